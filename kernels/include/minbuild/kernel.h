@@ -1,0 +1,59 @@
+// What a kernel sees: its tensors, its parameters, and nothing else. See kernels/README.md for the contract.
+#ifndef MINBUILD_KERNEL_H_
+#define MINBUILD_KERNEL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "minbuild/config.h"
+#include "minbuild/trainer.h"
+#include "shared/vec.h"
+
+namespace minbuild {
+
+enum class Status : uint8_t {
+  kOk = MB_OK,
+  kBadPlan = MB_BAD_PLAN,    // shapes or parameters that no correct plan contains
+  kBadValue = MB_BAD_VALUE,  // data out of range
+};
+
+// A dense row-major tensor with its dimensions known. `data` is null for an absent optional argument.
+struct Tensor {
+  char* data;
+  int32_t count;  // number of elements
+  int32_t rank;
+  int32_t dims[MB_MAX_RANK];
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// One call of a kernel. The session has checked the number of arguments and parameters, the element types, and that
+// outputs are writable; the kernel checks every relation between shapes and parameters before it touches data.
+struct Call {
+  const Tensor* args;     // outputs first, then inputs, then scratch
+  const int32_t* params;  // attributes; floats as their bits
+  uint32_t accumulate;    // bit i: add to output i instead of replacing it
+
+  const Tensor& operator[](int i) const { return args[i]; }
+  bool adds(int output) const { return (accumulate >> output) & 1; }
+  float real(int i) const {
+    float value;
+    __builtin_memcpy(&value, params + i, sizeof value);
+    return value;
+  }
+};
+
+// Equal rank and dimensions.
+MB_INLINE bool same_shape(const Tensor& a, const Tensor& b) {
+  if (a.rank != b.rank) return false;
+  for (int i = 0; i < a.rank; ++i)
+    if (a.dims[i] != b.dims[i]) return false;
+  return true;
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_KERNEL_H_

@@ -1,0 +1,309 @@
+// One strided matrix product for every dense layer and convolution. A is never packed (its elements are broadcast through
+// row pointers, any strides); B is read in place when its rows are contiguous, else packed panel by panel on the stack;
+// products along a contiguous K (the forward pass of a Linear layer) are dot products and pack nothing.
+// The tiles exist once per vector width and element type; only the thin driver depends on how B is packed.
+#ifndef MINBUILD_SHARED_GEMM_H_
+#define MINBUILD_SHARED_GEMM_H_
+
+#include "shared/vec.h"
+
+#ifndef MINBUILD_SMALL_STACK
+#define MINBUILD_SMALL_STACK 0  // 1: panels of 2 KB instead of 16 KB, for microcontrollers
+#endif
+
+namespace minbuild {
+
+// C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
+template <class T>
+struct Gemm {
+  int m, n, k;
+  const T* a;
+  intptr_t a_row, a_col;
+  const T* b;
+  intptr_t b_row, b_col;
+  T* c;
+  intptr_t c_row, c_col = 1;
+  T alpha = 1;
+  bool accumulate = false;
+};
+
+constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
+
+// Register tiles per width: kTileRows x kTileVectors over panels, as many accumulators as hide the latency of a
+// multiply-add, and tiles of dot products. SSE2 where AVX2 may be present is a fallback, kept small: no dot products.
+constexpr int kTileVectors = 2;
+#if defined(__aarch64__)
+template <class W>
+constexpr int kTileRows = 8;
+#else
+template <class W>
+constexpr int kTileRows = W::bytes == 64 ? 8 : 4;
+#endif
+template <class W>
+constexpr bool kHasDots = MB_DISPATCHES ? W::bytes == 32 : W::bytes < 64;
+constexpr int kDotRows = 4;
+constexpr int kDotColumns = 3;
+constexpr int kOneRowDots = 8;  // columns of the dot tile for a single row
+
+// Pointers to `Count` rows from `x` on, the last of the `live` ones repeated. Returns the last.
+template <int Count, class T>
+MB_INLINE const T* point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step, int live) {
+  unroll<Count>([&](auto r) MB_LAMBDA {
+    rows[r] = x;
+    if (r + 1 < live && r + 1 < Count) x += step;
+  });
+  return x;
+}
+
+// Where a tile's results go and what they are added to (a zero `old_row` repeats one row).
+template <class T>
+struct Target {
+  T* out;
+  intptr_t out_row;
+  const T* old;
+  intptr_t old_row;
+};
+
+// out[Rows][Vectors * lanes] = old + alpha * rows of A * the panel g.b.
+template <class W, int Rows, int Vectors, class T>
+MB_INLINE void multiply_tile(const Gemm<T>& g, const T* from, int rows, Target<T> to) {
+  using V = typename W::template of<T>;
+  const T* a[Rows];
+  point_at_rows(a, from, g.a_row, rows);
+  V x[Rows][Vectors];
+  unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+  const T* b = g.b;
+  intptr_t at = 0;
+  for (int k = g.k; k > 0; --k) {
+    V row[Vectors];
+    unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      V factor = a[r][at];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+    });
+    b += g.b_row;
+    at += g.a_col;
+  }
+  V alpha = g.alpha;
+  unroll<Rows>([&](auto r) MB_LAMBDA {
+    unroll<Vectors>([&](auto v) MB_LAMBDA {
+      muladd(x[r][v], alpha, V::load(to.old + v * V::size)).store(to.out + v * V::size);
+    });
+    to.out += to.out_row;
+    to.old += to.old_row;
+  });
+}
+
+// tile[Rows][Columns] = alpha * rows of A times columns of B, both contiguous along k.
+template <class W, int Rows, int Columns, class T>
+MB_INLINE void dot_tile(const Gemm<T>& g, const T* from, int rows, T* tile) {
+  using V = typename W::template of<T>;
+  const T *a[Rows], *b[Columns];
+  point_at_rows(a, from, g.a_row, rows);
+  point_at_rows(b, g.b, g.b_col, g.n);
+  V x[Rows][Columns];
+  unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
+  intptr_t k = 0;
+  for (; k <= g.k - V::size; k += V::size) {
+    V column[Columns];
+    unroll<Columns>([&](auto s) MB_LAMBDA { column[s] = V::load(b[s] + k); });
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      V row = V::load(a[r] + k);
+      unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
+    });
+  }
+  T lanes[Rows * Columns * V::size];
+  unroll<Rows>([&](auto r) MB_LAMBDA {
+    unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s].store(lanes + (r * Columns + s) * V::size); });
+  });
+  for (int i = 0; i < Rows * Columns; ++i) tile[i] = g.alpha * sum(V::load(lanes + i * V::size));
+  for (; k < g.k; ++k)
+    for (int r = 0; r < rows; ++r)
+      for (int s = 0; s < g.n; ++s) tile[r * Columns + s] += g.alpha * from[r * g.a_row + k] * g.b[s * g.b_col + k];
+}
+
+// c = tile, or c += tile, for `rows` x g.n elements. One copy for all widths; but gcc would run it with dirty registers.
+#if defined(__clang__)
+#define MB_ONCE MB_NOINLINE
+#else
+#define MB_ONCE MB_INLINE
+#endif
+template <class T>
+MB_ONCE void store_edge(const Gemm<T>& g, T* c, int rows, const T* tile, intptr_t pitch) {
+  using V = Vec<T, 4>;
+  int outer = rows, inner = g.n;
+  intptr_t c_outer = g.c_row, c_inner = g.c_col, tile_inner = 1;
+  if (c_outer == 1) {
+    outer = g.n, inner = rows;
+    c_outer = g.c_col, c_inner = 1;
+    tile_inner = pitch, pitch = 1;
+  }
+  for (; outer > 0; --outer, c += c_outer, tile += pitch) {
+    const T* from = tile;
+    int i = 0;
+    if (c_inner == 1) {
+      for (; i <= inner - V::size; i += V::size, from += V::size * tile_inner) {
+        V x = typename V::Raw{from[0], from[tile_inner], from[2 * tile_inner], from[3 * tile_inner]};
+        if (g.accumulate) x = x + V::load(c + i);
+        x.store(c + i);
+      }
+    }
+    for (; i < inner; ++i, from += tile_inner) {
+      T* to = c + i * c_inner;
+      *to = g.accumulate ? *to + *from : *from;
+    }
+  }
+}
+
+// All rows of one panel, whose g.n columns fit one tile. `dots`: A and B are contiguous along k; else g.b holds full rows
+// of a tile's width, g.b_row apart.
+template <class T>
+struct PanelBody {
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g, bool dots) {
+    using V = typename W::template of<T>;
+    constexpr int kRows = kTileRows<W>;
+    constexpr int kWidth = kTileVectors * V::size;
+    T tile[kRows * kWidth];
+    const T zeros[kWidth] = {};
+    const T* a = g->a;
+    T* c = g->c;
+    int step = kRows, pitch = kWidth;
+    if (kHasDots<W> && dots) {
+      step = kDotRows;
+      pitch = kDotColumns;
+    }
+    for (int left = g->m; left > 0; left -= step) {
+      int rows = left < step ? left : step;
+      bool whole = rows == kRows && g->n == kWidth && g->c_col == 1;
+      Target<T> to = {tile, kWidth, zeros, 0};
+      if (whole) {
+        to.out = c, to.out_row = g->c_row;
+        if (g->accumulate) to.old = c, to.old_row = g->c_row;
+      }
+      MB_OPAQUE(to.out);
+      MB_OPAQUE(to.out_row);
+      MB_OPAQUE(to.old);
+      MB_OPAQUE(rows);
+      if (!kHasDots<W> || !dots) {
+        multiply_tile<W, kRows, kTileVectors>(*g, a, rows, to);
+      } else if (g->m == 1) {
+        dot_tile<W, 1, kOneRowDots>(*g, a, rows, tile);
+      } else {
+        dot_tile<W, kDotRows, kDotColumns>(*g, a, rows, tile);
+      }
+      if (!whole) store_edge(*g, c, rows, tile, pitch);
+      a += step * g->a_row;
+      c += step * g->c_row;
+    }
+  }
+};
+
+// Packs a panel of a strided B. Any type with this call operator may stand for B, such as an image seen by a convolution.
+template <class T>
+struct StridedPacker {
+  const T* b;
+  intptr_t b_row, b_col;
+
+  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns. Width is a multiple of 4; columns from `columns` up
+  // to it may be left alone: the caller has zeroed them.
+  MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
+    using V = Vec<T, 4>;
+    const T* at = b + k * b_row + j0 * b_col;
+    if (b_col == 1) {
+      for (; depth > 0; --depth, at += b_row, panel += width) {
+        int j = 0;
+        for (; j <= columns - V::size; j += V::size) V::load(at + j).store(panel + j);
+        for (; j < columns; ++j) panel[j] = at[j];
+      }
+      return;
+    }
+    for (; columns > 0; columns -= V::size, panel += V::size) {
+      const T* column[V::size];
+      at = point_at_rows(column, at, b_col, columns) + b_col;
+      T* to = panel;
+      intptr_t offset = 0;
+      for (int i = depth; i > 0; --i, to += width, offset += b_row) {
+        V(typename V::Raw{column[0][offset], column[1][offset], column[2][offset], column[3][offset]}).store(to);
+      }
+    }
+  }
+};
+
+enum class Walk : uint8_t { kPack, kDirect, kDots };  // how a product reads B
+
+// The product, panel after panel. kDirect: full panels of g.b are read in place. kDots: A and B are contiguous along k,
+// and `bytes`, the vector width to use, has dot products.
+template <class T, class Packer>
+MB_NOINLINE void multiply(const Gemm<T>& g, const Packer& pack, Walk walk, int bytes) {
+  constexpr int kPanel = kPanelBytes / int(sizeof(T));
+  alignas(16) T panel[kPanel];
+  bool dots = walk == Walk::kDots;
+  int width = bytes / int(sizeof(T)) * kTileVectors;
+  if (dots) width = g.m == 1 ? kOneRowDots : kDotColumns;
+  Gemm<T> part = g;
+  for (int j = 0; j < g.n; j += width) {
+    int columns = g.n - j < width ? g.n - j : width;
+    bool packs = walk == Walk::kPack || (columns < width && !dots);
+    int deepest = packs ? kPanel / width : g.k;
+    if (packs && columns < width) __builtin_memset(panel, 0, sizeof panel);
+    part.n = columns;
+    part.accumulate = g.accumulate;
+    part.a = g.a;
+    int k = 0;
+    do {  // at least once: an empty sum is zero
+      part.k = g.k - k < deepest ? g.k - k : deepest;
+      part.b = g.b + j * g.b_col;
+      part.b_row = g.b_row;
+      if (packs) {
+        pack(panel, k, part.k, j, columns, width);
+        part.b = panel;
+        part.b_row = width;
+      }
+      run_at<PanelBody<T>, 64>(bytes, static_cast<const Gemm<T>*>(&part), dots);
+      part.a += part.k * g.a_col;
+      part.accumulate = true;
+      k += deepest;
+    } while (k < g.k);
+    part.c += width * g.c_col;
+  }
+}
+
+// The product with B seen through a packer; g.b is not read.
+template <class T, class Packer>
+MB_INLINE void gemm(const Gemm<T>& g, const Packer& pack) {
+  multiply(g, pack, Walk::kPack, vector_bytes());
+}
+
+// The same product seen from its transpose: C' = B' * A'.
+template <class T>
+MB_INLINE Gemm<T> transposed(const Gemm<T>& g) {
+  return {g.n, g.m, g.k, g.b, g.b_col, g.b_row, g.a, g.a_col, g.a_row, g.c, g.c_col, g.c_row, g.alpha, g.accumulate};
+}
+
+template <class T>
+MB_NOINLINE void gemm(const Gemm<T>& of) {
+  int bytes = vector_bytes();
+  int lanes = bytes / int(sizeof(T));
+  int least = of.m < of.n ? of.m : of.n;
+  Walk walk = Walk::kPack;
+  bool swap = of.n < of.m && of.n < lanes;
+  if (of.a_col == 1 && of.b_row == 1) {
+    // Dot products need depth to pay for their last additions, and have no third width.
+    if ((bytes > 16 || !MB_DISPATCHES) && (least == 1 || (of.k >= 8 * lanes && (bytes < 64 || least < lanes)))) {
+      walk = Walk::kDots;
+      if (bytes > 32) bytes = 32;
+    } else {
+      swap = of.m < of.n;  // pack the smaller
+    }
+  }
+  Gemm<T> g = of;
+  if (swap) g = transposed(of);
+  // Few tiles of rows read a panel too seldom to pay for a copy; many would meet cache and store-forwarding conflicts of
+  // power-of-two rows each time.
+  if (walk == Walk::kPack && g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8)) walk = Walk::kDirect;
+  multiply(g, StridedPacker<T>{g.b, g.b_row, g.b_col}, walk, bytes);
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_SHARED_GEMM_H_

@@ -1,0 +1,134 @@
+"""Readers of the training artifacts: a folder becomes a Bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.artifacts.consistency import disagreements, with_graph_shapes
+from minbuild.artifacts.files import read_file
+from minbuild.artifacts.onnx_reader import read_graph
+from minbuild.errors import BadInput, Unsupported
+from minbuild.model import Bundle, Graph
+
+_TRAINING = "training_model.onnx"
+_EVALUATION = "eval_model.onnx"
+_OPTIMIZER = "optimizer_model.onnx"
+_CHECKPOINT = "checkpoint"
+_NOMINAL = "nominal_checkpoint"
+
+_T = TypeVar("_T")
+
+
+def load_bundle(path: Path) -> Bundle:
+    """The artifacts in folder `path`: `<prefix>training_model.onnx`, `<prefix>checkpoint`, and where present
+    `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`. Other files are left alone. Raises BadInput
+    (files missing, damaged, or not belonging together) and Unsupported, each with all findings."""
+    training, evaluation, optimizer, saved = _locate(path)
+    collect = _Collector()
+    files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None
+             for data in [collect.run(read_file, p)] if data is not None}  # fmt: skip
+    graphs = {
+        p.name: collect.run(read_graph, files[p.name], p)
+        for p in (training, evaluation, optimizer)
+        if p is not None and p.name in files
+    }
+    checkpoint = collect.run(read_checkpoint, saved) if saved.name in files else None
+    collect.finish()
+    train = graphs[training.name]
+    assert train is not None and checkpoint is not None
+    evaluate = graphs[evaluation.name] if evaluation is not None else None
+    optimize = graphs[optimizer.name] if optimizer is not None else None
+    checkpoint = with_graph_shapes(checkpoint, train)
+    findings = list(disagreements(checkpoint, saved.name, train, evaluate, optimize))
+    if findings:
+        raise BadInput("\n".join(f"{path / finding}." for finding in findings))
+    notes: tuple[str, ...] = ()
+    if evaluate is not None:
+        evaluate, notes = repair_normalization(evaluate)
+    digests = {name: sha256(data).hexdigest() for name, data in files.items()}
+    return Bundle(train, evaluate, optimize, checkpoint, digests, notes)
+
+
+class _Collector:
+    """Runs readers one after the other and keeps their failures, so that all files are reported at once."""
+
+    def __init__(self) -> None:
+        self.bad: list[str] = []
+        self.unsupported: list[str] = []
+
+    def run(self, reader: Callable[..., _T], *arguments: object) -> _T | None:
+        try:
+            return reader(*arguments)
+        except Unsupported as error:
+            self.unsupported += error.findings
+        except BadInput as error:
+            self.bad.append(str(error))
+        return None
+
+    def finish(self) -> None:
+        if self.bad:
+            raise BadInput("\n".join(self.bad + self.unsupported))
+        if self.unsupported:
+            raise Unsupported(self.unsupported)
+
+
+def _locate(path: Path) -> tuple[Path, Path | None, Path | None, Path]:
+    """Training, evaluation, optimizer model and checkpoint of folder `path`."""
+    try:
+        names = sorted(p.name for p in path.iterdir())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such folder. Give the folder that generate_artifacts wrote.") from None
+    except NotADirectoryError:
+        raise BadInput(f"{path}: this is a file. Give the folder that it is in.") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}.") from error
+    found = [n for n in names if n.endswith(_TRAINING)]
+    if len(found) > 1:
+        raise BadInput(
+            f"{path}: holds several sets of artifacts: {', '.join(found)}. "
+            "Leave one, or give each its own folder."
+        )
+    if not found:
+        missing = f"*{_TRAINING}" + (
+            "" if any(n.endswith(_CHECKPOINT) for n in names) else f" and *{_CHECKPOINT}"
+        )
+        ort = [n for n in names if n.endswith(".ort")]
+        instead = f" Of {', '.join(ort)}, give the .onnx files they were made from." if ort else ""
+        raise BadInput(f"{path}: no {missing} here. Give the folder that generate_artifacts wrote.{instead}")
+    prefix = found[0].removesuffix(_TRAINING)
+    saved = next((n for n in (prefix + _CHECKPOINT, prefix + _NOMINAL) if n in names), None)
+    if saved is None:
+        raise BadInput(f"{path}: no {prefix + _CHECKPOINT} beside {found[0]}. Copy it there.")
+
+    def optional(name: str) -> Path | None:
+        return path / (prefix + name) if prefix + name in names else None
+
+    return path / found[0], optional(_EVALUATION), optional(_OPTIMIZER), path / saved
+
+
+def repair_normalization(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Drop the running-statistics outputs of BatchNormalization nodes in inference mode, with a note. Eval
+    models are generated with them, the operator forbids them there, and ONNX Runtime refuses such a file."""
+    read = {name for node in graph.nodes for name in node.inputs} | set(graph.outputs)
+    nodes = tuple(
+        replace(node, outputs=node.outputs[:1])
+        if node.op_type == "BatchNormalization"
+        and not node.domain
+        and not node.attributes.get("training_mode", 0)
+        and read.isdisjoint(node.outputs[1:])
+        else node
+        for node in graph.nodes
+    )
+    repaired = [after.name for before, after in zip(graph.nodes, nodes, strict=True) if before != after]
+    if not repaired:
+        return graph, ()
+    note = (
+        f"{graph.source}: dropped the unused statistics outputs of {len(repaired)} BatchNormalization "
+        "node(s) in inference mode, which the operator does not have and ONNX Runtime refuses."
+    )
+    return replace(graph, nodes=nodes), (note,)

@@ -1,0 +1,51 @@
+"""Reading the user's files, with every way that can fail told apart."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.errors import BadInput
+
+
+def read_file(path: Path) -> bytes:
+    """All bytes of `path`. Raises BadInput when it is missing, a directory, unreadable or empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file. Give the folder that generate_artifacts wrote.") from None
+    except IsADirectoryError:
+        raise BadInput(f"{path}: this is a directory, but a file of that name is expected.") from None
+    except PermissionError:
+        raise BadInput(f"{path}: no permission to read it. Change its mode or its owner.") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}.") from error
+    if not data:
+        raise BadInput(f"{path}: the file is empty. Write or copy it again.")
+    return data
+
+
+def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int, what: str) -> np.ndarray:
+    """A read-only memory-mapped array: `shape` elements of `dtype` from byte `offset` of `path`. `what` names
+    the tensor and the file that asks for it. Raises BadInput when the file is missing or too short."""
+    end = offset + prod(shape) * dtype.itemsize
+    try:
+        size = path.stat().st_size
+        if offset < 0 or end > size:
+            raise BadInput(
+                f"{path}: {what} needs bytes {offset} to {end}, but the file has {size}. "
+                "It is cut off or belongs to another model."
+            )
+        if end == offset:
+            return np.empty(shape, dtype)
+        return np.memmap(path, dtype, "r", offset, shape)
+    except FileNotFoundError:
+        raise BadInput(
+            f"{path}: no such file, but {what} is stored in it. Copy it beside the model."
+        ) from None
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be read, but {what} is stored in it: {error.strerror or error}."
+        ) from error

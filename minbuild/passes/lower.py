@@ -1,0 +1,249 @@
+"""Bundle -> Program: every node becomes a call of a known operator, every value gets a type and a symbolic shape, and
+what can be computed now is computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from minbuild.dims import Dim, product, substitute, symbols_in
+from minbuild.errors import Unsupported
+from minbuild.model import (
+    Bundle,
+    Call,
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Procedure,
+    Program,
+    Role,
+    TensorType,
+    Value,
+)
+from minbuild.ops import Registry
+from minbuild.ops.definition import Op, Site, Unknown
+
+GRADIENT_SUFFIX = "_grad.accumulation.buffer"
+RESET_INPUT = "lazy_reset_grad"
+_SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
+
+
+def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, int]) -> Program:
+    """The bundle's graphs over known operators. `fixed` gives free dimensions a size.
+
+    Raises Unsupported with every node that has no operator, type or known shape.
+    """
+    findings: list[str] = []
+    parameters = _parameters(bundle.checkpoint)
+    procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings)]
+    if bundle.evaluation is not None:
+        procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings))
+    moments = 0
+    if bundle.optimizer is not None:
+        moments = sum(name in bundle.optimizer.sequences for name in _SEQUENCES[2:])
+        procedures.append(_lower_optimizer(bundle.optimizer, parameters, registry, findings))
+    if findings:
+        raise Unsupported(findings)
+    return Program(
+        tuple(procedures),
+        _with_state_roles(parameters, procedures),
+        moments,
+        _symbols(procedures),
+    )
+
+
+def _parameters(checkpoint: Checkpoint) -> dict[str, Value]:
+    """Every checkpoint tensor, trained ones first."""
+    ordered = sorted(checkpoint.parameters, key=lambda p: not p.trainable)
+    roles = {True: Role.PARAMETER, False: Role.FROZEN}
+    return {p.name: Value(p.name, TensorType(p.element, p.shape), roles[p.trainable]) for p in ordered}
+
+
+def _with_state_roles(parameters: Mapping[str, Value], procedures: list[Procedure]) -> tuple[Value, ...]:
+    """Frozen parameters that some call writes are STATE. Training-graph order within each role."""
+    written = {v.name for p in procedures for v in p.values.values() if v.role is Role.STATE}
+    used = {v.name for p in procedures for v in p.values.values()}
+    values = [replace(v, role=Role.STATE) if v.name in written else v for v in parameters.values()]
+    kept = [v for v in values if v.role is Role.PARAMETER or v.name in used]
+    order = {Role.PARAMETER: 0, Role.STATE: 1, Role.FROZEN: 2}
+    return tuple(sorted(kept, key=lambda v: order[v.role]))
+
+
+def _symbols(procedures: list[Procedure]) -> tuple[str, ...]:
+    """Free dimensions of all user inputs, in order of first appearance."""
+    found: dict[str, None] = {}
+    for procedure in procedures:
+        for name in procedure.inputs:
+            for dim in procedure.values[name].type.shape or ():
+                found.update(dict.fromkeys(sorted(symbols_in(dim))))
+    return tuple(found)
+
+
+@dataclass
+class _Lowering:
+    """One graph being lowered: what is known so far, and what came out."""
+
+    graph: Graph
+    registry: Registry
+    findings: list[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    known: dict[str, np.ndarray] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    alias: dict[str, str] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
+
+    def add_constant(self, name: str, array: np.ndarray) -> None:
+        """A value known now: numbers, or dimensions in an object array."""
+        element = ElementType.INT64 if array.dtype == object else _element(array)
+        self.known[name] = array
+        role, constant = (Role.TEMPORARY, None) if array.dtype == object else (Role.CONSTANT, array)
+        self.values[name] = Value(name, TensorType(element, array.shape), role, constant)
+
+    def node(self, node: Node) -> None:
+        if any(name in self.broken for name in node.inputs):
+            self.broken.update(node.outputs)
+            return
+        op = self.registry.find(node.domain, node.op_type)
+        problem = None
+        if op is None:
+            problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
+        else:
+            try:
+                self.apply(op, node)
+            except Unknown as error:
+                problem = str(error)
+        if problem is not None:
+            self.broken.update(node.outputs)
+            self.findings.append(
+                f"{self.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {problem}."
+            )
+
+    def apply(self, op: Op, node: Node) -> None:
+        missing = [name for name in node.inputs if name and name not in self.values]
+        if missing:
+            raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
+        site = self.site(node)
+        types = op.infer(site)
+        contents = self.contents(op, site)
+        for name, tensor, content in zip(node.outputs, types, contents or (None,) * len(types), strict=False):
+            if not name:
+                continue
+            if content is not None:
+                self.add_constant(name, _typed(content, tensor))
+            else:
+                self.values[name] = Value(name, tensor)
+        if contents is None:
+            self.note_updates(op, node)
+            self.calls.append(
+                Call(op.key, node.version, node.name, node.inputs, node.outputs, dict(node.attributes))
+            )
+
+    def site(self, node: Node) -> Site:
+        types = tuple(self.values[n].type if n else None for n in node.inputs)
+        known = tuple(self.known.get(n) for n in node.inputs)
+        return Site(node.attributes, types, known, node.version)
+
+    def contents(self, op: Op, site: Site) -> tuple[np.ndarray, ...] | None:
+        """The outputs' contents where they can be told now, else None."""
+        if op.known is not None:
+            return tuple(op.known(site))
+        given = [k for k, t in zip(site.known, site.inputs, strict=True) if t is not None]
+        if op.reference is None or not given or any(k is None for k in given):
+            return None
+        try:
+            result = op.reference(site.attributes, *site.known)
+        except (TypeError, ValueError):  # not defined for dimensions: the device would have to know
+            return None
+        return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
+
+    def note_updates(self, op: Op, node: Node) -> None:
+        """Checkpoint values that a call changes become state, and the output that is the new value shares their
+        bytes. Constants of the graph are never changed: the kernel leaves such an output out."""
+        for source, output in op.updates.items():
+            value = self.values[node.inputs[source]]
+            if value.role is Role.CONSTANT:
+                continue
+            if value.role is Role.FROZEN:
+                self.values[value.name] = replace(value, role=Role.STATE)
+            if output is not None and output < len(node.outputs) and node.outputs[output]:
+                self.alias[node.outputs[output]] = value.name
+
+
+def _element(array: np.ndarray) -> ElementType:
+    for element in ElementType:
+        if element.dtype == array.dtype and element is not ElementType.BFLOAT16:
+            return element
+    raise Unknown(f"constants of type {array.dtype} are not supported")
+
+
+def _typed(content: np.ndarray, tensor: TensorType) -> np.ndarray:
+    """Folded contents in the operator's result type; dimensions that are all numbers become numbers."""
+    if content.dtype == object and not all(isinstance(d, (int, np.integer)) for d in content.ravel().tolist()):
+        return content
+    return np.ascontiguousarray(content).astype(tensor.element.dtype).reshape(content.shape)
+
+
+def _lower(
+    graph: Graph,
+    name: str,
+    parameters: Mapping[str, Value],
+    registry: Registry,
+    fixed: Mapping[str, int],
+    findings: list[str],
+) -> Procedure:
+    lowering = _Lowering(graph, registry, findings)
+    inputs: list[str] = []
+    for input_name, tensor in graph.inputs.items():
+        if input_name == RESET_INPUT:
+            continue
+        if input_name in parameters:
+            lowering.values[input_name] = parameters[input_name]
+        elif input_name.endswith(GRADIENT_SUFFIX):
+            of = input_name[: -len(GRADIENT_SUFFIX)]
+            lowering.values[input_name] = Value(input_name, parameters[of].type, Role.GRADIENT, of=of)
+        else:
+            shape = tuple(substitute(d, fixed) for d in tensor.shape or ())
+            tensor = TensorType(tensor.element, shape)
+            lowering.values[input_name] = Value(input_name, tensor, Role.INPUT, index=len(inputs))
+            inputs.append(input_name)
+    lowering.values[RESET_INPUT] = Value(RESET_INPUT, TensorType(ElementType.BOOL, (1,)))
+    for constant_name, array in graph.initializers.items():
+        lowering.add_constant(constant_name, np.asarray(array))
+    for node in graph.nodes:
+        lowering.node(node)
+    flags = {call.outputs[0] for call in lowering.calls if call.op == "com.microsoft:InPlaceAccumulatorV2"}
+    outputs = tuple(o for o in graph.outputs if o not in flags)
+    calls = tuple(lowering.calls)
+    return Procedure(name, graph.source, calls, lowering.values, tuple(inputs), outputs, lowering.alias)
+
+
+def _lower_optimizer(
+    graph: Graph, parameters: Mapping[str, Value], registry: Registry, findings: list[str]
+) -> Procedure:
+    """The optimizer works on all trained parameters as one flat tensor, and so on their gradients and moments."""
+    trained = [v for v in parameters.values() if v.role is Role.PARAMETER]
+    elements = {v.type.element for v in trained} or {ElementType.FLOAT}
+    if len(elements) > 1:
+        findings.append(
+            f"{graph.source}: trained parameters of several types ({', '.join(sorted(e.label for e in elements))}) "
+            "cannot share one optimizer. Convert them to one type."
+        )
+    count: Dim = sum((product(v.type.shape or ()) for v in trained), 0)
+    flat = TensorType(next(iter(elements)), (count,))
+    lowering = _Lowering(graph, registry, findings)
+    roles = (Role.PARAMETER, Role.GRADIENT, Role.MOMENT, Role.MOMENT)
+    for i, (name, role) in enumerate(zip(_SEQUENCES, roles, strict=True)):
+        if name in graph.sequences:
+            lowering.values[name] = Value(name, flat, role, index=max(0, i - 2))
+    scalars = {"learning_rate": ElementType.FLOAT, "step": ElementType.INT64}
+    for i, (name, element) in enumerate(scalars.items()):
+        if name in graph.inputs:
+            lowering.values[name] = Value(name, TensorType(element, (1,)), Role.SCALAR, index=i)
+    for name, array in graph.initializers.items():
+        lowering.add_constant(name, np.asarray(array))
+    for node in graph.nodes:
+        lowering.node(node)
+    return Procedure("optimize", graph.source, tuple(lowering.calls), lowering.values, (), (), lowering.alias)

@@ -1,0 +1,1 @@
+"""SizeReport -> console, JSON, Markdown, HTML: one formatter each, all fed by the same tables."""

@@ -1,0 +1,94 @@
+"""SizeReport -> text for a terminal: the headline, operators, memory, and where the files are."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from minbuild.report import tables
+from minbuild.report.cells import Table, kib, text
+from minbuild.size.report import SizeReport, TargetReport
+
+_STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
+
+
+def render(report: SizeReport, color: bool = False, width: int = 100, limit: int | None = 12) -> str:
+    """The report as lines of at most `width` characters where names allow; plain text unless `color`, which a
+    caller sets when it writes to a terminal. `limit` bounds the operator rows (None: all), the rest become
+    one row."""
+    stream = StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+    if len(report.targets) > 1:
+        _print(console, tables.comparison(report))
+    for target in report.targets:
+        _headline(console, report, target)
+        _print(console, tables.composition(target))
+        _print(console, tables.operators(target, limit))
+        _print(console, tables.memory(report.model, target))
+        _proof(console, target)
+        _files(console, target)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
+
+
+def _headline(console: Console, report: SizeReport, target: TargetReport) -> None:
+    first, *rest = tables.headline(report, target)
+    line = Text(f"{report.model.name} for {target.target}: ", style="bold")
+    line.append(f"{first.value:,} {first.unit}", style="bold green")
+    line.append(f"  ({kib(first.value)}, {first.note})")
+    console.print(line, soft_wrap=True)
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column(style="dim")
+    for fact in rest:
+        grid.add_row(Text(fact.label), Text(f"{fact.value:,} {fact.unit}".strip()), Text(fact.note))
+    console.print(grid)
+    console.print()
+
+
+def _print(console: Console, table: Table) -> None:
+    rich = RichTable(
+        title=table.title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
+    for i, column in enumerate(table.columns):
+        rich.add_column(column.strip(), justify="right" if table.numeric(i) else "left", overflow="fold")
+    for line in table.lines:
+        if line.level in ("sum", "total"):
+            rich.add_section()
+        rich.add_row(*(Text(text(c)) for c in line.cells), style=_STYLES[line.level])
+    console.print(rich)
+    console.print()
+
+
+def _proof(console: Console, target: TargetReport) -> None:
+    if target.verification:
+        proof = Text("Verified: ", style="bold")
+        proof.append(target.verification.text)
+        if target.verification.worst is not None:
+            proof.append(
+                f" Worst deviation: {target.verification.worst:.3g} times the reference's own noise."
+            )
+        console.print(proof)
+
+
+def _files(console: Console, target: TargetReport) -> None:
+    for what, where in target.files:
+        console.print(Text(f"{what}: {where}"), soft_wrap=True)
+    console.print()

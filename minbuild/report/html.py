@@ -1,0 +1,41 @@
+"""SizeReport -> one HTML page that needs nothing else: no network, no script, light and dark, printable."""
+
+from __future__ import annotations
+
+from minbuild import assets
+from minbuild.report import svg, tables
+from minbuild.report.cells import kib, saving, text
+from minbuild.size.report import SizeReport, TargetReport
+from minbuild.templating import render as render_template
+
+
+def render(report: SizeReport) -> str:
+    """The report as a self-contained page."""
+    style = (assets.root("templates") / "report" / "report.css").read_text(encoding="utf-8")
+    return render_template(
+        "report/report.html",
+        report=report,
+        style=style,
+        comparison=tables.comparison(report) if len(report.targets) > 1 else None,
+        targets=[_target(report, target) for target in report.targets],
+        text=text,
+    )
+
+
+def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
+    first, *facts = tables.headline(report, target)
+    return {
+        "report": target,
+        "first": first,
+        "size": kib(first.value),
+        "saving": saving(target.trimmed.file, target.full.file),
+        "facts": facts,
+        "bars": svg.bars(target),
+        "treemap": svg.treemap(target),
+        "composition": tables.composition(target),
+        "operators": tables.operators(target),
+        "others": tables.others(target),
+        "memory": tables.memory(report.model, target),
+        "sections": tables.sections(target),
+        "provenance": tables.provenance(report, target),
+    }

@@ -1,0 +1,42 @@
+"""SizeReport -> JSON, as `schemas/report.schema.json` describes it. Bytes are integers; nothing depends on
+the day."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from minbuild.size.report import SizeReport
+
+
+def render(report: SizeReport) -> str:
+    """The report as indented JSON with a final newline; the summary stands first."""
+    return json.dumps(as_dict(report), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_dict(report: SizeReport) -> dict[str, Any]:
+    """The report as plain dictionaries and lists."""
+    model = asdict(report.model)
+    model["files"] = dict(report.model.files)
+    model["sizes"] = dict(report.model.sizes)
+    model["persistent"]["total"] = report.model.persistent.total
+    targets = []
+    for target in report.targets:
+        entry = asdict(target)
+        entry["files"] = dict(target.files)
+        entry["static"]["total"] = target.static.total
+        targets.append(entry)
+    summary = [
+        {
+            "target": t.target,
+            "file": t.trimmed.file,
+            "full_file": t.full.file,
+            "loadable": t.trimmed.loadable,
+            "download": t.trimmed.download,
+            "ram": t.ram,
+        }
+        for t in report.targets
+    ]
+    plain = {"schema": report.schema, "summary": summary, "model": model, "targets": targets}
+    return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them

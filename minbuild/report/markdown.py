@@ -1,0 +1,62 @@
+"""SizeReport -> Markdown for pull requests and files: the headline and operators, the rest folded away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minbuild.report import tables
+from minbuild.report.cells import Table, text
+from minbuild.size.report import SizeReport
+from minbuild.templating import render as render_template
+
+
+def render(report: SizeReport) -> str:
+    """The report as GitHub-flavoured Markdown."""
+    return render_template(
+        "report/report.md",
+        report=report,
+        targets=[
+            {
+                "report": target,
+                "first": tables.headline(report, target)[0],
+                "facts": tables.headline(report, target)[1:],
+                "open": [as_markdown(t) for t in (tables.composition(target), tables.operators(target))],
+                "folded": [
+                    (t.title, as_markdown(t, titled=False))
+                    for t in (
+                        tables.others(target),
+                        tables.memory(report.model, target),
+                        tables.sections(target),
+                        tables.provenance(report, target),
+                    )
+                ],
+            }
+            for target in report.targets
+        ],
+        comparison=as_markdown(tables.comparison(report)) if len(report.targets) > 1 else "",
+    )
+
+
+def as_markdown(table: Table, titled: bool = True) -> str:
+    """One table with its title and note."""
+    lines = [f"### {table.title}", ""] if titled else []
+    lines += [table.note, ""] if table.note else []
+    lines.append(_line(column.strip() for column in table.columns))
+    lines.append(_line("---:" if table.numeric(i) else "---" for i in range(len(table.columns))))
+    for line in table.lines:
+        cells = (_escape(text(cell)) for cell in line.cells)
+        strong = line.level != "row"
+        lines.append(_line(f"**{cell}**" if strong and cell else cell for cell in cells))
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escape(cell: str) -> str:
+    """Cells are names and numbers: what Markdown or HTML would read as markup is shown as it is."""
+    safe = cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for character in "\\|*_`[]":
+        safe = safe.replace(character, "\\" + character)
+    return safe.replace("\n", " ")

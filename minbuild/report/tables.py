@@ -1,0 +1,281 @@
+"""The report as tables of plain cells: console, Markdown and HTML print these and so cannot disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from minbuild.report.cells import Fact, Line, Table, percent, saving
+from minbuild.size.classify import KINDS
+from minbuild.size.report import Group, ModelReport, Row, SizeReport, TargetReport
+
+
+def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
+    """The numbers people come for, the most wanted first."""
+    facts = report.model
+    peak = max((a.peak for a in facts.arenas), default=0)
+    return (
+        Fact(
+            "Library file",
+            target.trimmed.file,
+            "B",
+            f"{saving(target.trimmed.file, target.full.file)} against "
+            f"{target.full.file:,} B with every kernel",
+        ),
+        Fact("Loadable", target.trimmed.loadable, "B", "sections that are loaded, contents only"),
+        Fact("Download", target.trimmed.download, "B", "the file after gzip -9"),
+        Fact(
+            "RAM",
+            target.ram,
+            "B",
+            f"arena {peak:,} B, persistent {facts.persistent.total:,} B, static {target.static.total:,} B",
+        ),
+        Fact("Kernels", facts.kernels, "", f"of {facts.full_kernels:,} in the full build"),
+        Fact(
+            "Model files",
+            facts.plan_bytes + facts.checkpoint_bytes,
+            "B",
+            f"plan {facts.plan_bytes:,} B, checkpoint {facts.checkpoint_bytes:,} B",
+        ),
+    )
+
+
+def composition(target: TargetReport) -> Table:
+    """Both builds by kind of owner."""
+    lines = [_group_line(g, g.title) for g in target.groups]
+    lines.append(
+        Line(
+            ("File", target.full.file, target.trimmed.file, saving(target.trimmed.file, target.full.file)),
+            "total",
+        )
+    )
+    for label, f, t in (
+        ("of it loadable", target.full.loadable, target.trimmed.loadable),
+        ("after gzip -9", target.full.download, target.trimmed.download),
+    ):
+        lines.append(Line((label, f, t, saving(t, f)), "row"))
+    return Table(
+        "composition",
+        "Full and trimmed build",
+        "Every kernel and type against only what this model runs, same sources, same flags.",
+        ("Part ", "Full", "Trimmed", "Change"),
+        tuple(lines),
+    )
+
+
+def _group_line(group: Group, title: str) -> Line:
+    return Line(
+        (title, group.full_bytes, group.bytes, saving(group.bytes, group.full_bytes)), "row", group.kind
+    )
+
+
+def operators(target: TargetReport, limit: int | None = None) -> Table:
+    """A row per operator, largest first. With `limit`, the smaller ones are added up in one row."""
+    rows = sorted((r for r in target.rows if r.kind == "operator"), key=lambda r: (-r.bytes, r.name))
+    shown = rows if limit is None or len(rows) <= limit else rows[: limit - 1]
+    lines = [_operator_line(r, target) for r in shown]
+    if rest := rows[len(shown) :]:
+        lines.append(
+            Line(
+                (
+                    f"{len(rest)} smaller operators",
+                    sum(len(r.nodes) for r in rest),
+                    "",
+                    sum(r.bytes for r in rest),
+                    percent(sum(r.bytes for r in rest), target.trimmed.file),
+                ),
+                kind="operator",
+            )
+        )
+    total = sum(r.bytes for r in rows)
+    lines.append(
+        Line(
+            (
+                "All operators, own code",
+                sum(len(r.nodes) for r in rows),
+                "",
+                total,
+                percent(total, target.trimmed.file),
+            ),
+            "sum",
+            "operator",
+        )
+    )
+    return Table(
+        "operators",
+        "Operators",
+        "Bytes that only this operator uses; code it shares with others has rows of its own.",
+        ("Operator ", "Nodes", "Types ", "Own bytes", "Of file"),
+        tuple(lines),
+    )
+
+
+def _operator_line(row: Row, target: TargetReport) -> Line:
+    cells = (
+        row.name,
+        len(row.nodes),
+        ", ".join(row.types),
+        row.bytes,
+        percent(row.bytes, target.trimmed.file),
+    )
+    return Line(cells, kind="operator", detail=detail(row))
+
+
+def detail(row: Row) -> str:
+    """Symbols and nodes of a row in one line."""
+    symbols = ", ".join(f"{' = '.join(s.names)} {s.bytes:,} B" for s in row.symbols)
+    nodes = f"nodes: {', '.join(row.nodes)}" if row.nodes else ""
+    return "; ".join(part for part in (symbols, nodes) if part)
+
+
+def others(target: TargetReport) -> Table:
+    """Everything that is no operator, group by group, then the file's total."""
+    lines: list[Line] = []
+    for group in target.groups:
+        if group.kind == "operator" or not group.bytes:
+            continue
+        lines.append(Line((group.title, "", "", ""), "head", group.kind))
+        lines += [
+            Line(
+                (r.name, _users(r), r.bytes, percent(r.bytes, target.trimmed.file)), "row", r.kind, detail(r)
+            )
+            for r in target.rows
+            if r.kind == group.kind
+        ]
+        lines.append(
+            Line(
+                (f"{group.title}, in all", "", group.bytes, percent(group.bytes, target.trimmed.file)),
+                "sum",
+                group.kind,
+            )
+        )
+    own = sum(r.bytes for r in target.rows if r.kind == "operator")
+    lines.append(
+        Line((KINDS["operator"], "above", own, percent(own, target.trimmed.file)), "sum", "operator")
+    )
+    lines.append(
+        Line(
+            ("The file", "", target.trimmed.file, percent(target.trimmed.file, target.trimmed.file)), "total"
+        )
+    )
+    return Table(
+        "others",
+        "Everything else in the file",
+        "With the operators above, these rows are the file: each byte is in exactly one row.",
+        ("Owner ", "Used by ", "Bytes", "Of file"),
+        tuple(lines),
+    )
+
+
+def _users(row: Row) -> str:
+    return ", ".join(row.users) if len(row.users) <= 6 else f"{len(row.users)} operators"
+
+
+def memory(facts: ModelReport, target: TargetReport) -> Table:
+    """RAM while a session lives, and what is read in place."""
+    p = facts.persistent
+    at = ", ".join(f"{name} {value:,}" for name, value in facts.sizes)
+    lines = [
+        Line(
+            (
+                f"Arena: {a.graph}",
+                a.peak,
+                f"least possible {a.bound:,} (+{percent(a.peak - a.bound, a.bound)})",
+            )
+        )
+        for a in facts.arenas
+    ]
+    lines.append(
+        Line(("Largest arena", max((a.peak for a in facts.arenas), default=0), "one serves all"), "sum")
+    )
+    lines += [
+        Line(("Parameters", p.parameters, "trained")),
+        Line(("Gradients", p.gradients, "")),
+        Line(("Optimizer state", p.optimizer, "")),
+        Line(("State", p.state, "running statistics")),
+        Line(("Counters and padding", p.other, "")),
+        Line(("Persistent", p.total, ""), "sum"),
+        Line(("Static: initialised data", target.static.data, ".data")),
+        Line(("Static: zeroed data", target.static.bss, ".bss")),
+        Line(("RAM", target.ram, "largest arena + persistent + static"), "total"),
+        Line(("Frozen parameters", p.frozen, "read in place from the checkpoint")),
+        Line(("Plan file", facts.plan_bytes, "read in place")),
+        Line(("Checkpoint file", facts.checkpoint_bytes, "")),
+    ]
+    return Table(
+        "memory",
+        "Memory",
+        f"At {at}." if at else "Every size of this model is fixed.",
+        ("What ", "Bytes", "Remark "),
+        tuple(lines),
+    )
+
+
+def sections(target: TargetReport) -> Table:
+    """Sections of both builds; the file columns add up to the files."""
+    lines = [
+        Line((s.name, s.full_file, s.trimmed_file, s.full_memory, s.trimmed_memory)) for s in target.sections
+    ]
+    total = Line(
+        (
+            "Sum",
+            target.full.file,
+            target.trimmed.file,
+            sum(s.full_memory for s in target.sections),
+            sum(s.trimmed_memory for s in target.sections),
+        ),
+        "total",
+    )
+    return Table(
+        "sections",
+        "Sections",
+        "",
+        ("Section ", "Full, file", "Trimmed, file", "Full, memory", "Trimmed, memory"),
+        (*lines, total),
+    )
+
+
+def comparison(report: SizeReport) -> Table:
+    """One row per target."""
+    lines = tuple(
+        Line(
+            (
+                t.target,
+                t.full.file,
+                t.trimmed.file,
+                saving(t.trimmed.file, t.full.file),
+                t.trimmed.loadable,
+                t.trimmed.download,
+                t.ram,
+            )
+        )
+        for t in report.targets
+    )
+    return Table(
+        "targets",
+        "Targets",
+        "",
+        ("Target ", "Full", "Trimmed", "Change", "Loadable", "Download", "RAM"),
+        lines,
+    )
+
+
+def provenance(report: SizeReport, target: TargetReport) -> Table:
+    """What it takes to make these numbers again."""
+    verified = target.verification.text if target.verification else "not run"
+    if target.verification and target.verification.worst is not None:
+        verified += f" Worst deviation: {target.verification.worst:.3g} times the reference's own noise."
+    pairs: Iterable[tuple[str, str]] = (
+        ("Verified", verified),
+        ("Target", target.target),
+        ("Toolchain", target.toolchain),
+        ("Flags", " ".join(target.flags)),
+        ("Exports", ", ".join(target.exports) or "none"),
+        ("Imports", ", ".join(target.imports) or "none"),
+        ("Library sha256", target.digest),
+        *((f"{name} sha256", digest) for name, digest in report.model.files),
+        ("minbuild", report.model.minbuild),
+        *(("Note", note) for note in report.model.notes),
+    )
+    return Table(
+        "provenance", "Where this comes from", "", ("What ", "Value "), tuple(Line(p) for p in pairs)
+    )

@@ -1,0 +1,1 @@
+"""Binary formats, attribution of every byte, and the report's numbers."""

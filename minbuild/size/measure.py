@@ -1,0 +1,189 @@
+"""Binary -> SizeReport: the numbers of a trimmed and a full build, measured."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from minbuild import model
+from minbuild.dims import evaluate, product
+from minbuild.size.attribution import Attribution, Piece, Share, attribute
+from minbuild.size.classify import KINDS, short
+from minbuild.size.owners import Owners
+from minbuild.size.report import (
+    SCHEMA,
+    Group,
+    ModelReport,
+    Named,
+    Persistent,
+    Row,
+    SectionRow,
+    SizeReport,
+    Sizes,
+    Static,
+    TargetReport,
+    Verification,
+)
+
+_DATA = (".data", ".sdata", ".tdata")
+_BSS = (".bss", ".sbss", ".tbss")
+_NO_DATA = (".data.rel.ro",)  # written by the loader only
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A linked library, the sources of its symbols, and the kernels it was built with."""
+
+    binary: model.Binary
+    owners: Owners
+    kernels: tuple[model.Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInputs:
+    """What `reduce` knows about one target."""
+
+    target: str
+    trimmed: Build
+    full: Build
+    toolchain: str
+    flags: tuple[str, ...]
+    verification: Verification | None = None
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def build_report(
+    facts: ModelReport, nodes: Mapping[str, Sequence[str]], targets: Sequence[TargetInputs]
+) -> SizeReport:
+    """The report of one model on one or more targets. `nodes` maps each operator to the nodes that ask for
+    it, see `nodes_by_operator`. Raises ToolchainFailed when a file's bytes cannot all be attributed."""
+    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, nodes) for t in targets))
+
+
+def nodes_by_operator(plan: model.Plan) -> dict[str, tuple[str, ...]]:
+    """Operator -> the distinct nodes whose steps run its kernels, over all routines, in plan order."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for routine in plan.routines:
+        for step in routine.steps:
+            found[plan.kernels[step.kernel].op][step.node] = None
+    return {op: tuple(names) for op, names in sorted(found.items())}
+
+
+def persistent_of(plan: model.Plan) -> Persistent:
+    """Bytes of the plan's persistent region by what they hold; padding and counters are `other`."""
+    sizes = dict.fromkeys(model.Role, 0)
+    for parameter in plan.parameters:
+        tensor = plan.tensors[parameter.tensor]
+        sizes[parameter.role] += evaluate(product(list(tensor.shape)), {}) * tensor.element.size
+    trained, moments = plan.trainable_bytes, plan.trainable_bytes * plan.moments
+    state = sizes[model.Role.STATE]
+    return Persistent(
+        parameters=trained,
+        gradients=trained,
+        optimizer=moments,
+        state=state,
+        other=plan.persistent_bytes - 2 * trained - moments - state,
+        frozen=sizes[model.Role.FROZEN],
+    )
+
+
+def _target_report(t: TargetInputs, facts: ModelReport, nodes: Mapping[str, Sequence[str]]) -> TargetReport:
+    trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
+    full = attribute(t.full.binary, t.full.owners, t.full.kernels)
+    static = static_of(t.trimmed.binary)
+    return TargetReport(
+        target=t.target,
+        trimmed=_sizes(t.trimmed.binary),
+        full=_sizes(t.full.binary),
+        groups=_groups(trimmed, full),
+        rows=_rows(trimmed, t.trimmed.kernels, nodes),
+        sections=_sections(t.full.binary, t.trimmed.binary),
+        static=static,
+        ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
+        exports=t.trimmed.binary.exports,
+        imports=t.trimmed.binary.imports,
+        verification=t.verification,
+        toolchain=t.toolchain,
+        flags=t.flags,
+        digest=hashlib.sha256(t.trimmed.binary.data).hexdigest(),
+        files=t.files,
+    )
+
+
+def _sizes(binary: model.Binary) -> Sizes:
+    loadable = sum(s.file_size for s in binary.sections if s.allocated)
+    return Sizes(len(binary.data), loadable, len(gzip.compress(binary.data, 9, mtime=0)))
+
+
+def static_of(binary: model.Binary) -> Static:
+    """RAM of a library's own writable data."""
+
+    def memory(prefixes: tuple[str, ...]) -> int:
+        return sum(
+            s.size
+            for s in binary.sections
+            if s.allocated and s.name.startswith(prefixes) and not s.name.startswith(_NO_DATA)
+        )
+
+    return Static(memory(_DATA), memory(_BSS))
+
+
+def _groups(trimmed: Attribution, full: Attribution) -> tuple[Group, ...]:
+    def bytes_of(attribution: Attribution, kind: str) -> int:
+        return sum(s.bytes for s in attribution.shares if s.owner.kind == kind)
+
+    groups = (Group(k, title, bytes_of(trimmed, k), bytes_of(full, k)) for k, title in KINDS.items())
+    return tuple(g for g in groups if g.bytes or g.full_bytes)
+
+
+def _rows(
+    attribution: Attribution, kernels: Sequence[model.Kernel], nodes: Mapping[str, Sequence[str]]
+) -> tuple[Row, ...]:
+    """A row per owner, and one without bytes for each operator whose kernels are all shared code."""
+    types: dict[str, set[str]] = defaultdict(set)
+    for kernel in kernels:
+        types[kernel.op].update(kernel.types)
+    owned = [s for s in attribution.shares if s.owner.kind == "operator"]
+    rows = [_row(s, types, nodes) for s in owned]
+    missing = sorted({k.op for k in kernels} - {s.owner.name for s in owned})
+    for op in missing:
+        rows.append(Row("operator", op, 0, (op,), tuple(sorted(types[op])), tuple(nodes.get(op, ())), ()))
+    rows += [_row(s, {}, {}) for s in attribution.shares if s.owner.kind != "operator"]
+    return tuple(rows)
+
+
+def _row(share: Share, types: Mapping[str, set[str]], nodes: Mapping[str, Sequence[str]]) -> Row:
+    owner = share.owner
+    return Row(
+        kind=owner.kind,
+        name=owner.name,
+        bytes=share.bytes,
+        users=owner.operators,
+        types=tuple(sorted(types.get(owner.name, ()))),
+        nodes=tuple(nodes.get(owner.name, ())),
+        symbols=tuple(_named(p) for p in share.pieces if p.names),
+    )
+
+
+def _named(piece: Piece) -> Named:
+    return Named(tuple(short(name) for name in piece.names), piece.bytes)
+
+
+def _sections(full: model.Binary, trimmed: model.Binary) -> tuple[SectionRow, ...]:
+    """Every section of either build in file order, those of one name added up, then what lies outside all
+    sections: so the file columns add up to the files."""
+    names = dict.fromkeys(s.name for binary in (trimmed, full) for s in binary.sections)
+
+    def of(binary: model.Binary, name: str) -> tuple[int, int]:
+        found = [s for s in binary.sections if s.name == name]
+        return sum(s.file_size for s in found), sum(s.size for s in found if s.allocated)
+
+    def outside(binary: model.Binary) -> int:
+        return len(binary.data) - sum(s.file_size for s in binary.sections)
+
+    pairs = ((name, of(full, name), of(trimmed, name)) for name in names)
+    rows = tuple(SectionRow(name, f[0], t[0], f[1], t[1]) for name, f, t in pairs)
+    return (*rows, SectionRow("headers and padding", outside(full), outside(trimmed), 0, 0))

@@ -1,0 +1,158 @@
+"""The numbers of the size report, once. Formatters under minbuild/report turn them into text and compute
+nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one library: the stripped file, its allocated sections with contents, the file after gzip
+    -9."""
+
+    file: int
+    loadable: int
+    download: int
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A symbol's bytes in the file, with every name it has."""
+
+    names: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The file bytes of one owner. `users` are the operators that use it, `nodes` the graph nodes of an
+    operator."""
+
+    kind: str
+    name: str
+    bytes: int
+    users: tuple[str, ...]
+    types: tuple[str, ...]
+    nodes: tuple[str, ...]
+    symbols: tuple[Named, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All rows of one kind; `full_bytes` is what the full build spends on the same kind."""
+
+    kind: str
+    title: str
+    bytes: int
+    full_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionRow:
+    """Bytes of a section in the file and in memory, in both builds; 0 where a build lacks it."""
+
+    name: str
+    full_file: int
+    trimmed_file: int
+    full_memory: int
+    trimmed_memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """RAM the library takes when loaded: .data, .bss, and what the loader writes once (relocated)."""
+
+    data: int
+    bss: int
+
+    @property
+    def total(self) -> int:
+        return self.data + self.bss
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Bytes one graph needs for its temporaries, and the most that are alive in one step: no layout beats
+    it."""
+
+    graph: str
+    peak: int
+    bound: int
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """Bytes that live as long as the session. `frozen` is read in place from the checkpoint and costs no
+    RAM."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    state: int
+    other: int
+    frozen: int
+
+    @property
+    def total(self) -> int:
+        return self.parameters + self.gradients + self.optimizer + self.state + self.other
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was proven, in one sentence; `worst` in units of the reference's own noise, None without a
+    reference."""
+
+    text: str
+    worst: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """What holds for every target: the model and its memory. `sizes` are the symbols `arenas` were measured
+    at."""
+
+    name: str
+    minbuild: str
+    files: tuple[tuple[str, str], ...]  # name, sha256
+    sizes: tuple[tuple[str, int], ...]
+    arenas: tuple[Arena, ...]
+    persistent: Persistent
+    plan_bytes: int
+    checkpoint_bytes: int
+    kernels: int
+    full_kernels: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetReport:
+    """One target's two builds side by side, every byte of the trimmed file in `rows`, and where it came
+    from."""
+
+    target: str
+    trimmed: Sizes
+    full: Sizes
+    groups: tuple[Group, ...]
+    rows: tuple[Row, ...]
+    sections: tuple[SectionRow, ...]
+    static: Static
+    ram: int  # static, the largest arena and the persistent region together
+    exports: tuple[str, ...]
+    imports: tuple[str, ...]
+    verification: Verification | None
+    toolchain: str
+    flags: tuple[str, ...]
+    digest: str  # sha256 of the trimmed file
+    files: tuple[tuple[str, str], ...]  # what it is, where it is
+
+
+@dataclass(frozen=True, slots=True)
+class SizeReport:
+    """The whole report."""
+
+    schema: int
+    model: ModelReport
+    targets: tuple[TargetReport, ...]

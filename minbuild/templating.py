@@ -1,0 +1,29 @@
+"""The one place that renders templates: strict about missing values, tidy about white space."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from minbuild import assets
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(assets.root("templates"), encoding="utf-8"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=lambda name: name is not None and name.endswith(".html"),
+    )
+
+
+def render(template_name: str, **values: Any) -> str:
+    """The text of `templates/<template_name>` with `values` filled in. A value the template names and nobody
+    gave is an error, never an empty string. Names ending in `.html` are escaped for HTML; all others are
+    taken as they are."""
+    return _environment().get_template(template_name).render(**values)

@@ -1,0 +1,120 @@
+"""Compilers, linkers and emulators: a folder of sources in, libraries and programs out. Only here do processes start."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from minbuild.errors import ToolchainFailed
+from minbuild.toolchain.cache import Cache, digest, user_cache
+from minbuild.toolchain.check import ALLOWED_IMPORTS, check_link
+from minbuild.toolchain.cmake import find_cmake
+from minbuild.toolchain.driver import find_driver
+from minbuild.toolchain.library import Built, Sources, Toolchain, checked, workshop
+from minbuild.toolchain.programs import Ran, find_emulator, run_program
+from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
+from minbuild.toolchain.zig import find_zig
+
+__all__ = [
+    "ALLOWED_IMPORTS",
+    "Built",
+    "Ran",
+    "Target",
+    "Toolchain",
+    "build_library",
+    "build_program",
+    "check_link",
+    "find_emulator",
+    "find_toolchain",
+    "host_target",
+    "known_targets",
+    "parse_target",
+    "run_program",
+]
+
+
+def find_toolchain(cxx: str | None = None, cmake_toolchain: Path | None = None) -> Toolchain:
+    """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default ziglang.
+
+    Raises ToolchainFailed when it is not there, BadInput when both are given.
+    """
+    if cmake_toolchain is not None:
+        return find_cmake(cmake_toolchain, cxx)
+    return find_driver(cxx) if cxx is not None else find_zig()
+
+
+def build_library(
+    sources: Sources,
+    target: Target,
+    toolchain: Toolchain,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Built:
+    """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
+
+    Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come from the
+    cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step.
+    Raises ToolchainFailed, or BadInput for paths outside the package.
+    """
+    sources = checked(sources)
+    target.traits  # noqa: B018  an unknown target is the user's mistake: say so before anything runs
+    cache = user_cache()
+    key = _key("library", toolchain, target, sources)
+    with _full_disk(cache):
+        found = cache.get(key)
+        if found is not None:
+            return Built.from_bytes(found)
+        with workshop(cache, jobs, progress) as shop:
+            built = toolchain.build(sources, target, shop)
+        cache.put(key, built.to_bytes())
+    return built
+
+
+def build_program(
+    sources: Sources,
+    archive: bytes,
+    target: Target,
+    toolchain: Toolchain,
+    *,
+    jobs: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> bytes:
+    """Link C (`.c`) and C++ (`.cc`) sources with a static library into a program; headers stand beside them.
+
+    With the default toolchain it is static (musl) for every Linux target but this machine's own, so an emulator needs
+    no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed.
+    """
+    sources = checked(sources)
+    cache = user_cache()
+    key = _key("program", toolchain, target, {**sources, "": archive})
+    with _full_disk(cache):
+        found = cache.get(key)
+        if found is not None:
+            return found
+        with workshop(cache, jobs, progress) as shop:
+            program = toolchain.program(sources, archive, target, shop)
+        cache.put(key, program)
+    return program
+
+
+def _key(kind: str, toolchain: Toolchain, target: Target, sources: Sources) -> str:
+    files = [part for item in sources.items() for part in item]
+    return digest((kind, toolchain.describe(), str(target), *toolchain.recipe(target), *files, sys.platform))
+
+
+@contextmanager
+def _full_disk(cache: Cache) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+            cure = "The disk is full: free some space, or set MINBUILD_CACHE and TMPDIR to folders on another disk."
+        elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            cure = "It cannot be written: set MINBUILD_CACHE to a folder that can."
+        else:
+            cure = "Set MINBUILD_CACHE and TMPDIR to folders that can be written."
+        raise ToolchainFailed(f"{error.filename or cache.root}: {error.strerror or error}. {cure}") from error

@@ -1,0 +1,121 @@
+"""A CMake toolchain file: build the package's own CMakeLists.txt with it, as its users will."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.toolchain.library import Built, Sources, Workshop
+from minbuild.toolchain.process import Processes, clean_environment
+from minbuild.toolchain.targets import Target
+
+_CURE = (
+    "Check the toolchain file with a small CMake project of your own, or use --cxx or the default toolchain."
+)
+_SHARED = ("libminbuild.so", "libminbuild.dylib", "minbuild.dll")
+_STATIC = ("libminbuild_static.a", "libminbuild.a", "minbuild_static.lib")
+_PROGRAM = """cmake_minimum_required(VERSION 3.13)
+project(program C CXX)
+set(CMAKE_CXX_STANDARD 17)
+add_executable(program {sources})
+target_include_directories(program PRIVATE include src)
+target_link_libraries(program PRIVATE ${{CMAKE_SOURCE_DIR}}/libminbuild.a)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CMake:
+    """A toolchain file, with the digest of its text and the version of cmake."""
+
+    file: Path
+    digest: str
+    path: str
+    version: str
+    ninja: bool
+
+    def describe(self) -> str:
+        return f"{self.version} with {self.file.name} ({self.digest[:12]})"
+
+    def recipe(self, target: Target) -> tuple[str, ...]:
+        return (str(self.file), *self._configure("package", "build"), _PROGRAM)
+
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+        if "CMakeLists.txt" not in sources:
+            raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
+        shop.write({f"package/{name}": data for name, data in sources.items()})
+        # The package strips by default; here the symbols are wanted first.
+        configure = self._configure("package", "build", "-DMINBUILD_STRIP=OFF")
+        build = ("cmake", "--build", "build", "--target", "minbuild", "minbuild_static", "-j", str(shop.jobs))
+        for command in (configure, build):
+            shop.say(" ".join(command[:3]))
+            shop.run("cmake", command, _CURE, self.path)
+        twin = _find(shop.folder / "build", _SHARED)
+        return Built(
+            shared=self._strip(twin, shop),
+            twin=twin.read_bytes(),
+            archive=_find(shop.folder / "build", _STATIC).read_bytes(),
+            map="",
+            commands=tuple(
+                " ".join(command).replace(str(self.file), self.file.name) for command in (configure, build)
+            ),
+            toolchain=self.describe(),
+            target=str(target),
+        )
+
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+        units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
+        listing = {"CMakeLists.txt": _PROGRAM.format(sources=units).encode(), "libminbuild.a": archive}
+        shop.write({f"program/{name}": data for name, data in {**sources, **listing}.items()})
+        shop.run("cmake", self._configure("program", "build-program"), _CURE, self.path)
+        shop.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
+        return _find(shop.folder / "build-program", ("program", "program.exe")).read_bytes()
+
+    def _configure(self, source: str, build: str, *more: str) -> tuple[str, ...]:
+        generator = ("-G", "Ninja") if self.ninja else ()
+        file = f"-DCMAKE_TOOLCHAIN_FILE={self.file}"
+        return ("cmake", "-S", source, "-B", build, *generator, file, "-DCMAKE_BUILD_TYPE=MinSizeRel", *more)
+
+    def _strip(self, twin: Path, shop: Workshop) -> bytes:
+        """The library without symbols, by the `strip` cmake found beside the compiler."""
+        cache = (shop.folder / "build" / "CMakeCache.txt").read_text()
+        found = re.search(r"^CMAKE_STRIP:\w+=(.+)$", cache, re.MULTILINE)
+        if found is None or found.group(1).endswith("NOTFOUND"):
+            raise ToolchainFailed(
+                f"{self.file.name}: cmake finds no `strip` for this toolchain. Set CMAKE_STRIP in the toolchain file."
+            )
+        stripped = shop.folder / "stripped"
+        all_or_local = "-x" if twin.suffix == ".dylib" else "--strip-all"
+        shutil.copyfile(twin, stripped)
+        shop.run("strip", ("strip", all_or_local, "stripped"), _CURE, found.group(1))
+        return stripped.read_bytes()
+
+
+def _find(folder: Path, names: tuple[str, ...]) -> Path:
+    for name in names:
+        for path in sorted(folder.rglob(name)):
+            if path.is_file() and "CMakeFiles" not in path.parts:
+                return path
+    raise ToolchainFailed(f"cmake: built none of {', '.join(names)}. {_CURE}")
+
+
+def find_cmake(file: Path, cxx: str | None = None) -> CMake:
+    """The toolchain of a file. Raises BadInput without the file or with a compiler named twice, ToolchainFailed
+    without cmake."""
+    if cxx is not None:
+        raise BadInput(f"--cxx {cxx} and --cmake-toolchain {file}: both name a compiler. Give one of them.")
+    if not file.is_file():
+        raise BadInput(f"--cmake-toolchain {file}: no such file. Give the path of a CMake toolchain file.")
+    path = shutil.which("cmake")
+    if path is None:
+        raise ToolchainFailed(
+            "--cmake-toolchain: `cmake` is not installed. Run `python -m pip install cmake`."
+        )
+    with Processes() as processes:
+        said = processes.run((path, "--version"), Path.cwd(), clean_environment({}), timeout=60).out.decode()
+    version = said.splitlines()[0].replace(" version", "") if said else "cmake"
+    text = hashlib.sha256(file.read_bytes()).hexdigest()
+    return CMake(file.resolve(), text, path, version, shutil.which("ninja") is not None)

@@ -1,0 +1,189 @@
+"""Any gcc or clang: compile and link through the C++ driver the user names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.toolchain import flags
+from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
+from minbuild.toolchain.process import Processes, clean_environment
+from minbuild.toolchain.targets import Target, host_target
+
+_LINK_CURE = "Leave --cxx away to link with the default toolchain."
+_ARCHES = {
+    "i686": "x86",
+    "arm64": "aarch64",
+    "armv7": "arm",
+    "armv7l": "arm",
+    "thumbv7": "arm",
+    "amd64": "x86_64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A C++ compiler. `path` is where it is, `name` what reports call it, `machine` what it compiles for."""
+
+    path: str
+    name: str
+    version: str  # first line of --version
+    machine: str  # -dumpmachine
+    clang: bool
+    major: int
+    ar: str
+
+    def describe(self) -> str:
+        return f"{self.name}: {self.version} ({self.machine})"
+
+    def recipe(self, target: Target) -> tuple[str, ...]:
+        return (*self._compile(target), *self._link(target), flags.EXPORTS.decode())
+
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+        call = self._compile(target)
+        objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
+        shop.say("linking")
+        shop.write({"exports.map": flags.EXPORTS, "stub.c": b""})
+        stub: tuple[str, ...] = ()
+        if target.traits.is_elf:
+            # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol versions.
+            stub = ("libc-stub.so",)
+            named = (f"-Wl,-soname,{target.traits.libc}", "-o", *stub)
+            self._run(
+                (*self._base(target), "-fPIC", "-shared", "-nostdlib", "-x", "c", "stub.c", *named), shop
+            )
+        helpers = ("-lgcc",) if target.traits.is_elf and not self.clang else ()
+        link = (*self._link(target), *objects, *stub, *helpers, "-o")
+        self._run((*link, "twin"), shop)
+        self._run((*link, "stripped", "-s"), shop)
+        archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects)
+        self._run(archive, shop)
+        line = (*link, target.traits.shared_name, "-s")
+        return Built(
+            shared=shop.read("stripped"),
+            twin=shop.read("twin"),
+            archive=shop.read("libminbuild.a"),
+            map="",
+            commands=(" ".join((*call, "-c", "SOURCE", "-o", "OBJECT")), " ".join(line), " ".join(archive)),
+            toolchain=self.describe(),
+            target=str(target),
+        )
+
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+        """A dynamic program where this machine runs it, else a static one for the emulator."""
+        call = self._compile(target)
+        c_call = (*self._base(target), *self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
+        objects = compile_objects(
+            sources,
+            lambda unit: c_call if unit.endswith(".c") else call,
+            self,
+            shop,
+            self._program,
+            PROGRAM_SOURCES,
+        )
+        shop.write({"libminbuild.a": archive})
+        static = () if host_target().name == target.name or not target.traits.is_elf else ("-static",)
+        dead = "-Wl,--gc-sections" if target.traits.is_elf else "-Wl,-dead_strip"
+        base = self._base(target)
+        self._run((*base, *static, "-s", dead, *objects, "libminbuild.a", "-o", "program"), shop)
+        return shop.read("program")
+
+    def _program(self, word: str) -> str:
+        return self.ar if word == "ar" else self.path
+
+    def _run(self, command: tuple[str, ...], shop: Workshop) -> None:
+        shop.run("link", command, _LINK_CURE, self._program(command[0]))
+
+    def _base(self, target: Target) -> tuple[str, ...]:
+        """The driver with the flags that choose the machine. Raises BadInput when it cannot compile for it."""
+        if self._compiles_for(target):
+            return (self.name, *_cpu(target))
+        if self.clang:
+            return (self.name, f"--target={target.name}", *_cpu(target))
+        raise BadInput(
+            f"--cxx {self.name}: compiles for {self.machine}, not for {target.name}. "
+            f"Name a cross compiler such as {target.name}-g++, or leave --cxx away: the default toolchain knows all."
+        )
+
+    def _compiles_for(self, target: Target) -> bool:
+        arch = self.machine.split("-")[0]
+        same_arch = _ARCHES.get(arch, arch) == target.traits.arch
+        same_os = ("linux" in self.machine) == target.traits.is_elf
+        return same_arch and same_os and ("musl" in self.machine) == ("musl" in target.name)
+
+    def _size(self) -> tuple[str, ...]:
+        # gcc knows -Oz since 12.
+        return ("-Oz",) if self.clang or self.major >= 12 else ("-Os",)
+
+    def _compile(self, target: Target) -> tuple[str, ...]:
+        return (
+            *self._base(target),
+            "-std=c++17",
+            *self._size(),
+            *flags.COMPILE,
+            *target.traits.flags,
+            *INCLUDES,
+        )
+
+    def _link(self, target: Target) -> tuple[str, ...]:
+        base = self._base(target)
+        if not target.traits.is_elf:
+            return (*base, *flags.link_macos(target))
+        page = ("-z", f"max-page-size={target.traits.page}")
+        script = ("--version-script=exports.map", "-soname", target.traits.shared_name)
+        options = ",".join(("-Wl", *flags.LINK_ELF, *page, *script))
+        return (*base, "-shared", "-nostdlib", *target.traits.flags, options)
+
+
+def _cpu(target: Target) -> tuple[str, ...]:
+    if not target.cpu:
+        return ()
+    # zig spells x86_64_v3 and cortex_a72 what others spell x86-64-v3 and cortex-a72.
+    name = target.cpu.replace("x86_64", "x86-64").replace("_", "-")
+    return (f"-march={name}",) if target.traits.arch in ("x86_64", "riscv64") else (f"-mcpu={name}",)
+
+
+@cache
+def find_driver(cxx: str) -> Driver:
+    """Ask a compiler, given by name or path, who it is. Raises ToolchainFailed when it does not answer."""
+    path = shutil.which(cxx)
+    if path is None:
+        raise ToolchainFailed(
+            f"--cxx {cxx}: no such program. Install it or give its path, "
+            "or leave --cxx away to use the default toolchain, which needs nothing installed."
+        )
+    path = str(Path(path).absolute())
+    version, machine = _ask(path, cxx, "--version"), _ask(path, cxx, "-dumpmachine").strip()
+    if not machine:
+        raise ToolchainFailed(f"--cxx {cxx}: does not behave like gcc or clang (no answer to -dumpmachine).")
+    first = version.splitlines()[0].strip()
+    number = re.search(r"(\d+)\.\d+", re.sub(r"\([^)]*\)", "", first))
+    ar = shutil.which(_ask(path, cxx, "-print-prog-name=ar").strip()) or shutil.which("ar")
+    if ar is None:
+        raise ToolchainFailed(f"--cxx {cxx}: finds no `ar` to make the static library. Install binutils.")
+    return Driver(
+        path=path,
+        name=Path(cxx).name,
+        version=first,
+        machine=machine,
+        clang="clang" in version.lower(),
+        major=int(number.group(1)) if number else 0,
+        ar=ar,
+    )
+
+
+def _ask(path: str, cxx: str, question: str) -> str:
+    try:
+        with Processes() as processes:
+            result = processes.run((path, question), Path.cwd(), clean_environment({}), timeout=60)
+    except OSError as error:
+        raise ToolchainFailed(
+            f"--cxx {cxx}: cannot be started: {error.strerror}. Name another compiler."
+        ) from error
+    if result.code:
+        raise ToolchainFailed(f"--cxx {cxx}: no compiler: `{question}` failed with exit code {result.code}.")
+    return result.out.decode(errors="replace")

@@ -1,0 +1,211 @@
+"""Sources become objects, in parallel and through the cache; what a toolchain is and what it hands back."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from minbuild.errors import BadInput
+from minbuild.toolchain.cache import Cache, digest
+from minbuild.toolchain.process import Processes, clean_environment, failure
+from minbuild.toolchain.targets import Target
+
+Sources = Mapping[str, bytes]  # relative path with slashes -> contents
+
+HEADERS = (".h", ".hpp", ".inc")
+PROGRAM_SOURCES = (".c", ".cc", ".cpp")
+INCLUDES = ("-Iinclude", "-Isrc")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A library in its three forms, and where it came from.
+
+    `shared` is the file to ship; `twin` is the same link with symbols (and, from the default toolchain, with the
+    relocations that tell what refers to what): equal in everything the loader reads. `commands` name no folder of
+    this machine. `map` is the linker's own account of every input section, "" where the linker gives none.
+    """
+
+    shared: bytes
+    twin: bytes
+    archive: bytes
+    map: str
+    commands: tuple[str, ...]
+    toolchain: str
+    target: str
+
+    def to_bytes(self) -> bytes:
+        """One cache entry: a line of JSON, then the blobs."""
+        blobs = (self.shared, self.twin, self.archive, self.map.encode())
+        head = {
+            "sizes": [len(blob) for blob in blobs],
+            "commands": self.commands,
+            "toolchain": self.toolchain,
+            "target": self.target,
+        }
+        return b"\n".join((json.dumps(head).encode(), b"".join(blobs)))
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Built:
+        """The inverse of `to_bytes`."""
+        line, _, rest = data.partition(b"\n")
+        head = json.loads(line)
+        blobs = []
+        for size in head["sizes"]:
+            blobs.append(rest[:size])
+            rest = rest[size:]
+        shared, twin, archive, text = blobs
+        return Built(
+            shared, twin, archive, text.decode(), tuple(head["commands"]), head["toolchain"], head["target"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who listens."""
+
+    folder: Path
+    processes: Processes
+    cache: Cache
+    jobs: int
+    say: Callable[[str], None]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self, where: str, command: tuple[str, ...], cure: str, program: str = "") -> tuple[bytes, str]:
+        """Run in the neutral folder; standard output and error. `program` is what to start for `command[0]`.
+
+        Raises ToolchainFailed when it does not exit with 0 or cannot be started.
+        """
+        result = self.processes.run((program or command[0], *command[1:]), self.folder, self.environment)
+        if result.code:
+            raise failure(where, command, result, cure)
+        return result.out, result.err
+
+    def write(self, files: Sources) -> None:
+        """Put files into the neutral folder."""
+        for name, data in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def read(self, name: str) -> bytes:
+        return (self.folder / name).read_bytes()
+
+
+class Toolchain(Protocol):
+    """Something that compiles and links for a target."""
+
+    def describe(self) -> str:
+        """Name and version, for reports and cache keys."""
+        ...
+
+    def recipe(self, target: Target) -> tuple[str, ...]:
+        """Everything besides sources and `describe` that decides the bytes: flags, linker script, ..."""
+        ...
+
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+        """Compile and link a library. Raises ToolchainFailed."""
+        ...
+
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+        """Compile and link a program against the static library. Raises ToolchainFailed."""
+        ...
+
+
+@contextmanager
+def workshop(cache: Cache, jobs: int | None, say: Callable[[str], None] | None) -> Iterator[Workshop]:
+    """A fresh neutral folder, gone with everything running in it when the block is left in whatever way.
+
+    Raises OSError when it or the cache cannot be written.
+    """
+    cache.compiler.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="minbuild-", ignore_cleanup_errors=True) as name,
+        Processes() as children,
+    ):
+        environment = clean_environment(
+            {
+                "ZIG_GLOBAL_CACHE_DIR": str(cache.compiler),
+                # Per build: our own cache holds the objects, zig's copy of them would only grow.
+                "ZIG_LOCAL_CACHE_DIR": str(Path(name) / ".zig"),
+            }
+        )
+        folder = Path(name) / "work"
+        folder.mkdir()
+        yield Workshop(folder, children, cache, jobs or processors(), say or (lambda text: None), environment)
+
+
+def processors() -> int:
+    """CPUs this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def checked(sources: Sources) -> Sources:
+    """The sources in a fixed order. Raises BadInput for a path that would leave the folder, or without any `.cc`."""
+    for name in sources:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
+            raise BadInput(
+                f"source '{name}': not a path inside the package. Use relative paths with slashes."
+            )
+    if not any(name.endswith(PROGRAM_SOURCES) for name in sources):
+        raise BadInput(
+            "sources: nothing to compile, there is no .cc file. Was the package written completely?"
+        )
+    return {name: sources[name] for name in sorted(sources)}
+
+
+def object_names(units: list[str]) -> dict[str, str]:
+    """Source -> object: the bare name where it is unique (archives hold no folders), else with its folders."""
+    stems = [PurePosixPath(unit).stem for unit in units]
+    return {
+        unit: (stem if stems.count(stem) == 1 else str(PurePosixPath(unit).with_suffix("")).replace("/", "."))
+        + ".o"
+        for unit, stem in zip(units, stems, strict=True)
+    }
+
+
+def compile_objects(
+    sources: Sources,
+    command: Callable[[str], tuple[str, ...]],
+    toolchain: Toolchain,
+    shop: Workshop,
+    program: Callable[[str], str],
+    extensions: tuple[str, ...] = (".cc",),
+) -> tuple[str, ...]:
+    """Compile every unit; object names in source order.
+
+    `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first word.
+    An object is found in the cache by all headers, its source, the call, and the toolchain's name.
+    """
+    shop.write(sources)
+    units = [name for name in sources if name.endswith(extensions)]
+    objects = object_names(units)
+    headers = [part for name, data in sources.items() if name.endswith(HEADERS) for part in (name, data)]
+    done = 0
+
+    def one(unit: str) -> None:
+        nonlocal done
+        call = (*command(unit), "-c", unit, "-o", objects[unit])
+        key = digest(("object", toolchain.describe(), *call, unit, sources[unit], *headers))
+        found = shop.cache.get(key)
+        if found is None:
+            shop.run(
+                unit, call, "Correct the source, or report it if minbuild generated it.", program(call[0])
+            )
+            shop.cache.put(key, shop.read(objects[unit]))
+        else:
+            shop.write({objects[unit]: found})
+        done += 1
+        shop.say(f"{'compiled' if found is None else 'reused'} {unit} ({done}/{len(units)})")
+
+    shop.processes.map(one, units, shop.jobs)
+    return tuple(objects[unit] for unit in units)

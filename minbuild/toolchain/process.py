@@ -1,0 +1,143 @@
+"""Starts the tools, several at a time, and leaves none of them behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from minbuild.errors import ToolchainFailed
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# They would let a developer's settings reach the compiled bytes.
+_SCRUBBED = frozenset(
+    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH OBJC_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX "
+    "SOURCE_DATE_EPOCH CFLAGS CXXFLAGS LDFLAGS CC CXX LD_RUN_PATH DESTDIR MAKEFLAGS".split()
+)
+_SHOWN_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a finished process left: exit code (negative for a signal), standard output, standard error."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+class Processes:
+    """The running children. Leaving the `with` block by an exception (Ctrl-C as well) kills all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            self.stop()
+
+    def stop(self) -> None:
+        """Kill every child and let no new one start."""
+        with self._lock:
+            self._stopped = True
+            for process in self._running:
+                _kill(process)
+
+    def run(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float | None = None
+    ) -> Result:
+        """Run to the end. Raises FileNotFoundError without the program, subprocess.TimeoutExpired after `timeout` s."""
+        process = self._start(command, cwd, env)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            _kill(process)
+            process.wait()
+            raise
+        finally:
+            with self._lock:
+                self._running.discard(process)
+        return Result(process.returncode, out, err.decode(errors="replace"))
+
+    def _start(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._stopped:
+                raise ToolchainFailed("The build was stopped.")
+            process = subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                # Own group: compilers start further processes, and all of them have to go.
+                start_new_session=os.name == "posix",
+            )
+            self._running.add(process)
+            return process
+
+    def map(self, work: Callable[[T], R], items: Iterable[T], jobs: int) -> list[R]:
+        """`work` over `items` on `jobs` threads, results in order; the first failure stops the others."""
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            futures = [pool.submit(work, item) for item in items]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                self.stop()
+                raise
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    try:
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without what changes compiled bytes or the language of messages."""
+    kept = {name: value for name, value in os.environ.items() if name not in _SCRUBBED}
+    return {**kept, "LC_ALL": "C", "NO_COLOR": "1", "ZERO_AR_DATE": "1", **extra}
+
+
+def failure(where: str, command: Sequence[str], result: Result, cure: str) -> ToolchainFailed:
+    """The error of a tool that said no: where, its first complaints, the command, the cure."""
+    text = result.err or result.out.decode(errors="replace")
+    if "No space left" in text or "NoSpaceLeft" in text:
+        cure = (
+            "The disk is full: free some space, or set MINBUILD_CACHE and TMPDIR to folders on another disk."
+        )
+    how = (
+        f"was killed by signal {-result.code}" if result.code < 0 else f"failed with exit code {result.code}"
+    )
+    if result.code == -9:
+        cure = "The system probably ran out of memory: close other programs, or build with fewer jobs."
+    return ToolchainFailed(
+        f"{where}: {command[0]} {how}.\n{_complaints(text)}Command: {' '.join(command)}\n{cure}"
+    )
+
+
+def _complaints(text: str) -> str:
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    first = next((i for i, line in enumerate(lines) if "error:" in line or "Error" in line), 0)
+    return "".join(f"  {line}\n" for line in lines[first : first + _SHOWN_LINES])

@@ -1,0 +1,80 @@
+"""Runs what was built: directly, or under qemu-user for other machines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.toolchain.process import Processes, clean_environment
+from minbuild.toolchain.targets import Target, host_target
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a program left: exit code (negative for a signal), standard output, standard error."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+def find_emulator(target: Target) -> list[str] | None:
+    """What to put in front of a program of this target: nothing where it runs here, qemu-user, or None for neither."""
+    if _runs_here(target):
+        return []
+    name = target.traits.emulator
+    path = name and (shutil.which(name) or shutil.which(f"{name}-static"))
+    return [path] if path else None
+
+
+def _runs_here(target: Target) -> bool:
+    try:
+        host = host_target().traits
+    except BadInput:
+        return False
+    # A static musl program runs on every Linux of its architecture; a dynamic glibc one needs glibc.
+    foreign_libc = "gnu" in target.name and "musl" in host.name
+    return (host.arch, host.os) == (target.traits.arch, target.traits.os) and not foreign_libc
+
+
+def run_program(
+    program: bytes,
+    arguments: Sequence[str] = (),
+    *,
+    target: Target,
+    files: Mapping[str, bytes] | None = None,
+    timeout: float = 600.0,
+) -> Ran:
+    """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds.
+
+    Raises ToolchainFailed when nothing here can run programs of this target, or when it takes too long.
+    """
+    emulator = find_emulator(target)
+    if emulator is None:
+        raise ToolchainFailed(
+            f"{target}: programs for it do not run here. Install {target.traits.emulator or 'a machine of that kind'} "
+            "(package qemu-user on most Linux systems)."
+        )
+    with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
+        folder = Path(name)
+        for path, data in (files or {}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+        binary = folder / "program"
+        binary.write_bytes(program)
+        os.chmod(binary, 0o755)
+        try:
+            result = processes.run(
+                (*emulator, str(binary), *arguments), folder, clean_environment({}), timeout
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ToolchainFailed(
+                f"{target}: the program did not finish within {timeout:g} s. Give it more time or less work."
+            ) from error
+    return Ran(result.code, result.out, result.err)

@@ -1,0 +1,141 @@
+"""The machines a trainer can be built for, and what each one's linker and loader need."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from minbuild.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine by its name in the table below. `cpu` is a CPU in zig's spelling ("x86_64_v3"), "" for the oldest."""
+
+    name: str
+    cpu: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.cpu}" if self.cpu else self.name
+
+    @property
+    def traits(self) -> Traits:
+        """The row of the table. Raises BadInput when there is none."""
+        return _traits(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the tools need to know of a target.
+
+    `zig` names the oldest C library to run on: headers then avoid functions that came later. `page` is the largest
+    page a kernel of that architecture may use; a loader refuses libraries aligned to less, and with one file image
+    for code and data a larger one costs address space but no bytes. `flags` are the extra compiler flags.
+    """
+
+    name: str
+    zig: str
+    libc: str  # soname of the C library the loader has to bring
+    page: int
+    emulator: str  # program of qemu-user
+    static: str  # zig's name for static programs, "" where programs are dynamic
+    flags: tuple[str, ...] = ()
+    cpu: str = "baseline"  # the oldest CPU that counts
+
+    @property
+    def arch(self) -> str:
+        return self.name.split("-")[0]
+
+    @property
+    def os(self) -> str:
+        return self.name.split("-")[1]
+
+    @property
+    def is_elf(self) -> bool:
+        return self.os == "linux"
+
+    @property
+    def shared_name(self) -> str:
+        """File name of the shared library: also its soname or install name."""
+        return "libminbuild.so" if self.is_elf else "libminbuild.dylib"
+
+
+def _linux(
+    arch: str, abi: str, since: str, page: int, flags: tuple[str, ...] = (), cpu: str = "baseline"
+) -> Traits:
+    name = f"{arch}-linux-{abi}"
+    libc = "libc.so.6" if since else "libc.so"
+    static = f"{arch}-linux-{abi.replace('gnu', 'musl')}"
+    zig = f"{name}.{since}" if since else name
+    return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu)
+
+
+# Calls through the offset table instead of stubs; the other architectures' compilers do not know the flag.
+_NO_PLT = ("-fno-plt",)
+# A Cortex-A7 has what every 32-bit board in use has: Thumb-2, VFPv4, NEON.
+_THUMB = (("-mthumb",), "cortex_a7")
+
+_TABLE = {
+    traits.name: traits
+    for traits in (
+        _linux("x86_64", "gnu", "2.17", 4096, _NO_PLT),
+        _linux("x86_64", "musl", "", 4096, _NO_PLT),
+        _linux("aarch64", "gnu", "2.17", 65536, _NO_PLT),
+        _linux("aarch64", "musl", "", 65536, _NO_PLT),
+        _linux("arm", "gnueabihf", "2.17", 4096, *_THUMB),
+        _linux("arm", "musleabihf", "", 4096, *_THUMB),
+        _linux("riscv64", "gnu", "2.27", 4096),
+        _linux("riscv64", "musl", "", 4096),
+        _linux("loongarch64", "gnu", "2.36", 65536),
+        _linux("loongarch64", "musl", "", 65536),
+        Traits("aarch64-macos", "aarch64-macos", "", 16384, "", ""),
+        Traits("x86_64-macos", "x86_64-macos", "", 4096, "", "", _NO_PLT),
+    )
+}
+
+_ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv8l": "arm", "armv6l": "arm"}
+
+
+def known_targets() -> tuple[str, ...]:
+    """Every target name, sorted."""
+    return tuple(sorted(_TABLE))
+
+
+def _traits(name: str) -> Traits:
+    if name in _TABLE:
+        return _TABLE[name]
+    raise BadInput(f"target '{name}': unknown. Known targets: {', '.join(known_targets())}.")
+
+
+def parse_target(text: str) -> Target:
+    """`name` or `name:cpu` as the command line has it. Raises BadInput for a name not in the table."""
+    name, _, cpu = text.partition(":")
+    _traits(name)
+    if not all(letter.isalnum() or letter in "_+-." for letter in cpu):
+        raise BadInput(
+            f"target '{text}': '{cpu}' is no CPU name. Write it as zig does, for example x86_64_v3."
+        )
+    return Target(name, cpu)
+
+
+def host_target() -> Target:
+    """The machine this process runs on. Raises BadInput where no trainer can be built for it."""
+    machine = platform.machine().lower()
+    arch = _ALIASES.get(machine, machine)
+    if sys.platform == "darwin":
+        name = f"{arch}-macos"
+    elif sys.platform.startswith("linux"):
+        abi = "gnu" if platform.libc_ver()[0] == "glibc" else "musl"
+        # A 64-bit kernel reports itself even to a 32-bit interpreter.
+        if sys.maxsize < 2**32 and arch in ("aarch64", "arm"):
+            arch, abi = "arm", f"{abi}eabihf"
+        name = f"{arch}-linux-{abi}"
+    else:
+        name = f"{arch}-{sys.platform}"
+    if name not in _TABLE:
+        raise BadInput(
+            f"{name}: no trainer can be built for this machine itself. Name another with --target; "
+            f"known targets: {', '.join(known_targets())}."
+        )
+    return Target(name)

@@ -1,0 +1,209 @@
+"""The default toolchain: the `ziglang` package from PyPI, a clang and lld for every target, nothing to install.
+
+Its driver compiles. It refuses most linker options, so libraries are linked with its `ld.lld` directly; the C
+library is a stand-in that holds nothing but a name, which spares building a real one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from minbuild.errors import ToolchainFailed
+from minbuild.toolchain import flags
+from minbuild.toolchain.cache import digest
+from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
+from minbuild.toolchain.targets import Target, host_target
+
+_UNDEFINED = re.compile(r"undefined symbol: (.+)")
+# The compiler's own helpers: 64-bit division on 32-bit chips, half precision, ...
+_HELPER = re.compile(r"__(?!errno)[a-z0-9_]+$")
+_LINK_CURE = "Build with --cxx g++ or --cxx clang++ to see whether another linker accepts it."
+
+
+@dataclass(frozen=True, slots=True)
+class Zig:
+    """The `ziglang` package, by the folder it is installed in."""
+
+    home: Path
+    version: str
+
+    def describe(self) -> str:
+        return f"ziglang {self.version}"
+
+    def recipe(self, target: Target) -> tuple[str, ...]:
+        return (*_compile(target, "c++"), *_link(target), flags.LAYOUT.decode(), flags.EXPORTS.decode())
+
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+        call = _compile(target, "c++")
+        objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
+        shop.say("linking")
+        if target.traits.is_elf:
+            text, link = self._link_elf(objects, target, shop)
+        else:
+            text, link = "", self._link_macos(objects, target, shop)
+        archive = ("zig", "ar", "rcsD", "libminbuild.a", *objects)
+        self._run(archive, shop)
+        return Built(
+            shared=shop.read("stripped"),
+            twin=shop.read("twin"),
+            archive=shop.read("libminbuild.a"),
+            map=text,
+            commands=(" ".join((*call, "-c", "SOURCE", "-o", "OBJECT")), " ".join(link), " ".join(archive)),
+            toolchain=self.describe(),
+            target=str(target),
+        )
+
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+        """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a sysroot;
+        for the machine we run on a plain dynamic program, which needs no C library to be built first."""
+        name = _program_target(target)
+        objects = compile_objects(
+            sources,
+            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", name),
+            self,
+            shop,
+            self._program,
+            PROGRAM_SOURCES,
+        )
+        shop.write({"libminbuild.a": archive})
+        shop.say(f"linking a program for {name} (the first one for a target builds its C library)")
+        static = ("-static",) if "musl" in name else ()
+        dead = "-Wl,--gc-sections" if target.traits.is_elf else "-Wl,-dead_strip"
+        link = (
+            *_driver(target, "cc", name),
+            *static,
+            "-Oz",
+            "-s",
+            dead,
+            *objects,
+            "libminbuild.a",
+            "-o",
+            "program",
+        )
+        self._run(link, shop)
+        return shop.read("program")
+
+    def _program(self, word: str) -> str:
+        return str(self.home / ("zig.exe" if os.name == "nt" else "zig"))
+
+    def _run(self, command: tuple[str, ...], shop: Workshop) -> str:
+        return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
+
+    def _link_elf(
+        self, objects: tuple[str, ...], target: Target, shop: Workshop
+    ) -> tuple[str, tuple[str, ...]]:
+        """Link `stripped` and `twin`; the map and the command."""
+        shop.write({"layout.ld": flags.LAYOUT, "exports.map": flags.EXPORTS})
+        self._stub((), target, shop)
+        link = (*_link(target), *objects, "libc-stub.so")
+        missing = self._link_twin(link, shop)
+        if any(_HELPER.match(name) for name in missing):
+            # The helper library has a memcpy of its own. The stand-in for libc claims what is libc's first.
+            self._stub(tuple(name for name in missing if not _HELPER.match(name)), target, shop)
+            shop.write({"libhelpers.a": self._helpers(target, shop)})
+            link = (*link, "libhelpers.a")
+            missing = self._link_twin(link, shop)
+        ours = sorted({name for name in missing if "::" in name or "(" in name})
+        if ours:
+            raise ToolchainFailed(
+                f"link: {', '.join(ours)}: used but in none of the sources. "
+                "Add the file that defines it to the package, or report it if minbuild wrote the package."
+            )
+        link = (*link, "-o")
+        self._run((*link, "stripped", "--strip-all"), shop)
+        return shop.read("twin.map").decode(errors="replace"), (
+            *link,
+            target.traits.shared_name,
+            "--strip-all",
+        )
+
+    def _link_twin(self, link: tuple[str, ...], shop: Workshop) -> tuple[str, ...]:
+        """Link with symbols and relocations; the names no input defines."""
+        report = ("-z", "defs", "--warn-unresolved-symbols", "--error-limit=0")
+        said = self._run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"), shop)
+        return tuple(sorted(set(_UNDEFINED.findall(said))))
+
+    def _stub(self, names: tuple[str, ...], target: Target, shop: Workshop) -> None:
+        """A shared library with the C library's name and nothing but these functions, to link against."""
+        text = "".join(f"void {name}(void) {{}}\n" for name in names if name.isidentifier())
+        shop.write({"stub.c": text.encode()})
+        self._run(
+            (*_driver(target, "cc"), "-Oz", "-fPIC", "-fno-builtin", "-w", "-c", "stub.c", "-o", "stub.o"),
+            shop,
+        )
+        named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
+        self._run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"), shop)
+
+    def _helpers(self, target: Target, shop: Workshop) -> bytes:
+        """The compiler's helper library of a target: built once, then from the cache."""
+        source = str(self.home / "lib" / "compiler_rt.zig")
+        options = ("-O", "ReleaseSmall", "-fPIC", "-ffunction-sections", "--name", "helpers")
+        machine = ("-target", target.traits.zig, "-mcpu", target.cpu or target.traits.cpu)
+        key = digest(("helpers", self.describe(), *machine, *options))
+        found = shop.cache.get(key)
+        if found is None:
+            shop.say(f"building the compiler's helper functions for {target}")
+            self._run(("zig", "build-lib", source, *machine, *options), shop)
+            found = shop.read("libhelpers.a")
+            shop.cache.put(key, found)
+        return found
+
+    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> tuple[str, ...]:
+        link = (*_driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
+        self._run((*link, "twin"), shop)
+        self._run((*link, "stripped", "-s"), shop)
+        return (*link, target.traits.shared_name, "-s")
+
+
+def _driver(target: Target, language: str, name: str = "") -> tuple[str, ...]:
+    return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={target.cpu or target.traits.cpu}")
+
+
+def _compile(target: Target, language: str, name: str = "") -> tuple[str, ...]:
+    cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
+    # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
+    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all")
+    common = flags.COMPILE if language == "c++" else tuple(f for f in flags.COMPILE if f not in _CXX_ONLY)
+    return (*_driver(target, language, name), *cxx, *size, *common, *target.traits.flags, *INCLUDES)
+
+
+_CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
+
+
+def _link(target: Target) -> tuple[str, ...]:
+    if not target.traits.is_elf:
+        return flags.link_macos(target)
+    # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
+    page = ("-z", f"max-page-size={target.traits.page}")
+    own = ("-shared", "-soname", target.traits.shared_name, "--icf=all", "--no-rosegment", *page)
+    return ("zig", "ld.lld", *own, *flags.LINK_ELF, "-T", "layout.ld", "--version-script=exports.map")
+
+
+def _program_target(target: Target) -> str:
+    traits = target.traits
+    if traits.os == "macos":
+        return traits.zig
+    host = host_target()
+    return traits.zig if host.name == target.name and "gnu" in target.name else traits.static
+
+
+@cache
+def find_zig() -> Zig:
+    """The installed package. Raises ToolchainFailed with the cure when there is none."""
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        raise ToolchainFailed(
+            "The default compiler, the Python package 'ziglang', is not installed. Run "
+            "`python -m pip install ziglang`, or name another compiler with --cxx g++ or --cxx clang++."
+        )
+    try:
+        version = importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        version = "of unknown version"
+    return Zig(Path(spec.submodule_search_locations[0]), version)

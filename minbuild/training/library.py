@@ -1,0 +1,285 @@
+"""A built trainer library, loaded into this process: the C API of trainer.h on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minbuild.errors import BadInput, MinbuildError
+from minbuild.model import ElementType
+
+MAX_RANK = 8
+STATUS = (
+    "ok", "invalid argument", "bad plan", "missing kernel", "bad checkpoint", "out of memory", "bad shape",
+    "bad value", "input or output failed", "unsupported",
+)  # fmt: skip
+TRAIN, EVAL = 0, 1
+
+
+class TrainerError(MinbuildError):
+    """A call of the device library failed. `status` is the mb_status."""
+
+    exit_code = 2
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(f"{STATUS[status] if status < len(STATUS) else status}: {text}")
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("type", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dims", ctypes.c_int32 * MAX_RANK),
+    )
+
+
+class _Parameter(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("value", _Tensor),
+        ("gradient", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+    )
+
+
+class _Options(ctypes.Structure):
+    _fields_ = (
+        ("arena", ctypes.c_void_p),
+        ("arena_size", ctypes.c_size_t),
+        ("symbols", ctypes.POINTER(ctypes.c_int32)),
+        ("symbol_count", ctypes.c_size_t),
+        ("error", ctypes.c_char_p),
+        ("error_size", ctypes.c_size_t),
+    )
+
+
+_SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "mb_arena_size": (ctypes.c_uint8, (_P, _Z, _P, _Z, ctypes.POINTER(_Z))),
+    "mb_create": (ctypes.c_uint8, (_P, _Z, _P, _Z, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
+    "mb_create_from_files": (
+        ctypes.c_uint8,
+        (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P)),
+    ),
+    "mb_destroy": (None, (_P,)),
+    "mb_last_error": (ctypes.c_char_p, (_P,)),
+    "mb_train_step": (ctypes.c_uint8, (_P, ctypes.POINTER(_Tensor), _Z)),
+    "mb_eval_step": (ctypes.c_uint8, (_P, ctypes.POINTER(_Tensor), _Z)),
+    "mb_optimizer_step": (ctypes.c_uint8, (_P,)),
+    "mb_lazy_reset_grad": (None, (_P,)),
+    "mb_set_learning_rate": (None, (_P, ctypes.c_float)),
+    "mb_learning_rate": (ctypes.c_float, (_P,)),
+    "mb_step_count": (ctypes.c_int64, (_P,)),
+    "mb_input_count": (_Z, (_P, _I)),
+    "mb_input": (ctypes.c_uint8, (_P, _I, _Z, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Tensor))),
+    "mb_output_count": (_Z, (_P, _I)),
+    "mb_output": (ctypes.c_uint8, (_P, _I, _Z, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Tensor))),
+    "mb_parameter_count": (_Z, (_P,)),
+    "mb_get_parameter": (ctypes.c_uint8, (_P, _Z, ctypes.POINTER(_Parameter))),
+    "mb_load_checkpoint": (ctypes.c_uint8, (_P, _P, _Z)),
+    "mb_write_checkpoint": (ctypes.c_uint8, (_P, _I, _SINK, _P)),
+    "mb_save_checkpoint": (ctypes.c_uint8, (_P, ctypes.c_char_p, _I)),
+}
+
+
+class Library:
+    """The functions of one trainer library. Raises BadInput when it cannot be loaded here."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.handle = ctypes.CDLL(str(Path(path).resolve()))
+            for name, (result, arguments) in _PROTOTYPES.items():
+                function = getattr(self.handle, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError) as error:
+            raise BadInput(
+                f"{path}: this machine cannot load the library ({error}). Reduce again with the target of this machine."
+            ) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.handle, f"mb_{name}")
+
+
+def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
+    """The bytes in memory that starts at a multiple of `alignment`, as the device library wants plans."""
+    room = np.empty(len(data) + alignment, np.uint8)
+    start = -room.ctypes.data % alignment
+    view = room[start : start + len(data)]
+    view[:] = np.frombuffer(data, np.uint8)
+    return view
+
+
+class Session:
+    """A trainer in memory. Arrays of parameters and gradients are views of the device's own memory."""
+
+    def __init__(
+        self,
+        library: Library,
+        plan: bytes,
+        checkpoint: bytes | None,
+        sizes: Sequence[int] | None = None,
+        arena: np.ndarray | None = None,
+    ) -> None:
+        """`sizes` are the largest sizes of the free dimensions, in plan order; `arena` is memory to use (uint8,
+        16-byte aligned). Raises TrainerError."""
+        self.library = library
+        self._plan = aligned_copy(plan)
+        self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
+        self._arena = arena
+        symbols = None if sizes is None else (ctypes.c_int32 * len(sizes))(*sizes)
+        error = ctypes.create_string_buffer(512)
+        options = _Options(
+            None if arena is None else arena.ctypes.data,
+            0 if arena is None else arena.nbytes,
+            symbols,
+            0 if sizes is None else len(sizes),
+            ctypes.cast(error, ctypes.c_char_p),
+            len(error),
+        )
+        self._session = ctypes.c_void_p()
+        given = self._checkpoint
+        status = library.create(
+            self._plan.ctypes.data,
+            self._plan.nbytes,
+            None if given is None else given.ctypes.data,
+            0 if given is None else given.nbytes,
+            ctypes.byref(options),
+            ctypes.byref(self._session),
+        )
+        if status:
+            raise TrainerError(status, error.value.decode(errors="replace"))
+        self.parameters = {p.name.decode(): p for p in self._read_parameters()}
+
+    def close(self) -> None:
+        """Frees the session; every array it handed out is gone with it."""
+        if self._session:
+            self.library.destroy(self._session)
+            self._session = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        if getattr(self, "_session", None):
+            self.close()
+
+    def _read_parameters(self) -> Iterator[_Parameter]:
+        for index in range(self.library.parameter_count(self._session)):
+            parameter = _Parameter()
+            self._check(self.library.get_parameter(self._session, index, ctypes.byref(parameter)))
+            yield parameter
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise TrainerError(status, self.library.last_error(self._session).decode(errors="replace"))
+
+    def names(self, graph: int, outputs: bool) -> list[str]:
+        """Names of the inputs or outputs of a graph."""
+        count = (self.library.output_count if outputs else self.library.input_count)(self._session, graph)
+        return [self._port(graph, outputs, i)[0] for i in range(count)]
+
+    def _port(self, graph: int, outputs: bool, index: int) -> tuple[str, _Tensor]:
+        name, tensor = ctypes.c_char_p(), _Tensor()
+        ask = self.library.output if outputs else self.library.input
+        self._check(ask(self._session, graph, index, ctypes.byref(name), ctypes.byref(tensor)))
+        assert name.value is not None
+        return name.value.decode(), tensor
+
+    def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One step of a graph; outputs are copies."""
+        arrays = [np.ascontiguousarray(x) for x in inputs]
+        tensors = (_Tensor * max(1, len(arrays)))(*(_tensor(x) for x in arrays))
+        step = self.library.eval_step if graph == EVAL else self.library.train_step
+        self._check(step(self._session, tensors, len(arrays)))
+        count = self.library.output_count(self._session, graph)
+        return [_array(self._port(graph, True, i)[1]).copy() for i in range(count)]
+
+    def optimizer_step(self) -> None:
+        self._check(self.library.optimizer_step(self._session))
+
+    def lazy_reset_grad(self) -> None:
+        self.library.lazy_reset_grad(self._session)
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.library.learning_rate(self._session))
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.library.set_learning_rate(self._session, rate)
+
+    @property
+    def step_count(self) -> int:
+        return int(self.library.step_count(self._session))
+
+    def parameter(self, name: str) -> np.ndarray:
+        """The parameter's own memory."""
+        return _array(self.parameters[name].value)
+
+    def gradient(self, name: str) -> np.ndarray | None:
+        """The gradient's own memory; None for what is not trained."""
+        parameter = self.parameters[name]
+        if not parameter.gradient:
+            return None
+        tensor = _Tensor.from_buffer_copy(parameter.value)
+        tensor.data = parameter.gradient
+        return _array(tensor)
+
+    def checkpoint(self, include_optimizer: bool) -> bytes:
+        """The session's state as the bytes of an ORT checkpoint."""
+        pieces: list[bytes] = []
+
+        def sink(_: int, data: int, size: int) -> int:
+            pieces.append(ctypes.string_at(data, size))
+            return 0
+
+        self._check(
+            self.library.write_checkpoint(self._session, int(include_optimizer), _SINK(sink), None)
+        )
+        return b"".join(pieces)
+
+    def save(self, path: Path, include_optimizer: bool) -> None:
+        """Writes an ORT checkpoint file; the old one survives any failure."""
+        self._check(
+            self.library.save_checkpoint(self._session, str(path).encode(), int(include_optimizer))
+        )
+
+    def load(self, checkpoint: bytes) -> None:
+        """Replaces parameters, and optimizer state where there is some."""
+        data = aligned_copy(checkpoint)
+        self._check(self.library.load_checkpoint(self._session, data.ctypes.data, data.nbytes))
+        self._checkpoint = data  # frozen parameters are read from it in place
+
+
+def _tensor(array: np.ndarray) -> _Tensor:
+    element = next((e for e in ElementType if e.dtype == array.dtype), None)
+    if element is None or array.ndim > MAX_RANK:
+        raise BadInput(f"a tensor of {array.dtype} with {array.ndim} dimensions cannot be an input.")
+    dims = (ctypes.c_int32 * MAX_RANK)(*array.shape)
+    return _Tensor(array.ctypes.data, int(element), array.ndim, dims)
+
+
+def _array(tensor: _Tensor) -> np.ndarray:
+    element = ElementType(tensor.type)
+    shape = tuple(tensor.dims[: tensor.rank])
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0 or not tensor.data:
+        return np.zeros(shape, element.dtype)
+    raw = (ctypes.c_uint8 * (count * element.size)).from_address(tensor.data)
+    return np.frombuffer(raw, element.dtype).reshape(shape)
+
+
+def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
+    """Bytes of arena a session needs when its free dimensions grow up to `sizes`. Raises TrainerError."""
+    data, need = aligned_copy(plan), ctypes.c_size_t()
+    symbols = None if sizes is None else (ctypes.c_int32 * len(sizes))(*sizes)
+    status = library.arena_size(
+        data.ctypes.data, data.nbytes, symbols, 0 if sizes is None else len(sizes), ctypes.byref(need)
+    )
+    if status:
+        raise TrainerError(status, "the plan was refused")
+    return need.value

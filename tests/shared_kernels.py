@@ -1,0 +1,76 @@
+"""Small libraries around kernels/shared for tests: compiled on the spot, loaded with ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+DEFAULT_CXX = (sys.executable, "-m", "ziglang", "c++", "-Oz", "-Xclang", "-Oz", "-ffp-contract=on")
+GCC_CXX = ("g++", "-Os", "-ffp-contract=fast")
+FLAGS = (
+    "-std=c++17 -fno-exceptions -fno-rtti -fno-math-errno -ffunction-sections -fvisibility=hidden -fPIC -shared "
+    "-fno-unwind-tables -fno-asynchronous-unwind-tables -fno-stack-protector -fomit-frame-pointer -Wall -Wextra -Werror"
+).split()
+
+GEMM_SOURCE = """
+#include "shared/gemm.h"
+#define EXPORT extern "C" __attribute__((visibility("default")))
+using namespace minbuild;
+
+template <class T>
+static void run(int count, const Gemm<T>& g) {
+  for (; count > 0; --count) gemm(g);
+}
+#define GEMM(name, T)                                                                                             \\
+  EXPORT void name(int count, int m, int n, int k, const T* a, long ar, long ac, const T* b, long br, long bc,     \\
+                   T* c, long cr, long cc, T alpha, int accumulate) {                                              \\
+    run(count, Gemm<T>{m, n, k, a, ar, ac, b, br, bc, c, cr, cc, alpha, accumulate != 0});                         \\
+  }
+GEMM(gemm_float, float)
+#ifdef WITH_DOUBLE
+GEMM(gemm_double, double)
+#endif
+
+EXPORT void set_width(int bytes) {
+#if MB_DISPATCHES
+  vector_bytes_found = bytes;
+#else
+  (void)bytes;
+#endif
+}
+EXPORT int width() { return vector_bytes(); }
+"""
+
+
+def compile_library(folder: Path, source: str, cxx: tuple[str, ...], flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """Compiles one translation unit as the package would and loads it; a failing compiler fails the caller."""
+    path = folder / "unit.cc"
+    path.write_text(source)
+    library = folder / "unit.so"
+    target = ("-target", "x86_64-linux-gnu") if "ziglang" in cxx and sys.platform == "linux" else ()
+    command = [*cxx, *target, *FLAGS, f"-I{KERNELS}", *flags, str(path), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+    return ctypes.CDLL(str(library))
+
+
+def compile_gemm(folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """gemm_float and, with -DWITH_DOUBLE, gemm_double, taking what gemm_arguments makes; set_width and width."""
+    return compile_library(folder, GEMM_SOURCE, cxx, flags)
+
+
+def gemm_arguments(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float, accumulate: bool) -> list[object]:
+    """The C arguments after `count` for numpy views of any strides."""
+    pointer = ctypes.POINTER(ctypes.c_float if a.dtype == np.float32 else ctypes.c_double)
+    number = ctypes.c_float if a.dtype == np.float32 else ctypes.c_double
+    arguments: list[object] = [a.shape[0], b.shape[1], a.shape[1]]
+    for x in (a, b, c):
+        arguments.append(ctypes.cast(x.ctypes.data, pointer))
+        arguments += [ctypes.c_long(stride // x.itemsize) for stride in x.strides]
+    return [*arguments, number(alpha), int(accumulate)]
