@@ -32,7 +32,6 @@ template <class T>
 struct AdamW {
   T *p, *m, *v;
   const T* g;
-  int count;
   T alpha, beta, epsilon, decay, step_size, second;
   bool decays_first;
 };
@@ -40,35 +39,17 @@ struct AdamW {
 template <class T>
 struct AdamWBody {
   template <class V>
-  static MB_INLINE void update(const AdamW<T>& a, V* p, V g, V* m, V* v) {
-    bool first = MB_ADAMW_DECAY_FIRST && a.decays_first;
-    V old = *p;
-    if (first) old = old - old * V(a.decay);
-    *m = V(a.alpha) * *m + V(T(1) - a.alpha) * g;
-    *v = V(a.beta) * *v + V(T(1) - a.beta) * (g * g);
-    V scale = sqrt(first ? *v / V(a.second) : *v);
-    V now = old - V(a.step_size) * *m / (scale + V(a.epsilon));
-    if (MB_ADAMW_DECAY && !first) now = now - V(a.decay) * now;
-    *p = now;
-  }
-
-  template <class W>
-  static MB_INLINE void run(const AdamW<T>* all) {
-    using V = typename W::template of<T>;
+  static MB_INLINE void step(int i, const AdamW<T>* all) {
     const AdamW<T>& a = *all;
-    int i = 0;
-    for (; i < a.count; i += V::size) {
-      int rest = a.count - i;
-      if (rest >= V::size) {
-        V p = V::load(a.p + i), m = V::load(a.m + i), v = V::load(a.v + i);
-        update(a, &p, V::load(a.g + i), &m, &v);
-        p.store(a.p + i), m.store(a.m + i), v.store(a.v + i);
-      } else {
-        V p = V::load(a.p + i, rest), m = V::load(a.m + i, rest), v = V::load(a.v + i, rest);
-        update(a, &p, V::load(a.g + i, rest), &m, &v);
-        p.store(a.p + i, rest), m.store(a.m + i, rest), v.store(a.v + i, rest);
-      }
-    }
+    bool first = MB_ADAMW_DECAY_FIRST && a.decays_first;
+    V p = V::load(a.p + i), g = V::load(a.g + i), m = V::load(a.m + i), v = V::load(a.v + i);
+    if (first) p = p - p * V(a.decay);
+    m = V(a.alpha) * m + V(T(1) - a.alpha) * g;
+    v = V(a.beta) * v + V(T(1) - a.beta) * (g * g);
+    V scale = sqrt(first ? v / V(a.second) : v);
+    p = p - V(a.step_size) * m / (scale + V(a.epsilon));
+    if (MB_ADAMW_DECAY && !first) p = p - V(a.decay) * p;
+    p.store(a.p + i), m.store(a.m + i), v.store(a.v + i);
   }
 };
 
@@ -88,9 +69,9 @@ Status adamw(const Call& call) {
   float first = corrects ? 1.0f - power(alpha, step) : 1.0f, second = corrects ? 1.0f - power(beta, step) : 1.0f;
   bool decays_first = MB_ADAMW_DECAY_FIRST && call.params[5] == 0;
   float step_size = (decays_first ? rate : rate * __builtin_sqrtf(second)) / first;
-  AdamW<T> all = {p.as<T>(), m.as<T>(), v.as<T>(), g.as<T>(), p.count, T(alpha), T(beta), T(call.real(2)),
+  AdamW<T> all = {p.as<T>(), m.as<T>(), v.as<T>(), g.as<T>(), T(alpha), T(beta), T(call.real(2)),
                   T(rate * call.real(3)), T(step_size), T(second), decays_first};
-  dispatch<AdamWBody<T>>(static_cast<const AdamW<T>*>(&all));
+  for_range<T, AdamWBody<T>>(p.count, static_cast<const AdamW<T>*>(&all));
   return Status::kOk;
 }
 

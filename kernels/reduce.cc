@@ -1,36 +1,14 @@
 // Sums and means over axes.
-#include "minbuild/kernel.h"
+#include "shared/sum.h"
 
 namespace minbuild {
 
 // y[i] += x[i]
 template <class T>
-struct AddRowsBody {
-  template <class W>
-  static MB_INLINE void run(T* y, const T* x, int rows, int columns) {
-    using V = typename W::template of<T>;
-    for (; rows > 0; --rows, x += columns) {
-      int i = 0;
-      for (; i <= columns - V::size; i += V::size) (V::load(y + i) + V::load(x + i)).store(y + i);
-      for (; i < columns; ++i) y[i] += x[i];
-    }
-  }
-};
-
-// Sum of contiguous elements, in as many partial sums as a vector has lanes.
-template <class T>
-struct SumBody {
-  template <class W>
-  static MB_INLINE T run(const T* x, int count) {
-    using V = typename W::template of<T>;
-    V total = T(0);
-    int i = 0;
-    for (; i <= count - V::size; i += V::size) total = total + V::load(x + i);
-    total = total + V::load(x + i, count - i);
-    T lanes[V::size], result = 0;
-    total.store(lanes);
-    for (T lane : lanes) result += lane;
-    return result;
+struct AddBody {
+  template <class V>
+  static MB_INLINE void step(int i, T* y, const T* x) {
+    (V::load(y + i) + V::load(x + i)).store(y + i);
   }
 };
 
@@ -49,9 +27,9 @@ Status reduce(const Call& call) {
   for (int a = 0; a < outer; ++a) {
     for (int k = 0; k < kept; ++k, from += reduced * inner) {
       if (MB_REDUCE_ROWS && inner == 1) {
-        to[k] += dispatch<SumBody<T>>(from, reduced);
+        to[k] += sum_range<T>(from, reduced);
       } else {
-        dispatch<AddRowsBody<T>>(to + k * inner, from, reduced, inner);
+        for (int r = 0; r < reduced; ++r) for_range<T, AddBody<T>>(inner, to + k * inner, from + r * inner);
       }
     }
   }

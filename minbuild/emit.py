@@ -22,7 +22,7 @@ _INCLUDE = re.compile(r'^#include "((?:shared|runtime|minbuild)/[^"]+)"', re.MUL
 _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short": "int16_t"} | {
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
-_RUNTIME = ("session.cc", "plan.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
+_RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,19 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         }
         for s in schema.structs.values()
     ]
+    vectors = [
+        {
+            "name": field.name.capitalize(),
+            "slot": field.vtable_offset,
+            "stride": field.type.element.size,
+            "align": field.type.element.align,
+        }
+        for field in schema.tables[schema.root].fields
+        if field.type.element is not None and field.type.element.dtype is not None
+    ]
     return render(
         "package/schema.h.j2",
+        vectors=vectors,
         stamp=stamp,
         what=f"the {namespace}",
         source=source,

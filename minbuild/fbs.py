@@ -1,4 +1,4 @@
-"""Flatbuffers schemas: the text of a `.fbs` file as plain data with every slot, offset and size worked out."""
+"""Flatbuffers schemas: the text of a `.fbs` file as plain data, every slot, offset and size worked out."""
 
 from __future__ import annotations
 

@@ -235,12 +235,16 @@ class Kernel:
     """A kernel function with its template arguments. `args` are the argument slots, outputs first:
     (element type number or 0, written, optional)."""
 
-    op: str  # the operator it serves, "domain:Name"
-    function: str  # C++ function template, e.g. "gemm"
     stem: str  # kernels/<stem>.cc
+    function: str  # C++ function template, e.g. "gemm"
     types: tuple[str, ...]  # C++ template arguments
     args: tuple[tuple[int, bool, bool], ...]
     params: int  # int32 words it reads
+
+    @property
+    def op(self) -> str:
+        """What the size report calls the owner of this kernel's bytes."""
+        return self.stem
 
     @property
     def symbol(self) -> str:

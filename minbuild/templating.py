@@ -18,12 +18,12 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=lambda name: name is not None and name.endswith(".html"),
+        autoescape=lambda name: name is not None and name.endswith((".html", ".html.j2")),
     )
 
 
 def render(template_name: str, **values: Any) -> str:
     """The text of `templates/<template_name>` with `values` filled in. A value the template names and nobody
-    gave is an error, never an empty string. Names ending in `.html` are escaped for HTML; all others are
+    gave is an error, never an empty string. Names ending in `.html.j2` are escaped for HTML; all others are
     taken as they are."""
     return _environment().get_template(template_name).render(**values)

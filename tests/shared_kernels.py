@@ -36,6 +36,22 @@ GEMM(gemm_float, float)
 GEMM(gemm_double, double)
 #endif
 
+// A packer that sees B = image patches of 3 taps, stride 2, zeros outside: B(k, j) = image[2j + k - 1].
+struct Patches {
+  const float* image;
+  int size;
+  void operator()(float* panel, int k, int depth, int j, int columns, int width) const {
+    for (int i = 0; i < depth; ++i)
+      for (int s = 0; s < columns; ++s) {
+        int at = 2 * (j + s) + k + i - 1;
+        panel[i * width + s] = at >= 0 && at < size ? image[at] : 0;
+      }
+  }
+};
+EXPORT void convolve(int m, int n, const float* a, const float* image, int size, float* c) {
+  gemm(Gemm<float>{m, n, 3, a, 3, 1, nullptr, 0, 0, c, n}, Patches{image, size});
+}
+
 EXPORT void set_width(int bytes) {
 #if MB_DISPATCHES
   vector_bytes_found = bytes;
@@ -74,3 +90,66 @@ def gemm_arguments(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float, ac
         arguments.append(ctypes.cast(x.ctypes.data, pointer))
         arguments += [ctypes.c_long(stride // x.itemsize) for stride in x.strides]
     return [*arguments, number(alpha), int(accumulate)]
+
+
+MATH_SOURCE = """
+#include "shared/math.h"
+#define EXPORT extern "C" __attribute__((visibility("default")))
+using namespace minbuild;
+
+#define UNARY(name)                                                                                                  \\
+  template <class T>                                                                                                 \\
+  struct name##Body {                                                                                                \\
+    template <class W>                                                                                               \\
+    static MB_INLINE void run(const T* x, T* y, int n) {                                                             \\
+      using V = typename W::template of<T>;                                                                          \\
+      for (; n > 0; n -= V::size, x += V::size, y += V::size) {                                                      \\
+        int live = n < V::size ? n : V::size;                                                                        \\
+        name(V::load(x, live)).store(y, live);                                                                       \\
+      }                                                                                                              \\
+    }                                                                                                                \\
+  };                                                                                                                 \\
+  EXPORT void name##_float(const float* x, float* y, int n) { dispatch<name##Body<float>>(x, y, n); }                \\
+  EXPORT void name##_double(const double* x, double* y, int n) { dispatch<name##Body<double>>(x, y, n); }
+UNARY(exp)
+UNARY(log)
+UNARY(tanh)
+UNARY(erf)
+UNARY(sigmoid)
+UNARY(sqrt)
+
+template <class T>
+struct PowBody {
+  template <class W>
+  static MB_INLINE void run(const T* x, const T* e, T* y, int n) {
+    using V = typename W::template of<T>;
+    for (; n > 0; n -= V::size, x += V::size, e += V::size, y += V::size) {
+      pow(V::load(x, n), V::load(e, n)).store(y, n);
+    }
+  }
+};
+EXPORT void pow_float(const float* x, const float* e, float* y, int n) { dispatch<PowBody<float>>(x, e, y, n); }
+EXPORT void pow_double(const double* x, const double* e, double* y, int n) { dispatch<PowBody<double>>(x, e, y, n); }
+EXPORT void set_width(int bytes) {
+#if MB_DISPATCHES
+  vector_bytes_found = bytes;
+#else
+  (void)bytes;
+#endif
+}
+EXPORT int width() { return vector_bytes(); }
+"""
+
+
+def compile_math(folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """<function>_float and <function>_double over arrays; set_width and width."""
+    return compile_library(folder, MATH_SOURCE, cxx, flags)
+
+
+def apply(library: ctypes.CDLL, name: str, *inputs: np.ndarray) -> np.ndarray:
+    """One of the functions of compile_math on arrays of one type."""
+    result = np.empty_like(inputs[0])
+    suffix = "float" if result.dtype == np.float32 else "double"
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (*inputs, result)]
+    getattr(library, f"{name}_{suffix}")(*pointers, ctypes.c_int(result.size))
+    return result

@@ -1,4 +1,4 @@
-"""minbuild.artifacts.checkpoint: what ONNX Runtime wrote is read, what we write is read back, damage is told."""
+"""minbuild.artifacts.checkpoint: reads what ONNX Runtime wrote and what we write; tells damage."""
 
 from __future__ import annotations
 

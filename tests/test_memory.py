@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from minbuild.dims import Dim, symbol
 from minbuild.model import Buffer
+from minbuild.passes import memory
 from minbuild.passes.memory import aligned, buffer_sizes, lower_bound, order_buffers, skyline
 from minbuild.passes.memory_check import LayoutFault, check_layout
 
@@ -136,9 +137,7 @@ def test_an_assignment_is_required() -> None:
         [(i, i + 1, 64) for i in range(9)],  # a chain: two slots
         [(i, 18 - i, 16 * (i + 1)) for i in range(9)],  # forward and backward nest
         [(0, 9, 16), (0, 1, 160), (1, 2, 16), (2, 3, 160), (3, 9, 16), (9, 9, 144)],
-        # First fit by start strands the small long-lived one between two large short-lived ones.
-        [(0, 2, 1600), (1, 8, 16), (3, 8, 1600)],
-        # Two tall ones after each other, each beside two that must share the other's place.
+        [(0, 2, 16), (1, 8, 1600), (3, 8, 32)],  # first fit by start leaves 16 bytes nobody fits in
         [(0, 4, 48), (0, 1, 16), (0, 2, 32), (2, 4, 16), (3, 6, 32), (5, 8, 48), (5, 6, 16), (7, 8, 48)],
     ],
 )
@@ -146,18 +145,24 @@ def test_known_cases_reach_the_bound(rows: list[tuple[int, int, Dim]]) -> None:
     assert worst_ratio(order_buffers(buffers_of(*rows), [{}]), [{}]) == 1.0
 
 
+# First step, last step, bytes per sample, bytes besides: the arena of a LeNet training graph.
 LENET = """
-    0 34 18816  1 2 18816  2 33 9408  2 32 4704  3 31 6400  4 5 6400  5 30 3200  5 7 1600
-    7 27 1600  27 29 1600  29 30 1600  30 31 6400  31 32 6400  32 33 4704  33 34 18816  34 35 18816
+    0 34 18816 0  1 2 18816 0  2 32 4704 0  2 33 9408 0  3 31 6400 0  4 5 6400 0  5 7 1600 0
+    5 30 3200 0  6 29 0 32  7 27 1600 0  8 9 480 0  9 24 480 0  10 11 336 0  11 19 336 0  12 13 40 0
+    13 35 0 4  13 14 40 0  14 18 40 0  15 16 0 40  18 19 336 0  19 23 336 0  20 21 0 336
+    23 24 480 0  24 28 480 0  25 26 0 480  28 29 1600 0  29 30 1600 0  30 31 6400 0  31 32 6400 0
+    32 33 4704 0  33 34 18816 0  34 35 18816 0
 """
 
 
-def test_a_convolution_net_the_packers_alone_miss() -> None:
-    """LeNet's large buffers: all packers end 8 % above the bound, the search reaches it at every batch."""
+def test_a_convolution_net_the_packers_alone_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All packers end 3 % or more above the bound; the search reaches it at every batch."""
     numbers = [int(word) for word in LENET.split()]
-    rows = [(*numbers[k : k + 2], numbers[k + 2] * BATCH) for k in range(0, len(numbers), 3)]
-    order = order_buffers(buffers_of(*rows), BATCHES)
-    assert worst_ratio(order, BATCHES) == 1.0
+    rows = [(*numbers[k : k + 2], numbers[k + 2] * BATCH + numbers[k + 3]) for k in range(0, len(numbers), 4)]
+    buffers = buffers_of(*rows)
+    assert worst_ratio(order_buffers(buffers, BATCHES), BATCHES) == 1.0
+    monkeypatch.setattr(memory, "_SEARCH_WORK", 0)
+    assert worst_ratio(order_buffers(buffers, BATCHES), BATCHES) > 1.03
 
 
 def brute_force_peak(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import shutil
 from collections.abc import Iterator
 from itertools import product
@@ -9,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shared_kernels import DEFAULT_CXX, GCC_CXX, compile_gemm, gemm_arguments
+from shared_kernels import DEFAULT_CXX, GCC_CXX, apply, compile_gemm, compile_math, gemm_arguments
 
 WIDE = ("-DWITH_DOUBLE", "-DMINBUILD_AVX512=1")
 BUILDS = {
     "clang": (DEFAULT_CXX, WIDE),
     "clang-one-level": (DEFAULT_CXX, ("-DWITH_DOUBLE", "-DMINBUILD_DISPATCH=0")),
-    "clang-small-stack": (DEFAULT_CXX, ("-DWITH_DOUBLE", "-DMINBUILD_SMALL_STACK=1")),
+    "clang-microcontroller": (
+        DEFAULT_CXX,
+        ("-DWITH_DOUBLE", "-DMINBUILD_SMALL_STACK=1", "-DMINBUILD_DISPATCH=0", "-DMB_SIMD=0"),
+    ),
     "gcc": (GCC_CXX, WIDE),
 }
 
@@ -133,3 +138,131 @@ def test_same_bits_wherever_the_data_lies(gemm) -> None:
             gemm.gemm_float(1, *gemm_arguments(left, right, c, 1.0, False))
             results.append(c.tobytes())
         assert len(set(results)) == 1, layout
+
+
+def test_own_packer(gemm) -> None:
+    """A strided, padded convolution in one dimension through a packer of its own."""
+    random = np.random.default_rng(9)
+    filters = random.standard_normal((11, 3), dtype=np.float32)
+    for size in (1, 2, 37, 200):
+        image = random.standard_normal(size, dtype=np.float32)
+        padded = np.concatenate([[0], image, [0, 0]])
+        count = (size + 1) // 2
+        patches = np.stack([padded[2 * j : 2 * j + 3] for j in range(count)], axis=1)
+        for bytes_ in widths(gemm):
+            gemm.set_width(bytes_)
+            c = np.full((11, count), np.nan, np.float32)
+            pointers = [ctypes.c_void_p(x.ctypes.data) for x in (filters, image, c)]
+            gemm.convolve(11, count, pointers[0], pointers[1], size, pointers[2])
+            np.testing.assert_allclose(c, filters.astype(float) @ patches, rtol=1e-5, atol=1e-5)
+
+
+MATH_BUILDS = {"clang": (DEFAULT_CXX, ()), "clang-one-level": (DEFAULT_CXX, ("-DMINBUILD_DISPATCH=0",)), "gcc": (GCC_CXX, ())}
+# Largest error allowed, in units of the last place.
+ULPS = {
+    np.float32: {"exp": 1.0, "log": 1.0, "tanh": 2.0, "erf": 2.0, "sigmoid": 3.0, "sqrt": 0.5},
+    np.float64: {"exp": 2.0, "log": 2.0, "tanh": 4.0, "erf": 5.0, "sigmoid": 2.0, "sqrt": 0.5},
+}
+
+
+@pytest.fixture(scope="module", params=MATH_BUILDS)
+def functions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """The compiled vector functions, once per compiler and switch."""
+    cxx, flags = MATH_BUILDS[request.param]
+    if cxx is GCC_CXX and not shutil.which("g++"):
+        pytest.skip("no g++")
+    return compile_math(tmp_path_factory.mktemp("math"), cxx, flags)
+
+
+def errors_in_ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """|got - want| in units of the last place; 0 where both are the same infinity or NaN."""
+    with np.errstate(all="ignore"):
+        rounded = want.astype(got.dtype)
+        distance = np.abs(got.astype(np.longdouble) - want) / np.spacing(np.abs(rounded))
+    return np.where((got == rounded) | (np.isnan(got) & np.isnan(rounded)), 0, np.nan_to_num(distance, nan=np.inf))
+
+
+def reference(name: str, x: np.ndarray) -> np.ndarray:
+    """The function in extended precision (erf: float64)."""
+    x = x.astype(np.longdouble)
+    with np.errstate(all="ignore"):
+        if name == "erf":
+            return np.array([math.erf(float(v)) for v in x], np.longdouble)
+        if name == "sigmoid":
+            e = np.exp(-np.abs(x))
+            return np.where(x < 0, e, 1) / (1 + e)
+        return getattr(np, name)(x)
+
+
+def samples(dtype: type, name: str) -> np.ndarray:
+    """Values over every scale, with the special ones; sizes that leave a tail."""
+    random = np.random.default_rng(11)
+    top = 110 if dtype is np.float32 else 760
+    tiny = np.finfo(dtype).tiny
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, tiny, tiny / 8, -tiny, 1.0, -1.0, 88.7, 88.73, -87.3, -103.9, 0.625]
+    scales = [random.uniform(-top, top, 4001), random.normal(0, 1, 4001), np.exp(random.uniform(-80, 80, 4001))]
+    x = np.concatenate([*scales, random.normal(0, 1e-3, 1001), special]).astype(dtype)
+    return np.concatenate([np.abs(x), special]).astype(dtype) if name in ("log", "sqrt") else x
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "sigmoid", "sqrt"])
+def test_functions_are_accurate(functions, name: str, dtype: type) -> None:
+    x = samples(dtype, name)
+    want = reference(name, x)
+    for bytes_ in widths(functions):
+        functions.set_width(bytes_)
+        got = apply(functions, name, x)
+        errors = errors_in_ulps(got, want)
+        worst = errors.argmax()
+        assert errors[worst] <= ULPS[dtype][name], (bytes_, x[worst], got[worst], want[worst])
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_odd_functions_keep_the_sign_of_zero(functions, name: str) -> None:
+    got = apply(functions, name, np.array([0.0, -0.0], np.float32))
+    assert np.signbit(got).tolist() == [False, True]
+
+
+def test_a_value_gives_the_same_bits_in_every_lane(functions) -> None:
+    x = np.random.default_rng(2).normal(0, 3, 64).astype(np.float32)
+    for name in ("exp", "tanh", "erf", "sigmoid"):
+        whole = apply(functions, name, x)
+        for shift in (1, 3, 5):
+            assert np.array_equal(apply(functions, name, x[shift:].copy()), whole[shift:])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pow_is_accurate(functions, dtype: type) -> None:
+    random = np.random.default_rng(4)
+    x = np.exp(random.uniform(-20, 20, 3001)).astype(dtype)
+    for exponent in (2.0, 3.0, 0.5, -0.5, -1.0, 1.5, 1 / 3, -2.2, 4.0, 0.1):
+        y = np.full_like(x, exponent)
+        want = x.astype(np.longdouble) ** y.astype(np.longdouble)
+        for bytes_ in widths(functions):
+            functions.set_width(bytes_)
+            errors = errors_in_ulps(apply(functions, "pow", x, y), want)
+            worst = errors.argmax()
+            assert errors[worst] <= 4, (bytes_, x[worst], exponent, errors[worst])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_pow_of_special_values(functions, dtype: type) -> None:
+    """Every pair of special bases and exponents as in C (numpy calls the C library)."""
+    top = 200.0 if dtype is np.float32 else 2000.0
+    bases = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 1.5, -3.0, np.inf, -np.inf, np.nan, 1e-40, 3e38]
+    powers = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, 2.5, top, -top, 1e9, -1e9, 16777217.0, 1e30]
+    powers += [np.inf, -np.inf, np.nan, top + 1]
+    pairs = np.array(list(product(bases, powers)), dtype)
+    x, y = pairs[:, 0].copy(), pairs[:, 1].copy()
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.longdouble)
+    for bytes_ in widths(functions):
+        functions.set_width(bytes_)
+        got = apply(functions, "pow", x, y)
+        errors = errors_in_ulps(got, want)
+        large = np.abs(y) > 4
+        wrong = [(x[i], y[i], got[i], want[i]) for i in np.flatnonzero(errors > np.where(large, np.abs(y) + 4, 4))]
+        assert not wrong
+        sure = ~np.isnan(want)
+        assert np.array_equal(np.signbit(got[sure]), np.signbit(want[sure]))

@@ -46,7 +46,7 @@ struct Loader {
 
   mb_status load(const plan::Parameter& parameter) {
     const char* name = s->plan.name(parameter.name);
-    const plan::Tensor& t = s->plan.tensors[parameter.tensor];
+    const plan::Tensor& t = s->plan.tensor(parameter.tensor);
     Tensor want = s->resolve(parameter.tensor);
     uint32_t bytes = static_cast<uint32_t>(want.count * kElementSizes[t.type]);
     uint32_t table = find_entry(file, lists[parameter.kind != MB_TRAINABLE], checkpoint::kTensor_name, name);
@@ -54,8 +54,8 @@ struct Loader {
     if (data == nullptr) return refuse("parameter", name);
     if (parameter.kind == MB_FROZEN) {
       if (apply) {
-        s->frozen[t.at] = reinterpret_cast<const char*>(data);
-        s->frozen_sizes[t.at] = bytes;
+        s->frozen()[t.at] = reinterpret_cast<const char*>(data);
+        s->frozen_sizes()[t.at] = bytes;
       }
       return MB_OK;
     }
@@ -77,7 +77,7 @@ struct Loader {
 
   mb_status load_all() {
     mb_status status = MB_OK;
-    for (uint32_t i = 0; i < s->plan.parameters.count && status == MB_OK; ++i) status = load(s->plan.parameters[i]);
+    for (uint32_t i = 0; i < s->plan.count[plan::kParameters] && status == MB_OK; ++i) status = load(s->plan.parameter(i));
     return status;
   }
 };
@@ -108,7 +108,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size, Text error
   loader.apply = true;
   loader.load_all();
   uint64_t step = file.scalar(group, checkpoint::kGroup_step, 8);
-  if (group != 0) memcpy(s->persistent + s->plan.step_at, &step, 8);
+  if (group != 0) memcpy(s->persistent() + s->plan.step_at, &step, 8);
   return MB_OK;
 }
 

@@ -64,7 +64,7 @@ struct Writer {
 
   Item item(const plan::Parameter& parameter) const {
     const char* name = s->plan.name(parameter.name);
-    uint32_t type = s->plan.tensors[parameter.tensor].type;
+    uint32_t type = s->plan.tensor(parameter.tensor).type;
     Tensor tensor = s->resolve(parameter.tensor);
     uint32_t bytes = static_cast<uint32_t>(tensor.count * kElementSizes[type]);
     return {name, tensor, type, bytes, static_cast<uint32_t>(strlen(name))};
@@ -119,22 +119,22 @@ struct Writer {
     for (uint32_t m = 0; m < s->plan.moments; ++m, ++name[8]) tensor_block(moment(of, m, name));
   }
 
-  // A vector of tables and the tables: all parameters that are trainable or not, or their optimizer state.
+  // A vector of tables and the tables: all parameters that are trainable or not, or their optimizer state. One walk
+  // counts, one writes the offsets, one the tables.
   void list(Mark mark, bool trainable, bool state) {
     marks[mark] = at;
-    const Span<plan::Parameter>& all = s->plan.parameters;
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < all.count; ++i) count += (all[i].kind == MB_TRAINABLE) == trainable;
-    uint32_t block = align_to(at + 4 + 4 * count, 8);
-    word(count);
-    for (uint32_t i = 0; i < all.count; ++i) {
-      if ((all[i].kind == MB_TRAINABLE) != trainable) continue;
-      refer(block);
-      block += state ? state_size(item(all[i])) : item(all[i]).size();
+    uint32_t count = 0, block = 0;
+    for (int walk = 0; walk < 3; ++walk) {
+      for (uint32_t i = 0; i < s->plan.count[plan::kParameters]; ++i) {
+        if ((s->plan.parameter(i).kind == MB_TRAINABLE) != trainable) continue;
+        Item each = item(s->plan.parameter(i));
+        if (walk == 0) ++count;
+        if (walk == 1) refer(block), block += state ? state_size(each) : each.size();
+        if (walk == 2) state ? state_block(each) : tensor_block(each);
+      }
+      if (walk == 0) block = align_to(at + 4 + 4 * count, 8), word(count);
+      if (walk == 1) pad_to(align_to(at, 8));
     }
-    pad_to(align_to(at, 8));
-    for (uint32_t i = 0; i < all.count; ++i)
-      if ((all[i].kind == MB_TRAINABLE) == trainable) state ? state_block(item(all[i])) : tensor_block(item(all[i]));
   }
 
   void optimizer_group(bool include) {
@@ -189,7 +189,6 @@ extern "C" mb_status mb_write_checkpoint(mb_session* s, int include_optimizer, m
   writer.user = user;
   if (sink != nullptr) writer.file(include_optimizer != 0);
   if (sink != nullptr && !writer.failed) return MB_OK;
-  s->error[0] = 0;
-  Text{s->error, s->error + sizeof s->error - 1} << "the checkpoint could not be written";
+  s->say() << "the checkpoint could not be written";
   return MB_IO;
 }

@@ -80,9 +80,8 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
   Text name = {temporary, temporary + sizeof temporary - 1};
   // A name that would not fit is refused below, because the cut-off one does not end in the suffix.
   size_t length = path == nullptr ? 0 : strlen(path);
-  Text error = {s->error, s->error + sizeof s->error - 1};
   if (length == 0 || length + 5 > sizeof temporary) {
-    error << "cannot save to a path of that length";
+    s->say() << "cannot save to a path of that length";
     return MB_INVALID_ARGUMENT;
   }
   name << path << ".new";
@@ -93,7 +92,7 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
   if (status == MB_OK && rename(temporary, path) != 0) status = MB_IO;
   if (status != MB_OK) {
     if (file >= 0) unlink(temporary);
-    error << "cannot write " << path << "; the file is as it was";
+    s->say() << "cannot write " << path << "; the file is as it was";
   }
   return status;
 }

@@ -7,6 +7,7 @@
 
 #include "minbuild/config.h"
 
+#pragma GCC visibility push(hidden)
 namespace minbuild {
 
 #if MB_FILES
@@ -18,4 +19,5 @@ inline void unmap_memory(void*, size_t) {}
 #endif
 
 }  // namespace minbuild
+#pragma GCC visibility pop
 #endif  // MINBUILD_RUNTIME_MEMORY_H_

@@ -3,143 +3,116 @@
 #include "runtime/session.h"
 
 namespace minbuild {
-
-Text& Text::operator<<(const char* text) {
-  while (at != end && *text != 0) *at++ = *text++;
-  if (at != nullptr) *at = 0;
-  return *this;
-}
-
-Text& Text::operator<<(int64_t number) {
-  char digits[21];
-  char* first = digits + 20;
-  *first = 0;
-  bool negative = number < 0;
-  uint64_t rest = negative ? 0 - static_cast<uint64_t>(number) : static_cast<uint64_t>(number);
-  do {
-    *--first = static_cast<char>('0' + rest % 10);
-    rest /= 10;
-  } while (rest != 0);
-  if (negative) *--first = '-';
-  return *this << first;
-}
-
 namespace {
 
-template <class T>
-bool take(const Flatbuffer& file, uint32_t root, uint32_t slot, Span<T>* span) {
-  Vector v = file.vector(root, slot, sizeof(T), alignof(T));
-  *span = {reinterpret_cast<const T*>(v.data), v.count};
-  return v.data != nullptr && v.count < 65536 * 16;
+// The `width`-byte member at `offset` of every element of `vector` is an index into `target`.
+struct IndexRule {
+  uint8_t vector, offset, width, target;
+};
+#define MB_RULE(vector, type, member, target) \
+  {plan::vector, offsetof(plan::type, member), sizeof(plan::type::member), plan::target}
+constexpr IndexRule kIndexRules[] = {
+    MB_RULE(kSymbols, Symbol, name, kNames),       MB_RULE(kTensors, Tensor, shape, kShapes),
+    MB_RULE(kKernels, Kernel, name, kNames),       MB_RULE(kSteps, Step, kernel, kKernels),
+    MB_RULE(kPorts, Port, name, kNames),           MB_RULE(kPorts, Port, tensor, kTensors),
+    MB_RULE(kParameters, Parameter, name, kNames), MB_RULE(kParameters, Parameter, tensor, kTensors),
+};
+#undef MB_RULE
+
+bool check_indices(const PlanView& p) {
+  for (const IndexRule& rule : kIndexRules) {
+    const char* at = p.all<char>(static_cast<plan::VectorIndex>(rule.vector)) + rule.offset;
+    for (uint32_t i = 0; i < p.count[rule.vector]; ++i, at += plan::kVectorLayouts[rule.vector].stride) {
+      uint32_t index = 0;
+      memcpy(&index, at, rule.width);
+      if (index >= p.count[rule.target]) return false;
+    }
+  }
+  return true;
 }
 
-bool inside(uint32_t first, uint32_t count, uint32_t size) { return first <= size && count <= size - first; }
-
 bool check_exprs(const PlanView& p) {
-  for (uint32_t i = 0; i < p.exprs.count; ++i) {
-    const plan::Expr& e = p.exprs[i];
-    if (e.op > plan::kExprMin) return false;
-    if (e.op == plan::kExprSymbol && static_cast<uint32_t>(e.a) >= p.symbols.count) return false;
-    if (e.op > plan::kExprSymbol && (static_cast<uint32_t>(e.a) >= i || e.b >= i)) return false;
+  for (uint32_t i = 0; i < p.count[plan::kExprs]; ++i) {
+    const plan::Expr& e = p.exprs()[i];
+    uint32_t a = static_cast<uint32_t>(e.a);
+    if (e.op == plan::kExprConstant) continue;
+    if (e.op == plan::kExprSymbol ? a >= p.count[plan::kSymbols] : a >= i || e.b >= i || e.op > plan::kExprMin) return false;
   }
   return true;
 }
 
 bool check_tensors(const PlanView& p) {
-  for (uint32_t i = 0; i < p.tensors.count; ++i) {
-    const plan::Tensor& t = p.tensors[i];
-    if (!inside(t.shape, 1, p.shapes.count)) return false;
-    uint32_t rank = p.shapes[t.shape];
-    if (rank > MB_MAX_RANK || !inside(t.shape + 1u, rank, p.shapes.count)) return false;
+  // How many places each region has; 1 byte past any fixed region is refused by the layout.
+  const uint32_t places[] = {p.count[plan::kBuffers], ~0u, ~0u, p.count[plan::kPorts], p.frozen_count, ~0u};
+  for (uint32_t i = 0; i < p.count[plan::kTensors]; ++i) {
+    const plan::Tensor& t = p.tensor(i);
+    const uint16_t* shape = p.shape(t);
+    uint32_t rank = shape[0];
+    if (rank > MB_MAX_RANK || !inside(t.shape + 1u, rank, p.count[plan::kShapes])) return false;
     for (uint32_t k = 1; k <= rank; ++k)
-      if (p.shapes[t.shape + k] >= p.exprs.count) return false;
-    if (t.type > kMaxElementType || t.region > kExtent) return false;
-    if (t.region != kExtent && kElementSizes[t.type] == 0) return false;
-    if (t.region == kArena && t.at >= p.buffers.count) return false;
-    if (t.region == kFrozen && t.at >= p.frozen_count) return false;
-    if (t.region == kInputs && t.at >= p.ports.count) return false;
+      if (shape[k] >= p.count[plan::kExprs]) return false;
+    if (t.type > kMaxElementType || t.region > kExtent || t.at >= places[t.region]) return false;
+    uint32_t size = kElementSizes[t.type];
     bool fixed = t.region == kPersistent || t.region == kConstants;
-    if (fixed && t.at % static_cast<uint32_t>(kElementSizes[t.type]) != 0) return false;
+    if (t.region != kExtent && (size == 0 || (fixed && (t.at & (size - 1)) != 0))) return false;
   }
   return true;
 }
 
 bool check_graphs(const PlanView& p) {
-  if (p.graphs.count != kGraphs) return false;
+  if (p.count[plan::kGraphs] != kGraphs) return false;
   for (uint32_t g = 0; g < kGraphs; ++g) {
-    const plan::Graph& graph = p.graphs[g];
-    if (!inside(graph.steps, graph.step_count, p.steps.count) || graph.args > p.args.count ||
-        !inside(graph.buffers, graph.buffer_count, p.buffers.count) ||
-        !inside(graph.ports, uint32_t{graph.input_count} + graph.output_count, p.ports.count))
+    const plan::Graph& graph = p.graph(g);
+    if (!inside(graph.steps, graph.step_count, p.count[plan::kSteps]) ||
+        !inside(graph.buffers, graph.buffer_count, p.count[plan::kBuffers]) ||
+        !inside(graph.ports, graph.input_count + graph.output_count, p.count[plan::kPorts]))
       return false;
   }
-  for (uint32_t i = 0; i < p.ports.count; ++i)
-    if (p.ports[i].name >= p.names.count || p.ports[i].tensor >= p.tensors.count) return false;
-  for (uint32_t i = 0; i < p.args.count; ++i)
-    if (p.args[i] != kNone && p.args[i] >= p.tensors.count) return false;
   return true;
 }
 
 bool check_parameters(const PlanView& p) {
-  uint64_t repeats = 2 + uint64_t{p.moments};
-  if (p.trainable_bytes * repeats > p.persistent_bytes || !inside(p.learning_rate_at, 4, p.persistent_bytes) ||
-      !inside(p.step_at, 8, p.persistent_bytes) || p.step_at % 8 != 0)
-    return false;
-  for (uint32_t i = 0; i < p.parameters.count; ++i) {
-    const plan::Parameter& q = p.parameters[i];
-    if (q.name >= p.names.count || q.tensor >= p.tensors.count) return false;
-    const plan::Tensor& t = p.tensors[q.tensor];
-    if (t.region != (q.kind == MB_FROZEN ? kFrozen : kPersistent)) return false;
+  for (uint32_t i = 0; i < p.count[plan::kParameters]; ++i) {
+    const plan::Parameter& q = p.parameter(i);
+    if (p.tensor(q.tensor).region != (q.kind == MB_FROZEN ? kFrozen : kPersistent)) return false;
   }
-  for (uint32_t i = 0; i < p.symbols.count; ++i)
-    if (p.symbols[i].name >= p.names.count) return false;
-  for (uint32_t i = 0; i < p.kernels.count; ++i)
-    if (p.kernels[i].name >= p.names.count) return false;
-  return p.names.count > 0 && p.names[p.names.count - 1] == 0;
+  return uint64_t{p.trainable_bytes} * (2 + p.moments) <= p.persistent_bytes && p.moments < 8 &&
+         inside(p.learning_rate_at, 4, p.persistent_bytes) && inside(p.step_at, 8, p.persistent_bytes);
 }
 
 }  // namespace
 
 mb_status read_plan(const void* bytes, size_t size, PlanView* p, Text error) {
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
-  if (bytes == nullptr || size > 0x7fffffff || reinterpret_cast<uintptr_t>(bytes) % 8 != 0) {
-    error << "the plan must be given as less than 2 GiB of 8-byte aligned memory";
-    return MB_INVALID_ARGUMENT;
+  bool good = bytes != nullptr && size <= 0x7fffffff && reinterpret_cast<uintptr_t>(bytes) % 8 == 0;
+  uint32_t root = good ? file.root(plan::kIdentifier) : 0;
+  good = root != 0 && file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
+  uint32_t* numbers[] = {&p->trainable_bytes, &p->persistent_bytes, &p->learning_rate_at,
+                         &p->step_at,         &p->moments,          &p->frozen_count};
+  uint32_t slot = plan::kTrainer_trainable_bytes;
+  for (uint32_t* number : numbers) *number = static_cast<uint32_t>(file.scalar(root, slot, 4)), slot += 2;
+  for (int i = 0; i < plan::kVectors; ++i) {
+    const plan::VectorLayout& layout = plan::kVectorLayouts[i];
+    Vector vector = file.vector(root, layout.slot, layout.stride, layout.align);
+    p->data[i] = vector.data;
+    p->count[i] = vector.count;
+    good &= vector.data != nullptr && vector.count <= 0xfffffff;
   }
-  uint32_t root = file.root(plan::kIdentifier);
-  uint32_t version = static_cast<uint32_t>(file.scalar(root, plan::kTrainer_version, 4));
-  if (root == 0 || version != plan::kVersion) {
-    error << "not a plan of version " << plan::kVersion << "; make it again with this version of minbuild";
-    return MB_BAD_PLAN;
-  }
-  auto number = [&](uint32_t slot, uint32_t width) { return static_cast<uint32_t>(file.scalar(root, slot, width)); };
-  p->trainable_bytes = number(plan::kTrainer_trainable_bytes, 4);
-  p->persistent_bytes = number(plan::kTrainer_persistent_bytes, 4);
-  p->learning_rate_at = number(plan::kTrainer_learning_rate_at, 4);
-  p->step_at = number(plan::kTrainer_step_at, 4);
-  p->moments = static_cast<uint16_t>(number(plan::kTrainer_moments, 2));
-  p->frozen_count = static_cast<uint16_t>(number(plan::kTrainer_frozen_count, 2));
-  bool whole = take(file, root, plan::kTrainer_names, &p->names) & take(file, root, plan::kTrainer_symbols, &p->symbols) &
-               take(file, root, plan::kTrainer_exprs, &p->exprs) & take(file, root, plan::kTrainer_shapes, &p->shapes) &
-               take(file, root, plan::kTrainer_tensors, &p->tensors) & take(file, root, plan::kTrainer_buffers, &p->buffers) &
-               take(file, root, plan::kTrainer_kernels, &p->kernels) & take(file, root, plan::kTrainer_features, &p->features) &
-               take(file, root, plan::kTrainer_steps, &p->steps) & take(file, root, plan::kTrainer_args, &p->args) &
-               take(file, root, plan::kTrainer_params, &p->params) & take(file, root, plan::kTrainer_graphs, &p->graphs) &
-               take(file, root, plan::kTrainer_ports, &p->ports) & take(file, root, plan::kTrainer_parameters, &p->parameters) &
-               take(file, root, plan::kTrainer_constants, &p->constants);
-  if (!whole || !check_exprs(*p) || !check_tensors(*p) || !check_graphs(*p) || !check_parameters(*p)) {
-    error << "the plan is damaged";
-    return MB_BAD_PLAN;
-  }
-  return MB_OK;
+  good = good && p->count[plan::kNames] > 0 && *p->name(p->count[plan::kNames] - 1) == 0;
+  if (good && check_indices(*p) && check_exprs(*p) && check_tensors(*p) && check_graphs(*p) && check_parameters(*p))
+    return MB_OK;
+  error << "not an undamaged, 8-byte aligned plan of version " << plan::kVersion;
+  return MB_BAD_PLAN;
 }
 
 namespace {
 
-uint32_t find_row(uint32_t key) {
-  uint32_t row = 0;
-  while (row < kKernelRowCount && kKernelRows[row].key != key) ++row;
-  return row;
+uint32_t find_key(const void* keys, uint32_t stride, uint32_t count, uint32_t key) {
+  const char* at = static_cast<const char*>(keys);
+  uint32_t i = 0;
+  for (; i < count; ++i, at += stride)
+    if (memcmp(at, &key, 4) == 0) break;
+  return i;
 }
 
 // The arguments a step passes fit what the kernel declares: number, element types, and nothing read-only is written.
@@ -150,10 +123,12 @@ bool fits(const PlanView& p, const plan::Graph& graph, const KernelRow& row, con
       if ((slot & kSlotOptional) == 0) return false;
       continue;
     }
-    const plan::Tensor& t = p.tensors[args[i]];
-    if ((slot & kSlotType) == 0 ? t.region != kExtent : t.region == kExtent || t.type != (slot & kSlotType)) return false;
-    if (t.region == kInputs && (t.at < graph.ports || t.at >= uint32_t{graph.ports} + graph.input_count)) return false;
-    if ((slot & kSlotWritten) != 0 && t.region != kArena && t.region != kPersistent) return false;
+    if (args[i] >= p.count[plan::kTensors]) return false;
+    const plan::Tensor& t = p.tensor(args[i]);
+    uint8_t type = slot & kSlotType;
+    if ((t.region == kExtent ? 0 : t.type) != type) return false;
+    if (t.region == kInputs && t.at - graph.ports >= graph.input_count) return false;
+    if ((slot & kSlotWritten) != 0 && t.region > kPersistent) return false;
   }
   return true;
 }
@@ -161,37 +136,32 @@ bool fits(const PlanView& p, const plan::Graph& graph, const KernelRow& row, con
 }  // namespace
 
 mb_status link_kernels(const PlanView& p, uint16_t* rows, Text error) {
-  for (uint32_t i = 0; i < p.kernels.count; ++i) {
-    rows[i] = static_cast<uint16_t>(find_row(p.kernels[i].key));
+  const plan::Kernel* kernels = p.all<plan::Kernel>(plan::kKernels);
+  for (uint32_t i = 0; i < p.count[plan::kKernels]; ++i) {
+    rows[i] = static_cast<uint16_t>(find_key(kKernelRows, sizeof(KernelRow), kKernelRowCount, kernels[i].key));
     if (rows[i] == kKernelRowCount) {
-      error << "this library has no kernel " << p.name(p.kernels[i].name) << "; build it for this model";
+      error << "this library has no kernel " << p.name(kernels[i].name);
       return MB_MISSING_KERNEL;
     }
   }
-  for (uint32_t i = 0; i < p.features.count; ++i) {
-    uint32_t k = 0;
-    while (k < kFeatureKeyCount && kFeatureKeys[k] != p.features[i]) ++k;
-    if (k == kFeatureKeyCount) {
-      error << "this library lacks a kernel feature the plan needs; build it for this model";
+  for (uint32_t i = 0; i < p.count[plan::kFeatures]; ++i) {
+    if (find_key(kFeatureKeys, 4, kFeatureKeyCount, p.all<uint32_t>(plan::kFeatures)[i]) == kFeatureKeyCount) {
+      error << "this library lacks a feature of its kernels";
       return MB_MISSING_KERNEL;
     }
   }
   for (uint32_t g = 0; g < kGraphs; ++g) {
-    const plan::Graph& graph = p.graphs[g];
+    const plan::Graph& graph = p.graph(g);
     uint32_t arg = graph.args;
-    for (uint32_t s = graph.steps; s < graph.steps + graph.step_count; ++s) {
-      const plan::Step& step = p.steps[s];
-      bool good = step.kernel < p.kernels.count;
-      if (good) {
-        const KernelRow& row = kKernelRows[rows[step.kernel]];
-        good = inside(step.params, row.param_count, p.params.count) && inside(arg, row.arg_count, p.args.count) &&
-               fits(p, graph, row, p.args.data + arg);
-        arg += row.arg_count;
-      }
-      if (!good) {
+    const plan::Step* step = p.all<plan::Step>(plan::kSteps) + graph.steps;
+    for (uint32_t s = 0; s < graph.step_count; ++s, ++step) {
+      const KernelRow& row = kKernelRows[rows[step->kernel]];
+      if (!inside(step->params, row.param_count, p.count[plan::kParams]) ||
+          !inside(arg, row.arg_count, p.count[plan::kArgs]) || !fits(p, graph, row, p.all<uint16_t>(plan::kArgs) + arg)) {
         error << "the plan is damaged at step " << s;
         return MB_BAD_PLAN;
       }
+      arg += row.arg_count;
     }
   }
   return MB_OK;
@@ -201,6 +171,7 @@ namespace {
 
 int64_t compute(const plan::Expr& e, const int32_t* symbols, const int32_t* dims) {
   if (e.op == plan::kExprConstant) return e.a;
+#if MB_SYMBOLS
   if (e.op == plan::kExprSymbol) return symbols[e.a];
   int64_t a = dims[e.a], b = dims[e.b];
   switch (e.op) {
@@ -211,81 +182,83 @@ int64_t compute(const plan::Expr& e, const int32_t* symbols, const int32_t* dims
     case plan::kExprMax: return a > b ? a : b;
     default: return a < b ? a : b;
   }
+#else
+  (void)symbols, (void)dims;
+  return -1;
+#endif
 }
 
-bool overlap(const plan::Buffer& a, const plan::Buffer& b) { return a.first <= b.last && b.first <= a.last; }
-
-}  // namespace
-
-bool tensor_bytes(const PlanView& p, const plan::Tensor& t, const int32_t* dims, uint32_t* bytes) {
+// Bytes of a tensor (of an extent: its number of elements); ~0 when a dimension is negative or they overflow.
+uint32_t tensor_bytes(const PlanView& p, const plan::Tensor& t, const int32_t* dims) {
   int64_t size = t.region == kExtent ? 1 : kElementSizes[t.type];
-  const uint16_t* shape = p.shapes.data + t.shape;
+  const uint16_t* shape = p.shape(t);
   for (uint32_t i = 1; i <= shape[0]; ++i) {
     int64_t dim = dims[shape[i]];
-    if (dim < 0) return false;
-    size *= dim;
-    if (size > 0x7ffffff0) return false;
+    size = dim < 0 || size > 0x7ffffff0 ? 1ll << 32 : size * dim;
   }
-  *bytes = static_cast<uint32_t>(size);
-  return true;
+  return size > 0x7ffffff0 ? ~0u : static_cast<uint32_t>(size);
 }
 
-bool frozen_fit(const Session& s) {
+// Bytes there are from where tensor `t` starts.
+uint32_t room(const PlanView& p, const plan::Tensor& t, const Layout& layout, const uint32_t* frozen_sizes) {
+  uint32_t whole = 0x7fffffff, at = 0;
+  if (t.region == kPersistent) whole = p.persistent_bytes, at = t.at;
+  if (t.region == kConstants) whole = p.count[plan::kConstants] * 8, at = t.at;
+  if (t.region == kInputs) whole = tensor_bytes(p, p.tensor(p.port(t.at).tensor), layout.dims);
+  if (t.region == kFrozen && frozen_sizes != nullptr) whole = frozen_sizes[t.at];
+  return at > whole ? 0 : whole - at;
+}
+
+bool size_tensors(const PlanView& p, const Layout& layout, const uint32_t* frozen_sizes) {
   bool good = true;
-  for (uint32_t i = 0; i < s.plan.tensors.count; ++i) {
-    const plan::Tensor& t = s.plan.tensors[i];
-    uint32_t bytes = 0;
-    if (t.region == kFrozen) good &= tensor_bytes(s.plan, t, s.layout.dims, &bytes) && bytes <= s.frozen_sizes[t.at];
+  memset(layout.sizes, 0, p.count[plan::kBuffers] * sizeof(uint32_t));
+  for (uint32_t i = 0; i < p.count[plan::kTensors]; ++i) {
+    const plan::Tensor& t = p.tensor(i);
+    uint32_t bytes = tensor_bytes(p, t, layout.dims);
+    good &= bytes <= room(p, t, layout, frozen_sizes);
+    if (t.region == kArena && layout.sizes[t.at] < bytes) layout.sizes[t.at] = bytes;
+  }
+  for (uint32_t i = 0; i < p.count[plan::kParameters]; ++i) {
+    const plan::Tensor& t = p.tensor(p.parameter(i).tensor);
+    uint32_t bytes = tensor_bytes(p, t, layout.dims);
+    if (p.parameter(i).kind == MB_TRAINABLE) good &= inside(t.at, bytes, p.trainable_bytes);
   }
   return good;
 }
 
-mb_status lay_out(const PlanView& p, const int32_t* symbols, const Layout& layout, size_t* arena, Text error) {
+}  // namespace
+
+mb_status lay_out(const PlanView& p, const int32_t* symbols, const Layout& layout, const uint32_t* frozen_sizes,
+                  size_t* arena, Text error) {
   bool good = true;
-  for (uint32_t i = 0; i < p.exprs.count; ++i) {
-    int64_t value = compute(p.exprs[i], symbols, layout.dims);
+  for (uint32_t i = 0; i < p.count[plan::kExprs]; ++i) {
+    int64_t value = compute(p.exprs()[i], symbols, layout.dims);
     layout.dims[i] = static_cast<int32_t>(value);
     good &= layout.dims[i] == value;
   }
-  for (uint32_t i = 0; i < p.buffers.count; ++i) layout.sizes[i] = 0;
-  for (uint32_t i = 0; i < p.tensors.count; ++i) {
-    const plan::Tensor& t = p.tensors[i];
-    uint32_t bytes = 0;
-    good &= tensor_bytes(p, t, layout.dims, &bytes);
-    if (t.region == kArena && layout.sizes[t.at] < bytes) layout.sizes[t.at] = bytes;
-    if (t.region == kPersistent) good &= inside(t.at, bytes, p.persistent_bytes);
-    if (t.region == kConstants) good &= inside(t.at, bytes, p.constants.count * 8);
-    // A view of an input stays within the input.
-    uint32_t whole = bytes;
-    if (t.region == kInputs) good &= tensor_bytes(p, p.tensors[p.ports[t.at].tensor], layout.dims, &whole) && bytes <= whole;
-  }
-  for (uint32_t i = 0; i < p.parameters.count; ++i) {
-    const plan::Tensor& t = p.tensors[p.parameters[i].tensor];
-    uint32_t bytes = 0;
-    good &= tensor_bytes(p, t, layout.dims, &bytes);
-    if (p.parameters[i].kind == MB_TRAINABLE) good &= inside(t.at, bytes, p.trainable_bytes);
-  }
-  size_t peak = 0;
-  for (uint32_t g = 0; g < kGraphs; ++g) {
-    const plan::Graph& graph = p.graphs[g];
-    for (uint32_t i = graph.buffers; i < graph.buffers + graph.buffer_count; ++i) {
-      size_t offset = 0;
+  good = good && size_tensors(p, layout, frozen_sizes);
+  uint64_t peak = 0;
+  for (uint32_t g = 0; g < kGraphs && good; ++g) {
+    const plan::Graph& graph = p.graph(g);
+    const plan::Buffer* buffers = p.all<plan::Buffer>(plan::kBuffers);
+    uint32_t end = uint32_t{graph.buffers} + graph.buffer_count;
+    for (uint32_t i = graph.buffers; i < end; ++i) {
+      uint64_t offset = 0;
       for (uint32_t j = graph.buffers; j < i; ++j) {
-        size_t top = layout.offsets[j] + align16(layout.sizes[j]);
-        if (top > offset && overlap(p.buffers[i], p.buffers[j])) offset = top;
+        bool together = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+        uint64_t top = layout.offsets[j] + align16(layout.sizes[j]);
+        if (together && top > offset) offset = top;
       }
       layout.offsets[i] = static_cast<uint32_t>(offset);
-      size_t top = offset + align16(layout.sizes[i]);
+      uint64_t top = offset + align16(layout.sizes[i]);
       good &= top <= 0x7fffffff;
       if (top > peak) peak = top;
     }
   }
-  if (!good) {
-    error << "the sizes of the inputs do not fit this model";
-    return MB_BAD_SHAPE;
-  }
-  *arena = peak;
-  return MB_OK;
+  *arena = static_cast<size_t>(peak);
+  if (good) return MB_OK;
+  error << "the model does not take inputs of these sizes";
+  return MB_BAD_SHAPE;
 }
 
 }  // namespace minbuild

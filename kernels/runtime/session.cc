@@ -5,174 +5,155 @@
 
 namespace minbuild {
 
-Tensor Session::resolve(uint16_t index) const {
+Tensor Session::resolve(uint32_t index) const {
   Tensor tensor = {};
   if (index == kNone) return tensor;
-  const plan::Tensor& t = plan.tensors[index];
-  const uint16_t* shape = plan.shapes.data + t.shape;
+  const plan::Tensor& t = plan.tensor(index);
+  const uint16_t* shape = plan.shape(t);
+  Layout now = layout();
   tensor.rank = shape[0];
   tensor.count = 1;
   for (int i = 0; i < tensor.rank; ++i) {
-    tensor.dims[i] = layout.dims[shape[i + 1]];
+    tensor.dims[i] = now.dims[shape[i + 1]];
     tensor.count *= tensor.dims[i];
   }
+  // Kernels write to the first two regions only: the session refuses plans in which they would write elsewhere.
   switch (t.region) {
-    case kArena: tensor.data = arena + layout.offsets[t.at]; break;
-    case kPersistent: tensor.data = persistent + t.at; break;
-    // Kernels never write through the next three: the session refuses plans in which they would.
-    case kConstants: tensor.data = reinterpret_cast<char*>(const_cast<uint64_t*>(plan.constants.data)) + t.at; break;
+    case kArena: tensor.data = pieces[kTemporaries] + now.offsets[t.at]; break;
+    case kPersistent: tensor.data = persistent() + t.at; break;
+    case kConstants: tensor.data = const_cast<char*>(plan.all<char>(plan::kConstants)) + t.at; break;
     case kInputs: tensor.data = inputs == nullptr ? nullptr : static_cast<char*>(inputs[t.at].data); break;
-    case kFrozen: tensor.data = const_cast<char*>(frozen[t.at]); break;
+    case kFrozen: tensor.data = const_cast<char*>(frozen()[t.at]); break;
     default: break;
   }
   return tensor;
 }
 
+Text Session::say() {
+  error[0] = 0;
+  return {error, error + sizeof error - 1};
+}
+
 namespace {
 
-Text error_text(Session* s) {
-  s->error[0] = 0;
-  return {s->error, s->error + sizeof s->error - 1};
-}
-
-// Hands out aligned pieces of one allocation; with a null base it only counts.
-struct Carver {
-  char* base;
-  size_t used;
-  template <class T>
-  T* take(size_t count) {
-    T* piece = base == nullptr ? nullptr : reinterpret_cast<T*>(base + used);
-    used = align16(used + count * sizeof(T));
-    return piece;
-  }
-};
-
-// Places the session's own tables and the persistent region at the start of its memory; returns bytes used.
-size_t carve(const PlanView& p, char* base, Session* s) {
-  Carver carver = {base, 0};
-  carver.take<Session>(1);
-  s->layout.dims = carver.take<int32_t>(p.exprs.count);
-  s->layout.sizes = carver.take<uint32_t>(p.buffers.count);
-  s->layout.offsets = carver.take<uint32_t>(p.buffers.count);
-  s->symbols = carver.take<int32_t>(p.symbols.count);
-  s->kernels = carver.take<uint16_t>(p.kernels.count);
-  s->frozen = carver.take<const char*>(p.frozen_count);
-  s->frozen_sizes = carver.take<uint32_t>(p.frozen_count);
-  s->persistent = carver.take<char>(p.persistent_bytes);
-  s->arena = base == nullptr ? nullptr : base + carver.used;
-  return carver.used;
-}
-
-bool choose_symbols(const PlanView& p, const int32_t* wanted, size_t count, int32_t* symbols) {
-  for (uint32_t i = 0; i < p.symbols.count; ++i)
-    symbols[i] = wanted != nullptr && i < count ? wanted[i] : p.symbols[i].default_max;
-  return wanted == nullptr || count == p.symbols.count;
+// Bytes of every piece of a session's memory but the temporaries.
+size_t measure_pieces(const PlanView& p, size_t* sizes) {
+  sizes[kSelf] = sizeof(Session);
+  sizes[kDims] = p.count[plan::kExprs] * sizeof(int32_t);
+  sizes[kSizes] = sizes[kOffsets] = p.count[plan::kBuffers] * sizeof(uint32_t);
+  sizes[kSymbolSizes] = p.count[plan::kSymbols] * sizeof(int32_t);
+  sizes[kKernelRowsOf] = p.count[plan::kKernels] * sizeof(uint16_t);
+  sizes[kFrozenData] = p.frozen_count * sizeof(char*);
+  sizes[kFrozenSizes] = p.frozen_count * sizeof(uint32_t);
+  sizes[kKept] = p.persistent_bytes;
+  size_t total = 0;
+  for (int i = 0; i < kTemporaries; ++i) total += sizes[i] = align16(sizes[i]);
+  return total;
 }
 
 // Bytes of everything, with the layout computed in memory of the stack: this runs before there is an arena.
-mb_status measure(const PlanView& p, const int32_t* wanted, size_t count, size_t* bytes, Text error) {
-  size_t words = size_t{p.exprs.count} + p.buffers.count * size_t{2} + p.symbols.count;
-  if (words > 65536) {
-    error << "the plan is too large";
-    return MB_BAD_PLAN;
-  }
-  int32_t* memory = static_cast<int32_t*>(__builtin_alloca(words * 4 + 4));
-  uint32_t* sizes = reinterpret_cast<uint32_t*>(memory + p.exprs.count);
-  int32_t* symbols = reinterpret_cast<int32_t*>(sizes + p.buffers.count * size_t{2});
-  if (!choose_symbols(p, wanted, count, symbols)) {
-    error << "the plan has " << p.symbols.count << " free dimensions, given are " << static_cast<int64_t>(count);
+mb_status measure(const PlanView& p, const int32_t* wanted, size_t count, int32_t* symbols, size_t* bytes, Text error) {
+  const plan::Symbol* defaults = p.all<plan::Symbol>(plan::kSymbols);
+  for (uint32_t i = 0; i < p.count[plan::kSymbols]; ++i) symbols[i] = wanted ? wanted[i] : defaults[i].default_max;
+  if (wanted != nullptr && count != p.count[plan::kSymbols]) {
+    error << "the plan has " << p.count[plan::kSymbols] << " free dimensions";
     return MB_INVALID_ARGUMENT;
   }
-  size_t arena = 0;
-  mb_status status = lay_out(p, symbols, {memory, sizes, sizes + p.buffers.count}, &arena, error);
-  Session unused;
-  *bytes = carve(p, nullptr, &unused) + arena;
+  size_t exprs = p.count[plan::kExprs], buffers = p.count[plan::kBuffers];
+  int32_t* dims = static_cast<int32_t*>(__builtin_alloca((exprs + 2 * buffers) * sizeof(int32_t)));
+  uint32_t* sizes = reinterpret_cast<uint32_t*>(dims + exprs);
+  size_t arena = 0, pieces[kPieces];
+  mb_status status = lay_out(p, symbols, {dims, sizes, sizes + buffers}, nullptr, &arena, error);
+  *bytes = measure_pieces(p, pieces) + arena;
   return status;
 }
 
-// Takes the sizes of free dimensions from the inputs; true when any differs from the current layout.
-bool bind_symbols(Session* s, const plan::Graph& graph, const mb_tensor* inputs, int32_t* sizes) {
+constexpr uint32_t kMostSymbols = 16;      // free dimensions of a plan
+constexpr uint32_t kMostWords = 32768;     // of stack to lay out a plan before it has an arena
+
+mb_status open_plan(const void* bytes, size_t size, const mb_options& options, PlanView* p, int32_t* symbols,
+                    size_t* need, Text error) {
+  mb_status status = read_plan(bytes, size, p, error);
+  if (status != MB_OK) return status;
+  uint64_t words = uint64_t{p->count[plan::kExprs]} + 2 * uint64_t{p->count[plan::kBuffers]};
+  if (p->count[plan::kSymbols] > kMostSymbols || words > kMostWords) {
+    error << "the plan is too large";
+    return MB_BAD_PLAN;
+  }
+  return measure(*p, options.symbols, options.symbol_count, symbols, need, error);
+}
+
+#if MB_SYMBOLS
+// Takes the sizes of the free dimensions from the inputs and lays out anew where they changed.
+mb_status adapt(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   const PlanView& p = s->plan;
-  bool changed = false;
-  for (uint32_t i = 0; i < p.symbols.count; ++i) sizes[i] = s->symbols[i];
+  size_t bytes = p.count[plan::kSymbols] * sizeof(int32_t), arena = 0;
+  int32_t sizes[kMostSymbols];
+  memcpy(sizes, s->symbols(), bytes);
   for (uint32_t i = 0; i < graph.input_count; ++i) {
-    const uint16_t* shape = p.shapes.data + p.tensors[p.ports[graph.ports + i].tensor].shape;
+    const uint16_t* shape = p.shape(p.tensor(p.port(graph.ports + i).tensor));
     for (int k = 0; k < shape[0] && k < inputs[i].rank; ++k) {
-      const plan::Expr& e = p.exprs[shape[k + 1]];
-      if (e.op != plan::kExprSymbol) continue;
-      changed |= sizes[e.a] != inputs[i].dims[k];
-      sizes[e.a] = inputs[i].dims[k];
+      const plan::Expr& e = p.exprs()[shape[k + 1]];
+      if (e.op == plan::kExprSymbol) sizes[e.a] = inputs[i].dims[k];
     }
   }
-  return changed;
-}
-
-void say_shape(Text& text, const int32_t* dims, int rank) {
-  text << "[";
-  for (int i = 0; i < rank; ++i) {
-    if (i != 0) text << ", ";
-    text << dims[i];
+  if (memcmp(sizes, s->symbols(), bytes) == 0) return MB_OK;
+  mb_status status = lay_out(p, sizes, s->layout(), s->frozen_sizes(), &arena, s->say());
+  if (status == MB_OK && arena > s->arena_size) {
+    s->say() << "these input sizes need " << static_cast<int64_t>(arena) << " bytes of temporaries, there are "
+             << static_cast<int64_t>(s->arena_size);
+    status = MB_OUT_OF_MEMORY;
   }
-  text << "]";
+  if (status != MB_OK) {
+    lay_out(p, s->symbols(), s->layout(), s->frozen_sizes(), &arena, {});
+    return status;
+  }
+  memcpy(s->symbols(), sizes, bytes);
+  return MB_OK;
 }
+#endif
 
-mb_status check_input(Session* s, const plan::Port& port, const mb_tensor& given) {
+bool suits(const Session* s, const plan::Port& port, const mb_tensor& given) {
   Tensor want = s->resolve(port.tensor);
-  bool same = given.rank == want.rank && given.type == s->plan.tensors[port.tensor].type && given.data != nullptr;
-  for (int i = 0; i < want.rank && same; ++i) same = given.dims[i] == want.dims[i];
-  if (same && want.count > 0) return MB_OK;
-  Text text = error_text(s);
-  text << "input " << s->plan.name(port.name) << " is type " << given.type << " ";
-  say_shape(text, given.dims, given.rank < 0 || given.rank > MB_MAX_RANK ? 0 : given.rank);
-  text << ", expected type " << s->plan.tensors[port.tensor].type << " ";
-  say_shape(text, want.dims, want.rank);
-  return MB_BAD_SHAPE;
+  if (given.rank != want.rank || given.type != s->plan.tensor(port.tensor).type || given.data == nullptr) return false;
+  return want.count > 0 && memcmp(given.dims, want.dims, want.rank * sizeof(int32_t)) == 0;
 }
 
-mb_status accept_inputs(Session* s, const plan::Graph& graph, const mb_tensor* inputs, size_t count) {
-  if (count != graph.input_count || (inputs == nullptr && count != 0)) {
-    error_text(s) << "expected " << graph.input_count << " inputs, given are " << static_cast<int64_t>(count);
+mb_status accept(Session* s, const plan::Graph& graph, const mb_tensor* inputs, size_t count) {
+  if (count != graph.input_count) {
+    s->say() << "expected " << graph.input_count << " inputs";
     return MB_INVALID_ARGUMENT;
   }
-  const PlanView& p = s->plan;
 #if MB_SYMBOLS
-  int32_t* sizes = static_cast<int32_t*>(__builtin_alloca(p.symbols.count * sizeof(int32_t) + 4));
-  if (bind_symbols(s, graph, inputs, sizes)) {
-    size_t arena = 0;
-    mb_status status = lay_out(p, sizes, s->layout, &arena, error_text(s));
-    if (status == MB_OK && arena > s->arena_size) {
-      error_text(s) << "these input sizes need " << static_cast<int64_t>(arena) << " bytes of temporaries, the arena has "
-                    << static_cast<int64_t>(s->arena_size);
-      status = MB_OUT_OF_MEMORY;
-    }
-    if (status == MB_OK && !frozen_fit(*s)) status = MB_BAD_PLAN;
-    if (status != MB_OK) {
-      lay_out(p, s->symbols, s->layout, &arena, {});
-      return status;
-    }
-    memcpy(s->symbols, sizes, p.symbols.count * sizeof(int32_t));
-  }
+  mb_status status = adapt(s, graph, inputs);
+  if (status != MB_OK) return status;
 #endif
-  for (uint32_t i = 0; i < graph.input_count; ++i) {
-    mb_status status = check_input(s, p.ports[graph.ports + i], inputs[i]);
-    if (status != MB_OK) return status;
+  for (uint32_t i = 0; i < count; ++i) {
+    const plan::Port& port = s->plan.port(graph.ports + i);
+    if (suits(s, port, inputs[i])) continue;
+    Tensor want = s->resolve(port.tensor);
+    Text text = s->say();
+    text << "input " << s->plan.name(port.name) << " must have type " << s->plan.tensor(port.tensor).type << " and shape [";
+    for (int k = 0; k < want.rank; ++k) text << (k == 0 ? "" : ", ") << want.dims[k];
+    text << "]";
+    return MB_BAD_SHAPE;
   }
   return MB_OK;
 }
 
 mb_status run_steps(Session* s, const plan::Graph& graph) {
   const PlanView& p = s->plan;
-  const uint16_t* arg = p.args.data + graph.args;
-  for (uint32_t i = graph.steps; i < graph.steps + graph.step_count; ++i) {
-    const plan::Step& step = p.steps[i];
-    uint32_t row = s->kernels[step.kernel];
+  const uint16_t* arg = p.all<uint16_t>(plan::kArgs) + graph.args;
+  const plan::Step* step = p.all<plan::Step>(plan::kSteps) + graph.steps;
+  for (uint32_t i = 0; i < graph.step_count; ++i, ++step) {
+    uint32_t row = s->rows()[step->kernel];
     Tensor tensors[MB_MAX_ARGS];
     for (int k = 0; k < kKernelRows[row].arg_count; ++k) tensors[k] = s->resolve(*arg++);
-    Call call = {tensors, p.params.data + step.params, s->reset_gradients ? 0u : step.accumulate};
+    Call call = {tensors, p.all<int32_t>(plan::kParams) + step->params, s->reset_gradients ? 0u : step->accumulate};
     mb_status status = static_cast<mb_status>(run_kernel(row, call));
     if (status != MB_OK) {
-      error_text(s) << p.name(p.kernels[step.kernel].name) << " in step " << i
-                    << (status == MB_BAD_VALUE ? ": a value is out of range" : ": its tensors do not fit together");
+      s->say() << p.name(p.all<plan::Kernel>(plan::kKernels)[step->kernel].name) << " in step " << i
+               << (status == MB_BAD_VALUE ? ": a value is out of range" : ": its tensors do not fit together");
       return status;
     }
   }
@@ -180,12 +161,12 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 }
 
 mb_status run(Session* s, int which, const mb_tensor* inputs, size_t count) {
-  const plan::Graph& graph = s->plan.graphs[which];
+  const plan::Graph& graph = s->plan.graph(which);
   if (graph.step_count == 0) {
-    error_text(s) << "this package was built without that graph";
+    s->say() << "this package was built without that graph";
     return MB_UNSUPPORTED;
   }
-  mb_status status = accept_inputs(s, graph, inputs, count);
+  mb_status status = accept(s, graph, inputs, count);
   if (status != MB_OK) return status;
   s->inputs = inputs - graph.ports;
   status = run_steps(s, graph);
@@ -193,24 +174,29 @@ mb_status run(Session* s, int which, const mb_tensor* inputs, size_t count) {
   return status;
 }
 
-// Description of a port: `data` null for inputs, free dimensions -1.
-void describe(const Session* s, const plan::Port& port, bool input, mb_tensor* tensor) {
-  Tensor found = s->resolve(port.tensor);
-  tensor->data = input ? nullptr : found.data;
-  tensor->type = s->plan.tensors[port.tensor].type;
+// Description of a tensor; free dimensions of inputs read -1.
+void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
+  Tensor found = s->resolve(index);
+  tensor->data = found.data;
+  tensor->type = s->plan.tensor(index).type;
   tensor->rank = found.rank;
-  const uint16_t* shape = s->plan.shapes.data + s->plan.tensors[port.tensor].shape;
+  const uint16_t* shape = s->plan.shape(s->plan.tensor(index));
   for (int i = 0; i < found.rank; ++i)
-    tensor->dims[i] = input && s->plan.exprs[shape[i + 1]].op != plan::kExprConstant ? -1 : found.dims[i];
+    tensor->dims[i] = input && s->plan.exprs()[shape[i + 1]].op != plan::kExprConstant ? -1 : found.dims[i];
 }
 
-mb_status port(const mb_session* s, int which, bool input, size_t index, const char** name, mb_tensor* tensor) {
-  if (which < 0 || which > kEvaluate || name == nullptr || tensor == nullptr) return MB_INVALID_ARGUMENT;
-  const plan::Graph& graph = s->plan.graphs[which];
-  if (index >= (input ? graph.input_count : graph.output_count)) return MB_INVALID_ARGUMENT;
-  const plan::Port& found = s->plan.ports[graph.ports + (input ? 0 : graph.input_count) + static_cast<uint32_t>(index)];
-  *name = s->plan.name(found.name);
-  describe(s, found, input, tensor);
+size_t port_count(const mb_session* s, int which, bool input) {
+  if (which < 0 || which > kEvaluate) return 0;
+  const plan::Graph& graph = s->plan.graph(which);
+  return input ? graph.input_count : graph.output_count;
+}
+
+mb_status find_port(const mb_session* s, int which, bool input, size_t index, const char** name, mb_tensor* tensor) {
+  if (index >= port_count(s, which, input)) return MB_INVALID_ARGUMENT;
+  const plan::Graph& graph = s->plan.graph(which);
+  const plan::Port& port = s->plan.port(graph.ports + (input ? 0 : graph.input_count) + static_cast<uint32_t>(index));
+  *name = s->plan.name(port.name);
+  describe(s, port.tensor, input, tensor);
   return MB_OK;
 }
 
@@ -223,9 +209,11 @@ extern "C" {
 
 mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count, size_t* bytes) {
   PlanView view;
-  if (bytes == nullptr) return MB_INVALID_ARGUMENT;
-  mb_status status = read_plan(plan, plan_size, &view, {});
-  return status != MB_OK ? status : measure(view, symbols, symbol_count, bytes, {});
+  mb_options options = {};
+  options.symbols = symbols;
+  options.symbol_count = symbol_count;
+  int32_t chosen[kMostSymbols];
+  return open_plan(plan, plan_size, options, &view, chosen, bytes, {});
 }
 
 mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
@@ -233,39 +221,36 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   mb_options chosen = {};
   if (options != nullptr) chosen = *options;
   Text error = {};
-  if (chosen.error != nullptr && chosen.error_size > 0) {
-    error = {chosen.error, chosen.error + chosen.error_size - 1};
-    *error.at = 0;
-  }
-  if (session == nullptr) return MB_INVALID_ARGUMENT;
+  if (chosen.error != nullptr && chosen.error_size > 0) error = {chosen.error, chosen.error + chosen.error_size - 1};
+  error << "";
   *session = nullptr;
   PlanView view;
-  size_t need = 0;
-  mb_status status = read_plan(plan, plan_size, &view, error);
-  if (status == MB_OK) status = measure(view, chosen.symbols, chosen.symbol_count, &need, error);
+  int32_t symbols[kMostSymbols];
+  size_t need = 0, arena = 0, sizes[kPieces];
+  mb_status status = open_plan(plan, plan_size, chosen, &view, symbols, &need, error);
   if (status != MB_OK) return status;
 
   bool own = chosen.arena == nullptr;
   size_t size = own ? need : chosen.arena_size;
   char* memory = static_cast<char*>(own ? map_memory(size) : chosen.arena);
   if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0) {
-    error << "the session needs " << static_cast<int64_t>(need) << " bytes of 16-byte aligned memory";
+    error << "a session needs " << static_cast<int64_t>(need) << " bytes of 16-byte aligned memory";
     return MB_OUT_OF_MEMORY;
   }
+  size_t fixed = measure_pieces(view, sizes);
+  memset(memory, 0, fixed);
   mb_session* s = reinterpret_cast<mb_session*>(memory);
-  memset(memory, 0, sizeof(Session));
+  char* piece = memory;
+  for (int i = 0; i < kPieces; ++i) s->pieces[i] = piece, piece += i < kTemporaries ? sizes[i] : 0;
   s->plan = view;
-  size_t fixed = carve(view, memory, s);
-  memset(memory + sizeof(Session), 0, fixed - sizeof(Session));
   s->arena_size = size - fixed;
   if (own) s->mapped[0] = memory, s->mapped_size[0] = size;
-  choose_symbols(view, chosen.symbols, chosen.symbol_count, s->symbols);
-  size_t arena = 0;
-  status = lay_out(view, s->symbols, s->layout, &arena, error);
-  if (status == MB_OK) status = link_kernels(view, s->kernels, error);
+  memcpy(s->symbols(), symbols, view.count[plan::kSymbols] * sizeof(int32_t));
+  lay_out(view, symbols, s->layout(), nullptr, &arena, {});
+  status = link_kernels(view, s->rows(), error);
   if (status == MB_OK && checkpoint != nullptr) status = read_checkpoint(s, checkpoint, checkpoint_size, error);
-  if (status == MB_OK && !frozen_fit(*s)) {
-    error << "this model has frozen parameters, so it needs a checkpoint";
+  if (status == MB_OK && lay_out(view, symbols, s->layout(), s->frozen_sizes(), &arena, {}) != MB_OK) {
+    error << "the frozen parameters of this model are missing: it needs its checkpoint";
     status = MB_BAD_CHECKPOINT;
   }
   if (status != MB_OK) {
@@ -296,70 +281,65 @@ mb_status mb_train_step(mb_session* s, const mb_tensor* inputs, size_t count) {
 mb_status mb_eval_step(mb_session* s, const mb_tensor* inputs, size_t count) { return run(s, kEvaluate, inputs, count); }
 
 mb_status mb_optimizer_step(mb_session* s) {
-  int64_t* step = reinterpret_cast<int64_t*>(s->persistent + s->plan.step_at);
   // ORT counts the step before it updates: the first update sees 1.
-  ++*step;
+  int64_t before = mb_step_count(s), now = before + 1;
+  char* counter = s->persistent() + s->plan.step_at;
+  memcpy(counter, &now, sizeof now);
   mb_status status = run(s, kOptimize, nullptr, 0);
-  if (status != MB_OK) --*step;
+  if (status != MB_OK) memcpy(counter, &before, sizeof before);
   return status;
 }
 
 void mb_lazy_reset_grad(mb_session* s) { s->reset_gradients = true; }
 
 void mb_set_learning_rate(mb_session* s, float rate) {
-  memcpy(s->persistent + s->plan.learning_rate_at, &rate, sizeof rate);
+  memcpy(s->persistent() + s->plan.learning_rate_at, &rate, sizeof rate);
 }
 
 float mb_learning_rate(const mb_session* s) {
   float rate;
-  memcpy(&rate, s->persistent + s->plan.learning_rate_at, sizeof rate);
+  memcpy(&rate, s->persistent() + s->plan.learning_rate_at, sizeof rate);
   return rate;
 }
 
 int64_t mb_step_count(const mb_session* s) {
   int64_t step;
-  memcpy(&step, s->persistent + s->plan.step_at, sizeof step);
+  memcpy(&step, s->persistent() + s->plan.step_at, sizeof step);
   return step;
 }
 
-size_t mb_input_count(const mb_session* s, int graph) {
-  return graph < 0 || graph > kEvaluate ? 0 : s->plan.graphs[graph].input_count;
-}
-
-size_t mb_output_count(const mb_session* s, int graph) {
-  return graph < 0 || graph > kEvaluate ? 0 : s->plan.graphs[graph].output_count;
-}
+size_t mb_input_count(const mb_session* s, int graph) { return port_count(s, graph, true); }
+size_t mb_output_count(const mb_session* s, int graph) { return port_count(s, graph, false); }
 
 mb_status mb_input(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  return port(s, graph, true, index, name, tensor);
+  return find_port(s, graph, true, index, name, tensor);
 }
 
 mb_status mb_output(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  return port(s, graph, false, index, name, tensor);
+  return find_port(s, graph, false, index, name, tensor);
 }
 
-size_t mb_parameter_count(const mb_session* s) { return s->plan.parameters.count; }
+size_t mb_parameter_count(const mb_session* s) { return s->plan.count[plan::kParameters]; }
 
 mb_status mb_get_parameter(const mb_session* s, size_t index, mb_parameter* parameter) {
-  if (index >= s->plan.parameters.count || parameter == nullptr) return MB_INVALID_ARGUMENT;
-  const plan::Parameter& found = s->plan.parameters[static_cast<uint32_t>(index)];
+  if (index >= s->plan.count[plan::kParameters]) return MB_INVALID_ARGUMENT;
+  const plan::Parameter& found = s->plan.parameter(static_cast<uint32_t>(index));
   parameter->name = s->plan.name(found.name);
   parameter->kind = found.kind;
-  describe(s, {found.name, found.tensor, 0}, false, &parameter->value);
-  bool trained = found.kind == MB_TRAINABLE;
-  parameter->gradient = trained ? static_cast<char*>(parameter->value.data) + s->plan.trainable_bytes : nullptr;
+  describe(s, found.tensor, false, &parameter->value);
+  char* value = static_cast<char*>(parameter->value.data);
+  parameter->gradient = found.kind == MB_TRAINABLE ? value + s->plan.trainable_bytes : nullptr;
   return MB_OK;
 }
 
 mb_status mb_find_parameter(const mb_session* s, const char* name, mb_parameter* parameter) {
-  if (name == nullptr) return MB_INVALID_ARGUMENT;
   for (size_t i = 0; mb_get_parameter(s, i, parameter) == MB_OK; ++i)
     if (strcmp(parameter->name, name) == 0) return MB_OK;
   return MB_INVALID_ARGUMENT;
 }
 
 mb_status mb_load_checkpoint(mb_session* s, const void* checkpoint, size_t size) {
-  return read_checkpoint(s, checkpoint, size, error_text(s));
+  return read_checkpoint(s, checkpoint, size, s->say());
 }
 
 }  // extern "C"

@@ -1,5 +1,5 @@
-// The session and what its parts share. One allocation holds everything: this struct, the resolved dimensions and
-// offsets, the persistent region (parameters, gradients, optimizer state), and the arena of temporaries.
+// The session and what its parts share. One piece of memory holds everything: this struct, its tables, the persistent
+// region (parameters, gradients, optimizer state), and the arena of temporaries.
 #ifndef MINBUILD_RUNTIME_SESSION_H_
 #define MINBUILD_RUNTIME_SESSION_H_
 
@@ -7,43 +7,33 @@
 #include "minbuild/plan.h"
 #include "runtime/flatbuffer.h"
 
+#pragma GCC visibility push(hidden)
 namespace minbuild {
 
 constexpr uint16_t kNone = 65535;
 enum Region : uint8_t { kArena, kPersistent, kConstants, kInputs, kFrozen, kExtent };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 
-template <class T>
-struct Span {
-  const T* data;
-  uint32_t count;
-  const T& operator[](uint32_t i) const { return data[i]; }
-};
-
-// The plan's vectors, checked to lie inside the plan; the indices in them are checked by `check_plan`.
+// The plan's vectors, in place. `read_plan` has checked that they lie inside the plan and which indices are in range.
 struct PlanView {
-  Span<char> names;
-  Span<plan::Symbol> symbols;
-  Span<plan::Expr> exprs;
-  Span<uint16_t> shapes;
-  Span<plan::Tensor> tensors;
-  Span<plan::Buffer> buffers;
-  Span<plan::Kernel> kernels;
-  Span<uint32_t> features;
-  Span<plan::Step> steps;
-  Span<uint16_t> args;
-  Span<int32_t> params;
-  Span<plan::Graph> graphs;
-  Span<plan::Port> ports;
-  Span<plan::Parameter> parameters;
-  Span<uint64_t> constants;
-  uint32_t trainable_bytes, persistent_bytes, learning_rate_at, step_at;
-  uint16_t moments, frozen_count;
+  const void* data[plan::kVectors];
+  uint32_t count[plan::kVectors];
+  uint32_t trainable_bytes, persistent_bytes, learning_rate_at, step_at, moments, frozen_count;
 
-  const char* name(uint32_t at) const { return names.data + at; }
+  template <class T>
+  const T* all(plan::VectorIndex vector) const {
+    return static_cast<const T*>(data[vector]);
+  }
+  const char* name(uint32_t at) const { return all<char>(plan::kNames) + at; }
+  const plan::Expr* exprs() const { return all<plan::Expr>(plan::kExprs); }
+  const uint16_t* shape(const plan::Tensor& t) const { return all<uint16_t>(plan::kShapes) + t.shape; }
+  const plan::Tensor& tensor(uint32_t i) const { return all<plan::Tensor>(plan::kTensors)[i]; }
+  const plan::Graph& graph(uint32_t i) const { return all<plan::Graph>(plan::kGraphs)[i]; }
+  const plan::Port& port(uint32_t i) const { return all<plan::Port>(plan::kPorts)[i]; }
+  const plan::Parameter& parameter(uint32_t i) const { return all<plan::Parameter>(plan::kParameters)[i]; }
 };
 
-// Text of a failure, put together without printf. Silently cut where the room ends.
+// Text of a failure, put together without printf, silently cut where the room ends. With no room it goes nowhere.
 struct Text {
   char* at;
   char* end;  // the last byte, kept for the terminator
@@ -51,47 +41,54 @@ struct Text {
   Text& operator<<(int64_t number);
 };
 
-// What a layout fills in: the value of every dimension expression, and where each buffer starts.
+// What depends on the sizes of the free dimensions: the value of every expression, size and place of every buffer.
 struct Layout {
   int32_t* dims;
   uint32_t* sizes;
   uint32_t* offsets;
 };
 
-struct Session {
-  PlanView plan;
-  Layout layout;
-  int32_t* symbols;       // current size of each free dimension
-  uint16_t* kernels;      // plan kernel -> row of the kernel table
-  const char** frozen;    // data of each frozen parameter, inside the checkpoint
-  uint32_t* frozen_sizes; // and its bytes
-  char* persistent;
-  char* arena;
-  size_t arena_size;      // bytes of temporaries available
-  const mb_tensor* inputs;  // of the running step, addressed by port; null between steps
-  void* mapped[3];        // what mb_destroy unmaps: arena, plan, checkpoint
-  size_t mapped_size[3];
-  bool reset_gradients;
-  char error[192];
+// The pieces of a session's memory, in order.
+enum Piece { kSelf, kDims, kSizes, kOffsets, kSymbolSizes, kKernelRowsOf, kFrozenData, kFrozenSizes, kKept, kTemporaries, kPieces };
 
-  Tensor resolve(uint16_t index) const;
+struct Session {
+  char* pieces[kPieces];
+  const mb_tensor* inputs;  // of the running step, by port; null between steps
+  size_t arena_size;        // bytes of temporaries there is room for
+  bool reset_gradients;
+  void* mapped[3];          // what mb_destroy unmaps: the session itself, plan, checkpoint
+  size_t mapped_size[3];
+  PlanView plan;
+  char error[160];
+
+  Layout layout() const {
+    return {reinterpret_cast<int32_t*>(pieces[kDims]), reinterpret_cast<uint32_t*>(pieces[kSizes]),
+            reinterpret_cast<uint32_t*>(pieces[kOffsets])};
+  }
+  int32_t* symbols() const { return reinterpret_cast<int32_t*>(pieces[kSymbolSizes]); }
+  uint16_t* rows() const { return reinterpret_cast<uint16_t*>(pieces[kKernelRowsOf]); }
+  const char** frozen() const { return reinterpret_cast<const char**>(pieces[kFrozenData]); }
+  uint32_t* frozen_sizes() const { return reinterpret_cast<uint32_t*>(pieces[kFrozenSizes]); }
+  char* persistent() const { return pieces[kKept]; }
+
+  Tensor resolve(uint32_t index) const;
+  Text say();  // starts a new error text
 };
 
-constexpr int kElementSizes[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 constexpr uint32_t kMaxElementType = 16;
+// Bytes of one element by type number; 0: no such type.
+inline constexpr uint8_t kElementSizes[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 
-inline size_t align16(size_t n) { return (n + 15) & ~size_t{15}; }
+MB_INLINE size_t align16(size_t n) { return (n + 15) & ~size_t{15}; }
+MB_INLINE bool inside(uint32_t first, uint64_t count, uint32_t size) { return first + count <= size; }
 
 // plan.cc
 mb_status read_plan(const void* bytes, size_t size, PlanView* plan, Text error);
 mb_status link_kernels(const PlanView& plan, uint16_t* rows, Text error);
 // Evaluates all dimensions under `symbols` and places all buffers. `arena` receives the bytes of temporaries.
-mb_status lay_out(const PlanView& plan, const int32_t* symbols, const Layout& layout, size_t* arena, Text error);
-
-// Whether every use of a frozen parameter stays within its data.
-bool frozen_fit(const Session& session);
-// Bytes of a tensor (of an extent: its number of elements); false when a dimension is negative or the size overflows.
-bool tensor_bytes(const PlanView& plan, const plan::Tensor& tensor, const int32_t* dims, uint32_t* bytes);
+// `frozen_sizes`, once known, bounds every use of a frozen parameter.
+mb_status lay_out(const PlanView& plan, const int32_t* symbols, const Layout& layout, const uint32_t* frozen_sizes,
+                  size_t* arena, Text error);
 
 // checkpoint_read.cc
 mb_status read_checkpoint(Session* session, const void* bytes, size_t size, Text error);
@@ -114,5 +111,6 @@ Status run_kernel(uint32_t row, const Call& call);
 }  // namespace minbuild
 
 struct mb_session : minbuild::Session {};
+#pragma GCC visibility pop
 
 #endif  // MINBUILD_RUNTIME_SESSION_H_

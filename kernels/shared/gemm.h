@@ -31,7 +31,8 @@ constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
 
 // Register tiles per width: kTileRows x kTileVectors over panels, as many accumulators as hide the latency of a
 // multiply-add, and tiles of dot products. SSE2 where AVX2 may be present is a fallback, kept small: no dot products.
-constexpr int kTileVectors = 2;
+// Without vector registers sixteen scalars are what a register file holds.
+constexpr int kTileVectors = MB_SIMD ? 2 : 1;
 #if defined(__aarch64__)
 template <class W>
 constexpr int kTileRows = 8;
@@ -41,9 +42,10 @@ constexpr int kTileRows = W::bytes == 64 ? 8 : 4;
 #endif
 template <class W>
 constexpr bool kHasDots = MB_DISPATCHES ? W::bytes == 32 : W::bytes < 64;
-constexpr int kDotRows = 4;
-constexpr int kDotColumns = 3;
-constexpr int kOneRowDots = 8;  // columns of the dot tile for a single row
+constexpr int kDotRows = MB_SIMD ? 4 : 1;
+constexpr int kDotColumns = MB_SIMD ? 3 : 4;
+constexpr int kOneRowDots = MB_SIMD ? 8 : 4;  // columns of the dot tile for a single row
+constexpr int kMostDots = MB_SIMD ? 12 : 4;
 
 // Pointers to `Count` rows from `x` on, the last of the `live` ones repeated. Returns the last.
 template <int Count, class T>
@@ -94,17 +96,16 @@ MB_INLINE void multiply_tile(const Gemm<T>& g, const T* from, int rows, Target<T
   });
 }
 
-// tile[Rows][Columns] = alpha * rows of A times columns of B, both contiguous along k.
+// lanes[Rows][Columns] = rows of A times columns of B, both contiguous along k, lane by lane over whole vectors.
 template <class W, int Rows, int Columns, class T>
-MB_INLINE void dot_tile(const Gemm<T>& g, const T* from, int rows, T* tile) {
+MB_INLINE void dot_tile(const Gemm<T>& g, const T* from, int rows, T* lanes) {
   using V = typename W::template of<T>;
   const T *a[Rows], *b[Columns];
   point_at_rows(a, from, g.a_row, rows);
   point_at_rows(b, g.b, g.b_col, g.n);
   V x[Rows][Columns];
   unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
-  intptr_t k = 0;
-  for (; k <= g.k - V::size; k += V::size) {
+  for (intptr_t k = 0; k <= g.k - V::size; k += V::size) {
     V column[Columns];
     unroll<Columns>([&](auto s) MB_LAMBDA { column[s] = V::load(b[s] + k); });
     unroll<Rows>([&](auto r) MB_LAMBDA {
@@ -112,14 +113,23 @@ MB_INLINE void dot_tile(const Gemm<T>& g, const T* from, int rows, T* tile) {
       unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
     });
   }
-  T lanes[Rows * Columns * V::size];
   unroll<Rows>([&](auto r) MB_LAMBDA {
     unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s].store(lanes + (r * Columns + s) * V::size); });
   });
-  for (int i = 0; i < Rows * Columns; ++i) tile[i] = g.alpha * sum(V::load(lanes + i * V::size));
-  for (; k < g.k; ++k)
-    for (int r = 0; r < rows; ++r)
-      for (int s = 0; s < g.n; ++s) tile[r * Columns + s] += g.alpha * from[r * g.a_row + k] * g.b[s * g.b_col + k];
+}
+
+// tile[rows][g.n] = alpha * (sums over the lanes + the products that no whole vector held); `pitch` columns in both.
+template <class V, class T>
+MB_INLINE void sum_lanes(const Gemm<T>& g, const T* from, int rows, int pitch, const T* lanes, T* tile) {
+  for (; rows > 0; --rows, from += g.a_row) {
+    for (int s = 0; s < pitch; ++s, lanes += V::size, ++tile) {
+      if (s >= g.n) continue;
+      const T* column = g.b + s * g.b_col;
+      T total = sum(V::load(lanes));
+      for (intptr_t k = g.k & -V::size; k < g.k; ++k) total += from[k] * column[k];
+      *tile = g.alpha * total;
+    }
+  }
 }
 
 // c = tile, or c += tile, for `rows` x g.n elements. One copy for all widths; but gcc would run it with dirty registers.
@@ -171,7 +181,7 @@ struct PanelBody {
     int step = kRows, pitch = kWidth;
     if (kHasDots<W> && dots) {
       step = kDotRows;
-      pitch = kDotColumns;
+      pitch = g->m == 1 ? kOneRowDots : kDotColumns;
     }
     for (int left = g->m; left > 0; left -= step) {
       int rows = left < step ? left : step;
@@ -186,11 +196,19 @@ struct PanelBody {
       MB_OPAQUE(to.old);
       MB_OPAQUE(rows);
       if (!kHasDots<W> || !dots) {
-        multiply_tile<W, kRows, kTileVectors>(*g, a, rows, to);
-      } else if (g->m == 1) {
-        dot_tile<W, 1, kOneRowDots>(*g, a, rows, tile);
+        if (!MB_SIMD && rows == 1) {
+          multiply_tile<W, 1, kTileVectors>(*g, a, rows, to);
+        } else {
+          multiply_tile<W, kRows, kTileVectors>(*g, a, rows, to);
+        }
       } else {
-        dot_tile<W, kDotRows, kDotColumns>(*g, a, rows, tile);
+        T lanes[kMostDots * V::size];
+        if (g->m == 1 && kDotRows > 1) {
+          dot_tile<W, 1, kOneRowDots>(*g, a, rows, lanes);
+        } else {
+          dot_tile<W, kDotRows, kDotColumns>(*g, a, rows, lanes);
+        }
+        sum_lanes<V>(*g, a, rows, pitch, lanes, tile);
       }
       if (!whole) store_edge(*g, c, rows, tile, pitch);
       a += step * g->a_row;
@@ -233,76 +251,90 @@ struct StridedPacker {
 enum class Walk : uint8_t { kPack, kDirect, kDots };  // how a product reads B
 
 // The product, panel after panel. kDirect: full panels of g.b are read in place. kDots: A and B are contiguous along k,
-// and `bytes`, the vector width to use, has dot products.
+// and `bytes`, the vector width to use, has dot products. Uses `g` up: it becomes one panel after the other.
 template <class T, class Packer>
-MB_NOINLINE void multiply(const Gemm<T>& g, const Packer& pack, Walk walk, int bytes) {
+MB_NOINLINE void multiply(Gemm<T>& g, const Packer& pack, Walk walk, int bytes) {
   constexpr int kPanel = kPanelBytes / int(sizeof(T));
   alignas(16) T panel[kPanel];
-  bool dots = walk == Walk::kDots;
+  const T *a = g.a, *b = g.b;
+  const int n = g.n, depth = g.k;
+  const intptr_t b_row = g.b_row;
+  const bool accumulate = g.accumulate, dots = walk == Walk::kDots;
   int width = bytes / int(sizeof(T)) * kTileVectors;
   if (dots) width = g.m == 1 ? kOneRowDots : kDotColumns;
-  Gemm<T> part = g;
-  for (int j = 0; j < g.n; j += width) {
-    int columns = g.n - j < width ? g.n - j : width;
-    bool packs = walk == Walk::kPack || (columns < width && !dots);
-    int deepest = packs ? kPanel / width : g.k;
-    if (packs && columns < width) __builtin_memset(panel, 0, sizeof panel);
-    part.n = columns;
-    part.accumulate = g.accumulate;
-    part.a = g.a;
+  for (int j = 0; j < n; j += width) {
+    g.n = n - j < width ? n - j : width;
+    bool packs = walk == Walk::kPack || (g.n < width && !dots);
+    int deepest = packs ? kPanel / width : depth;
+    if (packs && g.n < width) __builtin_memset(panel, 0, sizeof panel);
+    g.a = a;
+    g.b = b;
+    g.b_row = b_row;
+    g.accumulate = accumulate;
     int k = 0;
     do {  // at least once: an empty sum is zero
-      part.k = g.k - k < deepest ? g.k - k : deepest;
-      part.b = g.b + j * g.b_col;
-      part.b_row = g.b_row;
+      g.k = depth - k < deepest ? depth - k : deepest;
       if (packs) {
-        pack(panel, k, part.k, j, columns, width);
-        part.b = panel;
-        part.b_row = width;
+        pack(panel, k, g.k, j, g.n, width);
+        g.b = panel;
+        g.b_row = width;
       }
-      run_at<PanelBody<T>, 64>(bytes, static_cast<const Gemm<T>*>(&part), dots);
-      part.a += part.k * g.a_col;
-      part.accumulate = true;
+      run_at<PanelBody<T>, 64>(bytes, static_cast<const Gemm<T>*>(&g), dots);
+      g.a += g.k * g.a_col;
+      g.accumulate = true;
       k += deepest;
-    } while (k < g.k);
-    part.c += width * g.c_col;
+    } while (k < depth);
+    g.c += width * g.c_col;
+    b += width * g.b_col;
   }
 }
 
-// The product with B seen through a packer; g.b is not read.
+// The product with B seen through a packer; b, b_row and b_col are not read.
 template <class T, class Packer>
-MB_INLINE void gemm(const Gemm<T>& g, const Packer& pack) {
+MB_INLINE void gemm(Gemm<T> g, const Packer& pack) {
   multiply(g, pack, Walk::kPack, vector_bytes());
 }
 
-// The same product seen from its transpose: C' = B' * A'.
-template <class T>
-MB_INLINE Gemm<T> transposed(const Gemm<T>& g) {
-  return {g.n, g.m, g.k, g.b, g.b_col, g.b_row, g.a, g.a_col, g.a_row, g.c, g.c_col, g.c_row, g.alpha, g.accumulate};
+template <class X>
+MB_INLINE void exchange(X& x, X& y) {
+  X was = x;
+  x = y;
+  y = was;
 }
 
+// Chooses the walk; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
-MB_NOINLINE void gemm(const Gemm<T>& of) {
+MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   int bytes = vector_bytes();
   int lanes = bytes / int(sizeof(T));
-  int least = of.m < of.n ? of.m : of.n;
+  int least = g.m < g.n ? g.m : g.n;
   Walk walk = Walk::kPack;
-  bool swap = of.n < of.m && of.n < lanes;
-  if (of.a_col == 1 && of.b_row == 1) {
+  bool swap = g.n < g.m && g.n < lanes;
+  if (g.a_col == 1 && g.b_row == 1) {
     // Dot products need depth to pay for their last additions, and have no third width.
-    if ((bytes > 16 || !MB_DISPATCHES) && (least == 1 || (of.k >= 8 * lanes && (bytes < 64 || least < lanes)))) {
+    if ((bytes > 16 || !MB_DISPATCHES) && (least == 1 || (g.k >= 8 * lanes && (bytes < 64 || least < lanes)))) {
       walk = Walk::kDots;
       if (bytes > 32) bytes = 32;
     } else {
-      swap = of.m < of.n;  // pack the smaller
+      swap = g.m < g.n;  // pack the smaller
     }
   }
-  Gemm<T> g = of;
-  if (swap) g = transposed(of);
+  if (swap) {
+    exchange(g.m, g.n);
+    exchange(g.a, g.b);
+    exchange(g.a_row, g.b_col);
+    exchange(g.a_col, g.b_row);
+    exchange(g.c_row, g.c_col);
+  }
   // Few tiles of rows read a panel too seldom to pay for a copy; many would meet cache and store-forwarding conflicts of
   // power-of-two rows each time.
   if (walk == Walk::kPack && g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8)) walk = Walk::kDirect;
   multiply(g, StridedPacker<T>{g.b, g.b_row, g.b_col}, walk, bytes);
+}
+
+template <class T>
+MB_INLINE void gemm(Gemm<T> g) {
+  multiply_strided(g);
 }
 
 }  // namespace minbuild

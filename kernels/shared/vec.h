@@ -27,6 +27,14 @@
 #define MB_DISPATCHES 0
 #endif
 
+#ifndef MB_SIMD  // whether vectors live in vector registers; else they are four scalars
+#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__ALTIVEC__) || defined(__loongarch_sx)
+#define MB_SIMD 1
+#else
+#define MB_SIMD 0
+#endif
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
 #endif
@@ -65,9 +73,21 @@ struct Vec {
   MB_INLINE Vec(Raw raw) : v(raw) {}
   MB_INLINE Vec(T x) : v(splat(x)) {}
 
-  // Lane by lane: gcc would split `x - Raw{}` into halves before it knows the target.
+  // Lane by lane: gcc would split `x - Raw{}` into halves before it knows the target. Wide ones it would also fill lane
+  // by lane, so they are told.
   template <class... Lanes>
   static MB_INLINE Raw splat(T x, Lanes... lanes) {
+#if defined(__x86_64__) && !defined(__clang__)
+    if (sizeof(Raw) > 16 && !__builtin_constant_p(x)) {
+      Raw all;
+      if constexpr (sizeof(T) == 4) {
+        __asm__("vbroadcastss %1, %0" : "=v"(all) : "m"(x));
+      } else {
+        __asm__("vbroadcastsd %1, %0" : "=v"(all) : "m"(x));
+      }
+      return all;
+    }
+#endif
     if constexpr (sizeof...(Lanes) == N) {
       return Raw{lanes...};
     } else {
@@ -77,18 +97,21 @@ struct Vec {
 
   static MB_INLINE Vec load(const T* p) { return Raw(*reinterpret_cast<const Loose*>(p)); }
   MB_INLINE void store(T* p) const { *reinterpret_cast<Loose*>(p) = v; }
-  // The first `count` (0..N) lanes; the others read as zero and are not written.
-  static MB_INLINE Vec load(const T* p, int count) {
-    Vec x = T(0);
+  // The first `left` lanes, or all of them if more are left: a loop over n elements is
+  //   for (; n > 0; n -= V::size, x += V::size, y += V::size) f(V::load(x, n)).store(y, n);
+  // with one copy of f. Lanes beyond read as zero and are not written.
+  static MB_INLINE Vec load(const T* p, int left) {
+    if (__builtin_expect(left >= N, 1)) return load(p);
     T lanes[N];
-    x.store(lanes);
-    for (int i = 0; i < count; ++i) lanes[i] = p[i];
+    Vec(T(0)).store(lanes);
+    for (int i = 0; i < left; ++i) lanes[i] = p[i];
     return load(lanes);
   }
-  MB_INLINE void store(T* p, int count) const {
+  MB_INLINE void store(T* p, int left) const {
+    if (__builtin_expect(left >= N, 1)) return store(p);
     T lanes[N];
     store(lanes);
-    for (int i = 0; i < count; ++i) p[i] = lanes[i];
+    for (int i = 0; i < left; ++i) p[i] = lanes[i];
   }
 
   friend MB_INLINE Vec operator+(Vec a, Vec b) { return a.v + b.v; }
@@ -99,6 +122,7 @@ struct Vec {
   friend MB_INLINE Vec operator&(Vec a, Vec b) { return a.v & b.v; }
   friend MB_INLINE Vec operator|(Vec a, Vec b) { return a.v | b.v; }
   friend MB_INLINE Vec operator^(Vec a, Vec b) { return a.v ^ b.v; }
+  friend MB_INLINE Vec operator~(Vec a) { return ~a.v; }
   friend MB_INLINE Vec operator<<(Vec a, int bits) { return a.v << bits; }
   friend MB_INLINE Vec operator>>(Vec a, int bits) { return a.v >> bits; }
   friend MB_INLINE Bits operator<(Vec a, Vec b) { return typename Bits::Raw(a.v < b.v); }

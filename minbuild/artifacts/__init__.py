@@ -46,7 +46,7 @@ def load_bundle(path: Path) -> Bundle:
     checkpoint = with_graph_shapes(checkpoint, train)
     findings = list(disagreements(checkpoint, saved.name, train, evaluate, optimize))
     if findings:
-        raise BadInput("\n".join(f"{path / finding}." for finding in findings))
+        raise BadInput("\n".join(f"{path}/{finding}." for finding in findings))
     notes: tuple[str, ...] = ()
     if evaluate is not None:
         evaluate, notes = repair_normalization(evaluate)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
@@ -21,13 +22,10 @@ from minbuild.model import ElementType, Graph, Node, TensorType
 
 def read_graph(data: bytes, path: Path) -> Graph:
     """The graph in `data`, the bytes of the ONNX file `path`. External tensors are mapped lazily and looked
-    for beside `path`. Local functions are inlined. Raises BadInput for damage and Unsupported for what a Graph
-    cannot hold, each with all findings."""
+    for beside `path`. Local functions are inlined. Raises BadInput for damage and Unsupported for what a
+    Graph cannot hold, each with all findings."""
     model = _parse(data, path)
     if model.functions:
-        # Its import costs half a second, and few files have functions.
-        import onnx.inliner
-
         model = onnx.inliner.inline_local_functions(model)
     return _Reader(path, model).graph()
 
@@ -67,7 +65,7 @@ class _Reader:
         outputs = tuple(o.name for o in self.proto.output)
         read = {name for n in nodes for name in n.inputs} | set(outputs)
         inputs, sequences = self.inputs(stored)
-        self.check_order(nodes, outputs, {*stored, *inputs, *sequences})
+        self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
         if self.proto.sparse_initializer:
             self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
         initializers = {
@@ -198,8 +196,10 @@ class _Reader:
                 return np.empty(0, dtype)
             return np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).reshape(shape)
         try:
-            # numpy has no bfloat16: its bits travel as uint16.
-            return np.ascontiguousarray(numpy_helper.to_array(proto)).view(dtype).reshape(shape)
+            if proto.data_type == TensorProto.BFLOAT16:
+                # Versions of onnx differ in what they make of it; here its bits travel as uint16.
+                return np.array(proto.int32_data, np.int64).astype(dtype).reshape(shape)
+            return np.ascontiguousarray(numpy_helper.to_array(proto), dtype).reshape(shape)
         except (ValueError, TypeError) as error:
             self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")
             return np.empty(0, dtype)

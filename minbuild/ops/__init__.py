@@ -37,9 +37,8 @@ class Registry:
         chosen = dict(zip(function.types, types, strict=True))
         args = tuple(_slot(spec, chosen) for spec in function.args)
         stem = self.stems[function.function]
-        return Kernel(
-            stem, function.function, stem, tuple(t.ctype for t in types) or ("void",), args, len(function.params)
-        )
+        names = tuple(t.ctype for t in types) or ("void",)
+        return Kernel(stem, function.function, names, args, len(function.params))
 
     def all_kernels(self) -> tuple[Kernel, ...]:
         """Every kernel for every type: the full build."""

@@ -78,14 +78,8 @@ def _print(console: Console, table: Table) -> None:
 
 
 def _proof(console: Console, target: TargetReport) -> None:
-    if target.verification:
-        proof = Text("Verified: ", style="bold")
-        proof.append(target.verification.text)
-        if target.verification.worst is not None:
-            proof.append(
-                f" Worst deviation: {target.verification.worst:.3g} times the reference's own noise."
-            )
-        console.print(proof)
+    line = Text("Verified: ", style="bold")
+    console.print(line.append(tables.proof(target), style="not bold"))
 
 
 def _files(console: Console, target: TargetReport) -> None:

@@ -13,7 +13,7 @@ def render(report: SizeReport) -> str:
     """The report as a self-contained page."""
     style = (assets.root("templates") / "report" / "report.css").read_text(encoding="utf-8")
     return render_template(
-        "report/report.html",
+        "report/report.html.j2",
         report=report,
         style=style,
         comparison=tables.comparison(report) if len(report.targets) > 1 else None,
@@ -30,6 +30,7 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "size": kib(first.value),
         "saving": saving(target.trimmed.file, target.full.file),
         "facts": facts,
+        "proof": tables.proof(target) if target.verification else "",
         "bars": svg.bars(target),
         "treemap": svg.treemap(target),
         "composition": tables.composition(target),

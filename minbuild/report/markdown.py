@@ -13,7 +13,7 @@ from minbuild.templating import render as render_template
 def render(report: SizeReport) -> str:
     """The report as GitHub-flavoured Markdown."""
     return render_template(
-        "report/report.md",
+        "report/report.md.j2",
         report=report,
         targets=[
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minbuild.report.cells import Fact, Line, Table, percent, saving
+from minbuild.report.cells import Cell, Fact, Line, Table, percent, saving
 from minbuild.size.classify import KINDS
 from minbuild.size.report import Group, ModelReport, Row, SizeReport, TargetReport
 
@@ -73,45 +73,29 @@ def operators(target: TargetReport, limit: int | None = None) -> Table:
     rows = sorted((r for r in target.rows if r.kind == "operator"), key=lambda r: (-r.bytes, r.name))
     shown = rows if limit is None or len(rows) <= limit else rows[: limit - 1]
     lines = [_operator_line(r, target) for r in shown]
-    if rest := rows[len(shown) :]:
-        lines.append(
-            Line(
-                (
-                    f"{len(rest)} smaller operators",
-                    sum(len(r.nodes) for r in rest),
-                    "",
-                    sum(r.bytes for r in rest),
-                    percent(sum(r.bytes for r in rest), target.trimmed.file),
-                ),
-                kind="operator",
-            )
-        )
+    file = target.trimmed.file
+    if rest := sum(r.bytes for r in rows[len(shown) :]):
+        name = f"{len(rows) - len(shown)} smaller operators"
+        lines.append(Line((name, "", "", "", rest, percent(rest, file)), kind="operator"))
     total = sum(r.bytes for r in rows)
     lines.append(
-        Line(
-            (
-                "All operators, own code",
-                sum(len(r.nodes) for r in rows),
-                "",
-                total,
-                percent(total, target.trimmed.file),
-            ),
-            "sum",
-            "operator",
-        )
+        Line(("All operators, own code", "", "", "", total, percent(total, file)), "sum", "operator")
     )
     return Table(
         "operators",
         "Operators",
-        "Bytes that only this operator uses; code it shares with others has rows of its own.",
-        ("Operator ", "Nodes", "Types ", "Own bytes", "Of file"),
+        "By kernel file, with the model's operators that run its kernels. Own bytes go when the row goes; "
+        "shared code has rows of its own.",
+        ("Operator ", "Serves ", "Nodes", "Types ", "Own bytes", "Of file"),
         tuple(lines),
     )
 
 
 def _operator_line(row: Row, target: TargetReport) -> Line:
-    cells = (
+    serves = dict.fromkeys(title.rpartition(":")[2] for title in row.users)
+    cells: tuple[Cell, ...] = (
         row.name,
+        ", ".join(serves),
         len(row.nodes),
         ", ".join(row.types),
         row.bytes,
@@ -261,11 +245,8 @@ def comparison(report: SizeReport) -> Table:
 
 def provenance(report: SizeReport, target: TargetReport) -> Table:
     """What it takes to make these numbers again."""
-    verified = target.verification.text if target.verification else "not run"
-    if target.verification and target.verification.worst is not None:
-        verified += f" Worst deviation: {target.verification.worst:.3g} times the reference's own noise."
     pairs: Iterable[tuple[str, str]] = (
-        ("Verified", verified),
+        ("Verified", proof(target)),
         ("Target", target.target),
         ("Toolchain", target.toolchain),
         ("Flags", " ".join(target.flags)),
@@ -279,3 +260,12 @@ def provenance(report: SizeReport, target: TargetReport) -> Table:
     return Table(
         "provenance", "Where this comes from", "", ("What ", "Value "), tuple(Line(p) for p in pairs)
     )
+
+
+def proof(target: TargetReport) -> str:
+    """What was proven about the trimmed build, with the worst deviation where a reference was given."""
+    if not target.verification:
+        return "not run"
+    worst = target.verification.worst
+    measured = "" if worst is None else f" Worst deviation: {worst:.3g} times the reference's own noise."
+    return target.verification.text + measured

@@ -9,7 +9,8 @@ _HEADER = 60  # bytes before each member: name 16, dates and owners 32, size 10,
 
 
 def members(label: str, data: bytes) -> dict[str, bytes]:
-    """Member name -> its bytes, symbol indexes left out. `label` names the file in errors. Raises BadInput."""
+    """Member name -> its bytes, symbol indexes left out. `label` names the file in errors. Raises
+    BadInput."""
     if data[: len(MAGIC)] != MAGIC:
         raise BadInput(f"{label}: not a static library. Build it again.")
     found: dict[str, bytes] = {}

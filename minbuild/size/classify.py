@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -21,17 +20,11 @@ KINDS: Mapping[str, str] = {
     "overhead": "File format",
 }
 
-# One name per integer type, whatever the target's data model calls it. `long` is settled by the fallback.
-_SAME = {
-    "signed char": "int8_t", "unsigned char": "uint8_t", "short": "int16_t", "unsigned short": "uint16_t",
-    "int": "int32_t", "unsigned int": "uint32_t", "long": "int64_t", "long long": "int64_t",
-    "unsigned long": "uint64_t", "unsigned long long": "uint64_t", "_Float16": "half", "__bf16": "bfloat16",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Kind (a key of KINDS), name, and for operators and shared code the operators that use it."""
+    """Kind (a key of KINDS), name, and for shared code the operators that use it. Operators go by the stem of
+    their kernel file: that is what shares helpers, is selected and is removed together."""
 
     kind: str
     name: str
@@ -48,12 +41,9 @@ class Classifier:
     def __init__(self, owners: Owners, kernels: Sequence[model.Kernel]) -> None:
         self._sources = {demangle(name): path for name, path in owners.sources.items()}
         self._users = {demangle(name): paths for name, paths in owners.users.items()}
-        self._exact = _index((k.function, tuple(map(_plain, k.types)), k.op) for k in kernels)
-        self._loose = _index((k.function, (), k.op) for k in kernels)
-        self._stems: Mapping[str, tuple[str, ...]] = {
-            stem: tuple(sorted({k.op for k in kernels if k.stem == stem}))
-            for stem in {k.stem for k in kernels}
-        }
+        self._helpers = {demangle(name): helper for name, helper in owners.helpers.items()}
+        self._stems = frozenset(k.stem for k in kernels)
+        self._functions = {k.function: k.stem for k in kernels}
 
     def owner(self, names: tuple[str, ...]) -> Owner:
         """The one owner of bytes that carry `names`. Folded functions of several operators are theirs
@@ -70,52 +60,31 @@ class Classifier:
 
     def _single(self, name: str) -> Owner:
         name = of_table(name)
-        path = self._sources.get(name, "")
-        folders = PurePosixPath(path).parts[:-1]
+        path = PurePosixPath(self._sources.get(name, ""))
+        folders = path.parts[:-1]
         if "shared" in folders:
-            return Owner("shared", f"{parts(name)[0]} ({PurePosixPath(path).name})", self._who_uses(name))
-        operators = self._operators(name) if "runtime" not in folders else ()
-        stem = PurePosixPath(path).stem
-        if not operators and "runtime" not in folders:
-            operators = self._stems.get(stem, ())
-        if len(operators) == 1:
-            return Owner("operator", operators[0], operators)
-        if operators:
-            label = short(name) if is_kernel(name) else f"helpers of {stem}"
-            return Owner("shared", label, operators)
-        if path:
-            return Owner("runtime", stem.replace("_", " "))
+            helper = self._helpers.get(name) or parts(name)[0]
+            return Owner("shared", f"{helper} ({path.name})", self._who_uses(name))
+        if path.name and ("runtime" in folders or path.stem not in self._stems):
+            return Owner("runtime", path.stem.replace("_", " "))
+        if path.name:
+            return Owner("operator", path.stem, (path.stem,))
+        return self._unplaced(name)
+
+    def _unplaced(self, name: str) -> Owner:
+        """The owner of a symbol that no source file is known of."""
+        stem = self._functions.get(parts(name)[0], "") if is_kernel(name) else ""
+        if stem:
+            return Owner("operator", stem, (stem,))
         if name.startswith("mb_") or "minbuild::" in name:
             return Owner("runtime", "functions of unknown source")
         if name.startswith(".L"):
-            return Owner("literal", "labelled literals")
+            _, _, unit = name.partition(" of ")
+            return Owner("literal", f"literals of {unit}" if unit else "labelled literals")
         return Owner("library", short(name))
 
-    def _operators(self, name: str) -> tuple[str, ...]:
-        """The operators a kernel function serves; () for other functions."""
-        if not is_kernel(name):
-            return ()
-        own, arguments = parts(name)
-        return self._exact.get((own, tuple(map(_plain, arguments)))) or self._loose.get((own, ()), ())
-
     def _who_uses(self, name: str) -> tuple[str, ...]:
-        stems = {PurePosixPath(path).stem for path in self._users.get(name, ())}
-        return tuple(sorted({op for stem in stems for op in self._stems.get(stem, ())}))
-
-
-_Key = tuple[str, tuple[str, ...]]  # function, template arguments
-
-
-def _index(entries: Iterable[tuple[str, tuple[str, ...], str]]) -> dict[_Key, tuple[str, ...]]:
-    collected: dict[_Key, set[str]] = {}
-    for function, types, op in entries:
-        collected.setdefault((function, types), set()).add(op)
-    return {key: tuple(sorted(ops)) for key, ops in collected.items()}
-
-
-def _plain(argument: str) -> str:
-    text = re.sub(r"\b(minbuild|std)::", "", argument).strip()
-    return _SAME.get(text, text)
+        return tuple(sorted({PurePosixPath(path).stem for path in self._users.get(name, ())} & self._stems))
 
 
 def short(name: str) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minbuild import model
 from minbuild.errors import BadInput
@@ -17,7 +17,7 @@ RELOCATABLE, EXECUTABLE, SHARED = 1, 2, 3
 SYMTAB, NOBITS, DYNSYM = 2, 8, 11  # section types
 ALLOC = 2  # section flag
 LOAD = 1  # segment type
-NOTYPE, OBJECT, FUNC, TLS, IFUNC = 0, 1, 2, 6, 10  # symbol types
+NOTYPE, OBJECT, FUNC, FILE, TLS, IFUNC = 0, 1, 2, 4, 6, 10  # symbol types
 GLOBAL, WEAK = 1, 2  # symbol bindings
 RESERVED = 0xFF00  # section indices from here on are no sections (absolute, common)
 ARM = 40  # machine whose function addresses carry the Thumb bit
@@ -246,7 +246,7 @@ def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> m
     names = {i + 1: s.name for i, s in enumerate(full.sections)}
     symbols = {
         (s.address, s.size, s.name): model.Symbol(demangle(s.name), names[s.section], s.address, s.size)
-        for s in (*full.symbols(SYMTAB), *full.symbols(DYNSYM))
+        for s in (*_placed_labels(full.symbols(SYMTAB)), *full.symbols(DYNSYM))
         if s.section in names
         and not s.name.startswith("$")  # marks of code and data on ARM
         and (s.type in (OBJECT, FUNC, TLS, IFUNC) or (s.type == NOTYPE and s.size))
@@ -265,6 +265,19 @@ def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> m
         exports=tuple(sorted({s.name for s in dynamic if s.defined and s.binding in (GLOBAL, WEAK)})),
         imports=tuple(sorted({s.name for s in dynamic if s.section == 0 and s.name})),
     )
+
+
+def _placed_labels(symbols: Iterable[ElfSymbol]) -> Iterator[ElfSymbol]:
+    """The symbols with the source file, which stands before its locals in the table, in the names of compiler
+    labels: `.L.str.3` is in many files and `.L.str.3 of session.cc` in one."""
+    unit = ""
+    for symbol in symbols:
+        if symbol.type == FILE:
+            unit = symbol.name
+        elif symbol.name.startswith(".L") and unit and "switch.table" not in symbol.name:
+            yield replace(symbol, name=f"{symbol.name} of {unit}")
+        else:
+            yield symbol
 
 
 def _borrowed(shipped: Elf, full: Elf) -> Iterator[ElfSection]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minbuild import model
 from minbuild.dims import evaluate, product
-from minbuild.size.attribution import Attribution, Piece, Share, attribute
+from minbuild.size.attribution import Attribution, Piece, attribute
 from minbuild.size.classify import KINDS, short
 from minbuild.size.owners import Owners
 from minbuild.size.report import (
@@ -43,6 +43,14 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """A node of the model and its operator, `domain:Name`."""
+
+    node: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
 class TargetInputs:
     """What `reduce` knows about one target."""
 
@@ -56,20 +64,25 @@ class TargetInputs:
 
 
 def build_report(
-    facts: ModelReport, nodes: Mapping[str, Sequence[str]], targets: Sequence[TargetInputs]
+    facts: ModelReport, uses: Mapping[str, Sequence[Use]], targets: Sequence[TargetInputs]
 ) -> SizeReport:
-    """The report of one model on one or more targets. `nodes` maps each operator to the nodes that ask for
-    it, see `nodes_by_operator`. Raises ToolchainFailed when a file's bytes cannot all be attributed."""
-    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, nodes) for t in targets))
+    """The report of one model on one or more targets. `uses` maps the stem of each kernel file to the nodes
+    that run its kernels, see `uses_by_stem`. Raises ToolchainFailed when a file's bytes cannot all be
+    attributed."""
+    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, uses) for t in targets))
 
 
-def nodes_by_operator(plan: model.Plan) -> dict[str, tuple[str, ...]]:
-    """Operator -> the distinct nodes whose steps run its kernels, over all routines, in plan order."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, tuple[Use, ...]]:
+    """Kernel file -> the distinct nodes whose steps run its kernels, over all routines, in plan order.
+    `graphs` tell the operators of the nodes; a node of none of them is listed under the name of the kernel
+    file."""
+    titles = {node.name: node.title for graph in graphs for node in graph.nodes}
+    found: dict[str, dict[Use, None]] = defaultdict(dict)
     for routine in plan.routines:
         for step in routine.steps:
-            found[plan.kernels[step.kernel].op][step.node] = None
-    return {op: tuple(names) for op, names in sorted(found.items())}
+            stem = plan.kernels[step.kernel].stem
+            found[stem][Use(step.node, titles.get(step.node, stem))] = None
+    return {stem: tuple(names) for stem, names in sorted(found.items())}
 
 
 def persistent_of(plan: model.Plan) -> Persistent:
@@ -90,7 +103,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
     )
 
 
-def _target_report(t: TargetInputs, facts: ModelReport, nodes: Mapping[str, Sequence[str]]) -> TargetReport:
+def _target_report(t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]]) -> TargetReport:
     trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
     full = attribute(t.full.binary, t.full.owners, t.full.kernels)
     static = static_of(t.trimmed.binary)
@@ -99,7 +112,7 @@ def _target_report(t: TargetInputs, facts: ModelReport, nodes: Mapping[str, Sequ
         trimmed=_sizes(t.trimmed.binary),
         full=_sizes(t.full.binary),
         groups=_groups(trimmed, full),
-        rows=_rows(trimmed, t.trimmed.kernels, nodes),
+        rows=_rows(trimmed, t.trimmed.kernels, uses),
         sections=_sections(t.full.binary, t.trimmed.binary),
         static=static,
         ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
@@ -140,36 +153,32 @@ def _groups(trimmed: Attribution, full: Attribution) -> tuple[Group, ...]:
 
 
 def _rows(
-    attribution: Attribution, kernels: Sequence[model.Kernel], nodes: Mapping[str, Sequence[str]]
+    attribution: Attribution, kernels: Sequence[model.Kernel], uses: Mapping[str, Sequence[Use]]
 ) -> tuple[Row, ...]:
-    """A row per owner, and one without bytes for each operator whose kernels are all shared code."""
+    """A row per owner, and one without bytes for each kernel file whose code is all shared."""
     types: dict[str, set[str]] = defaultdict(set)
     for kernel in kernels:
-        types[kernel.op].update(kernel.types)
-    owned = [s for s in attribution.shares if s.owner.kind == "operator"]
-    rows = [_row(s, types, nodes) for s in owned]
-    missing = sorted({k.op for k in kernels} - {s.owner.name for s in owned})
-    for op in missing:
-        rows.append(Row("operator", op, 0, (op,), tuple(sorted(types[op])), tuple(nodes.get(op, ())), ()))
-    rows += [_row(s, {}, {}) for s in attribution.shares if s.owner.kind != "operator"]
+        types[kernel.stem].update(kernel.types)
+
+    def operator(stem: str, size: int, pieces: Sequence[Piece]) -> Row:
+        nodes = tuple(dict.fromkeys(use.node for use in uses.get(stem, ())))
+        titles = tuple(sorted({use.operator for use in uses.get(stem, ())}))
+        return Row("operator", stem, size, titles, tuple(sorted(types[stem])), nodes, _named(pieces))
+
+    owned = {s.owner.name: s for s in attribution.shares if s.owner.kind == "operator"}
+    rows = [operator(stem, share.bytes, share.pieces) for stem, share in owned.items()]
+    rows += [operator(stem, 0, ()) for stem in sorted({k.stem for k in kernels} - set(owned))]
+    for share in attribution.shares:
+        owner = share.owner
+        if owner.kind != "operator":
+            rows.append(
+                Row(owner.kind, owner.name, share.bytes, owner.operators, (), (), _named(share.pieces))
+            )
     return tuple(rows)
 
 
-def _row(share: Share, types: Mapping[str, set[str]], nodes: Mapping[str, Sequence[str]]) -> Row:
-    owner = share.owner
-    return Row(
-        kind=owner.kind,
-        name=owner.name,
-        bytes=share.bytes,
-        users=owner.operators,
-        types=tuple(sorted(types.get(owner.name, ()))),
-        nodes=tuple(nodes.get(owner.name, ())),
-        symbols=tuple(_named(p) for p in share.pieces if p.names),
-    )
-
-
-def _named(piece: Piece) -> Named:
-    return Named(tuple(short(name) for name in piece.names), piece.bytes)
+def _named(pieces: Sequence[Piece]) -> tuple[Named, ...]:
+    return tuple(Named(tuple(short(name) for name in p.names), p.bytes) for p in pieces if p.names)
 
 
 def _sections(full: model.Binary, trimmed: model.Binary) -> tuple[SectionRow, ...]:

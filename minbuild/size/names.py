@@ -13,6 +13,7 @@ _VECTOR = re.compile(r"Dv(\d+)_([a-z])")
 _LETTERS = {"f": "float", "d": "double", "i": "int", "j": "uint", "a": "int8_", "h": "uint8_", "s": "int16_",
             "t": "uint16_", "l": "long", "m": "ulong"}  # fmt: skip
 _STAND_IN = str(parse("_Z1fDe")).split("(")[1][:-1]  # a type no kernel uses
+_CAST = re.compile(r"\((?:bool|int|long|unsigned int|unsigned long)\)(\d+)")
 _TAIL = re.compile(r"E(\d+)([A-Za-z_]\w*?)(_\d*)?$")
 
 
@@ -36,7 +37,15 @@ def _parse(name: str) -> str | None:
         tree = parse(simple)
     except (NotImplementedError, KeyError, IndexError, ValueError, AttributeError, RecursionError):
         return None
-    return None if tree is None else re.sub(r"\((?:bool|int|long|unsigned int)\)(\d+)", r"\1", str(tree)).replace(_STAND_IN, "__bf16")
+    if tree is None:
+        return None
+    text, broken, _ = _CAST.sub(r"\1", str(tree)).replace(_STAND_IN, "__bf16").partition("<Node ")
+    if not broken:
+        return text
+    # Parameter packs come out as the demangler's own data. In the parameter list they may go, elsewhere not.
+    start = text.rfind("(")
+    balanced = text[:start].count("<") == text[:start].count(">")
+    return f"{text[:start]}(...)" if start > 0 and balanced else None
 
 
 def _vector_as_class(match: re.Match[str]) -> str:

@@ -2,63 +2,69 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from minbuild.size import ar, elf
-from minbuild.size.names import demangle, parts
+from minbuild.size.names import demangle
+from minbuild.size.written import Texts
 
 _CODE_OR_DATA = (elf.FUNC, elf.IFUNC, elf.OBJECT, elf.TLS)
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Symbol -> the source file it is written in, and symbol -> every file whose object defines or calls it.
+    """Symbol -> the source file it is written in; symbol -> every file whose object defines or calls it; and
+    for code from headers, the function or type there that it is an instance of.
 
     Keys are names as Binary spells them (demangled); mangled keys work as well.
     """
 
     sources: Mapping[str, str]
-    users: Mapping[str, tuple[str, ...]]
+    users: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    helpers: Mapping[str, str] = field(default_factory=dict)
 
 
-def from_objects(objects: Mapping[str, bytes], headers: Mapping[str, str] | None = None) -> Owners:
+def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None = None) -> Owners:
     """The owners that relocatable ELF `objects` (source path -> bytes) tell.
 
-    Inline functions and templates are compiled into every object that uses them, so an object cannot tell
-    which header they are written in. `headers` (path -> text) of shared code decides: a function of that name
-    defined in one of them belongs to it. Others belong to the first object, by path, that has them. Kernels,
-    which take a `Call`, are never looked up there: a shared helper may carry the same name. Raises BadInput
-    for damaged objects.
+    A symbol belongs to the one object that defines it. Inline functions and templates are compiled into every
+    object that uses them, so there `texts` (path -> text of sources and headers) decide, see `Texts.home`;
+    what they do not tell belongs to the first object by path. Raises BadInput for damaged objects.
     """
     found: dict[str, set[str]] = defaultdict(set)
     users: dict[str, set[str]] = defaultdict(set)
+    strong: set[str] = set()
     for path in sorted(objects):
         for symbol in elf.parse(path, objects[path]).symbols(elf.SYMTAB):
             if symbol.name.startswith((".L", "$")) or not (
                 symbol.type in _CODE_OR_DATA or symbol.section == 0
             ):
-                continue  # labels of the compiler, which no linked file keeps
+                continue  # labels of the compiler, named alike in every object
             name = demangle(symbol.name)
             users[name].add(path)
             if symbol.defined:
                 found[name].add(path)
-    defined_in = {path: _definitions(text) for path, text in sorted((headers or {}).items())}
-    sources = {}
+                if symbol.binding == elf.GLOBAL:
+                    strong.add(name)
+    written = Texts(texts or {})
+    sources, helpers = {}, {}
     for name in sorted(found):
-        home = None if is_kernel(name) else _header_of(name, defined_in)
-        sources[name] = home or min(found[name])
-    return Owners(sources, {name: tuple(sorted(users[name])) for name in sorted(found)})
+        home = None if name in strong or is_kernel(name) else written.home(name)
+        sources[name] = home.path if home else min(found[name])
+        if home:
+            helpers[name] = home.name
+    return Owners(sources, {name: tuple(sorted(users[name])) for name in sorted(found)}, helpers)
 
 
 def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Owners:
-    """The owners that the static library of a package tells. `sources` are the files it was built from, by path.
+    """The owners that the static library of a package tells. `sources` are the files it was built from, by
+    path.
 
-    A member is named after its source, with the folders in front where the bare name is not unique. Members of
-    another origin, such as the compiler's helpers, own nothing. Raises BadInput for a damaged library.
+    A member is named after its source, with the folders in front where the bare name is not unique. Members
+    of another origin, such as the compiler's helpers, own nothing. Raises BadInput for a damaged library.
     """
     members = ar.members(label, archive)
     objects = {}
@@ -68,32 +74,10 @@ def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Ow
             if path.endswith(".cc") and members.get(member, b"").startswith(elf.MAGIC):
                 objects[path] = members.pop(member)
                 break
-    headers = {
-        path: data.decode("utf-8", "replace")
-        for path, data in sources.items()
-        if path.endswith(".h") and "shared" in PurePosixPath(path).parts
-    }
-    return from_objects(objects, headers)
+    texts = {p: data.decode("utf-8", "replace") for p, data in sources.items() if p.endswith((".h", ".cc"))}
+    return from_objects(objects, texts)
 
 
 def is_kernel(name: str) -> bool:
     """Whether a demangled name has the one signature of kernels."""
     return name.split(" [.")[0].endswith("(minbuild::Call const&)")
-
-
-def _header_of(name: str, defined_in: Mapping[str, frozenset[str]]) -> str | None:
-    own, _ = parts(name)
-    return next((path for path, names in defined_in.items() if own in names), None)
-
-
-_WORDS = frozenset(("if", "for", "while", "switch", "return", "sizeof", "defined"))
-_DEFINITION = re.compile(  # a function with its body, or a table with its elements
-    r"\b([A-Za-z_]\w*)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|\s)*\{"
-    r"|\b([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)+=\s*\{"
-)
-
-
-def _definitions(text: str) -> frozenset[str]:
-    """Names of the functions with a body, and of the tables, in C++ text."""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    return frozenset(m[1] or m[2] for m in _DEFINITION.finditer(plain)) - _WORDS

@@ -28,8 +28,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The file bytes of one owner. `users` are the operators that use it, `nodes` the graph nodes of an
-    operator."""
+    """The file bytes of one owner. For operators `name` is the stem of the kernel file, `users` are the
+    model's operators it serves and `nodes` their nodes; for shared code `users` are the operator rows that
+    call it."""
 
     kind: str
     name: str

@@ -1,4 +1,6 @@
-"""Compilers, linkers and emulators: a folder of sources in, libraries and programs out. Only here do processes start."""
+"""Compilers, linkers and emulators: a folder of sources in, libraries and programs out. Only here do
+processes start.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from minbuild.toolchain.check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
 from minbuild.toolchain.library import Built, Sources, Toolchain, checked, workshop
+from minbuild.toolchain.process import DISK_FULL
 from minbuild.toolchain.programs import Ran, find_emulator, run_program
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
@@ -37,7 +40,8 @@ __all__ = [
 
 
 def find_toolchain(cxx: str | None = None, cmake_toolchain: Path | None = None) -> Toolchain:
-    """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default ziglang.
+    """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default
+    ziglang.
 
     Raises ToolchainFailed when it is not there, BadInput when both are given.
     """
@@ -56,8 +60,8 @@ def build_library(
 ) -> Built:
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
-    Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come from the
-    cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step.
+    Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come
+    from the cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step.
     Raises ToolchainFailed, or BadInput for paths outside the package.
     """
     sources = checked(sources)
@@ -85,8 +89,8 @@ def build_program(
 ) -> bytes:
     """Link C (`.c`) and C++ (`.cc`) sources with a static library into a program; headers stand beside them.
 
-    With the default toolchain it is static (musl) for every Linux target but this machine's own, so an emulator needs
-    no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed.
+    With the default toolchain it is static (musl) for every Linux target but this machine's own, so an
+    emulator needs no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed.
     """
     sources = checked(sources)
     cache = user_cache()
@@ -112,7 +116,7 @@ def _full_disk(cache: Cache) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
-            cure = "The disk is full: free some space, or set MINBUILD_CACHE and TMPDIR to folders on another disk."
+            cure = DISK_FULL
         elif error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
             cure = "It cannot be written: set MINBUILD_CACHE to a folder that can."
         else:

@@ -1,4 +1,6 @@
-"""Does the link hold what was selected, and nothing else? Works on names alone, whoever read them from the file."""
+"""Does the link hold what was selected, and nothing else? Works on names alone, whoever read them from the
+file.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,12 @@ from minbuild.errors import ToolchainFailed
 
 # What a library may ask of the C library: memory, files, and the number of the last error.
 ALLOWED_IMPORTS = frozenset(
-    "memcpy memmove memset memcmp strlen mmap munmap madvise open close read write lseek fsync rename unlink "
-    "__errno_location __error".split()
+    ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
+    + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "__errno_location", "__error")
 )
 
-# Fundamental types as demanglers print them -> as the generated kernel table writes them, on every data model.
+# Fundamental types as demanglers print them -> as the generated kernel table writes them, on every data
+# model.
 _TYPES = {
     "signed char": "int8_t",
     "unsigned char": "uint8_t",
@@ -34,7 +37,8 @@ _SUFFIX = re.compile(r"(\.[a-z]+)?(\.\d+)*$|\s*\[.*\]$")
 
 
 def instantiation(symbol: str) -> str:
-    """`minbuild::Status minbuild::gemm<float>(minbuild::Call const&)` -> `gemm<float>`, types in one spelling.
+    """`minbuild::Status minbuild::gemm<float>(minbuild::Call const&)` -> `gemm<float>`, types in one
+    spelling.
 
     Without a template argument list the bare name; namespace `minbuild` and unnamed ones are left out.
     """
@@ -49,7 +53,9 @@ def instantiation(symbol: str) -> str:
 
 
 def _is_kernel_call(symbol: str) -> bool:
-    """Whether the parameters are a kernel's, or not told. A kernel may share its name with a helper of shared/."""
+    """Whether the parameters are a kernel's, or not told. A kernel may share its name with a helper of
+    shared/.
+    """
     symbol = symbol.replace("(anonymous namespace)::", "")
     name = _declarator(symbol)
     parameters = symbol[symbol.find(name) + len(name) :]
@@ -106,8 +112,8 @@ def check_link(
 
     `selected`: the kernels that belong in, as instantiations ("gemm<float>", with or without "minbuild::").
     `kernels`: the function names of all kernels there are, so that helpers are not mistaken for one.
-    `symbols`: demangled names of the twin. `exports`, `imports`: dynamic names of the shared library, where macOS's
-    leading underscore is gone.
+    `symbols`: demangled names of the twin. `exports`, `imports`: dynamic names of the shared library, where
+    macOS's leading underscore is gone.
     """
     wanted = {instantiation(name) for name in selected}
     functions = {instantiation(name).partition("<")[0] for name in kernels}
@@ -124,5 +130,5 @@ def check_link(
     if findings:
         raise ToolchainFailed(
             f"link: the library is not what was selected: {'; '.join(findings)}. "
-            "This is a mistake in a kernel or in minbuild, not in your model: please report it with this text."
+            "This is a mistake in a kernel or in minbuild, not in your model: please report this text."
         )

@@ -85,7 +85,7 @@ class CMake:
         found = re.search(r"^CMAKE_STRIP:\w+=(.+)$", cache, re.MULTILINE)
         if found is None or found.group(1).endswith("NOTFOUND"):
             raise ToolchainFailed(
-                f"{self.file.name}: cmake finds no `strip` for this toolchain. Set CMAKE_STRIP in the toolchain file."
+                f"{self.file.name}: cmake finds no `strip` for it. Set CMAKE_STRIP in the toolchain file."
             )
         stripped = shop.folder / "stripped"
         all_or_local = "-x" if twin.suffix == ".dylib" else "--strip-all"
@@ -103,8 +103,8 @@ def _find(folder: Path, names: tuple[str, ...]) -> Path:
 
 
 def find_cmake(file: Path, cxx: str | None = None) -> CMake:
-    """The toolchain of a file. Raises BadInput without the file or with a compiler named twice, ToolchainFailed
-    without cmake."""
+    """The toolchain of a file. Raises BadInput without the file or with a compiler named twice,
+    ToolchainFailed without cmake."""
     if cxx is not None:
         raise BadInput(f"--cxx {cxx} and --cmake-toolchain {file}: both name a compiler. Give one of them.")
     if not file.is_file():

@@ -50,7 +50,8 @@ class Driver:
         shop.write({"exports.map": flags.EXPORTS, "stub.c": b""})
         stub: tuple[str, ...] = ()
         if target.traits.is_elf:
-            # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol versions.
+            # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol
+            # versions.
             stub = ("libc-stub.so",)
             named = (f"-Wl,-soname,{target.traits.libc}", "-o", *stub)
             self._run(
@@ -99,14 +100,14 @@ class Driver:
         shop.run("link", command, _LINK_CURE, self._program(command[0]))
 
     def _base(self, target: Target) -> tuple[str, ...]:
-        """The driver with the flags that choose the machine. Raises BadInput when it cannot compile for it."""
+        """The driver and what chooses the machine. Raises BadInput when it cannot compile for it."""
         if self._compiles_for(target):
             return (self.name, *_cpu(target))
         if self.clang:
             return (self.name, f"--target={target.name}", *_cpu(target))
         raise BadInput(
             f"--cxx {self.name}: compiles for {self.machine}, not for {target.name}. "
-            f"Name a cross compiler such as {target.name}-g++, or leave --cxx away: the default toolchain knows all."
+            f"Name a cross compiler such as {target.name}-g++, or leave --cxx away."
         )
 
     def _compiles_for(self, target: Target) -> bool:

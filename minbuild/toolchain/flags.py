@@ -16,6 +16,7 @@ COMPILE = (
     "-ffunction-sections",
     "-fdata-sections",
     "-fvisibility=hidden",
+    "-fno-semantic-interposition",
     "-fomit-frame-pointer",
     "-fno-threadsafe-statics",
     "-fno-ident",
@@ -27,10 +28,13 @@ COMPILE = (
     "-Werror=uninitialized",
 )
 
-# What ELF linkers share. relro, a separate code segment, a build id and the old hash table are padding and tables
-# that loaders do without. Packed relative relocations (RELR) would save more but need glibc 2.36 or musl 1.2.4.
+# What ELF linkers share. relro, a separate code segment, a build id and the old hash table are padding and
+# tables that loaders do without. Packed relative relocations (RELR) would save more but need glibc 2.36 or
+# musl 1.2.4. Calls between functions of the API stay inside the library (-Bsymbolic-functions): no table
+# entries for them.
 LINK_ELF = (
     "--gc-sections",
+    "-Bsymbolic-functions",
     "--hash-style=gnu",
     "--build-id=none",
     "-z",
@@ -41,9 +45,10 @@ LINK_ELF = (
 
 EXPORTS = b"{ global: mb_*; local: *; };\n"
 
-# The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the linker's
-# name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here throws.
-# Code and data keep apart (no segment is both writable and executable); the stack stays non-executable.
+# The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the
+# linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
+# throws. Code and data keep apart (no segment is both writable and executable); the stack stays
+# non-executable.
 LAYOUT = b"""PHDRS {
   text PT_LOAD FILEHDR PHDRS FLAGS(5);
   data PT_LOAD FLAGS(6);

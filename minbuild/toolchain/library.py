@@ -27,9 +27,10 @@ INCLUDES = ("-Iinclude", "-Isrc")
 class Built:
     """A library in its three forms, and where it came from.
 
-    `shared` is the file to ship; `twin` is the same link with symbols (and, from the default toolchain, with the
-    relocations that tell what refers to what): equal in everything the loader reads. `commands` name no folder of
-    this machine. `map` is the linker's own account of every input section, "" where the linker gives none.
+    `shared` is the file to ship; `twin` is the same link with symbols (and, from the default toolchain, with
+    the relocations that tell what refers to what): equal in everything the loader reads. `commands` name no
+    folder of this machine. `map` is the linker's own account of every input section, "" where the linker
+    gives none.
     """
 
     shared: bytes
@@ -68,7 +69,9 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who listens."""
+    """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who
+    listens.
+    """
 
     folder: Path
     processes: Processes
@@ -149,7 +152,9 @@ def processors() -> int:
 
 
 def checked(sources: Sources) -> Sources:
-    """The sources in a fixed order. Raises BadInput for a path that would leave the folder, or without any `.cc`."""
+    """The sources in a fixed order. Raises BadInput for a path that would leave the folder, or without any
+    `.cc`.
+    """
     for name in sources:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
@@ -164,7 +169,7 @@ def checked(sources: Sources) -> Sources:
 
 
 def object_names(units: list[str]) -> dict[str, str]:
-    """Source -> object: the bare name where it is unique (archives hold no folders), else with its folders."""
+    """Source -> object: the bare name where it is unique (archives have no folders), else all of it."""
     stems = [PurePosixPath(unit).stem for unit in units]
     return {
         unit: (stem if stems.count(stem) == 1 else str(PurePosixPath(unit).with_suffix("")).replace("/", "."))
@@ -183,8 +188,8 @@ def compile_objects(
 ) -> tuple[str, ...]:
     """Compile every unit; object names in source order.
 
-    `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first word.
-    An object is found in the cache by all headers, its source, the call, and the toolchain's name.
+    `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first
+    word. An object is found in the cache by all headers, its source, the call, and the toolchain's name.
     """
     shop.write(sources)
     units = [name for name in sources if name.endswith(extensions)]

@@ -19,10 +19,12 @@ R = TypeVar("R")
 
 # They would let a developer's settings reach the compiled bytes.
 _SCRUBBED = frozenset(
-    "CPATH C_INCLUDE_PATH CPLUS_INCLUDE_PATH OBJC_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX "
-    "SOURCE_DATE_EPOCH CFLAGS CXXFLAGS LDFLAGS CC CXX LD_RUN_PATH DESTDIR MAKEFLAGS".split()
+    ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH", "LD_RUN_PATH")
+    + ("COMPILER_PATH", "GCC_EXEC_PREFIX", "SOURCE_DATE_EPOCH", "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+    + ("DESTDIR", "MAKEFLAGS")
 )
 _SHOWN_LINES = 8
+DISK_FULL = "The disk is full: free some space, or point MINBUILD_CACHE and TMPDIR to another disk."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class Processes:
     def run(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float | None = None
     ) -> Result:
-        """Run to the end. Raises FileNotFoundError without the program, subprocess.TimeoutExpired after `timeout` s."""
+        """Run to the end. Raises FileNotFoundError without the program, subprocess.TimeoutExpired after
+        `timeout` s.
+        """
         process = self._start(command, cwd, env)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -124,9 +128,7 @@ def failure(where: str, command: Sequence[str], result: Result, cure: str) -> To
     """The error of a tool that said no: where, its first complaints, the command, the cure."""
     text = result.err or result.out.decode(errors="replace")
     if "No space left" in text or "NoSpaceLeft" in text:
-        cure = (
-            "The disk is full: free some space, or set MINBUILD_CACHE and TMPDIR to folders on another disk."
-        )
+        cure = DISK_FULL
     how = (
         f"was killed by signal {-result.code}" if result.code < 0 else f"failed with exit code {result.code}"
     )

@@ -25,7 +25,9 @@ class Ran:
 
 
 def find_emulator(target: Target) -> list[str] | None:
-    """What to put in front of a program of this target: nothing where it runs here, qemu-user, or None for neither."""
+    """What to put in front of a program of this target: nothing where it runs here, qemu-user, or None for
+    neither.
+    """
     if _runs_here(target):
         return []
     name = target.traits.emulator
@@ -57,9 +59,10 @@ def run_program(
     """
     emulator = find_emulator(target)
     if emulator is None:
+        needed = target.traits.emulator or "a machine of that kind"
         raise ToolchainFailed(
-            f"{target}: programs for it do not run here. Install {target.traits.emulator or 'a machine of that kind'} "
-            "(package qemu-user on most Linux systems)."
+            f"{target}: programs for it do not run here. "
+            f"Install {needed} (package qemu-user on most Linux systems)."
         )
     with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
         folder = Path(name)

@@ -11,7 +11,9 @@ from minbuild.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine by its name in the table below. `cpu` is a CPU in zig's spelling ("x86_64_v3"), "" for the oldest."""
+    """A machine by its name in the table below. `cpu` is a CPU in zig's spelling ("x86_64_v3"), "" for the
+    oldest.
+    """
 
     name: str
     cpu: str = ""
@@ -29,9 +31,10 @@ class Target:
 class Traits:
     """What the tools need to know of a target.
 
-    `zig` names the oldest C library to run on: headers then avoid functions that came later. `page` is the largest
-    page a kernel of that architecture may use; a loader refuses libraries aligned to less, and with one file image
-    for code and data a larger one costs address space but no bytes. `flags` are the extra compiler flags.
+    `zig` names the oldest C library to run on: headers then avoid functions that came later. `page` is the
+    largest page a kernel of that architecture may use; a loader refuses libraries aligned to less, and with
+    one file image for code and data a larger one costs address space but no bytes. `flags` are the extra
+    compiler flags.
     """
 
     name: str
@@ -71,7 +74,8 @@ def _linux(
     return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu)
 
 
-# Calls through the offset table instead of stubs; the other architectures' compilers do not know the flag.
+# Calls through the offset table instead of stubs. Longer at every call of aarch64; unknown to the others'
+# compilers.
 _NO_PLT = ("-fno-plt",)
 # A Cortex-A7 has what every 32-bit board in use has: Thumb-2, VFPv4, NEON.
 _THUMB = (("-mthumb",), "cortex_a7")
@@ -81,8 +85,8 @@ _TABLE = {
     for traits in (
         _linux("x86_64", "gnu", "2.17", 4096, _NO_PLT),
         _linux("x86_64", "musl", "", 4096, _NO_PLT),
-        _linux("aarch64", "gnu", "2.17", 65536, _NO_PLT),
-        _linux("aarch64", "musl", "", 65536, _NO_PLT),
+        _linux("aarch64", "gnu", "2.17", 65536),
+        _linux("aarch64", "musl", "", 65536),
         _linux("arm", "gnueabihf", "2.17", 4096, *_THUMB),
         _linux("arm", "musleabihf", "", 4096, *_THUMB),
         _linux("riscv64", "gnu", "2.27", 4096),

@@ -1,4 +1,5 @@
-"""The default toolchain: the `ziglang` package from PyPI, a clang and lld for every target, nothing to install.
+"""The default toolchain: the `ziglang` package from PyPI, a clang and lld for every target, nothing to
+install.
 
 Its driver compiles. It refuses most linker options, so libraries are linked with its `ld.lld` directly; the C
 library is a stand-in that holds nothing but a name, which spares building a real one.
@@ -60,8 +61,10 @@ class Zig:
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
-        """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a sysroot;
-        for the machine we run on a plain dynamic program, which needs no C library to be built first."""
+        """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a
+        sysroot; for the machine we run on a plain dynamic program, which needs no C library to be built
+        first.
+        """
         name = _program_target(target)
         objects = compile_objects(
             sources,
@@ -100,14 +103,13 @@ class Zig:
     ) -> tuple[str, tuple[str, ...]]:
         """Link `stripped` and `twin`; the map and the command."""
         shop.write({"layout.ld": flags.LAYOUT, "exports.map": flags.EXPORTS})
-        self._stub((), target, shop)
+        self._stub(target, shop)
         link = (*_link(target), *objects, "libc-stub.so")
         missing = self._link_twin(link, shop)
-        if any(_HELPER.match(name) for name in missing):
-            # The helper library has a memcpy of its own. The stand-in for libc claims what is libc's first.
-            self._stub(tuple(name for name in missing if not _HELPER.match(name)), target, shop)
-            shop.write({"libhelpers.a": self._helpers(target, shop)})
-            link = (*link, "libhelpers.a")
+        helpers = tuple(name for name in missing if _HELPER.match(name))
+        if helpers:
+            self._extract_helpers(helpers, target, shop)
+            link = (*link, "helpers.o")
             missing = self._link_twin(link, shop)
         ours = sorted({name for name in missing if "::" in name or "(" in name})
         if ours:
@@ -129,16 +131,20 @@ class Zig:
         said = self._run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"), shop)
         return tuple(sorted(set(_UNDEFINED.findall(said))))
 
-    def _stub(self, names: tuple[str, ...], target: Target, shop: Workshop) -> None:
-        """A shared library with the C library's name and nothing but these functions, to link against."""
-        text = "".join(f"void {name}(void) {{}}\n" for name in names if name.isidentifier())
-        shop.write({"stub.c": text.encode()})
-        self._run(
-            (*_driver(target, "cc"), "-Oz", "-fPIC", "-fno-builtin", "-w", "-c", "stub.c", "-o", "stub.o"),
-            shop,
-        )
+    def _stub(self, target: Target, shop: Workshop) -> None:
+        """A shared library with the C library's name and nothing in it, to link against."""
+        shop.write({"stub.c": b""})
+        self._run((*_driver(target, "cc"), "-fPIC", "-c", "stub.c", "-o", "stub.o"), shop)
         named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
         self._run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"), shop)
+
+    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> None:
+        """Put just these functions into `helpers.o`: the whole library has a slow memcpy that would replace
+        libc's.
+        """
+        shop.write({"libhelpers.a": self._helpers(target, shop)})
+        wanted = tuple(f"--undefined={name}" for name in names)
+        self._run(("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "helpers.o"), shop)
 
     def _helpers(self, target: Target, shop: Workshop) -> bytes:
         """The compiler's helper library of a target: built once, then from the cache."""

@@ -166,7 +166,7 @@ class Run:
 
 
 def outputs(result: object) -> list[np.ndarray]:
-    """The outputs as arrays. The first, the loss, becomes a scalar: composed losses have an axis of size 1."""
+    """The outputs as arrays. The first, the loss, becomes a scalar: composed ones have an axis of size 1."""
     loss, *others = result if isinstance(result, (tuple, list)) else [result]
     return [np.array(loss).reshape(()), *(np.array(o) for o in others)]
 
@@ -183,50 +183,23 @@ def loadable(model: onnx.ModelProto) -> onnx.ModelProto:
 def record(case: Case, folder: Path) -> None:
     """Fill `folder` with artifacts, reference.npz, meta.json and the final checkpoint with its state."""
     meta = generate(case, folder)
-    trained = meta["requires_grad"]
     data = draw(case, BATCHES, 100)
     test = {n: v[0] for n, v in draw(case, 1, 200).items()}
-    ref = {f"in/{n}": v for n, v in data.items()} | {f"eval_in/{n}": v for n, v in test.items()}
-
-    def put(prefix: str, values: dict[str, np.ndarray]) -> None:
-        ref.update({f"{prefix}/{n}": v for n, v in values.items()})
-
     run = Run(folder, "checkpoint", case.lr, data)
-    first = run.parameters(list(meta["parameters"]))
-    evaluated = run.evaluate(test)
-    ref["eval_before"] = evaluated[0]
-    put("eval_before_out", dict(zip(case.extra_outputs, evaluated[1:], strict=True)))
-    losses = []
-    for step in range(STEPS):
-        result = run.train()
-        losses.append(result[0])
-        if step == 0:
-            put("grad_step1", run.gradients(trained))
-        if step in (0, STEPS - 1):
-            when = "last" if step else "first"
-            put(f"train_out_{when}", dict(zip(case.extra_outputs, result[1:], strict=True)))
-        run.update()
-        if step == 0:
-            after = run.parameters(list(meta["parameters"]))
-            moving = [n for n in meta["frozen"] if not np.array_equal(first[n], after[n])]
-            put("param_step1", {n: after[n] for n in [*trained, *moving]})
-            put("opt_step1", run.moments())
-    ref["loss"] = np.array(losses, np.float32)
-    put("param_final", run.parameters([*trained, *moving]))
-    ref["eval_after"] = run.evaluate(test)[0]
+    ref = named("in", data) | named("eval_in", test)
+    moving = trajectory(case, meta, run, test, ref)
     CheckpointState.save_checkpoint(run.state, folder / "checkpoint_final_opt", include_optimizer_state=True)
     ref["loss_continue"] = more(run)[0]
 
+    trained = meta["requires_grad"]
     resumed = Run(folder, "checkpoint_final_opt", case.lr, data)
     resumed.at = STEPS
     ref["loss_resume_opt"], gradients, parameters = more(resumed, [*trained, *moving], trained)
-    put("resume1_grad", gradients)
-    put("resume1_param", parameters)
-    module = resumed.module
+    ref |= named("resume1_grad", gradients) | named("resume1_param", parameters)
     meta |= {
         "inputs": {n: {"shape": list(v.shape[1:]), "dtype": str(v.dtype)} for n, v in data.items()},
-        "train_output_names": names_of(module.train(), case),
-        "eval_output_names": names_of(module.eval(), case),
+        "train_output_names": user_outputs(resumed.module.train()),
+        "eval_output_names": user_outputs(resumed.module.eval()),
         "forward_changes_params": moving,
         "noise": noise(case, folder, data, ref, trained, moving),
         "versions": {m.__name__: m.__version__ for m in (onnx, onnxruntime, np)},
@@ -236,7 +209,40 @@ def record(case: Case, folder: Path) -> None:
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
 
 
-def names_of(module: Module, case: Case) -> list[str]:
+def trajectory(case: Case, meta: dict, run: Run, test: dict, ref: dict) -> list[str]:
+    """Train for STEPS steps and enter what happened in `ref`. Returns the frozen parameters that moved."""
+    every, trained = list(meta["parameters"]), meta["requires_grad"]
+    before = run.parameters(every)
+    loss, *others = run.evaluate(test)
+    ref |= {"eval_before": loss} | named(
+        "eval_before_out", dict(zip(case.extra_outputs, others, strict=True))
+    )
+    losses = []
+    for step in range(STEPS):
+        loss, *others = run.train()
+        losses.append(loss)
+        if step == 0:
+            ref |= named("grad_step1", run.gradients(trained))
+        if step in (0, STEPS - 1):
+            when = "train_out_last" if step else "train_out_first"
+            ref |= named(when, dict(zip(case.extra_outputs, others, strict=True)))
+        run.update()
+        if step == 0:
+            after = run.parameters(every)
+            moving = [n for n in meta["frozen"] if not np.array_equal(before[n], after[n])]
+            ref |= named("param_step1", {n: after[n] for n in [*trained, *moving]})
+            ref |= named("opt_step1", run.moments())
+    ref["loss"] = np.array(losses, np.float32)
+    ref |= named("param_final", run.parameters([*trained, *moving]))
+    ref["eval_after"] = run.evaluate(test)[0]
+    return moving
+
+
+def named(prefix: str, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{prefix}/{n}": v for n, v in values.items()}
+
+
+def user_outputs(module: Module) -> list[str]:
     return [n for n in module.output_names() if not n.endswith("_grad.accumulation.out")]
 
 

@@ -9,6 +9,8 @@
 #include "minbuild/trainer.h"
 #include "shared/vec.h"
 
+// Calls between files stay inside the library.
+#pragma GCC visibility push(hidden)
 namespace minbuild {
 
 enum class Status : uint8_t {
@@ -56,4 +58,5 @@ MB_INLINE bool same_shape(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace minbuild
+#pragma GCC visibility pop
 #endif  // MINBUILD_KERNEL_H_

@@ -1,0 +1,117 @@
+"""Every operator's own cases, through lowering, planning and a compiled library, against its reference.
+
+`pytest -k Gemm` builds only the kernels that Gemm's cases need."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import trainers
+
+from minbuild.errors import Unsupported
+from minbuild.model import ElementType, Plan
+from minbuild.ops import registry
+from minbuild.ops.definition import Case, Op
+
+REGISTRY = registry()
+OPS = tuple(op for _, op in sorted(REGISTRY.ops.items()) if op.cases is not None and op.reference is not None)
+PRECISIONS = {"float": np.float32, "double": np.float64}
+ACCUMULATING = tuple(op for op in OPS if op.adds)
+
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+each_precision = pytest.mark.parametrize("dtype", PRECISIONS.values(), ids=PRECISIONS)
+
+
+@cache
+def cases(key: str) -> tuple[Case, ...]:
+    """The same numbers for every test of an operator."""
+    make = REGISTRY.ops[key].cases
+    assert make is not None
+    return tuple(make(np.random.default_rng(2024)))
+
+
+@cache
+def planned(key: str, index: int, dtype: type[np.floating], gradients: bool = False) -> tuple[trainers.OneNode, Plan]:
+    op, case = REGISTRY.ops[key], cases(key)[index]
+    one = trainers.one_node(op, case, dtype)
+    if gradients:
+        shapes = {n: y.shape for n, y in trainers.expected(op, case, dtype).items() if _gathers(op, n)}
+        element = next(e for e in (ElementType.FLOAT, ElementType.DOUBLE) if e.dtype == dtype)
+        one = trainers.with_gradients(one, shapes, element)
+    return one, trainers.plan_of(one.bundle, REGISTRY)
+
+
+def _gathers(op: Op, name: str) -> bool:
+    return name[0] == "y" and int(name[1:]) in op.adds
+
+
+@pytest.fixture(scope="session")
+def full(request, tmp_path_factory):
+    """Every kernel for every type and feature, of the files that the chosen tests need."""
+    items = [i for i in request.session.items if "full" in getattr(i, "fixturenames", ())]
+    chosen = {i.callspec.params["op"].key: i.callspec.params["op"] for i in items}
+    stems = {"accumulate"}
+    for op in chosen.values():
+        for index in range(len(cases(op.key))):
+            try:
+                stems |= {k.stem for k in planned(op.key, index, np.float32)[1].kernels}
+            except Unsupported:
+                continue  # its own test says so
+    return trainers.library_of(trainers.everything_of(stems, REGISTRY), REGISTRY, tmp_path_factory.mktemp("full"))
+
+
+@each_precision
+@each_op
+def test_operator_computes_its_reference(op, dtype, full):
+    wrong = []
+    for index, case in enumerate(cases(op.key)):
+        try:
+            one, plan = planned(op.key, index, dtype)
+        except Unsupported as error:
+            if dtype == np.float64 and "no kernel for double" in str(error):
+                pytest.skip("no kernel for double")
+            raise
+        found = trainers.run(full, plan, one)
+        for name, wanted in trainers.expected(op, case, dtype).items():
+            problem = trainers.disagreement(found[name], wanted, case.ulps)
+            if problem:
+                wrong.append(f"{case.name}, {name}: {problem}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("op", ACCUMULATING, ids=lambda op: op.name)
+def test_operator_adds_into_gradients(op, full):
+    """The first run after a reset replaces what is in the buffers, the second adds the same again."""
+    wrong = []
+    for index, case in enumerate(cases(op.key)):
+        one, plan = planned(op.key, index, np.float32, gradients=True)
+        assert not any(k.stem == "accumulate" for k in plan.kernels), "the operator's own kernel should add"
+        session = trainers.session_of(full, plan, one.state)
+        session.lazy_reset_grad()
+        once = {n: y for n, y in trainers.expected(op, case).items() if _gathers(op, n)}
+        for times in (1, 2):
+            session.run(0, one.feeds)
+            for name, wanted in once.items():
+                found = session.gradient(trainers.GRADIENT_OF + name)
+                problem = trainers.disagreement(found, wanted * times, 2 * case.ulps)
+                if problem:
+                    wrong.append(f"{case.name}, {name}, run {times}: {problem}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
+def test_trimmed_build_computes_the_same_bits(which, tmp_path_factory):
+    """One case of every operator, on a library of just the kernels and features that these cases use."""
+    samples = {op.key: planned(op.key, range(len(cases(op.key)))[which], np.float32) for op in OPS}
+    contents = trainers.contents_of(plan for _, plan in samples.values())
+    folder = tmp_path_factory.mktemp("trimmed")
+    trimmed = trainers.library_of(contents, REGISTRY, folder)
+    features = trainers.everything_of({k.stem for k in contents.kernels}, REGISTRY).features
+    whole = trainers.library_of(replace(contents, features=features, symbols=True), REGISTRY, folder)
+    for key, (one, plan) in samples.items():
+        small, large = trainers.run(trimmed, plan, one), trainers.run(whole, plan, one)
+        for name in large:
+            assert small[name].tobytes() == large[name].tobytes(), (key, name)

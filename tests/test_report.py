@@ -1,0 +1,415 @@
+"""The same numbers in console, JSON, Markdown and HTML; pages that stand alone; templates and assets."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import UndefinedError
+
+from minbuild import assets, templating
+from minbuild.errors import BadInput
+from minbuild.report import console, html, markdown, svg, tables
+from minbuild.report import json as json_report
+from minbuild.report.cells import Table, kib, percent, saving, text
+from minbuild.size.report import (
+    SCHEMA,
+    Arena,
+    Group,
+    ModelReport,
+    Named,
+    Persistent,
+    Row,
+    SectionRow,
+    SizeReport,
+    Sizes,
+    Static,
+    TargetReport,
+    Verification,
+)
+
+DIGEST = "0123456789abcdef" * 4
+
+
+def operator(name: str, size: int, nodes: int) -> Row:
+    symbols = (Named((f"{name.lower()}<float>",), size),) if size else ()
+    return Row(
+        "operator", name, size, (name,), ("float",), tuple(f"/net/{name}_{i}" for i in range(nodes)), symbols
+    )
+
+
+def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport:
+    sizes = [1711, 1502, 1207, 901, 703, 409, 307, 211, 113, 109, 107, 103, 101, 97, 0]
+    operators = tuple(
+        operator(f"com.microsoft:Op{i}<x>&|_`", size + growth, i + 1) for i, size in enumerate(sizes)
+    )
+    rows = (
+        *operators,
+        Row("shared", "dot (gemm.h)", 1303, tuple(o.name for o in operators[:3]), (), (),
+            (Named(("dot<float>", "dot<int>"), 1303),)),
+        Row("runtime", "session", 2111, (), (), (),
+            (Named(("mb_train_step",), 2003), Named(("mb_create",), 108))),
+        Row("library", "memcpy", 59, (), (), (), (Named(("memcpy",), 59),)),
+        Row("literal", "literals and jump tables (.rodata)", 419, (), (), (), ()),
+        Row("overhead", "section headers", 896, (), (), (), ()),
+        Row("overhead", "padding before .text", 13, (), (), (), ()),
+    )  # fmt: skip
+    file = sum(r.bytes for r in rows)
+    kinds = ("operator", "shared", "runtime", "library", "literal", "overhead")
+    full = (61_001, 4_003, 3_301, 61, 997, 5_003)
+    groups = tuple(
+        Group(kind, kind.title(), sum(r.bytes for r in rows if r.kind == kind), f)
+        for kind, f in zip(kinds, full, strict=True)
+    )
+    sections = (
+        SectionRow(".text", 60_000, file - 1409, 60_000, file - 1409),
+        SectionRow(".rodata", 5_000, 500, 5_000, 500),
+        SectionRow(".bss", 0, 0, 777, 256),
+        SectionRow("headers and padding", sum(full) - 65_000, 909, 0, 0),
+    )
+    return TargetReport(
+        target=name,
+        trimmed=Sizes(file, file - 1111, 5_077),
+        full=Sizes(sum(full), sum(full) - 2_222, 23_456),
+        groups=groups,
+        rows=rows,
+        sections=sections,
+        static=Static(16, 256),
+        ram=272 + 310_272 + 712_440,
+        exports=("mb_create", "mb_train_step"),
+        imports=(),
+        verification=Verification("Trimmed and full agree bit for bit over 10 steps.", 0.4375),
+        toolchain="ziglang 0.17.0",
+        flags=("-Oz", "--gc-sections"),
+        digest=DIGEST,
+        files=(("Library", "dist/lib/libminbuild.so"),),
+    )
+
+
+def make_report(*targets: TargetReport, name: str = "lenet") -> SizeReport:
+    facts = ModelReport(
+        name=name,
+        minbuild="0.1.0",
+        files=(("training_model.onnx", DIGEST), ("checkpoint", DIGEST[::-1])),
+        sizes=(("batch", 8),),
+        arenas=(Arena("train", 310_272, 304_128), Arena("evaluate", 150_528, 150_528)),
+        persistent=Persistent(178_104, 178_104, 356_208, 0, 24, 4_321),
+        plan_bytes=3_912,
+        checkpoint_bytes=180_216,
+        kernels=12,
+        full_kernels=97,
+        notes=("eval_model.onnx: dropped unused outputs.",),
+    )
+    return SizeReport(SCHEMA, facts, targets or (make_target(),))
+
+
+@pytest.fixture(scope="module")
+def report() -> SizeReport:
+    return make_report(make_target(), make_target("aarch64-linux-musl", growth=1000))
+
+
+# ----------------------------------------------------------------------------------------- reading pages back
+
+
+class Page(HTMLParser):
+    """Tables, texts and tags of a page; complains about tags that do not nest."""
+
+    VOID = frozenset(("meta", "link", "br", "img", "input"))
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data.strip()
+
+
+def markdown_rows(page: str) -> list[list[str]]:
+    rows = []
+    for line in page.splitlines():
+        if line.startswith("| "):
+            cells = [c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+            cells = [c[2:-2] if c.startswith("**") and c.endswith("**") else c for c in cells]
+            plain = [re.sub(r"\\(.)", r"\1", c) for c in cells]
+            rows.append([c.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for c in plain])
+    return rows
+
+
+def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
+    """(name, number as printed) for everything a reader would compare, from the JSON text alone."""
+    data = json.loads(json_report.render(report))
+    pairs = []
+    for entry in data["targets"]:
+        pairs += [(r["name"], r["bytes"]) for r in entry["rows"]]
+        pairs += [(g["title"], g["bytes"]) for g in entry["groups"]]
+        pairs += [(g["title"], g["full_bytes"]) for g in entry["groups"]]
+        for s in entry["sections"]:
+            pairs += [(s["name"], v) for k, v in s.items() if k != "name"]
+        pairs += [
+            ("RAM", entry["ram"]),
+            ("The file", entry["trimmed"]["file"]),
+            ("File", entry["full"]["file"]),
+        ]
+        pairs += [
+            ("of it loadable", entry["trimmed"]["loadable"]),
+            ("after gzip -9", entry["full"]["download"]),
+        ]
+        pairs += [("Static: zeroed data", entry["static"]["bss"])]
+    model = data["model"]
+    pairs += [(f"Arena: {a['graph']}", a["peak"]) for a in model["arenas"]]
+    labels = {
+        "parameters": "Parameters",
+        "gradients": "Gradients",
+        "optimizer": "Optimizer state",
+        "state": "State",
+        "other": "Counters and padding",
+        "frozen": "Frozen parameters",
+        "total": "Persistent",
+    }
+    pairs += [(label, model["persistent"][key]) for key, label in labels.items()]
+    pairs += [("Plan file", model["plan_bytes"]), ("Checkpoint file", model["checkpoint_bytes"])]
+    return [(name, f"{value:,}") for name, value in pairs]
+
+
+def test_markdown_and_html_carry_the_numbers_of_the_json(report: SizeReport) -> None:
+    expected = numbers_of_json(report)
+    assert len(expected) > 100
+    for rows in (markdown_rows(markdown.render(report)), Page(html.render(report)).rows):
+        found = {(row[0], cell) for row in rows if row for cell in row[1:]}
+        assert [pair for pair in expected if pair not in found] == []
+
+
+def test_console_carries_the_numbers_of_the_json(report: SizeReport) -> None:
+    lines = console.render(report, limit=None, width=160).splitlines()
+    shown = {r.name for t in report.targets for r in t.rows if r.kind == "operator"}
+    shown |= {"RAM", "Persistent", "Arena: train", "File", "of it loadable", "Runtime", "Shared"}
+    wanted = [(name, number) for name, number in numbers_of_json(report) if name in shown]
+    assert len(wanted) > 30
+    for name, number in wanted:
+        assert any(line.startswith(name) and number in line.split() for line in lines), (name, number)
+
+
+def test_the_headline_is_the_same_everywhere(report: SizeReport) -> None:
+    bare = unescape(re.sub(r"<[^>]+>", "", html.render(report)))
+    pages = (console.render(report, width=200), markdown.render(report), bare)
+    for target in report.targets:
+        for fact in tables.headline(report, target):
+            for page in pages:
+                assert f"{fact.value:,}" in page and fact.note in page, fact
+
+
+def test_every_table_adds_up(report: SizeReport) -> None:
+    for target in report.targets:
+        others = tables.others(target)
+        sums = [line for line in others.lines if line.level == "sum"]
+        assert others.lines[-1].cells[2] == target.trimmed.file == sum(int(line.cells[2]) for line in sums)
+        rows = [line for line in others.lines if line.level == "row"]
+        own = tables.operators(target).lines[-1].cells[4]
+        assert sum(int(line.cells[2]) for line in rows) + int(own) == target.trimmed.file
+        for limit in (None, 3, 12):
+            *rest, total = tables.operators(target, limit).lines
+            assert sum(int(line.cells[4]) for line in rest) == total.cells[4]
+        *rest, total = tables.sections(target).lines
+        for column in range(1, 5):
+            assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
+
+
+def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
+    target = report.targets[0]
+    found: tuple[Table, ...] = (
+        tables.composition(target), tables.operators(target), tables.others(target), tables.sections(target),
+        tables.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
+    )  # fmt: skip
+    for table in found:
+        assert {len(line.cells) for line in table.lines} == {len(table.columns)}, table.key
+
+
+# ------------------------------------------------------------------------------------------------------- JSON
+
+
+def schema() -> dict[str, object]:
+    loaded = json.loads((assets.root("schemas") / "report.schema.json").read_text(encoding="utf-8"))
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def test_json_validates_and_is_deterministic(report: SizeReport) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema())
+    jsonschema.validate(json.loads(json_report.render(report)), schema())
+    unverified = replace(report.targets[0], verification=None)
+    jsonschema.validate(json_report.as_dict(make_report(unverified)), schema())
+    assert json_report.render(report) == json_report.render(make_report(*report.targets))
+    assert not re.search(r"\d{4}-\d\d-\d\d|\d\d:\d\d:\d\d", json_report.render(report))
+
+
+def test_the_schema_can_say_no(report: SizeReport) -> None:
+    wrong = (
+        (("schema",), 2),
+        (("model", "plan_bytes"), 1.5),
+        (("summary", 0, "file"), "15 KB"),
+        (("targets", 0, "rows", 0, "bytes"), -1),
+        (("targets", 0, "digest"), "x"),
+    )
+    for path, value in wrong:
+        data = json_report.as_dict(report)
+        place = data
+        for key in path[:-1]:
+            place = place[key]  # type: ignore[index]
+        place[path[-1]] = value  # type: ignore[index]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(data, schema())
+
+
+def test_all_sizes_are_integers(report: SizeReport) -> None:
+    def walk(value: object, key: str = "") -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                walk(inner, name)
+        elif isinstance(value, list):
+            for inner in value:
+                walk(inner, key)
+        else:
+            assert key == "worst" or not isinstance(value, float), key
+
+    walk(json_report.as_dict(report))
+
+
+# ------------------------------------------------------------------------------------------------------- HTML
+
+
+def test_html_stands_alone(report: SizeReport) -> None:
+    page = html.render(report)
+    parsed = Page(page)
+    assert page.startswith("<!doctype html>")
+    assert "http:" not in page and "https:" not in page and "url(" not in page and "@import" not in page
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in parsed.tags}
+    assert not any({"src", "href", "onclick"} & set(attributes) for _, attributes in parsed.tags)
+    assert "prefers-color-scheme: dark" in page and "@media print" in page
+    assert len(page.encode()) < 100_000
+    assert html.render(report) == page
+
+
+def test_html_escapes_names() -> None:
+    page = html.render(make_report(name="<b>&</b>"))
+    assert "<b>&</b>" not in page and "&lt;b&gt;&amp;&lt;/b&gt;" in page
+    assert "Op1<x>" not in page and "Op1&lt;x&gt;" in page
+
+
+def test_every_drawing_has_its_table(report: SizeReport) -> None:
+    """Rectangles are titled, as wide as their bytes, and name only rows that a table holds too."""
+    page = Page(html.render(make_report()))
+    target = make_target()
+    texts = {row[0] for row in page.rows if row}
+    titles = re.findall(r"<title>([^<]*)</title>", svg.treemap(target))
+    shown = {r.name for r in target.rows if r.bytes}
+    assert len(titles) == len(shown) and shown <= texts
+    assert all(dict(attributes).get("aria-label") for tag, attributes in page.tags if tag == "svg")
+    widths = [
+        float(w)
+        for w in re.findall(r'<rect class="k-\w+" x="[\d.]+" y="0.0" width="([\d.]+)"', svg.bars(target))
+    ]
+    assert sum(widths) == pytest.approx(780, abs=1)  # the larger build fills the width
+
+
+def test_markdown_fits_a_comment_and_keeps_its_columns(report: SizeReport) -> None:
+    page = markdown.render(report)
+    assert len(page) < 65_536
+    assert page.startswith("<!-- minbuild")
+    width = 0
+    for line in page.splitlines():
+        cells = len(re.split(r"(?<!\\)\|", line)) if line.startswith("| ") else 0
+        assert not (width and cells) or cells == width, line
+        width = cells
+    assert "\n\n\n" not in page
+
+
+def test_console_is_plain_unless_told() -> None:
+    plain = console.render(make_report())
+    assert "\x1b" not in plain and "\x1b[" in console.render(make_report(), color=True)
+    assert plain.startswith("lenet for x86_64-linux-gnu: ")
+    assert "4 smaller operators" in plain and "Library: dist/lib/libminbuild.so" in plain
+    assert "0.438 times the reference's own noise" in " ".join(plain.split())
+    assert not any(line != line.rstrip() for line in plain.splitlines())
+
+
+# ---------------------------------------------------------------------------------------------------- treemap
+
+
+@given(st.lists(st.integers(1, 100_000), min_size=1, max_size=60))
+def test_squarify_fills_the_box_in_proportion(areas: list[int]) -> None:
+    box = svg.Box(3, 5, 960, 420)
+    ordered = sorted(areas, reverse=True)
+    found = svg.squarify(ordered, box)
+    scale = 960 * 420 / sum(ordered)
+    for area, b in zip(ordered, found, strict=True):
+        assert b.width * b.height == pytest.approx(area * scale, rel=1e-6)
+        assert b.x >= 3 - 1e-6 and b.y >= 5 - 1e-6
+        assert b.x + b.width <= 963 + 1e-6 and b.y + b.height <= 425 + 1e-6
+    for i, a in enumerate(found):
+        for b in found[:i]:
+            overlap_x = min(a.x + a.width, b.x + b.width) - max(a.x, b.x)
+            overlap_y = min(a.y + a.height, b.y + b.height) - max(a.y, b.y)
+            assert min(overlap_x, overlap_y) < 1e-6
+
+
+def test_squarify_of_nothing() -> None:
+    assert svg.squarify([], svg.Box(0, 0, 1, 1)) == []
+    assert svg.squarify([0, 0], svg.Box(0, 0, 1, 1)) == [svg.Box(0, 0, 0, 0)] * 2
+
+
+def test_cells() -> None:
+    assert text(1234567) == "1,234,567" and text("x") == "x"
+    assert percent(1, 3) == "33.3 %" and percent(1, 0) == "–"
+    assert saving(25, 100) == "−75.0 %" and saving(125, 100) == "+25.0 %" and saving(1, 0) == "–"
+    assert kib(11_264) == "11.0 KiB" and kib(3 << 20) == "3.0 MiB"
+
+
+# --------------------------------------------------------------------------------------- templates and assets
+
+
+def test_assets_in_a_checkout_and_in_a_wheel(tmp_path: Path) -> None:
+    for kind in assets.KINDS:
+        assert assets.root(kind).is_dir()
+    package = tmp_path / "site-packages" / "minbuild"
+    (package.parent / "templates").mkdir(parents=True)  # of another package
+    package.mkdir()
+    with pytest.raises(BadInput, match="has no templates"):
+        assets.root("templates", package)
+    (package / "_assets" / "templates").mkdir(parents=True)
+    assert assets.root("templates", package) == package / "_assets" / "templates"
+    checkout = tmp_path / "checkout"
+    (checkout / "kernels").mkdir(parents=True)
+    (checkout / "pyproject.toml").write_text("")
+    assert assets.root("kernels", checkout / "minbuild") == checkout / "kernels"
+    with pytest.raises(ValueError, match="no assets of kind 'fonts'"):
+        assets.root("fonts")
+
+
+def test_templates_are_strict() -> None:
+    with pytest.raises(UndefinedError):
+        templating.render("report/report.md.j2")

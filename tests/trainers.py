@@ -1,0 +1,179 @@
+"""Trainers made of single operators, and the libraries that run them: shared by tests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.emit import Contents, emit_sources
+from minbuild.model import (
+    Bundle,
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Parameter,
+    Plan,
+    TensorType,
+)
+from minbuild.ops import Registry
+from minbuild.ops.definition import Case, Op
+from minbuild.passes import optimize
+from minbuild.passes.lower import GRADIENT_SUFFIX, RESET_INPUT, lower
+from minbuild.passes.plan import build_plan
+from minbuild.plan_format import encode_plan
+from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training.library import TRAIN, Library, Session, aligned_copy, arena_size
+
+GRADIENT_OF = "gradient of "  # parameters that gather the gradients a case makes
+
+
+def element_of(array: np.ndarray) -> ElementType:
+    """The element type of an array; float64 is double."""
+    return next(e for e in ElementType if e.dtype == array.dtype)
+
+
+def at_precision(array: np.ndarray | None, dtype: type[np.floating]) -> np.ndarray | None:
+    """Real numbers in `dtype`, everything else as it is."""
+    if array is None or array.dtype.kind != "f":
+        return array
+    return array.astype(dtype)
+
+
+@dataclass(frozen=True)
+class OneNode:
+    """A training graph of one operator, and what feeds it. `state` are checkpoint tensors by name."""
+
+    bundle: Bundle
+    feeds: tuple[np.ndarray, ...]
+    state: Mapping[str, np.ndarray]
+
+    @property
+    def training(self) -> Graph:
+        return self.bundle.training
+
+
+def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNode:
+    """Inputs are fed, but for constants (initializers) and what the operator updates (checkpoint tensors)."""
+    names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
+    arrays = {n: at_precision(x, dtype) for n, x in zip(names, case.inputs, strict=True) if x is not None}
+    # A view of an input that the graph returns does not exist on the device: views are tested as constants.
+    constant = set(names) if op.view else {names[i] for i in case.constant}
+    state = {n: x for i, (n, x) in enumerate(zip(names, case.inputs, strict=True)) if i in op.updates and x is not None}
+    state = {n: arrays[n] for n in state if n not in constant}
+    outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
+    node = Node(op.name, op.domain, max(op.since), case.name, names, outputs, case.attributes)
+    fed = {n: x for n, x in arrays.items() if n not in constant and n not in state}
+    graph = Graph(
+        "training_model.onnx",
+        (node,),
+        {n: TensorType(element_of(x), x.shape) for n, x in (fed | state).items()},
+        {},
+        tuple(n for n in outputs if n),
+        {n: x for n, x in arrays.items() if n in constant},
+    )
+    parameters = tuple(Parameter(n, element_of(x), x.shape, False, x) for n, x in state.items())
+    return OneNode(Bundle(graph, None, None, Checkpoint(parameters), {}), tuple(fed.values()), state)
+
+
+def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element: ElementType) -> OneNode:
+    """The same graph with these outputs accumulated as gradients of parameters made for the purpose."""
+    graph = one.training
+    parameters = [Parameter(GRADIENT_OF + n, element, shape, True, None) for n, shape in shapes.items()]
+    inputs = dict(graph.inputs)
+    nodes = list(graph.nodes)
+    for output, parameter in zip(shapes, parameters, strict=True):
+        buffer = parameter.name + GRADIENT_SUFFIX
+        inputs |= {n: TensorType(element, parameter.shape) for n in (parameter.name, buffer)}
+        names = (buffer, output, RESET_INPUT)
+        nodes.append(
+            Node("InPlaceAccumulatorV2", "com.microsoft", 1, f"gather {output}", names, (f"{output} done",), {})
+        )
+    outputs = tuple(n for n in graph.outputs if n not in shapes)
+    new = Graph(graph.source, tuple(nodes), inputs, {}, outputs, graph.initializers)
+    checkpoint = Checkpoint(tuple(parameters) + one.bundle.checkpoint.parameters)
+    return OneNode(Bundle(new, None, None, checkpoint, {}), one.feeds, one.state)
+
+
+def plan_of(bundle: Bundle, registry: Registry) -> Plan:
+    """All passes and the plan."""
+    return build_plan(optimize(lower(bundle, registry, {}), registry), registry)
+
+
+def contents_of(plans: Iterable[Plan]) -> Contents:
+    """What a trimmed library needs to run these plans."""
+    plans = tuple(plans)
+    kernels = {k for p in plans for k in p.kernels}
+    features = frozenset(f for p in plans for f in p.features)
+    ordered = tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types)))
+    return Contents(ordered, features, any(p.symbols for p in plans))
+
+
+def everything_of(stems: Iterable[str], registry: Registry) -> Contents:
+    """Every kernel for every type with every feature, of these stems."""
+    chosen = set(stems)
+    kernels = tuple(k for k in registry.all_kernels() if k.stem in chosen)
+    features = frozenset(f for f in registry.all_features() if f.split(".")[0] in chosen)
+    return Contents(kernels, features, symbols=True)
+
+
+def library_of(contents: Contents, registry: Registry, folder: Path) -> Library:
+    """Compiled for this machine (or found in the toolchain's cache), and loaded."""
+    built = build_library(emit_sources(contents, registry), host_target(), find_toolchain())
+    path = folder / f"{hashlib.sha256(built.shared).hexdigest()[:16]}.so"
+    path.write_bytes(built.shared)
+    return Library(path)
+
+
+def session_of(library: Library, plan: Plan, state: Mapping[str, np.ndarray]) -> Session:
+    """A session in memory full of NaN, so that nothing can rely on what it finds there."""
+    data = encode_plan(plan, dict.fromkeys(plan.symbols, 8))
+    arena = aligned_copy(b"\xff" * arena_size(library, data))
+    session = Session(library, data, None, arena=arena)
+    for name, array in state.items():
+        session.parameter(name)[...] = array
+    return session
+
+
+def run(library: Library, plan: Plan, one: OneNode) -> dict[str, np.ndarray]:
+    """One train step: outputs by name, then updated checkpoint tensors."""
+    session = session_of(library, plan, one.state)
+    results = dict(zip(session.names(TRAIN, True), session.run(TRAIN, one.feeds), strict=True))
+    return results | {name: session.parameter(name).copy() for name in one.state}
+
+
+def expected(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> dict[str, np.ndarray]:
+    """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns the outputs
+    and then the updated inputs that are no output of the node."""
+    assert op.reference is not None
+    given = [at_precision(at_precision(x, dtype), np.float64) for x in case.inputs]
+    answer = op.reference(case.attributes, *given)
+    answers: Sequence[np.ndarray] = answer if isinstance(answer, tuple) else (answer,)
+    silent = [i for i, output in op.updates.items() if output is None]
+    outputs = answers[: len(answers) - len(silent)] if silent else answers
+    named = {f"y{i}": np.asarray(y) for i, y in enumerate(outputs[: case.outputs]) if i not in case.absent}
+    return named | {f"x{i}": np.asarray(y) for i, y in zip(silent, answers[len(outputs) :], strict=True)}
+
+
+def disagreement(found: np.ndarray, wanted: np.ndarray, ulps: float) -> str:
+    """What is wrong with an array, or nothing. Numbers that are not finite must be the same ones."""
+    if found.shape != wanted.shape:
+        return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
+    if found.dtype.kind != "f":
+        wrong = np.count_nonzero(found != wanted)
+        return f"{wrong} of {found.size} elements differ" if wrong else ""
+    unit = np.finfo(found.dtype).eps / 2
+    finite = np.isfinite(wanted)
+    if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+        return "differs where the result is infinite or no number"
+    largest = np.abs(wanted[finite]).max(initial=0)
+    error = np.abs(found[finite].astype(np.float64) - wanted[finite])
+    # Rounding the exact result costs half a unit, and a double reference has errors of its own.
+    allowed = (ulps * (1 if found.dtype == np.float32 else 4) + 0.5) * unit * max(largest, np.finfo(found.dtype).tiny)
+    if np.all(error <= allowed):
+        return ""
+    return f"worst error {np.nanmax(error) / (unit * largest):.1f} units of {largest:g}, allowed {ulps:g}"
