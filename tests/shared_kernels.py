@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,19 @@ KERNELS = Path(__file__).parents[1] / "kernels"
 DEFAULT_CXX = (sys.executable, "-m", "ziglang", "c++", "-Oz", "-Xclang", "-Oz", "-ffp-contract=on")
 GCC_CXX = ("g++", "-Os", "-ffp-contract=fast")
 FLAGS = (
-    "-std=c++17 -fno-exceptions -fno-rtti -fno-math-errno -ffunction-sections -fvisibility=hidden -fPIC -shared "
-    "-fno-unwind-tables -fno-asynchronous-unwind-tables -fno-stack-protector -fomit-frame-pointer -Wall -Wextra -Werror"
-).split()
+    *(
+        "-std=c++17",
+        "-fno-exceptions",
+        "-fno-rtti",
+        "-fno-math-errno",
+        "-fPIC",
+        "-shared",
+        "-Wall",
+        "-Wextra",
+    ),
+    *("-ffunction-sections", "-fvisibility=hidden", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables"),
+    *("-fno-stack-protector", "-fomit-frame-pointer", "-Werror"),
+)
 
 GEMM_SOURCE = """
 #include "shared/gemm.h"
@@ -26,10 +37,10 @@ template <class T>
 static void run(int count, const Gemm<T>& g) {
   for (; count > 0; --count) gemm(g);
 }
-#define GEMM(name, T)                                                                                             \\
-  EXPORT void name(int count, int m, int n, int k, const T* a, long ar, long ac, const T* b, long br, long bc,     \\
-                   T* c, long cr, long cc, T alpha, int accumulate) {                                              \\
-    run(count, Gemm<T>{m, n, k, a, ar, ac, b, br, bc, c, cr, cc, alpha, accumulate != 0});                         \\
+#define GEMM(name, T) \\
+  EXPORT void name(int count, int m, int n, int k, const T* a, long ar, long ac, const T* b, long br, \\
+                   long bc, T* c, long cr, long cc, T alpha, int accumulate) { \\
+    run(count, Gemm<T>{m, n, k, a, ar, ac, b, br, bc, c, cr, cc, alpha, accumulate != 0}); \\
   }
 GEMM(gemm_float, float)
 #ifdef WITH_DOUBLE
@@ -63,12 +74,15 @@ EXPORT int width() { return vector_bytes(); }
 """
 
 
-def compile_library(folder: Path, source: str, cxx: tuple[str, ...], flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """Compiles one translation unit as the package would and loads it; a failing compiler fails the caller."""
+def compile_library(
+    folder: Path, source: str, cxx: tuple[str, ...], flags: tuple[str, ...] = ()
+) -> ctypes.CDLL:
+    """Compiles one translation unit as the package would and loads it, or raises RuntimeError."""
     path = folder / "unit.cc"
     path.write_text(source)
     library = folder / "unit.so"
-    target = ("-target", "x86_64-linux-gnu") if "ziglang" in cxx and sys.platform == "linux" else ()
+    on_linux = "ziglang" in cxx and sys.platform == "linux"
+    target = ("-target", f"{platform.machine()}-linux-gnu") if on_linux else ()
     command = [*cxx, *target, *FLAGS, f"-I{KERNELS}", *flags, str(path), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -76,12 +90,16 @@ def compile_library(folder: Path, source: str, cxx: tuple[str, ...], flags: tupl
     return ctypes.CDLL(str(library))
 
 
-def compile_gemm(folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """gemm_float and, with -DWITH_DOUBLE, gemm_double, taking what gemm_arguments makes; set_width and width."""
+def compile_gemm(
+    folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()
+) -> ctypes.CDLL:
+    """gemm_float and, with -DWITH_DOUBLE, gemm_double, for gemm_arguments; convolve, set_width, width."""
     return compile_library(folder, GEMM_SOURCE, cxx, flags)
 
 
-def gemm_arguments(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float, accumulate: bool) -> list[object]:
+def gemm_arguments(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: float, accumulate: bool
+) -> list[object]:
     """The C arguments after `count` for numpy views of any strides."""
     pointer = ctypes.POINTER(ctypes.c_float if a.dtype == np.float32 else ctypes.c_double)
     number = ctypes.c_float if a.dtype == np.float32 else ctypes.c_double
@@ -97,19 +115,19 @@ MATH_SOURCE = """
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 
-#define UNARY(name)                                                                                                  \\
-  template <class T>                                                                                                 \\
-  struct name##Body {                                                                                                \\
-    template <class W>                                                                                               \\
-    static MB_INLINE void run(const T* x, T* y, int n) {                                                             \\
-      using V = typename W::template of<T>;                                                                          \\
-      for (; n > 0; n -= V::size, x += V::size, y += V::size) {                                                      \\
-        int live = n < V::size ? n : V::size;                                                                        \\
-        name(V::load(x, live)).store(y, live);                                                                       \\
-      }                                                                                                              \\
-    }                                                                                                                \\
-  };                                                                                                                 \\
-  EXPORT void name##_float(const float* x, float* y, int n) { dispatch<name##Body<float>>(x, y, n); }                \\
+#define UNARY(name) \\
+  template <class T> \\
+  struct name##Body { \\
+    template <class W> \\
+    static MB_INLINE void run(const T* x, T* y, int n) { \\
+      using V = typename W::template of<T>; \\
+      for (; n > 0; n -= V::size, x += V::size, y += V::size) { \\
+        int live = n < V::size ? n : V::size; \\
+        name(V::load(x, live)).store(y, live); \\
+      } \\
+    } \\
+  }; \\
+  EXPORT void name##_float(const float* x, float* y, int n) { dispatch<name##Body<float>>(x, y, n); } \\
   EXPORT void name##_double(const double* x, double* y, int n) { dispatch<name##Body<double>>(x, y, n); }
 UNARY(exp)
 UNARY(log)
@@ -128,8 +146,10 @@ struct PowBody {
     }
   }
 };
-EXPORT void pow_float(const float* x, const float* e, float* y, int n) { dispatch<PowBody<float>>(x, e, y, n); }
-EXPORT void pow_double(const double* x, const double* e, double* y, int n) { dispatch<PowBody<double>>(x, e, y, n); }
+#define POW(name, T) \\
+  EXPORT void name(const T* x, const T* e, T* y, int n) { dispatch<PowBody<T>>(x, e, y, n); }
+POW(pow_float, float)
+POW(pow_double, double)
 EXPORT void set_width(int bytes) {
 #if MB_DISPATCHES
   vector_bytes_found = bytes;
@@ -141,7 +161,9 @@ EXPORT int width() { return vector_bytes(); }
 """
 
 
-def compile_math(folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+def compile_math(
+    folder: Path, cxx: tuple[str, ...] = DEFAULT_CXX, flags: tuple[str, ...] = ()
+) -> ctypes.CDLL:
     """<function>_float and <function>_double over arrays; set_width and width."""
     return compile_library(folder, MATH_SOURCE, cxx, flags)
 

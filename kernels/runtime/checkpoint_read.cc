@@ -36,18 +36,18 @@ struct Loader {
   Flatbuffer file;
   Vector lists[2];  // trainable and frozen
   Vector states;    // optimizer state per parameter, may be absent
-  Text error;
+  const ErrorText& error;
   bool apply;
 
   mb_status refuse(const char* what, const char* name) {
-    error << "checkpoint: " << what << " " << name << " is missing or has another type or shape";
-    return MB_BAD_CHECKPOINT;
+    return error.fail(MB_BAD_CHECKPOINT, "%s %s is not in the checkpoint, or has another type or shape", what, name);
   }
 
   mb_status load(const plan::Parameter& parameter) {
     const char* name = s->plan.name(parameter.name);
     const plan::Tensor& t = s->plan.tensor(parameter.tensor);
-    Tensor want = s->resolve(parameter.tensor);
+    Tensor want;
+    s->resolve(parameter.tensor, &want);
     uint32_t bytes = static_cast<uint32_t>(want.count * kElementSizes[t.type]);
     uint32_t table = find_entry(file, lists[parameter.kind != MB_TRAINABLE], checkpoint::kTensor_name, name);
     const uint8_t* data = data_of(file, table, want, t.type, bytes);
@@ -84,19 +84,15 @@ struct Loader {
 
 }  // namespace
 
-mb_status read_checkpoint(Session* s, const void* bytes, size_t size, Text error) {
+mb_status read_checkpoint(Session* s, const void* bytes, size_t size, const ErrorText& error) {
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   uint32_t root = size > 0x7fffffff ? 0 : file.root(checkpoint::kIdentifier);
-  if (root == 0 || file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion) {
-    error << "not an ORT training checkpoint of version " << checkpoint::kVersion;
-    return MB_BAD_CHECKPOINT;
-  }
+  if (root == 0 || file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion)
+    return error.fail(MB_BAD_CHECKPOINT, "not an undamaged ORT training checkpoint of version %d", checkpoint::kVersion);
   uint32_t state = file.child(root, checkpoint::kCheckpoint_module);
   if (file.scalar(state, checkpoint::kModule_nominal, 1) != 0 ||
-      file.scalar(state, checkpoint::kModule_external, 1) != 0) {
-    error << "the checkpoint holds names without values (nominal), or values in another file";
-    return MB_BAD_CHECKPOINT;
-  }
+      file.scalar(state, checkpoint::kModule_external, 1) != 0)
+    return error.fail(MB_BAD_CHECKPOINT, "the checkpoint has no values (it is nominal), or has them in another file");
   Loader loader = {s, file, {}, {nullptr, 0}, error, false};
   loader.lists[0] = file.vector(state, checkpoint::kModule_trainable, 4, 4);
   loader.lists[1] = file.vector(state, checkpoint::kModule_frozen, 4, 4);

@@ -51,50 +51,46 @@ using namespace minbuild;
 extern "C" {
 
 mb_status mb_create_from_files(const char* plan, const char* checkpoint, const mb_options* options, mb_session** session) {
+  const char* paths[] = {plan, checkpoint};
   void* maps[2] = {};
   size_t sizes[2] = {};
-  const char* paths[2] = {plan, checkpoint};
   mb_status status = MB_OK;
   for (int i = 0; i < 2 && status == MB_OK; ++i) {
-    if (i == 1 && checkpoint == nullptr) break;
+    if (paths[i] == nullptr) continue;
     maps[i] = map_file(paths[i], &sizes[i]);
     if (maps[i] != nullptr) continue;
-    status = MB_IO;
-    if (options != nullptr && options->error != nullptr && options->error_size > 0)
-      Text{options->error, options->error + options->error_size - 1} << "cannot read " << (paths[i] ? paths[i] : "null");
+    ErrorText error = {nullptr, 0};
+    if (options != nullptr && options->error != nullptr) error = {options->error, options->error_size};
+    status = error.fail(MB_IO, "cannot read %s", paths[i]);
   }
   if (status == MB_OK) status = mb_create(maps[0], sizes[0], maps[1], sizes[1], options, session);
   for (int i = 0; i < 2; ++i) {
-    if (status == MB_OK) {
-      (*session)->mapped[i + 1] = maps[i];
-      (*session)->mapped_size[i + 1] = sizes[i];
-    } else if (maps[i] != nullptr) {
-      unmap_memory(maps[i], sizes[i]);
+    if (status != MB_OK) {
+      if (maps[i] != nullptr) unmap_memory(maps[i], sizes[i]);
+      continue;
     }
+    (*session)->mapped[i + 1] = maps[i];
+    (*session)->mapped_size[i + 1] = sizes[i];
   }
   return status;
 }
 
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
-  char temporary[4096];
-  Text name = {temporary, temporary + sizeof temporary - 1};
-  // A name that would not fit is refused below, because the cut-off one does not end in the suffix.
-  size_t length = path == nullptr ? 0 : strlen(path);
-  if (length == 0 || length + 5 > sizeof temporary) {
-    s->say() << "cannot save to a path of that length";
-    return MB_INVALID_ARGUMENT;
-  }
-  name << path << ".new";
+  char temporary[1024];
+  uint32_t length = length_of(path);
+  if (length + 5 > sizeof temporary) return s->error.fail(MB_INVALID_ARGUMENT, "the path %s is too long", path);
+  memcpy(temporary, path, length);
+  memcpy(temporary + length, ".new", 5);
   int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  mb_status status = file < 0 ? mb_status{MB_IO} : mb_write_checkpoint(s, include_optimizer, write_all, &file);
-  if (status == MB_OK && fsync(file) != 0) status = MB_IO;
-  if (file >= 0 && close(file) != 0) status = MB_IO;
-  if (status == MB_OK && rename(temporary, path) != 0) status = MB_IO;
-  if (status != MB_OK) {
-    if (file >= 0) unlink(temporary);
-    s->say() << "cannot write " << path << "; the file is as it was";
+  mb_status status = MB_IO;
+  if (file >= 0) {
+    status = mb_write_checkpoint(s, include_optimizer, write_all, &file);
+    int failed = fsync(file);
+    failed |= close(file);
+    if (status == MB_OK && (failed != 0 || rename(temporary, path) != 0)) status = MB_IO;
+    if (status != MB_OK) unlink(temporary);
   }
-  return status;
+  return status == MB_OK ? status : s->error.fail(status, "cannot write %s; it is as it was", path);
 }
 
 }  // extern "C"

@@ -7,7 +7,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#pragma GCC visibility push(hidden)
 namespace minbuild {
+
+// strlen and memcmp, which would cost more as imports.
+uint32_t length_of(const char* text);
+bool equal_bytes(const void* a, const void* b, uint32_t size);
 
 struct Vector {
   const uint8_t* data;  // null when absent or out of bounds
@@ -28,7 +33,7 @@ struct Flatbuffer {
 
   // Position of the root table; 0 unless the identifier is `id`.
   uint32_t root(const char* id) const {
-    return size >= 8 && memcmp(data + 4, id, 4) == 0 ? u32(0) : 0;
+    return size >= 8 && equal_bytes(data + 4, id, 4) ? u32(0) : 0;
   }
 
   // Position of a field of the table at `table`; 0 when absent.
@@ -61,9 +66,10 @@ struct Flatbuffer {
   // Whether the string at `at` is `text`.
   bool equals(uint32_t at, const char* text) const {
     uint32_t length = u32(at);
-    return at != 0 && length <= size - at - 4 && strlen(text) == length && memcmp(data + at + 4, text, length) == 0;
+    return at != 0 && length <= size - at - 4 && length_of(text) == length && equal_bytes(data + at + 4, text, length);
   }
 };
 
 }  // namespace minbuild
+#pragma GCC visibility pop
 #endif  // MINBUILD_RUNTIME_FLATBUFFER_H_

@@ -82,7 +82,7 @@ bool check_parameters(const PlanView& p) {
 
 }  // namespace
 
-mb_status read_plan(const void* bytes, size_t size, PlanView* p, Text error) {
+mb_status read_plan(const void* bytes, size_t size, PlanView* p, const ErrorText& error) {
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   bool good = bytes != nullptr && size <= 0x7fffffff && reinterpret_cast<uintptr_t>(bytes) % 8 == 0;
   uint32_t root = good ? file.root(plan::kIdentifier) : 0;
@@ -101,8 +101,7 @@ mb_status read_plan(const void* bytes, size_t size, PlanView* p, Text error) {
   good = good && p->count[plan::kNames] > 0 && *p->name(p->count[plan::kNames] - 1) == 0;
   if (good && check_indices(*p) && check_exprs(*p) && check_tensors(*p) && check_graphs(*p) && check_parameters(*p))
     return MB_OK;
-  error << "not an undamaged, 8-byte aligned plan of version " << plan::kVersion;
-  return MB_BAD_PLAN;
+  return error.fail(MB_BAD_PLAN, "not an undamaged, 8-byte aligned plan of version %d", plan::kVersion);
 }
 
 namespace {
@@ -135,20 +134,16 @@ bool fits(const PlanView& p, const plan::Graph& graph, const KernelRow& row, con
 
 }  // namespace
 
-mb_status link_kernels(const PlanView& p, uint16_t* rows, Text error) {
+mb_status link_kernels(const PlanView& p, uint16_t* rows, const ErrorText& error) {
   const plan::Kernel* kernels = p.all<plan::Kernel>(plan::kKernels);
   for (uint32_t i = 0; i < p.count[plan::kKernels]; ++i) {
     rows[i] = static_cast<uint16_t>(find_key(kKernelRows, sizeof(KernelRow), kKernelRowCount, kernels[i].key));
-    if (rows[i] == kKernelRowCount) {
-      error << "this library has no kernel " << p.name(kernels[i].name);
-      return MB_MISSING_KERNEL;
-    }
+    if (rows[i] == kKernelRowCount)
+      return error.fail(MB_MISSING_KERNEL, "this library has no kernel %s", p.name(kernels[i].name));
   }
   for (uint32_t i = 0; i < p.count[plan::kFeatures]; ++i) {
-    if (find_key(kFeatureKeys, 4, kFeatureKeyCount, p.all<uint32_t>(plan::kFeatures)[i]) == kFeatureKeyCount) {
-      error << "this library lacks a feature of its kernels";
-      return MB_MISSING_KERNEL;
-    }
+    if (find_key(kFeatureKeys, 4, kFeatureKeyCount, p.all<uint32_t>(plan::kFeatures)[i]) == kFeatureKeyCount)
+      return error.fail(MB_MISSING_KERNEL, "this library lacks a feature of its kernels");
   }
   for (uint32_t g = 0; g < kGraphs; ++g) {
     const plan::Graph& graph = p.graph(g);
@@ -157,10 +152,8 @@ mb_status link_kernels(const PlanView& p, uint16_t* rows, Text error) {
     for (uint32_t s = 0; s < graph.step_count; ++s, ++step) {
       const KernelRow& row = kKernelRows[rows[step->kernel]];
       if (!inside(step->params, row.param_count, p.count[plan::kParams]) ||
-          !inside(arg, row.arg_count, p.count[plan::kArgs]) || !fits(p, graph, row, p.all<uint16_t>(plan::kArgs) + arg)) {
-        error << "the plan is damaged at step " << s;
-        return MB_BAD_PLAN;
-      }
+          !inside(arg, row.arg_count, p.count[plan::kArgs]) || !fits(p, graph, row, p.all<uint16_t>(plan::kArgs) + arg))
+        return error.fail(MB_BAD_PLAN, "the plan is damaged at step %d", s);
       arg += row.arg_count;
     }
   }
@@ -229,7 +222,7 @@ bool size_tensors(const PlanView& p, const Layout& layout, const uint32_t* froze
 }  // namespace
 
 mb_status lay_out(const PlanView& p, const int32_t* symbols, const Layout& layout, const uint32_t* frozen_sizes,
-                  size_t* arena, Text error) {
+                  size_t* arena, const ErrorText& error) {
   bool good = true;
   for (uint32_t i = 0; i < p.count[plan::kExprs]; ++i) {
     int64_t value = compute(p.exprs()[i], symbols, layout.dims);
@@ -256,9 +249,7 @@ mb_status lay_out(const PlanView& p, const int32_t* symbols, const Layout& layou
     }
   }
   *arena = static_cast<size_t>(peak);
-  if (good) return MB_OK;
-  error << "the model does not take inputs of these sizes";
-  return MB_BAD_SHAPE;
+  return good ? mb_status{MB_OK} : error.fail(MB_BAD_SHAPE, "the model does not take inputs of these sizes");
 }
 
 }  // namespace minbuild

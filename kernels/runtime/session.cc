@@ -5,33 +5,28 @@
 
 namespace minbuild {
 
-Tensor Session::resolve(uint32_t index) const {
-  Tensor tensor = {};
-  if (index == kNone) return tensor;
+void Session::resolve(uint32_t index, Tensor* tensor) const {
+  tensor->data = nullptr;
+  tensor->count = tensor->rank = 0;
+  if (index == kNone) return;
   const plan::Tensor& t = plan.tensor(index);
   const uint16_t* shape = plan.shape(t);
-  Layout now = layout();
-  tensor.rank = shape[0];
-  tensor.count = 1;
-  for (int i = 0; i < tensor.rank; ++i) {
-    tensor.dims[i] = now.dims[shape[i + 1]];
-    tensor.count *= tensor.dims[i];
-  }
+  tensor->rank = shape[0];
+  int32_t count = 1;
+  for (int i = 0; i < shape[0]; ++i) count *= tensor->dims[i] = layout.dims[shape[i + 1]];
+  tensor->count = count;
   // Kernels write to the first two regions only: the session refuses plans in which they would write elsewhere.
+  char* base = nullptr;
+  uint32_t at = t.at;
   switch (t.region) {
-    case kArena: tensor.data = pieces[kTemporaries] + now.offsets[t.at]; break;
-    case kPersistent: tensor.data = persistent() + t.at; break;
-    case kConstants: tensor.data = const_cast<char*>(plan.all<char>(plan::kConstants)) + t.at; break;
-    case kInputs: tensor.data = inputs == nullptr ? nullptr : static_cast<char*>(inputs[t.at].data); break;
-    case kFrozen: tensor.data = const_cast<char*>(frozen()[t.at]); break;
-    default: break;
+    case kArena: base = pieces[kTemporaries], at = layout.offsets[at]; break;
+    case kPersistent: base = persistent(); break;
+    case kConstants: base = const_cast<char*>(plan.all<char>(plan::kConstants)); break;
+    case kInputs: base = inputs == nullptr ? nullptr : static_cast<char*>(inputs[at].data), at = 0; break;
+    case kFrozen: base = const_cast<char*>(frozen()[at]), at = 0; break;
+    default: return;
   }
-  return tensor;
-}
-
-Text Session::say() {
-  error[0] = 0;
-  return {error, error + sizeof error - 1};
+  tensor->data = base + at;
 }
 
 namespace {
@@ -52,13 +47,11 @@ size_t measure_pieces(const PlanView& p, size_t* sizes) {
 }
 
 // Bytes of everything, with the layout computed in memory of the stack: this runs before there is an arena.
-mb_status measure(const PlanView& p, const int32_t* wanted, size_t count, int32_t* symbols, size_t* bytes, Text error) {
+mb_status measure(const PlanView& p, const int32_t* wanted, size_t count, int32_t* symbols, size_t* bytes, const ErrorText& error) {
   const plan::Symbol* defaults = p.all<plan::Symbol>(plan::kSymbols);
   for (uint32_t i = 0; i < p.count[plan::kSymbols]; ++i) symbols[i] = wanted ? wanted[i] : defaults[i].default_max;
-  if (wanted != nullptr && count != p.count[plan::kSymbols]) {
-    error << "the plan has " << p.count[plan::kSymbols] << " free dimensions";
-    return MB_INVALID_ARGUMENT;
-  }
+  if (wanted != nullptr && count != p.count[plan::kSymbols])
+    return error.fail(MB_INVALID_ARGUMENT, "the plan has %d free dimensions", p.count[plan::kSymbols]);
   size_t exprs = p.count[plan::kExprs], buffers = p.count[plan::kBuffers];
   int32_t* dims = static_cast<int32_t*>(__builtin_alloca((exprs + 2 * buffers) * sizeof(int32_t)));
   uint32_t* sizes = reinterpret_cast<uint32_t*>(dims + exprs);
@@ -72,14 +65,11 @@ constexpr uint32_t kMostSymbols = 16;      // free dimensions of a plan
 constexpr uint32_t kMostWords = 32768;     // of stack to lay out a plan before it has an arena
 
 mb_status open_plan(const void* bytes, size_t size, const mb_options& options, PlanView* p, int32_t* symbols,
-                    size_t* need, Text error) {
+                    size_t* need, const ErrorText& error) {
   mb_status status = read_plan(bytes, size, p, error);
   if (status != MB_OK) return status;
   uint64_t words = uint64_t{p->count[plan::kExprs]} + 2 * uint64_t{p->count[plan::kBuffers]};
-  if (p->count[plan::kSymbols] > kMostSymbols || words > kMostWords) {
-    error << "the plan is too large";
-    return MB_BAD_PLAN;
-  }
+  if (p->count[plan::kSymbols] > kMostSymbols || words > kMostWords) return error.fail(MB_BAD_PLAN, "the plan is too large");
   return measure(*p, options.symbols, options.symbol_count, symbols, need, error);
 }
 
@@ -97,15 +87,13 @@ mb_status adapt(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       if (e.op == plan::kExprSymbol) sizes[e.a] = inputs[i].dims[k];
     }
   }
-  if (memcmp(sizes, s->symbols(), bytes) == 0) return MB_OK;
-  mb_status status = lay_out(p, sizes, s->layout(), s->frozen_sizes(), &arena, s->say());
-  if (status == MB_OK && arena > s->arena_size) {
-    s->say() << "these input sizes need " << static_cast<int64_t>(arena) << " bytes of temporaries, there are "
-             << static_cast<int64_t>(s->arena_size);
-    status = MB_OUT_OF_MEMORY;
-  }
+  if (equal_bytes(sizes, s->symbols(), static_cast<uint32_t>(bytes))) return MB_OK;
+  mb_status status = lay_out(p, sizes, s->layout, s->frozen_sizes(), &arena, s->error);
+  if (status == MB_OK && arena > s->arena_size)
+    status = s->error.fail(MB_OUT_OF_MEMORY, "inputs of these sizes need %d bytes of temporaries, there are %d", arena,
+                           s->arena_size);
   if (status != MB_OK) {
-    lay_out(p, s->symbols(), s->layout(), s->frozen_sizes(), &arena, {});
+    lay_out(p, s->symbols(), s->layout, s->frozen_sizes(), &arena, {nullptr, 0});
     return status;
   }
   memcpy(s->symbols(), sizes, bytes);
@@ -113,32 +101,27 @@ mb_status adapt(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
 }
 #endif
 
-bool suits(const Session* s, const plan::Port& port, const mb_tensor& given) {
-  Tensor want = s->resolve(port.tensor);
-  if (given.rank != want.rank || given.type != s->plan.tensor(port.tensor).type || given.data == nullptr) return false;
-  return want.count > 0 && memcmp(given.dims, want.dims, want.rank * sizeof(int32_t)) == 0;
+mb_status check_input(const Session* s, const plan::Port& port, const mb_tensor& given) {
+  Tensor want;
+  s->resolve(port.tensor, &want);
+  const char* name = s->plan.name(port.name);
+  int32_t type = s->plan.tensor(port.tensor).type;
+  if (given.type != type || given.rank != want.rank || given.data == nullptr)
+    return s->error.fail(MB_BAD_SHAPE, "input %s must have data, type %d and %d dimensions", name, type, want.rank);
+  for (int i = 0; i < want.rank; ++i)
+    if (given.dims[i] != want.dims[i] || given.dims[i] == 0)
+      return s->error.fail(MB_BAD_SHAPE, "dimension %d of input %s must be %d and not 0", i, name, want.dims[i]);
+  return MB_OK;
 }
 
 mb_status accept(Session* s, const plan::Graph& graph, const mb_tensor* inputs, size_t count) {
-  if (count != graph.input_count) {
-    s->say() << "expected " << graph.input_count << " inputs";
-    return MB_INVALID_ARGUMENT;
-  }
+  mb_status status = MB_OK;
+  if (count != graph.input_count) return s->error.fail(MB_INVALID_ARGUMENT, "expected %d inputs", graph.input_count);
 #if MB_SYMBOLS
-  mb_status status = adapt(s, graph, inputs);
-  if (status != MB_OK) return status;
+  status = adapt(s, graph, inputs);
 #endif
-  for (uint32_t i = 0; i < count; ++i) {
-    const plan::Port& port = s->plan.port(graph.ports + i);
-    if (suits(s, port, inputs[i])) continue;
-    Tensor want = s->resolve(port.tensor);
-    Text text = s->say();
-    text << "input " << s->plan.name(port.name) << " must have type " << s->plan.tensor(port.tensor).type << " and shape [";
-    for (int k = 0; k < want.rank; ++k) text << (k == 0 ? "" : ", ") << want.dims[k];
-    text << "]";
-    return MB_BAD_SHAPE;
-  }
-  return MB_OK;
+  for (uint32_t i = 0; i < count && status == MB_OK; ++i) status = check_input(s, s->plan.port(graph.ports + i), inputs[i]);
+  return status;
 }
 
 mb_status run_steps(Session* s, const plan::Graph& graph) {
@@ -148,13 +131,12 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   for (uint32_t i = 0; i < graph.step_count; ++i, ++step) {
     uint32_t row = s->rows()[step->kernel];
     Tensor tensors[MB_MAX_ARGS];
-    for (int k = 0; k < kKernelRows[row].arg_count; ++k) tensors[k] = s->resolve(*arg++);
+    for (int k = 0; k < kKernelRows[row].arg_count; ++k) s->resolve(*arg++, &tensors[k]);
     Call call = {tensors, p.all<int32_t>(plan::kParams) + step->params, s->reset_gradients ? 0u : step->accumulate};
     mb_status status = static_cast<mb_status>(run_kernel(row, call));
     if (status != MB_OK) {
-      s->say() << p.name(p.all<plan::Kernel>(plan::kKernels)[step->kernel].name) << " in step " << i
-               << (status == MB_BAD_VALUE ? ": a value is out of range" : ": its tensors do not fit together");
-      return status;
+      const char* what = status == MB_BAD_VALUE ? "a value is out of range" : "its tensors do not fit together";
+      return s->error.fail(status, "%s in step %d: %s", p.name(p.all<plan::Kernel>(plan::kKernels)[step->kernel].name), i, what);
     }
   }
   return MB_OK;
@@ -162,10 +144,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 
 mb_status run(Session* s, int which, const mb_tensor* inputs, size_t count) {
   const plan::Graph& graph = s->plan.graph(which);
-  if (graph.step_count == 0) {
-    s->say() << "this package was built without that graph";
-    return MB_UNSUPPORTED;
-  }
+  if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "the package has no such graph");
   mb_status status = accept(s, graph, inputs, count);
   if (status != MB_OK) return status;
   s->inputs = inputs - graph.ports;
@@ -176,7 +155,8 @@ mb_status run(Session* s, int which, const mb_tensor* inputs, size_t count) {
 
 // Description of a tensor; free dimensions of inputs read -1.
 void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
-  Tensor found = s->resolve(index);
+  Tensor found;
+  s->resolve(index, &found);
   tensor->data = found.data;
   tensor->type = s->plan.tensor(index).type;
   tensor->rank = found.rank;
@@ -213,16 +193,14 @@ mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbo
   options.symbols = symbols;
   options.symbol_count = symbol_count;
   int32_t chosen[kMostSymbols];
-  return open_plan(plan, plan_size, options, &view, chosen, bytes, {});
+  return open_plan(plan, plan_size, options, &view, chosen, bytes, {nullptr, 0});
 }
 
 mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
                     const mb_options* options, mb_session** session) {
   mb_options chosen = {};
   if (options != nullptr) chosen = *options;
-  Text error = {};
-  if (chosen.error != nullptr && chosen.error_size > 0) error = {chosen.error, chosen.error + chosen.error_size - 1};
-  error << "";
+  const ErrorText error = {chosen.error, chosen.error == nullptr ? 0 : chosen.error_size};
   *session = nullptr;
   PlanView view;
   int32_t symbols[kMostSymbols];
@@ -233,26 +211,25 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   bool own = chosen.arena == nullptr;
   size_t size = own ? need : chosen.arena_size;
   char* memory = static_cast<char*>(own ? map_memory(size) : chosen.arena);
-  if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0) {
-    error << "a session needs " << static_cast<int64_t>(need) << " bytes of 16-byte aligned memory";
-    return MB_OUT_OF_MEMORY;
-  }
+  if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
+    return error.fail(MB_OUT_OF_MEMORY, "a session needs %d bytes of 16-byte aligned memory", need);
   size_t fixed = measure_pieces(view, sizes);
   memset(memory, 0, fixed);
   mb_session* s = reinterpret_cast<mb_session*>(memory);
   char* piece = memory;
   for (int i = 0; i < kPieces; ++i) s->pieces[i] = piece, piece += i < kTemporaries ? sizes[i] : 0;
   s->plan = view;
+  s->layout = {reinterpret_cast<int32_t*>(s->pieces[kDims]), reinterpret_cast<uint32_t*>(s->pieces[kSizes]),
+               reinterpret_cast<uint32_t*>(s->pieces[kOffsets])};
+  s->error = {s->error_room, sizeof s->error_room};
   s->arena_size = size - fixed;
   if (own) s->mapped[0] = memory, s->mapped_size[0] = size;
   memcpy(s->symbols(), symbols, view.count[plan::kSymbols] * sizeof(int32_t));
-  lay_out(view, symbols, s->layout(), nullptr, &arena, {});
+  lay_out(view, symbols, s->layout, nullptr, &arena, error);
   status = link_kernels(view, s->rows(), error);
   if (status == MB_OK && checkpoint != nullptr) status = read_checkpoint(s, checkpoint, checkpoint_size, error);
-  if (status == MB_OK && lay_out(view, symbols, s->layout(), s->frozen_sizes(), &arena, {}) != MB_OK) {
-    error << "the frozen parameters of this model are missing: it needs its checkpoint";
-    status = MB_BAD_CHECKPOINT;
-  }
+  if (status == MB_OK && lay_out(view, symbols, s->layout, s->frozen_sizes(), &arena, error) != MB_OK)
+    status = error.fail(MB_BAD_CHECKPOINT, "frozen parameters are missing: this model needs its checkpoint");
   if (status != MB_OK) {
     mb_destroy(s);
     return status;
@@ -270,7 +247,7 @@ void mb_destroy(mb_session* s) {
     if (s->mapped[i] != nullptr) unmap_memory(s->mapped[i], s->mapped_size[i]);
 }
 
-const char* mb_last_error(const mb_session* s) { return s->error; }
+const char* mb_last_error(const mb_session* s) { return s->error_room; }
 
 mb_status mb_train_step(mb_session* s, const mb_tensor* inputs, size_t count) {
   mb_status status = run(s, kTrain, inputs, count);
@@ -334,12 +311,12 @@ mb_status mb_get_parameter(const mb_session* s, size_t index, mb_parameter* para
 
 mb_status mb_find_parameter(const mb_session* s, const char* name, mb_parameter* parameter) {
   for (size_t i = 0; mb_get_parameter(s, i, parameter) == MB_OK; ++i)
-    if (strcmp(parameter->name, name) == 0) return MB_OK;
+    if (equal_bytes(parameter->name, name, length_of(name) + 1)) return MB_OK;
   return MB_INVALID_ARGUMENT;
 }
 
 mb_status mb_load_checkpoint(mb_session* s, const void* checkpoint, size_t size) {
-  return read_checkpoint(s, checkpoint, size, s->say());
+  return read_checkpoint(s, checkpoint, size, s->error);
 }
 
 }  // extern "C"

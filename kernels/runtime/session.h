@@ -33,12 +33,19 @@ struct PlanView {
   const plan::Parameter& parameter(uint32_t i) const { return all<plan::Parameter>(plan::kParameters)[i]; }
 };
 
-// Text of a failure, put together without printf, silently cut where the room ends. With no room it goes nowhere.
-struct Text {
-  char* at;
-  char* end;  // the last byte, kept for the terminator
-  Text& operator<<(const char* text);
-  Text& operator<<(int64_t number);
+// Where the text of a failure goes, put together without printf and silently cut where the room ends.
+struct ErrorText {
+  char* text;
+  size_t room;  // 0: nobody reads it
+
+  // Writes `format`, in which each `%s` takes a string and each `%d` a number from what follows; returns `status`.
+  template <class... Parts>
+  MB_INLINE mb_status fail(mb_status status, const char* format, Parts... parts) const {
+    const intptr_t list[] = {0, (intptr_t)parts...};
+    write(format, list + 1);
+    return status;
+  }
+  void write(const char* format, const intptr_t* parts) const;
 };
 
 // What depends on the sizes of the free dimensions: the value of every expression, size and place of every buffer.
@@ -58,21 +65,18 @@ struct Session {
   bool reset_gradients;
   void* mapped[3];          // what mb_destroy unmaps: the session itself, plan, checkpoint
   size_t mapped_size[3];
+  Layout layout;
+  ErrorText error;
   PlanView plan;
-  char error[160];
+  char error_room[160];
 
-  Layout layout() const {
-    return {reinterpret_cast<int32_t*>(pieces[kDims]), reinterpret_cast<uint32_t*>(pieces[kSizes]),
-            reinterpret_cast<uint32_t*>(pieces[kOffsets])};
-  }
   int32_t* symbols() const { return reinterpret_cast<int32_t*>(pieces[kSymbolSizes]); }
   uint16_t* rows() const { return reinterpret_cast<uint16_t*>(pieces[kKernelRowsOf]); }
   const char** frozen() const { return reinterpret_cast<const char**>(pieces[kFrozenData]); }
   uint32_t* frozen_sizes() const { return reinterpret_cast<uint32_t*>(pieces[kFrozenSizes]); }
   char* persistent() const { return pieces[kKept]; }
 
-  Tensor resolve(uint32_t index) const;
-  Text say();  // starts a new error text
+  void resolve(uint32_t index, Tensor* tensor) const;
 };
 
 constexpr uint32_t kMaxElementType = 16;
@@ -83,15 +87,15 @@ MB_INLINE size_t align16(size_t n) { return (n + 15) & ~size_t{15}; }
 MB_INLINE bool inside(uint32_t first, uint64_t count, uint32_t size) { return first + count <= size; }
 
 // plan.cc
-mb_status read_plan(const void* bytes, size_t size, PlanView* plan, Text error);
-mb_status link_kernels(const PlanView& plan, uint16_t* rows, Text error);
+mb_status read_plan(const void* bytes, size_t size, PlanView* plan, const ErrorText& error);
+mb_status link_kernels(const PlanView& plan, uint16_t* rows, const ErrorText& error);
 // Evaluates all dimensions under `symbols` and places all buffers. `arena` receives the bytes of temporaries.
 // `frozen_sizes`, once known, bounds every use of a frozen parameter.
 mb_status lay_out(const PlanView& plan, const int32_t* symbols, const Layout& layout, const uint32_t* frozen_sizes,
-                  size_t* arena, Text error);
+                  size_t* arena, const ErrorText& error);
 
 // checkpoint_read.cc
-mb_status read_checkpoint(Session* session, const void* bytes, size_t size, Text error);
+mb_status read_checkpoint(Session* session, const void* bytes, size_t size, const ErrorText& error);
 
 // kernel_table.cc, generated
 struct KernelRow {

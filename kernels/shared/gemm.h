@@ -1,11 +1,12 @@
-// One strided matrix product for every dense layer and convolution. A is never packed (its elements are broadcast through
-// row pointers, any strides); B is read in place when its rows are contiguous, else packed panel by panel on the stack;
-// products along a contiguous K (the forward pass of a Linear layer) are dot products and pack nothing.
-// The tiles exist once per vector width and element type; only the thin driver depends on how B is packed.
+// One strided matrix product for every dense layer and convolution. A is never packed: its elements are broadcast
+// through row pointers, whatever its strides. B is read in place when its rows are contiguous and few rows of A use it,
+// else packed panel by panel on the stack. Products along a contiguous K (the forward pass of a Linear layer) are dot
+// products and pack nothing, or pack the smaller operand. The tiles exist once per vector width and element type; only
+// the thin driver multiply() is compiled per packer.
 #ifndef MINBUILD_SHARED_GEMM_H_
 #define MINBUILD_SHARED_GEMM_H_
 
-#include "shared/vec.h"
+#include "shared/gemm_tiles.h"
 
 #ifndef MINBUILD_SMALL_STACK
 #define MINBUILD_SMALL_STACK 0  // 1: panels of 2 KB instead of 16 KB, for microcontrollers
@@ -13,220 +14,18 @@
 
 namespace minbuild {
 
-// C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
-template <class T>
-struct Gemm {
-  int m, n, k;
-  const T* a;
-  intptr_t a_row, a_col;
-  const T* b;
-  intptr_t b_row, b_col;
-  T* c;
-  intptr_t c_row, c_col = 1;
-  T alpha = 1;
-  bool accumulate = false;
-};
-
 constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
 
-// Register tiles per width: kTileRows x kTileVectors over panels, as many accumulators as hide the latency of a
-// multiply-add, and tiles of dot products. SSE2 where AVX2 may be present is a fallback, kept small: no dot products.
-// Without vector registers sixteen scalars are what a register file holds.
-constexpr int kTileVectors = MB_SIMD ? 2 : 1;
-#if defined(__aarch64__)
-template <class W>
-constexpr int kTileRows = 8;
-#else
-template <class W>
-constexpr int kTileRows = W::bytes == 64 ? 8 : 4;
-#endif
-template <class W>
-constexpr bool kHasDots = MB_DISPATCHES ? W::bytes == 32 : W::bytes < 64;
-constexpr int kDotRows = MB_SIMD ? 4 : 1;
-constexpr int kDotColumns = MB_SIMD ? 3 : 4;
-constexpr int kOneRowDots = MB_SIMD ? 8 : 4;  // columns of the dot tile for a single row
-constexpr int kMostDots = MB_SIMD ? 12 : 4;
-
-// Pointers to `Count` rows from `x` on, the last of the `live` ones repeated. Returns the last.
-template <int Count, class T>
-MB_INLINE const T* point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step, int live) {
-  unroll<Count>([&](auto r) MB_LAMBDA {
-    rows[r] = x;
-    if (r + 1 < live && r + 1 < Count) x += step;
-  });
-  return x;
-}
-
-// Where a tile's results go and what they are added to (a zero `old_row` repeats one row).
-template <class T>
-struct Target {
-  T* out;
-  intptr_t out_row;
-  const T* old;
-  intptr_t old_row;
-};
-
-// out[Rows][Vectors * lanes] = old + alpha * rows of A * the panel g.b.
-template <class W, int Rows, int Vectors, class T>
-MB_INLINE void multiply_tile(const Gemm<T>& g, const T* from, int rows, Target<T> to) {
-  using V = typename W::template of<T>;
-  const T* a[Rows];
-  point_at_rows(a, from, g.a_row, rows);
-  V x[Rows][Vectors];
-  unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
-  const T* b = g.b;
-  intptr_t at = 0;
-  for (int k = g.k; k > 0; --k) {
-    V row[Vectors];
-    unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
-    unroll<Rows>([&](auto r) MB_LAMBDA {
-      V factor = a[r][at];
-      unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-    });
-    b += g.b_row;
-    at += g.a_col;
-  }
-  V alpha = g.alpha;
-  unroll<Rows>([&](auto r) MB_LAMBDA {
-    unroll<Vectors>([&](auto v) MB_LAMBDA {
-      muladd(x[r][v], alpha, V::load(to.old + v * V::size)).store(to.out + v * V::size);
-    });
-    to.out += to.out_row;
-    to.old += to.old_row;
-  });
-}
-
-// lanes[Rows][Columns] = rows of A times columns of B, both contiguous along k, lane by lane over whole vectors.
-template <class W, int Rows, int Columns, class T>
-MB_INLINE void dot_tile(const Gemm<T>& g, const T* from, int rows, T* lanes) {
-  using V = typename W::template of<T>;
-  const T *a[Rows], *b[Columns];
-  point_at_rows(a, from, g.a_row, rows);
-  point_at_rows(b, g.b, g.b_col, g.n);
-  V x[Rows][Columns];
-  unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
-  for (intptr_t k = 0; k <= g.k - V::size; k += V::size) {
-    V column[Columns];
-    unroll<Columns>([&](auto s) MB_LAMBDA { column[s] = V::load(b[s] + k); });
-    unroll<Rows>([&](auto r) MB_LAMBDA {
-      V row = V::load(a[r] + k);
-      unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
-    });
-  }
-  unroll<Rows>([&](auto r) MB_LAMBDA {
-    unroll<Columns>([&](auto s) MB_LAMBDA { x[r][s].store(lanes + (r * Columns + s) * V::size); });
-  });
-}
-
-// tile[rows][g.n] = alpha * (sums over the lanes + the products that no whole vector held); `pitch` columns in both.
-template <class V, class T>
-MB_INLINE void sum_lanes(const Gemm<T>& g, const T* from, int rows, int pitch, const T* lanes, T* tile) {
-  for (; rows > 0; --rows, from += g.a_row) {
-    for (int s = 0; s < pitch; ++s, lanes += V::size, ++tile) {
-      if (s >= g.n) continue;
-      const T* column = g.b + s * g.b_col;
-      T total = sum(V::load(lanes));
-      for (intptr_t k = g.k & -V::size; k < g.k; ++k) total += from[k] * column[k];
-      *tile = g.alpha * total;
-    }
-  }
-}
-
-// c = tile, or c += tile, for `rows` x g.n elements. One copy for all widths; but gcc would run it with dirty registers.
-#if defined(__clang__)
-#define MB_ONCE MB_NOINLINE
-#else
-#define MB_ONCE MB_INLINE
-#endif
-template <class T>
-MB_ONCE void store_edge(const Gemm<T>& g, T* c, int rows, const T* tile, intptr_t pitch) {
-  using V = Vec<T, 4>;
-  int outer = rows, inner = g.n;
-  intptr_t c_outer = g.c_row, c_inner = g.c_col, tile_inner = 1;
-  if (c_outer == 1) {
-    outer = g.n, inner = rows;
-    c_outer = g.c_col, c_inner = 1;
-    tile_inner = pitch, pitch = 1;
-  }
-  for (; outer > 0; --outer, c += c_outer, tile += pitch) {
-    const T* from = tile;
-    int i = 0;
-    if (c_inner == 1) {
-      for (; i <= inner - V::size; i += V::size, from += V::size * tile_inner) {
-        V x = typename V::Raw{from[0], from[tile_inner], from[2 * tile_inner], from[3 * tile_inner]};
-        if (g.accumulate) x = x + V::load(c + i);
-        x.store(c + i);
-      }
-    }
-    for (; i < inner; ++i, from += tile_inner) {
-      T* to = c + i * c_inner;
-      *to = g.accumulate ? *to + *from : *from;
-    }
-  }
-}
-
-// All rows of one panel, whose g.n columns fit one tile. `dots`: A and B are contiguous along k; else g.b holds full rows
-// of a tile's width, g.b_row apart.
-template <class T>
-struct PanelBody {
-  template <class W>
-  static MB_INLINE void run(const Gemm<T>* g, bool dots) {
-    using V = typename W::template of<T>;
-    constexpr int kRows = kTileRows<W>;
-    constexpr int kWidth = kTileVectors * V::size;
-    T tile[kRows * kWidth];
-    const T zeros[kWidth] = {};
-    const T* a = g->a;
-    T* c = g->c;
-    int step = kRows, pitch = kWidth;
-    if (kHasDots<W> && dots) {
-      step = kDotRows;
-      pitch = g->m == 1 ? kOneRowDots : kDotColumns;
-    }
-    for (int left = g->m; left > 0; left -= step) {
-      int rows = left < step ? left : step;
-      bool whole = rows == kRows && g->n == kWidth && g->c_col == 1;
-      Target<T> to = {tile, kWidth, zeros, 0};
-      if (whole) {
-        to.out = c, to.out_row = g->c_row;
-        if (g->accumulate) to.old = c, to.old_row = g->c_row;
-      }
-      MB_OPAQUE(to.out);
-      MB_OPAQUE(to.out_row);
-      MB_OPAQUE(to.old);
-      MB_OPAQUE(rows);
-      if (!kHasDots<W> || !dots) {
-        if (!MB_SIMD && rows == 1) {
-          multiply_tile<W, 1, kTileVectors>(*g, a, rows, to);
-        } else {
-          multiply_tile<W, kRows, kTileVectors>(*g, a, rows, to);
-        }
-      } else {
-        T lanes[kMostDots * V::size];
-        if (g->m == 1 && kDotRows > 1) {
-          dot_tile<W, 1, kOneRowDots>(*g, a, rows, lanes);
-        } else {
-          dot_tile<W, kDotRows, kDotColumns>(*g, a, rows, lanes);
-        }
-        sum_lanes<V>(*g, a, rows, pitch, lanes, tile);
-      }
-      if (!whole) store_edge(*g, c, rows, tile, pitch);
-      a += step * g->a_row;
-      c += step * g->c_row;
-    }
-  }
-};
-
-// Packs a panel of a strided B. Any type with this call operator may stand for B, such as an image seen by a convolution.
+// Packs a panel of a strided B. Any type with this call operator may stand for B, such as an image under convolution.
 template <class T>
 struct StridedPacker {
   const T* b;
   intptr_t b_row, b_col;
 
-  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns. Width is a multiple of 4; columns from `columns` up
-  // to it may be left alone: the caller has zeroed them.
+  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns. Width is a multiple of
+  // 16 bytes; columns from `columns` up to it may be left alone: the caller has zeroed them.
   MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
-    using V = Vec<T, 4>;
+    using V = Width<16>::of<T>;
     const T* at = b + k * b_row + j0 * b_col;
     if (b_col == 1) {
       for (; depth > 0; --depth, at += b_row, panel += width) {
@@ -242,7 +41,9 @@ struct StridedPacker {
       T* to = panel;
       intptr_t offset = 0;
       for (int i = depth; i > 0; --i, to += width, offset += b_row) {
-        V(typename V::Raw{column[0][offset], column[1][offset], column[2][offset], column[3][offset]}).store(to);
+        V x;
+        unroll<V::size>([&](auto s) MB_LAMBDA { x.v[int(s)] = column[s][offset]; });
+        x.store(to);
       }
     }
   }
@@ -250,8 +51,8 @@ struct StridedPacker {
 
 enum class Walk : uint8_t { kPack, kDirect, kDots };  // how a product reads B
 
-// The product, panel after panel. kDirect: full panels of g.b are read in place. kDots: A and B are contiguous along k,
-// and `bytes`, the vector width to use, has dot products. Uses `g` up: it becomes one panel after the other.
+// The product, panel after panel. kDirect: full panels of g.b are read in place. kDots: A and B are contiguous along
+// k, and `bytes`, the vector width to use, has dot products. Uses `g` up: it becomes one panel after the other.
 template <class T, class Packer>
 MB_NOINLINE void multiply(Gemm<T>& g, const Packer& pack, Walk walk, int bytes) {
   constexpr int kPanel = kPanelBytes / int(sizeof(T));
@@ -326,8 +127,8 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
     exchange(g.a_col, g.b_row);
     exchange(g.c_row, g.c_col);
   }
-  // Few tiles of rows read a panel too seldom to pay for a copy; many would meet cache and store-forwarding conflicts of
-  // power-of-two rows each time.
+  // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
+  // conflicts of power-of-two rows each time.
   if (walk == Walk::kPack && g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8)) walk = Walk::kDirect;
   multiply(g, StridedPacker<T>{g.b, g.b_row, g.b_col}, walk, bytes);
 }

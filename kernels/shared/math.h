@@ -1,6 +1,7 @@
 // exp, log, tanh, erf, sigmoid, pow and sqrt on vectors of float or double, without libm.
 // Infinities, NaN, zeros and denormals give what C gives. Largest errors, in units of the last place of the result:
-// float exp 1, log 1, tanh 2, sigmoid 3, erf 2, pow 4 for |y| <= 4 (about |y| above); double exp, log, sigmoid 2, tanh, erf 4.
+// float exp 1, log 1, tanh 2, sigmoid 3, erf 2, pow 4 for |y| <= 4 (about |y| above); double exp, log, sigmoid 2,
+// tanh, erf 4.
 // Float polynomials are minimax fits made by tests/slow/derive_polynomials.py; double ones are Taylor series.
 #ifndef MINBUILD_SHARED_MATH_H_
 #define MINBUILD_SHARED_MATH_H_
@@ -102,7 +103,7 @@ MB_INLINE Vec<T, N> exp(Vec<T, N> x) {
   return exp_of_parts(r, bits_as<I>(shifted) - bits_as<I>(V(F::round)));
 }
 
-// log(x) = k*ln(2) + f - (square - s*(square + rest)) for positive x, where 1 + f = x / 2^k lies in [sqrt(1/2), sqrt(2)),
+// log(x) = k*ln(2) + f - (square - s*(square + rest)) for positive x: 1 + f = x / 2^k lies in [sqrt(1/2), sqrt(2)),
 // s = f/(2+f), square = f^2/2: log(1+f) = 2 artanh(s).
 template <class T, int N>
 struct LogParts {
@@ -115,7 +116,7 @@ MB_INLINE LogParts<T, N> log_parts(Vec<T, N> x) {
   using I = typename LaneBits<T>::type;
   auto tiny = x < V(F::smallest);
   x = select(tiny, x * V(T(I(1) << F::mantissa)), x);
-  Integers<T, N> bits = bits_as<I>(x);
+  Integers<T, N> bits = bits_as<I>(abs(x));  // negative lanes must not overflow below; log() replaces them
   Integers<T, N> k = (bits - Integers<T, N>(F::sqrt_half)) >> F::mantissa;
   V f = bits_as<T>(bits - (k << F::mantissa)) - V(T(1));
   V s = f / (V(T(2)) + f);
@@ -216,7 +217,8 @@ MB_INLINE Vec<T, N> pow(Vec<T, N> x, Vec<T, N> y) {
   V rest = (high * p.k - whole) + muladd(y - high, p.k, y * l);
   V shifted = rest + V(F::round);
   V n = shifted - V(F::round);
-  V exponent = whole + n + V(F::round);
+  V limit = T(F::bias + F::mantissa + 8);
+  V exponent = min(limit, max(-limit, whole + n)) + V(F::round);
   V r = (rest - n) * V(T(0.6931471805599453));
   V result = exp_of_parts(r, bits_as<I>(exponent) - bits_as<I>(V(F::round)));
   result = select(t > V(T(F::bias + 2)), inf, select(t < V(T(-F::bias - F::mantissa - 2)), zero, result));

@@ -1,5 +1,14 @@
-// Vectors by compiler extension, and the choice between vector widths at run time. A hot loop is written once, as a body
-// over a width W; on x86-64 it exists twice (SSE2, AVX2 with FMA) and dispatch<Body>() picks; elsewhere it exists once.
+// Vectors by compiler extension, and the choice between vector widths at run time. A hot loop is written once, as a
+// body over a width W; on x86-64 it exists twice (SSE2, AVX2 with FMA) and dispatch<Body>() picks; elsewhere once.
+//
+//   struct Relu {
+//     template <class W>
+//     static MB_INLINE void run(const float* x, float* y, int n) {
+//       using V = typename W::template of<float>;
+//       for (; n > 0; n -= V::size, x += V::size, y += V::size) max(V(0.f), V::load(x, n)).store(y, n);
+//     }
+//   };
+//   dispatch<Relu>(x, y, n);
 #ifndef MINBUILD_SHARED_VEC_H_
 #define MINBUILD_SHARED_VEC_H_
 
@@ -28,7 +37,7 @@
 #endif
 
 #ifndef MB_SIMD  // whether vectors live in vector registers; else they are four scalars
-#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__ALTIVEC__) || defined(__loongarch_sx)
+#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__loongarch_sx)
 #define MB_SIMD 1
 #else
 #define MB_SIMD 0
@@ -59,8 +68,8 @@ struct RawVec {
   typedef T loose __attribute__((vector_size(N * sizeof(T)), aligned(alignof(T)), may_alias));
 };
 
-// N lanes of T. A struct, because clang refuses to pass bare wide vectors between functions of different targets even
-// when they are inlined.
+// N lanes of T. A struct, because clang refuses to pass bare wide vectors between functions of different targets,
+// inlined or not.
 template <class T, int N>
 struct Vec {
   using Raw = typename RawVec<T, N>::type;
@@ -73,8 +82,8 @@ struct Vec {
   MB_INLINE Vec(Raw raw) : v(raw) {}
   MB_INLINE Vec(T x) : v(splat(x)) {}
 
-  // Lane by lane: gcc would split `x - Raw{}` into halves before it knows the target. Wide ones it would also fill lane
-  // by lane, so they are told.
+  // Lane by lane: gcc would split `x - Raw{}` into halves before it knows the target. It would also fill wide ones
+  // lane by lane, so there it is told.
   template <class... Lanes>
   static MB_INLINE Raw splat(T x, Lanes... lanes) {
 #if defined(__x86_64__) && !defined(__clang__)
@@ -168,7 +177,9 @@ MB_INLINE Vec<To, N> convert(Vec<T, N> x) {
 // Adds lanes in a fixed tree: halves onto halves.
 template <class T, int N>
 MB_INLINE T sum(Vec<T, N> x) {
-  if constexpr (N == 2) {
+  if constexpr (N == 1) {
+    return x.v[0];
+  } else if constexpr (N == 2) {
     return x.v[0] + x.v[1];
   } else {
     using Half = Vec<T, N / 2>;

@@ -74,7 +74,8 @@ class Site:
 
     `known[i]` is None, an array of numbers, or an object array of dimensions (shape arithmetic). During selection
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
-    the outputs that accumulate into gradient buffers.
+    the outputs that accumulate into gradient buffers. `makers[i]` is the site whose output input `i` is, during
+    inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given.
     """
 
     attributes: Mapping[str, Any]
@@ -85,6 +86,7 @@ class Site:
     results: tuple[TensorType | None, ...] = ()
     result_names: tuple[str, ...] = ()
     adds: frozenset[int] = frozenset()
+    makers: tuple[Site | None, ...] = ()
 
     def has(self, i: int) -> bool:
         """Whether optional input `i` is given."""
@@ -159,7 +161,7 @@ class Case:
 Infer = Callable[[Site], Sequence[TensorType]]
 Select = Callable[[Site], Sequence[Launch]]
 Reference = Callable[..., Any]  # (attributes, *inputs) -> array or tuple of arrays
-Known = Callable[[Site], Sequence[np.ndarray]]
+Known = Callable[[Site], Sequence[np.ndarray | None]]
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Op:
     infer      types of the outputs from the site
     reference  the plain numpy meaning, `(attributes, *inputs) -> outputs`, used to fold constants, to propagate
                shape arithmetic (object arrays of dimensions) and as the oracle of tests in float64
-    known      contents that follow from types alone (Shape, Size)
+    known      contents that follow from types alone (Shape, Size); None for an output that only the device will know
     select     kernels to launch; None for operators that never reach the device
     view       output 0 has the bytes of input 0
     in_place   (output, input) pairs that may share bytes when shape and type agree and the input dies here

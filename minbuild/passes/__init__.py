@@ -10,11 +10,19 @@ from minbuild.ops import Registry
 from minbuild.passes.accumulate import accumulate_at_once
 from minbuild.passes.dead_code import drop_dead_code
 from minbuild.passes.in_place import run_in_place
+from minbuild.passes.pool_indices import narrow_pool_indices
 from minbuild.passes.views import views_as_aliases
 
 Pass = Callable[[Procedure, Registry], Procedure]
 
-PASSES: tuple[Pass, ...] = (views_as_aliases, drop_dead_code, accumulate_at_once, drop_dead_code, run_in_place)
+PASSES: tuple[Pass, ...] = (
+    views_as_aliases,
+    drop_dead_code,
+    narrow_pool_indices,
+    accumulate_at_once,
+    drop_dead_code,
+    run_in_place,
+)
 
 
 def optimize(program: Program, registry: Registry, tell: Callable[[str], None] | None = None) -> Program:

@@ -91,6 +91,7 @@ class _Lowering:
     findings: list[str]
     values: dict[str, Value] = field(default_factory=dict)
     known: dict[str, np.ndarray] = field(default_factory=dict)
+    made: dict[str, Site] = field(default_factory=dict)  # value -> the application that made it
     calls: list[Call] = field(default_factory=list)
     alias: dict[str, str] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
@@ -99,8 +100,8 @@ class _Lowering:
         """A value known now: numbers, or dimensions in an object array."""
         element = ElementType.INT64 if array.dtype == object else _element(array)
         self.known[name] = array
-        role, constant = (Role.TEMPORARY, None) if array.dtype == object else (Role.CONSTANT, array)
-        self.values[name] = Value(name, TensorType(element, array.shape), role, constant)
+        role = Role.TEMPORARY if array.dtype == object else Role.CONSTANT
+        self.values[name] = Value(name, TensorType(element, array.shape), role, array)
 
     def node(self, node: Node) -> None:
         if any(name in self.broken for name in node.inputs):
@@ -127,36 +128,37 @@ class _Lowering:
             raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
         site = self.site(node)
         types = op.infer(site)
-        contents = self.contents(op, site)
-        for name, tensor, content in zip(node.outputs, types, contents or (None,) * len(types), strict=False):
-            if not name:
-                continue
-            if content is not None:
+        contents = self.contents(op, site, len(types))
+        computed = []
+        for name, tensor, content in zip(node.outputs, types, contents, strict=False):
+            if name and content is not None:
                 self.add_constant(name, _typed(content, tensor))
-            else:
-                self.values[name] = Value(name, tensor)
-        if contents is None:
+            elif name:
+                self.values[name], self.made[name] = Value(name, tensor), site
+            computed.append(name if content is None else "")
+        if any(content is None for content in contents):
             self.note_updates(op, node)
-            self.calls.append(
-                Call(op.key, node.version, node.name, node.inputs, node.outputs, dict(node.attributes))
-            )
+            outputs = tuple(computed)
+            self.calls.append(Call(op.key, node.version, node.name, node.inputs, outputs, dict(node.attributes)))
 
     def site(self, node: Node) -> Site:
         types = tuple(self.values[n].type if n else None for n in node.inputs)
         known = tuple(self.known.get(n) for n in node.inputs)
-        return Site(node.attributes, types, known, node.version)
+        makers = tuple(self.made.get(n) for n in node.inputs)
+        return Site(node.attributes, types, known, node.version, makers=makers)
 
-    def contents(self, op: Op, site: Site) -> tuple[np.ndarray, ...] | None:
-        """The outputs' contents where they can be told now, else None."""
-        if op.known is not None:
-            return tuple(op.known(site))
+    def contents(self, op: Op, site: Site, count: int) -> tuple[np.ndarray | None, ...]:
+        """The contents of each of `count` outputs where they can be told now, else None."""
+        told = tuple(op.known(site)) if op.known else (None,) * count
+        if not any(content is None for content in told):
+            return told
         given = [k for k, t in zip(site.known, site.inputs, strict=True) if t is not None]
         if op.reference is None or not given or any(k is None for k in given):
-            return None
+            return told
         try:
             result = op.reference(site.attributes, *site.known)
         except (TypeError, ValueError):  # not defined for dimensions: the device would have to know
-            return None
+            return told
         return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
 
     def note_updates(self, op: Op, node: Node) -> None:

@@ -109,7 +109,7 @@ def treemap(target: TargetReport) -> str:
         inner = Box(outer.x + 2, outer.y + 2, max(0.0, outer.width - 4), max(0.0, outer.height - 4))
         for row, box in zip(rows, squarify([r.bytes for r in rows], inner), strict=True):
             parts.append(_rect(box, group.kind, f"{group.title}: {row.name}, {row.bytes:,} B"))
-            parts.extend(_label(box, row.name.rpartition(":")[2], f"{row.bytes:,}"))
+            parts.extend(_label(box, row.name.partition(" (")[0], f"{row.bytes:,}"))
     return "\n".join([*parts, "</svg>"])
 
 

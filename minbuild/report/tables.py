@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from minbuild.report.cells import Cell, Fact, Line, Table, percent, saving
 from minbuild.size.classify import KINDS
-from minbuild.size.report import Group, ModelReport, Row, SizeReport, TargetReport
+from minbuild.size.report import Arena, Group, ModelReport, Row, SizeReport, TargetReport
 
 
 def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
@@ -158,16 +158,7 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
     """RAM while a session lives, and what is read in place."""
     p = facts.persistent
     at = ", ".join(f"{name} {value:,}" for name, value in facts.sizes)
-    lines = [
-        Line(
-            (
-                f"Arena: {a.graph}",
-                a.peak,
-                f"least possible {a.bound:,} (+{percent(a.peak - a.bound, a.bound)})",
-            )
-        )
-        for a in facts.arenas
-    ]
+    lines = [Line((f"Arena: {a.graph}", a.peak, _bound(a))) for a in facts.arenas]
     lines.append(
         Line(("Largest arena", max((a.peak for a in facts.arenas), default=0), "one serves all"), "sum")
     )
@@ -192,6 +183,11 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
         ("What ", "Bytes", "Remark "),
         tuple(lines),
     )
+
+
+def _bound(arena: Arena) -> str:
+    over = f" (+{percent(arena.peak - arena.bound, arena.bound)})" if arena.bound else ""
+    return f"least possible {arena.bound:,}{over}"
 
 
 def sections(target: TargetReport) -> Table:

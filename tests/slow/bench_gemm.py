@@ -1,7 +1,8 @@
-"""Speed of the matrix product, one thread: each vector width against numpy and, where installed, ONNX Runtime.
+"""Speed of the matrix product, one thread: each vector width against numpy and ONNX Runtime.
 
-Run: python tests/slow/bench_gemm.py [--cxx "g++ -Os"] [--flags=-DMINBUILD_AVX512=1] [--reference PYTHON]
-PYTHON is an interpreter with onnx and onnxruntime. Prints GFLOP/s (2*M*N*K per second), the best of several rounds.
+Run: python tests/slow/bench_gemm.py [--cxx "g++ -Os"] [--flags=-DMINBUILD_AVX512=1] [--widths 16,32,64]
+     [--reference PYTHON], an interpreter with onnx and onnxruntime.
+Prints GFLOP/s (2*M*N*K per second), the best of several rounds.
 """
 
 from __future__ import annotations
@@ -107,11 +108,17 @@ def ort_rates() -> list[float]:
     for m, n, k, layout in SHAPES:
         a, b = operands(m, n, k, layout)
         nodes = [
-            helper.make_node("Gemm", ["a", "b"], [f"c{i}"], transA=int(layout[0] == "T"), transB=int(layout[1] == "T"))
+            helper.make_node(
+                "Gemm", ["a", "b"], [f"c{i}"], transA=int(layout[0] == "T"), transB=int(layout[1] == "T")
+            )
             for i in range(nodes_per_run)
         ]
-        inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, v.shape) for x, v in (("a", a), ("b", b))]
-        outputs = [helper.make_tensor_value_info(f"c{i}", TensorProto.FLOAT, (m, n)) for i in range(nodes_per_run)]
+        inputs = [
+            helper.make_tensor_value_info(x, TensorProto.FLOAT, v.shape) for x, v in (("a", a), ("b", b))
+        ]
+        outputs = [
+            helper.make_tensor_value_info(f"c{i}", TensorProto.FLOAT, (m, n)) for i in range(nodes_per_run)
+        ]
         model = helper.make_model(
             helper.make_graph(nodes, "g", inputs, outputs),
             opset_imports=[helper.make_opsetid("", 17)],
@@ -129,7 +136,9 @@ def ort_rates() -> list[float]:
             c = ort.OrtValue.ortvalue_from_shape_and_type((m, n), np.float32, "cpu")
             binding.bind_ortvalue_output(f"c{i}", c)
 
-        def run(count: int, session: ort.InferenceSession = session, binding: ort.IOBinding = binding) -> None:
+        def run(
+            count: int, session: ort.InferenceSession = session, binding: ort.IOBinding = binding
+        ) -> None:
             for _ in range(max(1, count // nodes_per_run)):
                 session.run_with_iobinding(binding)
 
@@ -159,10 +168,14 @@ def main() -> None:
     columns["numpy"] = numpy_rates()
     if options.reference:
         command = [options.reference, __file__, "--only", "ort"]
-        columns["ort"] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        columns["ort"] = json.loads(done.stdout)
     print(f"{'M x N x K':>20}    " + "".join(f"{name:>10}" for name in columns))
     for row, (m, n, k, layout) in enumerate(SHAPES):
-        print(f"{f'{m} x {n} x {k}':>20} {layout} " + "".join(f"{rates[row]:10.1f}" for rates in columns.values()))
+        print(
+            f"{f'{m} x {n} x {k}':>20} {layout} "
+            + "".join(f"{rates[row]:10.1f}" for rates in columns.values())
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Derives the polynomial coefficients of kernels/shared/math.h; prints them as they stand there.
 
-Each polynomial minimises the largest weighted error over dense Chebyshev nodes: least squares repeated with weights raised where
-the error is large (Lawson's iteration), in float64. Coefficients are then fixed to float32 one after the other, highest
-influence first, and the rest fitted again. Run: python tests/slow/derive_polynomials.py
+Each polynomial minimises the largest weighted error over dense Chebyshev nodes: least squares repeated with
+weights raised where the error is large (Lawson's iteration), in float64. Coefficients are then fixed to
+float32 one after the other, lowest power first, and the rest fitted again.
+Run: python tests/slow/derive_polynomials.py
 """
 
 from __future__ import annotations

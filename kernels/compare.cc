@@ -1,0 +1,83 @@
+// Comparisons and logic: results are bool, one byte each.
+#include "shared/broadcast.h"
+
+namespace minbuild {
+
+template <class T, class F>
+MB_NOINLINE void truth_loop(bool* y, const T* a, int a_mask, const T* b, int b_mask, int count) {
+  for (int i = 0; i < count; ++i) y[i] = F::of(a[i & a_mask], b[i & b_mask]);
+}
+
+template <class T, class F>
+MB_INLINE Status truth(const Call& call) {
+#if MB_COMPARE_BROADCAST
+  return broadcast<bool, T>(call[0], call[1], call[2], truth_loop<T, F>);
+#else
+  return broadcast_scalars<bool, T>(call[0], call[1], call[2], truth_loop<T, F>);
+#endif
+}
+
+struct Less {
+  template <class T>
+  static MB_INLINE bool of(T a, T b) {
+    return a < b;
+  }
+};
+struct LessOrEqual {
+  template <class T>
+  static MB_INLINE bool of(T a, T b) {
+    return a <= b;
+  }
+};
+struct Equal {
+  template <class T>
+  static MB_INLINE bool of(T a, T b) {
+    return a == b;
+  }
+};
+// Whatever byte a caller hands over as bool, the result is 0 or 1.
+struct And {
+  static MB_INLINE bool of(uint8_t a, uint8_t b) { return a != 0 && b != 0; }
+};
+struct Or {
+  static MB_INLINE bool of(uint8_t a, uint8_t b) { return (a | b) != 0; }
+};
+
+// y = a < b, and `greater` with the operands exchanged
+template <class T>
+Status less(const Call& call) {
+  return truth<T, Less>(call);
+}
+
+// y = a <= b
+template <class T>
+Status less_or_equal(const Call& call) {
+  return truth<T, LessOrEqual>(call);
+}
+
+// y = a == b
+template <class T>
+Status equal(const Call& call) {
+  return truth<T, Equal>(call);
+}
+
+template <class>
+Status logical_and(const Call& call) {
+  return truth<uint8_t, And>(call);
+}
+
+template <class>
+Status logical_or(const Call& call) {
+  return truth<uint8_t, Or>(call);
+}
+
+template <class>
+Status logical_not(const Call& call) {
+  if (call[0].count != call[1].count) return Status::kBadPlan;
+  for (int i = 0; i < call[0].count; ++i) call[0].as<bool>()[i] = call[1].as<uint8_t>()[i] == 0;
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_COMPARE
+
+}  // namespace minbuild

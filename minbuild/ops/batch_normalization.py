@@ -1,0 +1,227 @@
+"""BatchNormalization for training and for inference, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.model import TensorType
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+
+_TYPES = {"T": FLOATS}
+train_kernel = KernelFunction(
+    "batch_norm_train",
+    ("y:T=", "running_mean:T=?", "running_var:T=?", "saved_mean:T=?", "saved_inv_std:T=?")
+    + ("x:T", "scale:T", "bias:T"),
+    params=("epsilon", "momentum"),
+    types=_TYPES,
+)
+infer_kernel = KernelFunction(
+    "batch_norm",
+    ("y:T=", "x:T", "scale:T", "bias:T", "mean:T", "var:T"),
+    params=("epsilon",),
+    types=_TYPES,
+)
+grad_kernel = KernelFunction(
+    "batch_norm_grad",
+    ("dx:T=?", "d_scale:T=?", "d_bias:T=?", "dy:T", "x:T", "scale:T", "saved_mean:T", "saved_inv_std:T"),
+    types=_TYPES,
+)
+
+
+def _epsilon(attributes: Mapping[str, Any]) -> float:
+    return float(attributes.get("epsilon", 1e-5))
+
+
+def _momentum(attributes: Mapping[str, Any]) -> float:
+    return float(attributes.get("momentum", 0.9))
+
+
+def _like(x: np.ndarray, channel: np.ndarray) -> np.ndarray:
+    """[C] as it broadcasts against [N,C,...]."""
+    return channel.reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+def _over(x: np.ndarray) -> tuple[int, ...]:
+    return tuple(a for a in range(x.ndim) if a != 1)
+
+
+# ----------------------------------------------------------------------------------------------------- training
+
+
+def _train_infer(site: Site) -> Sequence[TensorType]:
+    channels = TensorType(site.element(), site.shape(1))
+    return (TensorType(site.element(), site.shape()),) + (channels,) * 4
+
+
+def _train_reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    mean: np.ndarray,
+    var: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """ORT's BatchNormInternal: the running variance takes the biased variance of the batch."""
+    keep = _momentum(attributes)
+    batch_mean, batch_var = x.mean(_over(x)), x.var(_over(x))
+    inv_std = 1 / np.sqrt(batch_var + _epsilon(attributes))
+    y = (x - _like(x, batch_mean)) * _like(x, scale * inv_std) + _like(x, bias)
+    new_mean, new_var = keep * mean + (1 - keep) * batch_mean, keep * var + (1 - keep) * batch_var
+    return y, new_mean, new_var, batch_mean, inv_std
+
+
+def _train_select(site: Site) -> Sequence[Launch]:
+    running = []
+    for source, output in ((3, 1), (4, 2)):
+        if site.result(output) and site.content(source) is not None:
+            raise Unknown("running statistics that are constants cannot be updated; make them parameters")
+        # The output shares the input's bytes; the kernel works in place.
+        running.append(site.result(output) and site.name(source))
+    launch = train_kernel.launch(
+        site.result(0),
+        *running,
+        site.result(3),
+        site.result(4),
+        *site.names[:3],
+        types=(site.element(),),
+        params=(_epsilon(site.attributes), _momentum(site.attributes)),
+    )
+    return (launch,)
+
+
+_SHAPES = ((1, 1, 1, 1), (4, 3), (33, 17), (2, 5, 7), (3, 4, 5, 5), (1, 3, 9, 9), (8, 6, 7, 7), (3, 2, 2, 3, 6))
+_EPSILON = float(np.float32(1e-3))
+
+
+def _channel_inputs(random: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """x with another offset in each channel, scale, bias, mean, var."""
+    channels = shape[1]
+    x = random.standard_normal(shape)
+    x = x * _like(x, random.uniform(0.5, 2, channels)) + _like(x, random.uniform(-3, 3, channels))
+    scale, bias, mean = random.standard_normal((3, channels))
+    return x, scale, bias, mean, random.uniform(0.5, 2, channels)
+
+
+def _train_cases(random: np.random.Generator) -> Iterable[Case]:
+    attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
+    for shape in _SHAPES:
+        inputs = _channel_inputs(random, shape)
+        yield Case(f"{list(shape)}", inputs, attributes, outputs=5, ulps=32)
+        constant = frozenset({3, 4})
+        yield Case(f"{list(shape)} frozen", inputs, attributes, constant, absent=frozenset({1, 2}), ulps=32)
+    x, *others = _channel_inputs(random, (4, 3, 8, 8))
+    yield Case("far from zero", (x + 1000, *others), attributes, outputs=5, ulps=1000)
+    x[0] += 1000  # a first row that says nothing about the others
+    yield Case("one row far off", (x, *others), attributes, outputs=5, ulps=64)
+
+
+batch_norm_internal = Op(
+    "BatchNormInternal",
+    domain="com.microsoft",
+    infer=_train_infer,
+    reference=_train_reference,
+    select=_train_select,
+    in_place=((0, 0),),
+    updates={3: 1, 4: 2},
+    cases=_train_cases,
+)
+
+# ---------------------------------------------------------------------------------------------------- inference
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    if site.attribute("training_mode", 0) or not site.attribute("spatial", 1):
+        raise Unknown("training mode outside of BatchNormInternal, or statistics per element, are not supported")
+    return (TensorType(site.element(), site.shape()),)
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    mean: np.ndarray,
+    var: np.ndarray,
+) -> np.ndarray:
+    factor = scale / np.sqrt(var + _epsilon(attributes))
+    return (x - _like(x, mean)) * _like(x, factor) + _like(x, bias)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    launch = infer_kernel.launch(
+        site.result(), *site.names[:5], types=(site.element(),), params=(_epsilon(site.attributes),)
+    )
+    return (launch,)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in _SHAPES:
+        yield Case(f"{list(shape)}", _channel_inputs(random, shape), {"epsilon": _EPSILON}, ulps=8)
+
+
+batch_normalization = Op(
+    "BatchNormalization",
+    since=(7, 9, 14, 15),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    in_place=((0, 0),),
+    cases=_cases,
+)
+
+# ----------------------------------------------------------------------------------------------------- gradient
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    channels = TensorType(site.element(2), site.shape(2))
+    return TensorType(site.element(1), site.shape(1)), channels, channels
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any],
+    dy: np.ndarray,
+    x: np.ndarray,
+    scale: np.ndarray,
+    mean: np.ndarray,
+    inv_std: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    normal = (x - _like(x, mean)) * _like(x, inv_std)
+    d_bias, d_scale = dy.sum(_over(x)), (dy * normal).sum(_over(x))
+    count = x.size / x.shape[1]
+    dx = _like(x, scale * inv_std) * (dy - _like(x, d_bias / count) - normal * _like(x, d_scale / count))
+    return dx, d_scale, d_bias
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    launch = grad_kernel.launch(
+        site.result(0),
+        site.result(1),
+        site.result(2),
+        *site.names[:5],
+        types=(site.element(1),),
+        accumulate=site.accumulate,
+    )
+    return (launch,)
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in _SHAPES:
+        x, scale, _, _, _ = _channel_inputs(random, shape)
+        mean, inv_std = x.mean(_over(x)), 1 / np.sqrt(x.var(_over(x)) + _EPSILON)
+        inputs = (random.standard_normal(shape), x, scale, mean, inv_std)
+        yield Case(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, outputs=3, ulps=32)
+
+
+batch_normalization_grad = Op(
+    "BatchNormalizationGrad",
+    domain="com.microsoft",
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select,
+    in_place=((0, 0), (0, 1)),
+    adds=frozenset({1, 2}),
+    cases=_grad_cases,
+)
