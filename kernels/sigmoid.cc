@@ -20,7 +20,7 @@ Status sigmoid(const Call& call) {
 struct SigmoidGradOf {
   template <class V>
   MB_INLINE V operator()(V dy, V y) const {
-    return dy * (y * (V(1) - y));
+    return dy * y * (V(1) - y);
   }
 };
 

@@ -22,6 +22,7 @@ _INCLUDE = re.compile(r'^#include "((?:shared|runtime|minbuild)/[^"]+)"', re.MUL
 _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short": "int16_t"} | {
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
+_MAY_BE_EMPTY = ("symbols", "params", "constants")  # vectors of a plan that some models have no use for
 _RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
 
 
@@ -105,6 +106,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
             "slot": field.vtable_offset,
             "stride": field.type.element.size,
             "align": field.type.element.align,
+            "may_be_empty": int(field.name in _MAY_BE_EMPTY),
         }
         for field in schema.tables[schema.root].fields
         if field.type.element is not None and field.type.element.dtype is not None
@@ -159,14 +161,14 @@ def _kernel_table(contents: Contents, stamp: str) -> str:
             }
         )
         slots += [number | written << 5 | optional << 6 for number, written, optional in kernel.args]
-    _check_keys(contents.kernels)
+    _check_keys([*(k.symbol for k in contents.kernels), *contents.features])
     return render(
         "package/kernel_table.cc.j2",
         stamp=stamp,
         functions=_declarations(contents.kernels),
         rows=rows,
         slots=slots or [0],
-        features=[stable_key(f) for f in sorted(contents.features)],
+        features=[(f, stable_key(f)) for f in sorted(contents.features)],
     )
 
 
@@ -178,9 +180,9 @@ def _declarations(kernels: Iterable[Kernel]) -> list[str]:
     ]
 
 
-def _check_keys(kernels: Iterable[Kernel]) -> None:
+def _check_keys(names: Iterable[str]) -> None:
     seen: dict[int, str] = {}
-    for kernel in kernels:
-        other = seen.setdefault(stable_key(kernel.symbol), kernel.symbol)
-        if other != kernel.symbol:
-            raise AssertionError(f"{other} and {kernel.symbol} have the same key; rename one")
+    for name in names:
+        other = seen.setdefault(stable_key(name), name)
+        if other != name:
+            raise AssertionError(f"{other} and {name} have the same key; rename one")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -10,13 +10,14 @@ import numpy as np
 
 from minbuild import assets
 from minbuild.dims import Atom, Dim, Extremum, Poly, Symbol
-from minbuild.model import Plan, Routine, Shape
+from minbuild.model import Buffer, Plan, Routine, Shape
 from minbuild.wire import Schema, encode, parse_schema
 
 VERSION = 1
-EXPRESSIONS = ("Constant", "Symbol", "Add", "Subtract", "Multiply", "Divide", "Max", "Min")
+EXPRESSIONS = ("Constant", "Symbol", "Add", "Subtract", "Multiply", "Divide", "Max", "Min", "Stack")
 ROUTINES = ("train", "eval", "optimize")
 _NONE = 65535
+ARENA = 0  # the region whose tensors stand at an expression
 
 
 @cache
@@ -92,25 +93,52 @@ class _Tables:
             self.params += params
         return self.param_at[params]
 
+    def highest(self, parts: Iterable[int]) -> int:
+        return self.fold("Max", sorted(set(parts)) or [self.dim(0)])
+
+
+def _places(routine: Routine, tables: _Tables) -> tuple[list[int], int]:
+    """Expressions of every buffer's offset and of the peak: each buffer stands on the highest of the earlier ones it
+    is alive together with. One that lies below another of these is left out, for it can never be the highest."""
+    offsets: list[int] = []
+    tops: list[int] = []
+    below: list[set[int]] = []  # everything a buffer stands on, directly or not
+    for i, buffer in enumerate(routine.buffers):
+        together = {j for j in range(i) if _overlap(buffer, routine.buffers[j])}
+        covered = set().union(*(below[j] for j in together)) if together else set()
+        offsets.append(tables.highest(tops[j] for j in together - covered))
+        tops.append(tables.expr("Stack", offsets[i], tables.dim(buffer.bytes)))
+        below.append(together | covered)
+    return offsets, tables.highest(tops[i] for i in set(range(len(tops))) - set().union(set(), *below))
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
 
 def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default."""
     tables = _Tables(plan.symbols)
-    tensors = [(t.at, tables.shape(t.shape), int(t.element), t.region) for t in plan.tensors]
     routines = {r.name: r for r in plan.routines}
-    graphs, steps, args, buffers, ports = [], [], [], [], []
+    graphs, steps, args, ports = [], [], [], []
+    places: list[int] = []
+    peaks: list[int] = []
+    for routine in plan.routines:  # buffers are numbered through all routines in this order
+        offsets, peak = _places(routine, tables)
+        places += offsets
+        peaks.append(peak)
+    tensors = [
+        (places[t.at] if t.region == ARENA else t.at, tables.shape(t.shape), int(t.element), t.region)
+        for t in plan.tensors
+    ]
     for name in ROUTINES:
         routine = routines.get(name, Routine(name, (), (), (), ()))
-        first = (len(steps), len(args), len(buffers), len(ports))
+        first = (len(steps), len(args), len(ports))
         for step in routine.steps:
             steps.append((step.kernel, tables.words(step.params), step.accumulate))
             args += [_NONE if a < 0 else a for a in step.args]
-        buffers += [(b.first, b.last) for b in routine.buffers]
         ports += [(tables.name(n), tensor, 0) for n, tensor in routine.inputs + routine.outputs]
-        graphs.append(
-            (first[0], len(routine.steps), first[1], first[2], len(routine.buffers), first[3])
-            + (len(routine.inputs), len(routine.outputs), 0)
-        )
+        graphs.append((first[0], len(routine.steps), *first[1:], len(routine.inputs), len(routine.outputs), 0))
     value = {
         "version": VERSION,
         "trainable_bytes": plan.trainable_bytes,
@@ -118,12 +146,10 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "learning_rate_at": plan.learning_rate_at,
         "step_at": plan.step_at,
         "moments": plan.moments,
-        "frozen_count": 1 + max((t.at for t in plan.tensors if t.region == 4), default=-1),
+        "arena": tables.highest(peaks),
         "symbols": [(tables.name(s), largest[s]) for s in plan.symbols],
         "tensors": tensors,
-        "buffers": buffers,
-        "kernels": [(stable_key(k.symbol), tables.name(k.symbol)) for k in plan.kernels],
-        "features": [stable_key(f) for f in plan.features],
+        "kernels": [(stable_key(n), tables.name(n)) for n in (*(k.symbol for k in plan.kernels), *plan.features)],
         "steps": steps,
         "args": args,
         "graphs": graphs,

@@ -34,7 +34,9 @@ def cases(key: str) -> tuple[Case, ...]:
 
 
 @cache
-def planned(key: str, index: int, dtype: type[np.floating], gradients: bool = False) -> tuple[trainers.OneNode, Plan]:
+def planned(
+    key: str, index: int, dtype: type[np.floating], gradients: bool = False
+) -> tuple[trainers.OneNode, Plan]:
     op, case = REGISTRY.ops[key], cases(key)[index]
     one = trainers.one_node(op, case, dtype)
     if gradients:
@@ -60,7 +62,9 @@ def full(request, tmp_path_factory):
                 stems |= {k.stem for k in planned(op.key, index, np.float32)[1].kernels}
             except Unsupported:
                 continue  # its own test says so
-    return trainers.library_of(trainers.everything_of(stems, REGISTRY), REGISTRY, tmp_path_factory.mktemp("full"))
+    return trainers.library_of(
+        trainers.everything_of(stems, REGISTRY), REGISTRY, tmp_path_factory.mktemp("full")
+    )
 
 
 @each_precision
@@ -83,7 +87,7 @@ def test_operator_computes_its_reference(op, dtype, full):
 
 
 @pytest.mark.parametrize("op", ACCUMULATING, ids=lambda op: op.name)
-def test_operator_adds_into_gradients(op, full):
+def test_operator_fills_gradient_buffers(op, full):
     """The first run after a reset replaces what is in the buffers, the second adds the same again."""
     wrong = []
     for index, case in enumerate(cases(op.key)):

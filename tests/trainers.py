@@ -63,7 +63,11 @@ def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNo
     arrays = {n: at_precision(x, dtype) for n, x in zip(names, case.inputs, strict=True) if x is not None}
     # A view of an input that the graph returns does not exist on the device: views are tested as constants.
     constant = set(names) if op.view else {names[i] for i in case.constant}
-    state = {n: x for i, (n, x) in enumerate(zip(names, case.inputs, strict=True)) if i in op.updates and x is not None}
+    state = {
+        n: x
+        for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
+        if i in op.updates and x is not None
+    }
     state = {n: arrays[n] for n in state if n not in constant}
     outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
     node = Node(op.name, op.domain, max(op.since), case.name, names, outputs, case.attributes)
@@ -91,7 +95,9 @@ def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element:
         inputs |= {n: TensorType(element, parameter.shape) for n in (parameter.name, buffer)}
         names = (buffer, output, RESET_INPUT)
         nodes.append(
-            Node("InPlaceAccumulatorV2", "com.microsoft", 1, f"gather {output}", names, (f"{output} done",), {})
+            Node(
+                "InPlaceAccumulatorV2", "com.microsoft", 1, f"gather {output}", names, (f"{output} done",), {}
+            )
         )
     outputs = tuple(n for n in graph.outputs if n not in shapes)
     new = Graph(graph.source, tuple(nodes), inputs, {}, outputs, graph.initializers)
@@ -173,7 +179,11 @@ def disagreement(found: np.ndarray, wanted: np.ndarray, ulps: float) -> str:
     largest = np.abs(wanted[finite]).max(initial=0)
     error = np.abs(found[finite].astype(np.float64) - wanted[finite])
     # Rounding the exact result costs half a unit, and a double reference has errors of its own.
-    allowed = (ulps * (1 if found.dtype == np.float32 else 4) + 0.5) * unit * max(largest, np.finfo(found.dtype).tiny)
+    allowed = (
+        (ulps * (1 if found.dtype == np.float32 else 4) + 0.5)
+        * unit
+        * max(largest, np.finfo(found.dtype).tiny)
+    )
     if np.all(error <= allowed):
         return ""
     return f"worst error {np.nanmax(error) / (unit * largest):.1f} units of {largest:g}, allowed {ulps:g}"

@@ -5,106 +5,90 @@
 namespace minbuild {
 namespace {
 
-// The entry of `list` (a vector of tables) whose string field is `name`; 0 when there is none.
-uint32_t find_entry(const Flatbuffer& file, Vector list, uint32_t slot, const char* name) {
-  for (uint32_t i = 0; i < list.count; ++i) {
-    uint32_t at = static_cast<uint32_t>(list.data - file.data) + 4 * i;
-    uint32_t table = file.follow(at);
-    if (file.equals(file.child(table, slot), name)) return table;
-  }
-  return 0;
-}
-
-// Data of a checkpoint tensor if it has the type and shape of `want`, else null.
-const uint8_t* data_of(const Flatbuffer& file, uint32_t table, const Tensor& want, uint8_t type, uint32_t bytes) {
-  Vector dims = file.vector(table, checkpoint::kTensor_dims, 8, 4);
-  Vector data = file.vector(table, checkpoint::kTensor_data, 1, 1);
-  if (table == 0 || data.data == nullptr || data.count != bytes || dims.count != static_cast<uint32_t>(want.rank) ||
-      file.scalar(table, checkpoint::kTensor_element, 4) != type)
-    return nullptr;
-  for (uint32_t i = 0; i < dims.count; ++i) {
-    int64_t dim;
-    memcpy(&dim, dims.data + 8 * i, 8);
-    if (dim != want.dims[i]) return nullptr;
-  }
-  return data.data;
-}
-
-// Goes over the parameters twice: first only looking, then copying.
 struct Loader {
   Session* s;
   Flatbuffer file;
-  Vector lists[2];  // trainable and frozen
-  Vector states;    // optimizer state per parameter, may be absent
-  const ErrorText& error;
   bool apply;
 
-  mb_status refuse(const char* what, const char* name) {
-    return error.fail(MB_BAD_CHECKPOINT, "%s %s is not in the checkpoint, or has another type or shape", what, name);
+  // The table in the list at field `slot` of `table` whose string field `key` is `name`; 0 when there is none.
+  uint32_t find(uint32_t table, uint32_t slot, uint32_t key, const char* name) const {
+    Vector list = file.vector(table, slot, 4, 4);
+    uint32_t at = list.data == nullptr ? 0 : static_cast<uint32_t>(list.data - file.data);
+    for (; list.count > 0; --list.count, at += 4) {
+      uint32_t entry = file.follow(at);
+      if (file.equals(file.child(entry, key), name)) return entry;
+    }
+    return 0;
   }
 
-  mb_status load(const plan::Parameter& parameter) {
+  // Data of tensor `name` in that list if it has the type and shape of `want`, else null. `to` receives a copy.
+  const char* tensor(uint32_t table, uint32_t slot, const char* name, const Tensor& want, uint32_t type, char* to) const {
+    uint32_t entry = find(table, slot, checkpoint::kTensor_name, name);
+    uint32_t bytes = static_cast<uint32_t>(want.count) * kElementSizes[type];
+    Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8, 4);
+    Vector data = file.vector(entry, checkpoint::kTensor_data, 1, 1);
+    bool same = data.data != nullptr && data.count == bytes && dims.count == static_cast<uint32_t>(want.rank) &&
+                file.scalar(entry, checkpoint::kTensor_element, 4) == type;
+    for (uint32_t i = 0; same && i < dims.count; ++i) {
+      const int32_t dim[] = {want.dims[i], 0};
+      same = equal_bytes(dims.data + 8 * i, dim, 8);
+    }
+    if (!same) return nullptr;
+    if (apply && to != nullptr) memcpy(to, data.data, bytes);
+    return reinterpret_cast<const char*>(data.data);
+  }
+
+  mb_status load(uint32_t index, uint32_t module, uint32_t group) {
+    const plan::Parameter& parameter = s->plan.parameter(index);
     const char* name = s->plan.name(parameter.name);
-    const plan::Tensor& t = s->plan.tensor(parameter.tensor);
+    uint32_t type = s->plan.tensor(parameter.tensor).type;
+    bool trained = parameter.kind == MB_TRAINABLE, frozen = parameter.kind == MB_FROZEN;
     Tensor want;
     s->resolve(parameter.tensor, &want);
-    uint32_t bytes = static_cast<uint32_t>(want.count * kElementSizes[t.type]);
-    uint32_t table = find_entry(file, lists[parameter.kind != MB_TRAINABLE], checkpoint::kTensor_name, name);
-    const uint8_t* data = data_of(file, table, want, t.type, bytes);
-    if (data == nullptr) return refuse("parameter", name);
-    if (parameter.kind == MB_FROZEN) {
-      if (apply) {
-        s->frozen()[t.at] = reinterpret_cast<const char*>(data);
-        s->frozen_sizes()[t.at] = bytes;
-      }
-      return MB_OK;
-    }
-    if (apply) memcpy(want.data, data, bytes);
-    return parameter.kind == MB_TRAINABLE && states.count > 0 ? load_moments(name, want, t.type, bytes) : mb_status{MB_OK};
-  }
-
-  mb_status load_moments(const char* name, const Tensor& want, uint8_t type, uint32_t bytes) {
-    uint32_t state = find_entry(file, states, checkpoint::kState_parameter, name);
-    Vector list = file.vector(state, checkpoint::kState_moments, 4, 4);
-    char moment_name[] = "momentum0";
-    for (uint32_t m = 0; m < s->plan.moments; ++m, ++moment_name[8]) {
-      const uint8_t* data = data_of(file, find_entry(file, list, checkpoint::kTensor_name, moment_name), want, type, bytes);
-      if (data == nullptr) return refuse("optimizer state of", name);
-      if (apply) memcpy(want.data + (2 + m) * size_t{s->plan.trainable_bytes}, data, bytes);
-    }
-    return MB_OK;
-  }
-
-  mb_status load_all() {
-    mb_status status = MB_OK;
-    for (uint32_t i = 0; i < s->plan.count[plan::kParameters] && status == MB_OK; ++i) status = load(s->plan.parameter(i));
-    return status;
+    const char* found = tensor(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name, want, type,
+                               frozen ? nullptr : want.data);
+    if (frozen && apply) s->frozen[index] = found;
+    char moment[] = "momentum0";
+    uint32_t moments = group != 0 && trained ? s->plan.moments : 0;
+    uint32_t state = moments > 0 ? find(group, checkpoint::kGroup_states, checkpoint::kState_parameter, name) : 0;
+    for (uint32_t m = 0; m < moments && found != nullptr; ++m, ++moment[8])
+      found = tensor(state, checkpoint::kState_moments, moment, want, type,
+                     want.data + (2 + m) * size_t{s->plan.trainable_bytes});
+    if (found != nullptr) return MB_OK;
+    return s->error.fail(MB_BAD_CHECKPOINT, "%s or its state is not in the checkpoint, or has another type or shape",
+                         word_of(name));
   }
 };
 
 }  // namespace
 
-mb_status read_checkpoint(Session* s, const void* bytes, size_t size, const ErrorText& error) {
-  Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
-  uint32_t root = size > 0x7fffffff ? 0 : file.root(checkpoint::kIdentifier);
-  if (root == 0 || file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion)
-    return error.fail(MB_BAD_CHECKPOINT, "not an undamaged ORT training checkpoint of version %d", checkpoint::kVersion);
-  uint32_t state = file.child(root, checkpoint::kCheckpoint_module);
-  if (file.scalar(state, checkpoint::kModule_nominal, 1) != 0 ||
-      file.scalar(state, checkpoint::kModule_external, 1) != 0)
-    return error.fail(MB_BAD_CHECKPOINT, "the checkpoint has no values (it is nominal), or has them in another file");
-  Loader loader = {s, file, {}, {nullptr, 0}, error, false};
-  loader.lists[0] = file.vector(state, checkpoint::kModule_trainable, 4, 4);
-  loader.lists[1] = file.vector(state, checkpoint::kModule_frozen, 4, 4);
+mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
+  const PlanView& p = s->plan;
+  if (bytes == nullptr) {
+    for (uint32_t i = 0; i < p.count[plan::kParameters]; ++i)
+      if (p.parameter(i).kind == MB_FROZEN && s->frozen[i] == nullptr)
+        return s->error.fail(MB_BAD_CHECKPOINT, "this model has frozen parameters and needs its checkpoint");
+    return MB_OK;
+  }
+  Loader loader = {s, {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)}, false};
+  const Flatbuffer& file = loader.file;
+  uint32_t root = size < 0x7fffffff && reinterpret_cast<uintptr_t>(bytes) % 4 == 0 ? file.root(checkpoint::kIdentifier) : 0;
+  uint32_t module = file.child(root, checkpoint::kCheckpoint_module);
+  if (root == 0 || file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion ||
+      file.scalar(module, checkpoint::kModule_nominal, 1) != 0 || file.scalar(module, checkpoint::kModule_external, 1) != 0)
+    return s->error.fail(MB_BAD_CHECKPOINT, "not an undamaged ORT checkpoint of version %d with all values inside",
+                         checkpoint::kVersion);
   Vector groups = file.vector(root, checkpoint::kCheckpoint_groups, 4, 4);
   uint32_t group = groups.count == 0 ? 0 : file.follow(static_cast<uint32_t>(groups.data - file.data));
-  if (s->plan.moments > 0) loader.states = file.vector(group, checkpoint::kGroup_states, 4, 4);
-  mb_status status = loader.load_all();
-  if (status != MB_OK) return status;
-  loader.apply = true;
-  loader.load_all();
+  for (int pass = 0; pass < 2; ++pass) {
+    for (uint32_t i = 0; i < p.count[plan::kParameters]; ++i) {
+      mb_status status = loader.load(i, module, group);
+      if (status != MB_OK) return status;
+    }
+    loader.apply = true;
+  }
   uint64_t step = file.scalar(group, checkpoint::kGroup_step, 8);
-  if (group != 0) memcpy(s->persistent() + s->plan.step_at, &step, 8);
+  if (group != 0) memcpy(s->regions[kPersistent] + p.step_at, &step, sizeof step);
   return MB_OK;
 }
 

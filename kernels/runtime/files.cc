@@ -61,7 +61,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
     if (maps[i] != nullptr) continue;
     ErrorText error = {nullptr, 0};
     if (options != nullptr && options->error != nullptr) error = {options->error, options->error_size};
-    status = error.fail(MB_IO, "cannot read %s", paths[i]);
+    status = error.fail(MB_IO, "cannot read %s", word_of(paths[i]));
   }
   if (status == MB_OK) status = mb_create(maps[0], sizes[0], maps[1], sizes[1], options, session);
   for (int i = 0; i < 2; ++i) {
@@ -78,7 +78,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
   char temporary[1024];
   uint32_t length = length_of(path);
-  if (length + 5 > sizeof temporary) return s->error.fail(MB_INVALID_ARGUMENT, "the path %s is too long", path);
+  if (length + 5 > sizeof temporary) return s->error.fail(MB_INVALID_ARGUMENT, "the path %s is too long", word_of(path));
   memcpy(temporary, path, length);
   memcpy(temporary + length, ".new", 5);
   int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -90,7 +90,7 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
     if (status == MB_OK && (failed != 0 || rename(temporary, path) != 0)) status = MB_IO;
     if (status != MB_OK) unlink(temporary);
   }
-  return status == MB_OK ? status : s->error.fail(status, "cannot write %s; it is as it was", path);
+  return status == MB_OK ? status : s->error.fail(status, "cannot write %s; it is as it was", word_of(path));
 }
 
 }  // extern "C"

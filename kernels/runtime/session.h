@@ -1,5 +1,5 @@
-// The session and what its parts share. One piece of memory holds everything: this struct, its tables, the persistent
-// region (parameters, gradients, optimizer state), and the arena of temporaries.
+// The session and what its parts share. One piece of memory holds everything: this struct, the values of the plan's
+// expressions, the persistent region (parameters, gradients, optimizer state), and the arena of temporaries.
 #ifndef MINBUILD_RUNTIME_SESSION_H_
 #define MINBUILD_RUNTIME_SESSION_H_
 
@@ -11,26 +11,28 @@
 namespace minbuild {
 
 constexpr uint16_t kNone = 65535;
-enum Region : uint8_t { kArena, kPersistent, kConstants, kInputs, kFrozen, kExtent };
+constexpr uint32_t kMostSymbols = 8;
+enum Region : uint8_t { kArena, kPersistent, kConstants, kInputs, kFrozen, kExtent, kRegions };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 
-// The plan's vectors, in place. `read_plan` has checked that they lie inside the plan and which indices are in range.
+// The plan, in place. No index in it is trusted: `at` answers one that is out of range with element 0, which every
+// vector that is indexed has, so that a damaged plan leads to wrong tensors, which are checked, never out of the plan.
 struct PlanView {
-  const void* data[plan::kVectors];
+  const char* data[plan::kVectors];
   uint32_t count[plan::kVectors];
-  uint32_t trainable_bytes, persistent_bytes, learning_rate_at, step_at, moments, frozen_count;
+  uint32_t trainable_bytes, persistent_bytes, learning_rate_at, step_at, moments, arena;
 
-  template <class T>
-  const T* all(plan::VectorIndex vector) const {
-    return static_cast<const T*>(data[vector]);
+  const void* at(plan::VectorIndex vector, uint32_t index) const;
+  const char* name(uint32_t i) const { return static_cast<const char*>(at(plan::kNames, i)); }
+  const plan::Tensor& tensor(uint32_t i) const { return *static_cast<const plan::Tensor*>(at(plan::kTensors, i)); }
+  const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(plan::kPorts, i)); }
+  const plan::Parameter& parameter(uint32_t i) const {
+    return *static_cast<const plan::Parameter*>(at(plan::kParameters, i));
   }
-  const char* name(uint32_t at) const { return all<char>(plan::kNames) + at; }
-  const plan::Expr* exprs() const { return all<plan::Expr>(plan::kExprs); }
-  const uint16_t* shape(const plan::Tensor& t) const { return all<uint16_t>(plan::kShapes) + t.shape; }
-  const plan::Tensor& tensor(uint32_t i) const { return all<plan::Tensor>(plan::kTensors)[i]; }
-  const plan::Graph& graph(uint32_t i) const { return all<plan::Graph>(plan::kGraphs)[i]; }
-  const plan::Port& port(uint32_t i) const { return all<plan::Port>(plan::kPorts)[i]; }
-  const plan::Parameter& parameter(uint32_t i) const { return all<plan::Parameter>(plan::kParameters)[i]; }
+  const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(plan::kKernels, i)); }
+  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(plan::kGraphs, i)); }
+  const plan::Expr* exprs() const { return reinterpret_cast<const plan::Expr*>(data[plan::kExprs]); }
+  const uint16_t* shape(const plan::Tensor& t) const { return static_cast<const uint16_t*>(at(plan::kShapes, t.shape)); }
 };
 
 // Where the text of a failure goes, put together without printf and silently cut where the room ends.
@@ -38,66 +40,47 @@ struct ErrorText {
   char* text;
   size_t room;  // 0: nobody reads it
 
-  // Writes `format`, in which each `%s` takes a string and each `%d` a number from what follows; returns `status`.
-  template <class... Parts>
-  MB_INLINE mb_status fail(mb_status status, const char* format, Parts... parts) const {
-    const intptr_t list[] = {0, (intptr_t)parts...};
-    write(format, list + 1);
-    return status;
-  }
-  void write(const char* format, const intptr_t* parts) const;
+  // Writes `format`, in which `%s` takes a string and `%d` a number from a, b, c in order. Returns `status`.
+  mb_status fail(mb_status status, const char* format, intptr_t a = 0, intptr_t b = 0, intptr_t c = 0) const;
 };
-
-// What depends on the sizes of the free dimensions: the value of every expression, size and place of every buffer.
-struct Layout {
-  int32_t* dims;
-  uint32_t* sizes;
-  uint32_t* offsets;
-};
-
-// The pieces of a session's memory, in order.
-enum Piece { kSelf, kDims, kSizes, kOffsets, kSymbolSizes, kKernelRowsOf, kFrozenData, kFrozenSizes, kKept, kTemporaries, kPieces };
+MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
 
 struct Session {
-  char* pieces[kPieces];
+  PlanView plan;
+  int32_t* values;          // of the plan's expressions
+  const char** frozen;      // data of each frozen parameter, inside the checkpoint; null for other parameters
+  char* regions[kRegions];  // where the first three start
   const mb_tensor* inputs;  // of the running step, by port; null between steps
   size_t arena_size;        // bytes of temporaries there is room for
   bool reset_gradients;
+  int32_t symbols[kMostSymbols];
+  ErrorText error;
   void* mapped[3];          // what mb_destroy unmaps: the session itself, plan, checkpoint
   size_t mapped_size[3];
-  Layout layout;
-  ErrorText error;
-  PlanView plan;
   char error_room[160];
-
-  int32_t* symbols() const { return reinterpret_cast<int32_t*>(pieces[kSymbolSizes]); }
-  uint16_t* rows() const { return reinterpret_cast<uint16_t*>(pieces[kKernelRowsOf]); }
-  const char** frozen() const { return reinterpret_cast<const char**>(pieces[kFrozenData]); }
-  uint32_t* frozen_sizes() const { return reinterpret_cast<uint32_t*>(pieces[kFrozenSizes]); }
-  char* persistent() const { return pieces[kKept]; }
 
   void resolve(uint32_t index, Tensor* tensor) const;
 };
 
 constexpr uint32_t kMaxElementType = 16;
 // Bytes of one element by type number; 0: no such type.
-inline constexpr uint8_t kElementSizes[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
+inline constexpr uint8_t kElementSizes[kMaxElementType + 1] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 
-MB_INLINE size_t align16(size_t n) { return (n + 15) & ~size_t{15}; }
-MB_INLINE bool inside(uint32_t first, uint64_t count, uint32_t size) { return first + count <= size; }
+MB_INLINE uint32_t align16(uint32_t n) { return (n + 15) & ~15u; }
+MB_INLINE bool inside(uint64_t first, uint64_t count, uint32_t size) { return first + count <= size; }
 
 // plan.cc
 mb_status read_plan(const void* bytes, size_t size, PlanView* plan, const ErrorText& error);
-mb_status link_kernels(const PlanView& plan, uint16_t* rows, const ErrorText& error);
-// Evaluates all dimensions under `symbols` and places all buffers. `arena` receives the bytes of temporaries.
-// `frozen_sizes`, once known, bounds every use of a frozen parameter.
-mb_status lay_out(const PlanView& plan, const int32_t* symbols, const Layout& layout, const uint32_t* frozen_sizes,
-                  size_t* arena, const ErrorText& error);
+// Evaluates all expressions under `symbols`, and refuses when any tensor would not lie within its region.
+mb_status lay_out(const PlanView& plan, const int32_t* symbols, int32_t* values, const ErrorText& error);
+// Whether the library has all kernels, and every step calls one with tensors that fit it.
+mb_status check_steps(const PlanView& plan, const ErrorText& error);
+uint32_t find_kernel(uint32_t key);
 
 // checkpoint_read.cc
-mb_status read_checkpoint(Session* session, const void* bytes, size_t size, const ErrorText& error);
+mb_status read_checkpoint(Session* session, const void* bytes, size_t size);
 
-// kernel_table.cc, generated
+// kernel_table.cc, generated. Features stand behind the kernels, as rows that cannot be run.
 struct KernelRow {
   uint32_t key;
   uint16_t slots;  // first entry in kKernelSlots
@@ -108,8 +91,7 @@ struct KernelRow {
 constexpr uint8_t kSlotType = 31, kSlotWritten = 32, kSlotOptional = 64;
 extern const KernelRow kKernelRows[];
 extern const uint8_t kKernelSlots[];
-extern const uint32_t kFeatureKeys[];
-extern const uint32_t kKernelRowCount, kFeatureKeyCount;
+extern const uint32_t kKernelRowCount;
 Status run_kernel(uint32_t row, const Call& call);
 
 }  // namespace minbuild

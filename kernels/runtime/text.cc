@@ -16,10 +16,12 @@ bool equal_bytes(const void* a, const void* b, uint32_t size) {
   return true;
 }
 
-void ErrorText::write(const char* format, const intptr_t* parts) const {
+mb_status ErrorText::fail(mb_status status, const char* format, intptr_t a, intptr_t b, intptr_t c) const {
+  const intptr_t list[] = {a, b, c};
+  const intptr_t* parts = list;
+  if (room == 0) return status;
   char* at = text;
   char* last = text + room - 1;
-  if (room == 0) return;
   for (; *format != 0; ++format) {
     char digits[21];
     const char* piece = format;
@@ -38,6 +40,7 @@ void ErrorText::write(const char* format, const intptr_t* parts) const {
     for (; length > 0 && at != last; --length) *at++ = *piece++;
   }
   *at = 0;
+  return status;
 }
 
 }  // namespace minbuild

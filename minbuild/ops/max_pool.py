@@ -73,7 +73,9 @@ def _infer(site: Site) -> Sequence[TensorType]:
     return TensorType(site.element(), pooled), TensorType(INT64, pooled)
 
 
-def _launch(site: Site, kernel: KernelFunction, names: Sequence[str], sizes: Shape, pooled: Shape) -> Launch:
+def _launch(
+    site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
+) -> Launch:
     if site.attribute("storage_order", 0):
         raise Unknown("indices in column-major order (storage_order 1) are not supported")
     axes = windows(site.attributes, sizes[2:])
@@ -83,9 +85,9 @@ def _launch(site: Site, kernel: KernelFunction, names: Sequence[str], sizes: Sha
     padded = padded or any(w.after for w in axes)
     axes = (Window(1, 1, 0, 0, 1),) * (3 - len(axes)) + axes
     words = [[w.taps, w.stride, w.before, w.dilation] for w in axes]
-    asked = {"indices": bool(names[1]), "pads": padded}
+    asked = {"indices": bool(args[1]), "pads": padded}
     return kernel.launch(
-        *names,
+        *args,
         types=(site.element(0), _index_type(site)),
         params=[word for row in zip(*words, strict=True) for word in row],
         features=tuple(name for name, wanted in asked.items() if wanted),
@@ -99,8 +101,10 @@ def _index_type(site: Site) -> ElementType:
 
 
 def _select(site: Site) -> Sequence[Launch]:
-    names = (site.result(0), site.result(1), site.name(0))
-    return (_launch(site, pool_kernel, names, site.shape(0), site.result_shape(0)),)
+    pooled = site.result_shape(0 if site.result(0) else 1)
+    # Where only the indices are read, the maxima need a place all the same.
+    args = (site.result(0) or TensorType(site.element(), pooled), site.result(1), site.name(0))
+    return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
 
 
 def _taps(attributes: Mapping[str, Any], x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -167,8 +171,8 @@ def _grad_infer(site: Site) -> Sequence[TensorType]:
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
-    names = (site.result(0), site.name(0), site.name(1))
-    return (_launch(site, grad_kernel, names, site.result_shape(0), site.shape(0)),)
+    args = (site.result(0), site.name(0), site.name(1))
+    return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
 
 
 max_pool_grad = Op("MaxPoolGrad", since=(9,), infer=_grad_infer, select=_grad_select)

@@ -62,14 +62,14 @@ class _Builder:
                 offset += _bytes(value.type)
         self.trainable_bytes = -(-offset // 16) * 16
         offset = self.trainable_bytes * (2 + self.program.moments)
-        for value in self.program.parameters:
+        for index, value in enumerate(self.program.parameters):
             # What is wider than the 4-byte alignment of checkpoint data cannot be read in place.
             if value.role is Role.STATE or (value.role is Role.FROZEN and value.type.element.size > 4):
                 offset = -(-offset // 8) * 8
                 self.persistent_at[value.name] = offset
                 offset += _bytes(value.type)
             elif value.role is Role.FROZEN:
-                self.frozen_at[value.name] = len(self.frozen_at)
+                self.frozen_at[value.name] = index
         self.step_at = -(-offset // 8) * 8
         self.learning_rate_at = self.step_at + 8
         self.persistent_bytes = self.learning_rate_at + 8

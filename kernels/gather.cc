@@ -1,0 +1,65 @@
+// Takes slices of a tensor by index, and adds their gradients back.
+#include "shared/add_range.h"
+
+namespace minbuild {
+
+// whole: [A,D,B]  indices: [I], in -D..D-1  part: [A,I,B]
+template <class I>
+struct Slices {
+  int outer, size, inner, count;
+  const I* indices;
+
+  // Reads the layout; kBadValue where an index names no slice.
+  Status read(const Tensor& whole, const Tensor& part, const Tensor& index, const Tensor& groups) {
+    if (groups.rank != 3 || groups.count != whole.count) return Status::kBadPlan;
+    outer = groups.dims[0], size = groups.dims[1], inner = groups.dims[2], count = index.count;
+    if (part.count != int64_t(outer) * count * inner) return Status::kBadPlan;
+    indices = index.as<I>();
+    for (int i = 0; i < count; ++i)
+      if (indices[i] < -size || indices[i] >= size) return Status::kBadValue;
+    return Status::kOk;
+  }
+
+  // slice(at_part, at_whole) for the first elements of every slice
+  template <class Slice>
+  MB_INLINE void each(Slice slice) const {
+    int part = 0;
+    for (int a = 0; a < outer; ++a) {
+      for (int i = 0; i < count; ++i, part += inner) {
+        int at = static_cast<int>(indices[i]);
+        slice(part, (a * size + at + (at < 0 ? size : 0)) * inner);
+      }
+    }
+  }
+};
+
+template <class T, class I>
+Status gather(const Call& call) {
+  Slices<I> slices;
+  Status status = slices.read(call[1], call[0], call[2], call[3]);
+  if (status != Status::kOk) return status;
+  T* to = call[0].as<T>();
+  const T* from = call[1].as<T>();
+  slices.each([&](int part, int whole) MB_LAMBDA {
+    __builtin_memcpy(to + part, from + whole, slices.inner * sizeof(T));
+  });
+  return Status::kOk;
+}
+
+// dx = 0, then dx[index] += dy for every index: they may repeat.
+template <class T, class I>
+Status gather_grad(const Call& call) {
+  const Tensor& dx = call[0];
+  Slices<I> slices;
+  Status status = slices.read(dx, call[1], call[2], call[3]);
+  if (status != Status::kOk) return status;
+  T* to = dx.as<T>();
+  const T* from = call[1].as<T>();
+  if (!call.adds(0)) __builtin_memset(to, 0, dx.count * sizeof(T));
+  slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_GATHER
+
+}  // namespace minbuild
