@@ -1,22 +1,13 @@
 // Cast between element types, over any shape.
 #include "minbuild/kernel.h"
+#include "shared/stored.h"
 
 namespace minbuild {
-
-// Whatever byte a caller hands over as bool, it is true or false.
-template <class T>
-struct Stored {
-  using type = T;
-};
-template <>
-struct Stored<bool> {
-  using type = uint8_t;
-};
 
 template <class To, class From>
 MB_INLINE To cast_element(From x) {
   // C++ leaves open what becomes of a real number that no integer of the type holds; hostile data must not matter.
-  if constexpr (To(0.5) == To(0) && From(0.5) != From(0)) {
+  if constexpr (Stored<From>::is_real && !Stored<To>::is_real) {
     constexpr From limit = From(int64_t(1) << (sizeof(To) * 8 - 2)) * From(2);
     return x >= -limit && x < limit ? To(x) : To(uint64_t(1) << (sizeof(To) * 8 - 1));
   } else {
@@ -30,9 +21,9 @@ Status cast(const Call& call) {
   if (call[0].count != call[1].count) return Status::kBadPlan;
   auto from = call[1].as<typename Stored<From>::type>();
   for (int i = 0; i < call[0].count; ++i) {
-    if constexpr (To(2) == To(1)) {
+    if constexpr (Stored<To>::is_bool) {
       call[0].as<To>()[i] = from[i] != 0;
-    } else if constexpr (From(2) == From(1)) {
+    } else if constexpr (Stored<From>::is_bool) {
       call[0].as<To>()[i] = To(from[i] != 0);
     } else {
       call[0].as<To>()[i] = cast_element<To, From>(from[i]);

@@ -1,5 +1,6 @@
 // Expand to a larger shape, and multiplication by one number on the way: the gradients of means are both.
 #include "shared/broadcast.h"
+#include "shared/stored.h"
 
 namespace minbuild {
 
@@ -9,7 +10,7 @@ MB_INLINE T factor_of(const Call& call) {
   T factor;
   __builtin_memcpy(&factor, call.params, sizeof(T));
 #if MB_EXPAND_EXTENT
-  if constexpr (T(0.5) != T(0) && T(2) != T(1)) {
+  if constexpr (Stored<T>::is_real) {
     T size = static_cast<T>(call[2].count);
     if (call.params[2] > 0) factor = size;
     if (call.params[2] < 0) factor = T(1) / size;
@@ -26,8 +27,9 @@ MB_NOINLINE void expand_loop(T* y, const T* a, int a_mask, const T* b, int, int 
 }
 
 // y = x * factor, x repeated along the axes where it has size 1
-template <class T>
+template <class Element>
 Status expand(const Call& call) {
+  using T = typename Stored<Element>::type;
   T value = factor_of<T>(call);
   Tensor factor;
   factor.data = reinterpret_cast<char*>(&value);

@@ -1,7 +1,6 @@
 // Softmax and log-softmax over one axis, and their gradients.
-#include "shared/softmax.h"
-
-#include "minbuild/kernel.h"
+#include "shared/elementwise.h"
+#include "shared/math.h"
 
 namespace minbuild {
 
@@ -13,7 +12,7 @@ struct SoftmaxShape {
   bool read(const Tensor& y, const Tensor& x, const Tensor& groups, const int32_t* params) {
     if (groups.rank != 3 || groups.count != y.count || x.count != y.count) return false;
     outer = groups.dims[0], classes = groups.dims[1], inner = groups.dims[2];
-    log = MB_SOFTMAX_LOG && params[0] != 0;
+    log = params[0] != 0;
     return y.count != 0;
   }
 };
@@ -23,18 +22,19 @@ template <class T>
 struct SoftmaxColumns {
   template <class V>
   static MB_INLINE void step(int i, T* y, const T* x, const SoftmaxShape* shape) {
+    const bool logs = MB_SOFTMAX_LOG && shape->log;
     int end = shape->classes * shape->inner + i;
     V largest = V::load(x + i), sum = T(0);
     for (int at = i; at < end; at += shape->inner) largest = max(V::load(x + at), largest);
     for (int at = i; at < end; at += shape->inner) {
       V each = V::load(x + at) - largest, power = exp(each);
       sum = sum + power;
-      (shape->log ? each : power).store(y + at);
+      (logs ? each : power).store(y + at);
     }
-    sum = shape->log ? log(sum) : V(T(1)) / sum;
+    sum = logs ? log(sum) : V(T(1)) / sum;
     for (int at = i; at < end; at += shape->inner) {
       V each = V::load(y + at);
-      (shape->log ? each - sum : each * sum).store(y + at);
+      (logs ? each - sum : each * sum).store(y + at);
     }
   }
 };
@@ -43,15 +43,134 @@ template <class T>
 struct SoftmaxGradColumns {
   template <class V>
   static MB_INLINE void step(int i, T* dx, const T* dy, const T* y, const SoftmaxShape* shape) {
+    const bool logs = MB_SOFTMAX_LOG && shape->log;
     int end = shape->classes * shape->inner + i;
     V sum = T(0);
     for (int at = i; at < end; at += shape->inner) {
       V each = V::load(dy + at);
-      sum = sum + (shape->log ? each : each * V::load(y + at));
+      sum = sum + (logs ? each : each * V::load(y + at));
     }
     for (int at = i; at < end; at += shape->inner) {
       V each = V::load(dy + at), out = V::load(y + at);
-      (shape->log ? each - exp(out) * sum : (each - sum) * out).store(dx + at);
+      (logs ? each - exp(out) * sum : (each - sum) * out).store(dx + at);
     }
   }
 };
+
+// The first `count` of V's lanes or all; the others are `rest`.
+template <class V, class T>
+MB_INLINE V load_part(const T* x, int count, T rest) {
+  if (count >= V::size) return V::load(x);
+  T lanes[V::size];
+  V(rest).store(lanes);
+  for (int i = 0; i < count; ++i) lanes[i] = x[i];
+  return V::load(lanes);
+}
+template <class V, class T>
+MB_INLINE void store_part(V v, T* y, int count) {
+  if (count >= V::size) return v.store(y);
+  v.store(y, count);
+}
+
+// Folds the lanes of `v` one after the other.
+template <class V, class F>
+MB_INLINE auto fold_lanes(V v, F f) {
+  decltype(v.v[0] + v.v[0]) result = v.v[0];
+  for (int i = 1; i < V::size; ++i) result = f(result, v.v[i]);
+  return result;
+}
+
+// One softmax over contiguous elements; y may be x.
+template <class T>
+struct SoftmaxRow {
+  template <class W>
+  static MB_INLINE void run(T* y, const T* x, int count, bool asked) {
+    const bool logs = MB_SOFTMAX_LOG && asked;  // here, because a call that is not inlined hides constants
+    using V = typename W::template of<T>;
+    constexpr T kNothing = -static_cast<T>(__builtin_inff());
+    V tops = kNothing, sums = T(0);
+    for (int i = 0; i < count; i += V::size) tops = max(load_part<V>(x + i, count - i, kNothing), tops);
+    V top = fold_lanes(tops, [](T a, T b) { return a > b ? a : b; });
+    for (int i = 0; i < count; i += V::size) {
+      V each = load_part<V>(x + i, count - i, kNothing) - top, power = exp(each);
+      sums = sums + power;
+      store_part(logs ? each : power, y + i, count - i);
+    }
+    V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
+    sum = logs ? log(sum) : V(T(1)) / sum;
+    for (int i = 0; i < count; i += V::size) {
+      V each = load_part<V>(y + i, count - i, T(0));
+      store_part(logs ? each - sum : each * sum, y + i, count - i);
+    }
+  }
+};
+
+template <class T>
+struct SoftmaxGradRow {
+  template <class W>
+  static MB_INLINE void run(T* dx, const T* dy, const T* y, int count, bool asked) {
+    const bool logs = MB_SOFTMAX_LOG && asked;  // here, because a call that is not inlined hides constants
+    using V = typename W::template of<T>;
+    V sums = T(0);
+    for (int i = 0; i < count; i += V::size) {
+      V each = load_part<V>(dy + i, count - i, T(0));
+      sums = sums + (logs ? each : each * load_part<V>(y + i, count - i, T(0)));
+    }
+    V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
+    for (int i = 0; i < count; i += V::size) {
+      V each = load_part<V>(dy + i, count - i, T(0)), out = load_part<V>(y + i, count - i, T(0));
+      store_part(logs ? each - exp(out) * sum : (each - sum) * out, dx + i, count - i);
+    }
+  }
+};
+
+// Wide vectors where the processor has them, else single elements.
+template <class Body, class T, class... Args>
+MB_INLINE void run_row(T* y, Args... args) {
+#if MB_DISPATCHES
+  if (vector_bytes() >= 32) return run_avx2<Body>(y, args...);
+  Body::template run<Width<sizeof(T)>>(y, args...);
+#else
+  dispatch<Body>(y, args...);
+#endif
+}
+
+// y = e^(x - top) / sum of it, or its logarithm; top is the largest x, so that nothing overflows
+template <class T>
+Status softmax(const Call& call) {
+  SoftmaxShape shape;
+  if (!shape.read(call[0], call[1], call[2], call.params)) return Status::kBadPlan;
+  T* y = call[0].as<T>();
+  const T* x = call[1].as<T>();
+  int block = shape.classes * shape.inner;
+  for (int a = 0; a < shape.outer; ++a, y += block, x += block) {
+    if (MB_SOFTMAX_ROWS && shape.inner == 1) {
+      run_row<SoftmaxRow<T>>(y, x, shape.classes, shape.log);
+    } else if (MB_SOFTMAX_COLUMNS) {
+      for_range<T, SoftmaxColumns<T>>(shape.inner, y, x, static_cast<const SoftmaxShape*>(&shape));
+    }
+  }
+  return Status::kOk;
+}
+
+// dx = (dy - sum dy y) y, or with logarithms dy - e^y sum dy
+template <class T>
+Status softmax_grad(const Call& call) {
+  SoftmaxShape shape;
+  if (!shape.read(call[0], call[1], call[3], call.params) || call[2].count != call[0].count) return Status::kBadPlan;
+  T* dx = call[0].as<T>();
+  const T *dy = call[1].as<T>(), *y = call[2].as<T>();
+  int block = shape.classes * shape.inner;
+  for (int a = 0; a < shape.outer; ++a, dx += block, dy += block, y += block) {
+    if (MB_SOFTMAX_ROWS && shape.inner == 1) {
+      run_row<SoftmaxGradRow<T>>(dx, dy, y, shape.classes, shape.log);
+    } else if (MB_SOFTMAX_COLUMNS) {
+      for_range<T, SoftmaxGradColumns<T>>(shape.inner, dx, dy, y, static_cast<const SoftmaxShape*>(&shape));
+    }
+  }
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_SOFTMAX
+
+}  // namespace minbuild

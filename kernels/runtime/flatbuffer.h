@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "shared/vec.h"
+
 #pragma GCC visibility push(hidden)
 namespace minbuild {
 
@@ -24,7 +26,7 @@ struct Flatbuffer {
   uint32_t size;
 
   // `bytes` (at most 8) at `at`, little endian; 0 when any of them is outside.
-  uint64_t load(uint32_t at, uint32_t bytes) const {
+  MB_NOINLINE uint64_t load(uint32_t at, uint32_t bytes) const {
     uint64_t value = 0;
     if (at <= size && bytes <= size - at) memcpy(&value, data + at, bytes);
     return value;
@@ -37,7 +39,7 @@ struct Flatbuffer {
   }
 
   // Position of a field of the table at `table`; 0 when absent.
-  uint32_t field(uint32_t table, uint32_t slot) const {
+  MB_NOINLINE uint32_t field(uint32_t table, uint32_t slot) const {
     uint32_t vtable = table - u32(table);
     if (slot + 2 > load(vtable, 2)) return 0;
     uint32_t offset = static_cast<uint32_t>(load(vtable + slot, 2));
@@ -45,17 +47,17 @@ struct Flatbuffer {
   }
 
   // A scalar field of `bytes` bytes; 0 when absent.
-  uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const {
+  MB_NOINLINE uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const {
     uint32_t at = field(table, slot);
     return at == 0 ? 0 : load(at, bytes);
   }
 
   // What a field of offset type refers to; 0 when absent.
   uint32_t follow(uint32_t at) const { return at == 0 ? 0 : at + u32(at); }
-  uint32_t child(uint32_t table, uint32_t slot) const { return follow(field(table, slot)); }
+  MB_NOINLINE uint32_t child(uint32_t table, uint32_t slot) const { return follow(field(table, slot)); }
 
   // A vector of `stride`-byte elements aligned to `align`; no data when any of it is outside.
-  Vector vector(uint32_t table, uint32_t slot, uint32_t stride, uint32_t align) const {
+  MB_NOINLINE Vector vector(uint32_t table, uint32_t slot, uint32_t stride, uint32_t align) const {
     uint32_t at = child(table, slot);
     uint32_t count = u32(at);
     uint64_t end = uint64_t{at} + 4 + uint64_t{count} * stride;

@@ -22,7 +22,7 @@ struct PlanView {
   uint32_t count[plan::kVectors];
   uint32_t trainable_bytes, persistent_bytes, learning_rate_at, step_at, moments, arena;
 
-  const void* at(plan::VectorIndex vector, uint32_t index) const;
+  MB_NOINLINE const void* at(plan::VectorIndex vector, uint32_t index) const;
   const char* name(uint32_t i) const { return static_cast<const char*>(at(plan::kNames, i)); }
   const plan::Tensor& tensor(uint32_t i) const { return *static_cast<const plan::Tensor*>(at(plan::kTensors, i)); }
   const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(plan::kPorts, i)); }

@@ -45,6 +45,7 @@ struct Operand {
 // shapes and single elements are one stretch.
 template <class Y, class T>
 MB_NOINLINE Status broadcast(const Tensor& y, const Tensor& a, const Tensor& b, BinaryLoop<Y, T> loop) {
+  if (y.count == 0) return Status::kOk;
   const Tensor* given[2] = {&a, &b};
   Operand<T> operands[2];
   int sizes[MB_MAX_RANK] = {1}, index[MB_MAX_RANK], natural[2] = {1, 1}, folded = 0;
@@ -69,11 +70,7 @@ MB_NOINLINE Status broadcast(const Tensor& y, const Tensor& a, const Tensor& b, 
     }
   }
   if (folded == 0) operands[0].steps[0] = operands[1].steps[0] = 0;
-  for (int o = 0; o < 2; ++o) {
-    if (given[o]->count != natural[o]) return Status::kBadPlan;
-    operands[o].at = given[o]->template as<T>();
-  }
-  if (y.count == 0) return Status::kOk;
+  for (int o = 0; o < 2; ++o) operands[o].at = given[o]->template as<T>();
   for (Y* to = y.as<Y>();; to += sizes[0]) {
     const T* left = operands[0].stretch(operands[0].steps[0]);
     const T* right = operands[1].stretch(operands[1].steps[0]);

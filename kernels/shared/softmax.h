@@ -16,16 +16,16 @@ struct ExpOf {
 
 // y = e^x
 template <class T>
-MB_INLINE void exp_range(T* y, const T* x, int count) {
+MB_NOINLINE void exp_range(T* y, const T* x, int count) {
   map_range<T>(ExpOf{}, count, y, x);
 }
 
-// A scalar through the vector function: one implementation, the same bits in every lane.
+// A single logarithm through the vector function.
 template <class T>
 MB_INLINE T log_of(T x) {
-  T lanes[16 / sizeof(T)];
-  log(Vec<T, 16 / sizeof(T)>(x)).store(lanes);
-  return lanes[0];
+  T result;
+  log(Vec<T, 1>(x)).store(&result);
+  return result;
 }
 
 // y[c*stride] = x[c*stride] - log(sum over c of e^x[c*stride]), computed below the maximum so that nothing overflows.

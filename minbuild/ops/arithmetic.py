@@ -14,7 +14,6 @@ from minbuild.ops.definition import (
     FLOATS,
     INDICES,
     Case,
-    Infer,
     KernelFunction,
     Launch,
     Op,
@@ -168,11 +167,17 @@ def _pow_cases(random: np.random.Generator) -> Iterable[Case]:
 
 
 def _op(
-    name: str, kernel: KernelFunction, function: Callable[..., Any], infer: Infer = _infer, **more: Any
+    name: str, kernel: KernelFunction, function: Callable[..., Any], cases: Callable[..., Iterable[Case]]
 ) -> Op:
-    pairs = ((0, 0), (0, 1))
-    more = {"select": _select(kernel), "cases": _cases, "in_place": pairs} | more
-    return Op(name, since=(7, 13, 14), infer=infer, reference=_reference(function), **more)
+    return Op(
+        name,
+        since=(7, 13, 14),
+        infer=_infer,
+        reference=_reference(function),
+        select=_select(kernel),
+        in_place=((0, 0), (0, 1)),
+        cases=cases,
+    )
 
 
 def _first_power(match: Match) -> Replacement | None:
@@ -181,10 +186,10 @@ def _first_power(match: Match) -> Replacement | None:
     return None
 
 
-add = _op("Add", add_kernel, np.add, cases=_integer_cases)
-sub = _op("Sub", sub_kernel, np.subtract, cases=_integer_cases)
-mul = _op("Mul", mul_kernel, np.multiply, cases=_integer_cases)
-div = _op("Div", div_kernel, _divide)
+add = _op("Add", add_kernel, np.add, _integer_cases)
+sub = _op("Sub", sub_kernel, np.subtract, _integer_cases)
+mul = _op("Mul", mul_kernel, np.multiply, _integer_cases)
+div = _op("Div", div_kernel, _divide, _cases)
 power = RewritingOp(
     "Pow",
     since=(7, 12, 13, 15),

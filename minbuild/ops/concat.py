@@ -67,7 +67,8 @@ def _concat_cases(random: np.random.Generator) -> Iterable[Case]:
         ((2, 3), 1, (0, 2)),
     ):
         inputs = [random.standard_normal(_resized(shape, axis, size)) for size in sizes]
-        yield Case(f"{list(shape)} axis {axis}, {list(sizes)}", tuple(inputs), {"axis": axis}, ulps=0)
+        name, empty = f"{list(shape)} axis {axis}, {list(sizes)}", {i for i, s in enumerate(sizes) if s == 0}
+        yield Case(name, tuple(inputs), {"axis": axis}, frozenset(empty), ulps=0)
     numbers = tuple(random.integers(0, 2, (3, size)) for size in (2, 5))
     for dtype in (np.int64, np.int32, np.bool_):
         yield Case(f"of {np.dtype(dtype)}", tuple(n.astype(dtype) for n in numbers), {"axis": 1}, ulps=0)
@@ -103,7 +104,7 @@ def _training_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> t
 
 def _training_cases(random: np.random.Generator) -> Iterable[Case]:
     for case in _concat_cases(random):
-        yield Case(case.name, case.inputs, case.attributes, outputs=2, ulps=0)
+        yield Case(case.name, case.inputs, case.attributes, case.constant, outputs=2, ulps=0)
 
 
 concat_training = Op(

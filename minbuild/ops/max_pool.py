@@ -15,7 +15,7 @@ from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch,
 
 _PARAMS = tuple(f"{name}_{axis}" for name in ("taps", "stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}  # indices: the tap in the window, or ONNX's flat index
-_FEATURES = {"indices": "says where each maximum was", "pads": "windows that reach over the edge"}
+_FEATURES = {"pads": "windows that reach over the edge", "volumes": "three spatial axes"}
 pool_kernel = KernelFunction("max_pool", ("y:T=", "indices:I=?", "x:T"), _PARAMS, _TYPES, _FEATURES)
 grad_kernel = KernelFunction("max_pool_grad", ("dx:T=", "dy:T", "indices:I"), _PARAMS, _TYPES, _FEATURES)
 
@@ -85,7 +85,7 @@ def _launch(
     padded = padded or any(w.after for w in axes)
     axes = (Window(1, 1, 0, 0, 1),) * (3 - len(axes)) + axes
     words = [[w.taps, w.stride, w.before, w.dilation] for w in axes]
-    asked = {"indices": bool(args[1]), "pads": padded}
+    asked = {"pads": padded, "volumes": len(sizes) == 5}
     return kernel.launch(
         *args,
         types=(site.element(0), _index_type(site)),

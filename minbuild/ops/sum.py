@@ -34,7 +34,9 @@ def _select(site: Site) -> Sequence[Launch]:
     for i in range(2, len(site.inputs)):
         features = _arithmetic.broadcast_features(whole, site.shape(i))
         launches.append(
-            _arithmetic.add_kernel.launch(result, result, site.name(i), types=(site.element(),), features=features)
+            _arithmetic.add_kernel.launch(
+                result, result, site.name(i), types=(site.element(),), features=features
+            )
         )
     return launches
 

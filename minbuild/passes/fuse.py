@@ -84,7 +84,8 @@ class _Graph:
 
     def _call(self, pattern: Pattern, index: int, found: _Found) -> Iterator[_Found]:
         call = self.procedure.calls[index]
-        name, *operands = pattern
+        assert isinstance(pattern, tuple) and isinstance(pattern[0], str)
+        name, operands = pattern[0], pattern[1:]
         key = name if ":" in name else f":{name}"
         if call.op != key or len(call.inputs) != len(operands) or not all(call.inputs):
             return

@@ -237,16 +237,12 @@ class Session:
             pieces.append(ctypes.string_at(data, size))
             return 0
 
-        self._check(
-            self.library.write_checkpoint(self._session, int(include_optimizer), _SINK(sink), None)
-        )
+        self._check(self.library.write_checkpoint(self._session, int(include_optimizer), _SINK(sink), None))
         return b"".join(pieces)
 
     def save(self, path: Path, include_optimizer: bool) -> None:
         """Writes an ORT checkpoint file; the old one survives any failure."""
-        self._check(
-            self.library.save_checkpoint(self._session, str(path).encode(), int(include_optimizer))
-        )
+        self._check(self.library.save_checkpoint(self._session, str(path).encode(), int(include_optimizer)))
 
     def load(self, checkpoint: bytes) -> None:
         """Replaces parameters, and optimizer state where there is some."""
