@@ -28,19 +28,12 @@ struct ChannelSums {
       const T *u = ch.u + n * ch.stride, *x = ch.x + n * ch.stride;
       int i = 0;
       if constexpr (V::size > 1) {
-        V sums[2] = {T(0), T(0)}, products[2] = {T(0), T(0)};  // two, because additions wait for each other
-        for (; i <= ch.length - 2 * V::size; i += 2 * V::size) {
-          unroll<2>([&](auto k) MB_LAMBDA {
-            V each = V::load(u + i + k * V::size) - shift;
-            sums[k] = sums[k] + each;
-            products[k] = muladd(each, V::load(x + i + k * V::size) - mean, products[k]);
-          });
-        }
-        if (i <= ch.length - V::size) {
-          V each = V::load(u + i) - shift;
-          sums[0] = sums[0] + each;
-          products[0] = muladd(each, V::load(x + i) - mean, products[0]);
-          i += V::size;
+        V sums[2] = {T(0), T(0)}, products[2] = {T(0), T(0)};  // in turn, because additions wait for each other
+        for (; i <= ch.length - V::size; i += V::size) {
+          V each = V::load(u + i) - shift, next = sums[1] + each;
+          sums[1] = sums[0], sums[0] = next;
+          next = muladd(each, V::load(x + i) - mean, products[1]);
+          products[1] = products[0], products[0] = next;
         }
         wide_sum = wide_sum + (sums[0] + sums[1]);
         wide_product = wide_product + (products[0] + products[1]);
@@ -101,51 +94,49 @@ MB_NOINLINE void map_channel(Channel<T>* channel) {
   each_channel_row<ChannelMap<T>>(channel);
 }
 
-// Reads the layout of x; false where it is empty or has no channels.
+// Reads the layout of x = args[at]; false where it is empty, a tensor in `like` is not as large, or one in `channels`
+// has not one element per channel. Both are sets of arguments, which may be absent.
 template <class T>
-bool read_layout(Channel<T>* channel, const Tensor& x) {
+MB_NOINLINE bool read_layout(Channel<T>* channel, const Call& call, int at, unsigned like, unsigned channels) {
+  const Tensor& x = call[at];
   if (x.rank < 2 || x.count == 0) return false;
   channel->rows = x.dims[0];
   channel->stride = x.count / x.dims[0];
   channel->length = channel->stride / x.dims[1];
+  for (int i = 0; like >> i | channels >> i; ++i) {
+    int wanted = like >> i & 1 ? x.count : x.dims[1];
+    if ((like | channels) >> i & 1 && call[i] && call[i].count != wanted) return false;
+  }
   return true;
 }
 
-// y = scale (x - mean) / sqrt(variance + epsilon) + bias of channel c. As x stands for u too, each has half the factor.
+// y = scale (x - mean) / sqrt(variance + epsilon) + bias of channel c; the answer is 1 / sqrt(variance + epsilon).
+// As x stands for u too, each takes half the factor.
 template <class T>
-MB_INLINE void normalize(Channel<T>* ch, const Tensor& y, const Tensor& x, int c, T scale, T bias) {
-  ch->x = ch->u = x.as<T>() + c * ch->length;
+MB_NOINLINE T normalize(Channel<T>* ch, const Tensor& y, const Tensor* x_scale_bias, int c, T variance, T epsilon) {
+  T inverse;
+  (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(variance + epsilon))).store(&inverse);
+  ch->u = ch->x = x_scale_bias[0].as<T>() + c * ch->length;
   ch->y = y.as<T>() + c * ch->length;
   ch->shift = ch->mean;
-  ch->a = ch->b = scale / 2;
-  ch->c = bias;
+  ch->a = ch->b = x_scale_bias[1].as<T>()[c] * inverse / 2;
+  ch->c = x_scale_bias[2].as<T>()[c];
   map_channel(ch);
-}
-
-template <class T>
-MB_INLINE T inverse_root(T x) {
-  T root;
-  (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(x))).store(&root);
-  return root;
+  return inverse;
 }
 
 // x, y: [N,C,...]; all others: [C]. The running statistics become momentum * old + (1 - momentum) * batch, with the
 // variance that divides by the count.
 template <class T>
 Status batch_norm_train(const Call& call) {
-  const Tensor &y = call[0], &x = call[5];
+  const Tensor* x = call.args + 5;
   Channel<T> ch;
-  if (!read_layout(&ch, x) || y.count != x.count) return Status::kBadPlan;
-  int channels = x.dims[1];
-  for (int i = 1; i < 8; ++i)
-    if (i != 5 && call[i] && call[i].count != channels) return Status::kBadPlan;
-  if (!call[1] != !call[2]) return Status::kBadPlan;
-
-  T epsilon = static_cast<T>(call.real(0)), keep = static_cast<T>(call.real(1));
+  if (!read_layout(&ch, call, 5, 1u << 0, 0xdeu) || !call[1] != !call[2]) return Status::kBadPlan;
+  T keep = static_cast<T>(call.real(1));
   int rows = ch.rows;
   T count = static_cast<T>(rows * ch.length);
-  for (int c = 0; c < channels; ++c) {
-    ch.x = ch.u = x.as<T>() + c * ch.length;
+  for (int c = 0; c < x->dims[1]; ++c) {
+    ch.x = ch.u = x->as<T>() + c * ch.length;
     // One pass over all rows, around the mean of the first: it lies near enough to the mean of all (within sqrt(N)
     // standard deviations) for the difference of squares below to be harmless.
     ch.shift = ch.mean = 0;
@@ -157,15 +148,13 @@ Status batch_norm_train(const Call& call) {
     T off = ch.sum / count, variance = ch.product / count - off * off;
     if (variance < 0) variance = 0;
     ch.mean += off;
-    T inverse = inverse_root<T>(variance + epsilon);
-    if (call[1]) {
-      T *mean = call[1].as<T>() + c, *running = call[2].as<T>() + c;
-      *mean = keep * *mean + (1 - keep) * ch.mean;
-      *running = keep * *running + (1 - keep) * variance;
+    T inverse = normalize(&ch, call[0], x, c, variance, static_cast<T>(call.real(0)));
+    T results[] = {ch.mean, variance, ch.mean, inverse};
+    for (int i = 0; i < 4; ++i) {
+      if (!call[i + 1]) continue;
+      T* to = call[i + 1].as<T>() + c;
+      *to = i < 2 ? keep * *to + (1 - keep) * results[i] : results[i];
     }
-    if (call[3]) call[3].as<T>()[c] = ch.mean;
-    if (call[4]) call[4].as<T>()[c] = inverse;
-    normalize(&ch, y, x, c, call[6].as<T>()[c] * inverse, call[7].as<T>()[c]);
   }
   return Status::kOk;
 }
@@ -173,15 +162,11 @@ Status batch_norm_train(const Call& call) {
 // x, y: [N,C,...]; scale, bias, mean, variance: [C]
 template <class T>
 Status batch_norm(const Call& call) {
-  const Tensor &y = call[0], &x = call[1];
   Channel<T> ch;
-  if (!read_layout(&ch, x) || y.count != x.count) return Status::kBadPlan;
-  for (int i = 2; i < 6; ++i)
-    if (call[i].count != x.dims[1]) return Status::kBadPlan;
-  for (int c = 0; c < x.dims[1]; ++c) {
+  if (!read_layout(&ch, call, 1, 1u << 0, 0x3cu)) return Status::kBadPlan;
+  for (int c = 0; c < call[1].dims[1]; ++c) {
     ch.mean = call[4].as<T>()[c];
-    T inverse = inverse_root<T>(call[5].as<T>()[c] + static_cast<T>(call.real(0)));
-    normalize(&ch, y, x, c, call[2].as<T>()[c] * inverse, call[3].as<T>()[c]);
+    normalize(&ch, call[0], call.args + 1, c, call[5].as<T>()[c], static_cast<T>(call.real(0)));
   }
   return Status::kOk;
 }
@@ -192,10 +177,7 @@ template <class T>
 Status batch_norm_grad(const Call& call) {
   const Tensor &dx = call[0], &dy = call[3], &x = call[4];
   Channel<T> ch;
-  if (!read_layout(&ch, x) || dy.count != x.count || (dx && dx.count != x.count)) return Status::kBadPlan;
-  for (int i = 1; i < 8; ++i)
-    if (i != 3 && i != 4 && call[i] && call[i].count != x.dims[1]) return Status::kBadPlan;
-
+  if (!read_layout(&ch, call, 4, 1u << 0 | 1u << 3, 0xe6u)) return Status::kBadPlan;
   T count = static_cast<T>(ch.rows * ch.length);
   for (int c = 0; c < x.dims[1]; ++c) {
     ch.u = dy.as<T>() + c * ch.length;

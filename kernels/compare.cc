@@ -4,17 +4,14 @@
 namespace minbuild {
 
 template <class T, class F>
-MB_NOINLINE void truth_loop(bool* y, const T* a, int a_mask, const T* b, int b_mask, int count) {
-  for (int i = 0; i < count; ++i) y[i] = F::of(a[i & a_mask], b[i & b_mask]);
+MB_NOINLINE void truth_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
+  for (int i = 0; i < count; ++i)
+    static_cast<bool*>(y)[i] = F::of(static_cast<const T*>(a)[i & a_mask], static_cast<const T*>(b)[i & b_mask]);
 }
 
 template <class T, class F>
 MB_INLINE Status truth(const Call& call) {
-#if MB_COMPARE_BROADCAST
-  return broadcast<bool, T>(call[0], call[1], call[2], truth_loop<T, F>);
-#else
-  return broadcast_scalars<bool, T>(call[0], call[1], call[2], truth_loop<T, F>);
-#endif
+  return broadcast<MB_COMPARE_BROADCAST>(call, &call[1], &call[2], 1, sizeof(T), truth_loop<T, F>);
 }
 
 struct Less {

@@ -57,20 +57,24 @@ struct SoftmaxGradColumns {
   }
 };
 
-// The first `count` of V's lanes or all; the others are `rest`.
-template <class V, class T>
-MB_INLINE V load_part(const T* x, int count, T rest) {
-  if (count >= V::size) return V::load(x);
-  T lanes[V::size];
-  V(rest).store(lanes);
-  for (int i = 0; i < count; ++i) lanes[i] = x[i];
-  return V::load(lanes);
-}
-template <class V, class T>
-MB_INLINE void store_part(V v, T* y, int count) {
-  if (count >= V::size) return v.store(y);
-  v.store(y, count);
-}
+// A row of `count` elements as whole vectors: the last ones are copied to a vector of their own and filled up.
+template <class T, int N>
+struct PaddedRow {
+  T tail[N];
+  int whole, rest;
+
+  MB_INLINE PaddedRow(const T* x, int count, T filler) : whole(count & -N), rest(count & (N - 1)) {
+    if (N == 1) return;
+    Vec<T, N>(filler).store(tail);
+    __builtin_memcpy(tail, x + whole, rest * sizeof(T));
+  }
+  // Where vector `i` stands when the row itself is at x.
+  MB_INLINE T* at(T* x, int i) { return N == 1 || i < whole ? x + i : tail; }
+  MB_INLINE const T* at(const T* x, int i) const { return N == 1 || i < whole ? x + i : tail; }
+  MB_INLINE void copy_to(T* y) const {
+    if (N > 1) __builtin_memcpy(y + whole, tail, rest * sizeof(T));
+  }
+};
 
 // Folds the lanes of `v` one after the other.
 template <class V, class F>
@@ -85,23 +89,25 @@ template <class T>
 struct SoftmaxRow {
   template <class W>
   static MB_INLINE void run(T* y, const T* x, int count, bool asked) {
-    const bool logs = MB_SOFTMAX_LOG && asked;  // here, because a call that is not inlined hides constants
     using V = typename W::template of<T>;
+    const bool logs = MB_SOFTMAX_LOG && asked;  // here, because a call that is not inlined hides constants
     constexpr T kNothing = -static_cast<T>(__builtin_inff());
+    PaddedRow<T, V::size> row(x, count, kNothing);
     V tops = kNothing, sums = T(0);
-    for (int i = 0; i < count; i += V::size) tops = max(load_part<V>(x + i, count - i, kNothing), tops);
+    for (int i = 0; i < count; i += V::size) tops = max(V::load(row.at(x, i)), tops);
     V top = fold_lanes(tops, [](T a, T b) { return a > b ? a : b; });
     for (int i = 0; i < count; i += V::size) {
-      V each = load_part<V>(x + i, count - i, kNothing) - top, power = exp(each);
+      V each = V::load(row.at(x, i)) - top, power = exp(each);
       sums = sums + power;
-      store_part(logs ? each : power, y + i, count - i);
+      (logs ? each : power).store(row.at(y, i));
     }
     V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
     sum = logs ? log(sum) : V(T(1)) / sum;
     for (int i = 0; i < count; i += V::size) {
-      V each = load_part<V>(y + i, count - i, T(0));
-      store_part(logs ? each - sum : each * sum, y + i, count - i);
+      V each = V::load(row.at(y, i));
+      (logs ? each - sum : each * sum).store(row.at(y, i));
     }
+    row.copy_to(y);
   }
 };
 
@@ -109,18 +115,20 @@ template <class T>
 struct SoftmaxGradRow {
   template <class W>
   static MB_INLINE void run(T* dx, const T* dy, const T* y, int count, bool asked) {
-    const bool logs = MB_SOFTMAX_LOG && asked;  // here, because a call that is not inlined hides constants
     using V = typename W::template of<T>;
+    const bool logs = MB_SOFTMAX_LOG && asked;
+    PaddedRow<T, V::size> row(dy, count, T(0)), out(y, count, T(0));
     V sums = T(0);
     for (int i = 0; i < count; i += V::size) {
-      V each = load_part<V>(dy + i, count - i, T(0));
-      sums = sums + (logs ? each : each * load_part<V>(y + i, count - i, T(0)));
+      V each = V::load(row.at(dy, i));
+      sums = sums + (logs ? each : each * V::load(out.at(y, i)));
     }
     V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
     for (int i = 0; i < count; i += V::size) {
-      V each = load_part<V>(dy + i, count - i, T(0)), out = load_part<V>(y + i, count - i, T(0));
-      store_part(logs ? each - exp(out) * sum : (each - sum) * out, dx + i, count - i);
+      V each = V::load(row.at(dy, i)), power = V::load(out.at(y, i));
+      (logs ? each - exp(power) * sum : (each - sum) * power).store(row.at(dx, i));
     }
+    row.copy_to(dx);
   }
 };
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import product
-from minbuild.model import ElementType, Shape, TensorType
+from minbuild.model import ElementType, TensorType
 from minbuild.ops import unary as _unary
+from minbuild.ops.broadcasting import AXES, FEATURES, WALK, launch_binary
 from minbuild.ops.definition import (
     FLOATS,
     INDICES,
@@ -23,14 +23,11 @@ from minbuild.ops.definition import (
 )
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
-_FEATURES = {
-    "broadcast": "operands of different shapes",
-    "scalar": "operands of one element",
-}
-
 
 def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
-    return KernelFunction(function, ("y:T=", "a:T", "b:T"), types={"T": types}, features=_FEATURES)
+    return KernelFunction(
+        function, ("y:T=", "a:T", "b:T", WALK), params=AXES, types={"T": types}, features=FEATURES
+    )
 
 
 add_kernel = _kernel("add", FLOATS + INDICES)
@@ -40,25 +37,8 @@ div_kernel = _kernel("div", FLOATS)  # integers would trap on division by zero
 pow_kernel = _kernel("pow", FLOATS)
 
 
-def broadcast_features(result: Shape, *operands: Shape) -> tuple[str, ...]:
-    """Which ways of reading operands a kernel of shared/broadcast.h needs."""
-    bulk = [d for d in result if d != 1]
-    uneven = [s for s in operands if [d for d in s if d != 1] != bulk]
-    single = [s for s in uneven if product(s) == 1]
-    # Two single elements that make more than one cannot be: the result has the shape of the larger operand.
-    return ("scalar",) * bool(single) + ("broadcast",) * (len(single) < len(uneven))
-
-
 def _infer(site: Site) -> Sequence[TensorType]:
     return (TensorType(site.element(), broadcast_shapes(site.shape(0), site.shape(1))),)
-
-
-def launch_binary(kernel: KernelFunction, site: Site, left: int = 0, right: int = 1) -> Launch:
-    """`kernel` on two inputs of a node."""
-    features = broadcast_features(site.result_shape(), site.shape(left), site.shape(right))
-    return kernel.launch(
-        site.result(), site.name(left), site.name(right), types=(site.element(),), features=features
-    )
 
 
 def _select(kernel: KernelFunction) -> Callable[[Site], Sequence[Launch]]:
@@ -69,12 +49,12 @@ def _pow_select(site: Site) -> Sequence[Launch]:
     known = site.content(1)
     exponent = known.item() if known is not None and known.size == 1 and known.dtype != object else None
     if exponent == 2 and site.result_shape() == site.shape(0):
-        return (mul_kernel.launch(site.result(), site.name(0), site.name(0), types=(site.element(),)),)
+        return (launch_binary(mul_kernel, site, 0, 0),)
     if exponent == 0.5 and site.result_shape() == site.shape(0):
         return (_unary.sqrt_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
     if site.element(0) != site.element(1):
         raise Unknown(
-            f"exponents of type {site.element(1).label} for a base of type {site.element(0).label} are not supported"
+            f"exponents of type {site.element(1).label} for a base of {site.element(0).label} are not supported"
         )
     return (launch_binary(pow_kernel, site),)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops import arithmetic as _arithmetic
+from minbuild.ops.broadcasting import AXES, FEATURES, WALK, launch_binary
 from minbuild.ops.definition import (
     BOOL,
     FLOATS,
@@ -21,19 +22,23 @@ from minbuild.ops.definition import (
     broadcast_shapes,
 )
 
-_FEATURES = {"broadcast": "operands of different shapes"}
+_FEATURES = {"broadcast": FEATURES["broadcast"]}
 
 
 def _comparison(function: str) -> KernelFunction:
     types = {"T": FLOATS + INDICES}
-    return KernelFunction(function, ("y:bool=", "a:T", "b:T"), types=types, features=_FEATURES)
+    return KernelFunction(function, ("y:bool=", "a:T", "b:T", WALK), AXES, types, _FEATURES)
+
+
+def _logic(function: str) -> KernelFunction:
+    return KernelFunction(function, ("y:bool=", "a:bool", "b:bool", WALK), AXES, features=_FEATURES)
 
 
 less_kernel = _comparison("less")
 less_or_equal_kernel = _comparison("less_or_equal")
 equal_kernel = _comparison("equal")
-and_kernel = KernelFunction("logical_and", ("y:bool=", "a:bool", "b:bool"), features=_FEATURES)
-or_kernel = KernelFunction("logical_or", ("y:bool=", "a:bool", "b:bool"), features=_FEATURES)
+and_kernel = _logic("logical_and")
+or_kernel = _logic("logical_or")
 not_kernel = KernelFunction("logical_not", ("y:bool=", "x:bool"))
 
 
@@ -42,17 +47,7 @@ def _infer(site: Site) -> Sequence[TensorType]:
 
 
 def _select(kernel: KernelFunction, left: int, right: int) -> Callable[[Site], Sequence[Launch]]:
-    """Types are given only where the kernel takes several."""
-
-    def select(site: Site) -> Sequence[Launch]:
-        needed = _arithmetic.broadcast_features(site.result_shape(), site.shape(0), site.shape(1))
-        features = tuple(f for f in needed if f in _FEATURES)
-        types = (site.element(),) if kernel.types else ()
-        return (
-            kernel.launch(site.result(), site.name(left), site.name(right), types=types, features=features),
-        )
-
-    return select
+    return lambda site: (launch_binary(kernel, site, left, right),)
 
 
 def _not_select(site: Site) -> Sequence[Launch]:

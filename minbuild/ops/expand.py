@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.model import ElementType, TensorType
 from minbuild.ops import arithmetic as _arithmetic
+from minbuild.ops.broadcasting import AXES, WALK, launch_binary, walk_over
 from minbuild.ops.definition import (
     BOOL,
     FLOATS,
@@ -26,8 +27,13 @@ from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
 expand_kernel = KernelFunction(
     "expand",
-    ("y:T=", "x:T", "size:extent?"),
-    params=("factor_0", "factor_1", "use_size"),  # the factor's bits; 1: times the size, -1: divided by it
+    ("y:T=", "x:T", "size:extent?", WALK),
+    params=(
+        *AXES,
+        "factor_0",
+        "factor_1",
+        "use_size",
+    ),  # the factor's bits; 1: times the size, -1: divided by it
     types={"T": (*FLOATS, *INDICES, BOOL)},
     features={
         "broadcast": "shapes that differ in more than single elements",
@@ -43,14 +49,15 @@ def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
 
 
 def _launch(site: Site, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> Launch:
-    needed = _arithmetic.broadcast_features(site.result_shape(), site.shape(0))
-    asked = {"broadcast": "broadcast" in needed, "extent": size is not None}
+    walk = walk_over(site.result_shape(), site.shape(0), ())
+    asked = {"broadcast": walk.extent is not None, "extent": size is not None}
     return expand_kernel.launch(
         site.result(),
         site.name(0),
         size,
+        walk.extent,
         types=(site.element(),),
-        params=(*_factor_words(factor, site.element()), use_size),
+        params=(*walk.axes, *_factor_words(factor, site.element()), use_size),
         features=tuple(name for name, wanted in asked.items() if wanted),
     )
 
@@ -115,7 +122,7 @@ def _scale_launch(site: Site, down: bool) -> Launch:
                 f"a scale of type {site.element(1).label} must be a constant or the size of something"
             )
         kernel = _arithmetic.div_kernel if down else _arithmetic.mul_kernel
-        return _arithmetic.launch_binary(kernel, site)
+        return launch_binary(kernel, site)
     if content.dtype == object:
         return _launch(
             site, size=TensorType(site.element(), tuple(content.ravel())), use_size=-1 if down else 1

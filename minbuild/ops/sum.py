@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.model import TensorType
 from minbuild.ops import arithmetic as _arithmetic
 from minbuild.ops import expand as _expand
+from minbuild.ops.broadcasting import launch_binary
 from minbuild.ops.definition import Case, Launch, Site, broadcast_shapes
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
@@ -29,16 +30,9 @@ def _select(site: Site) -> Sequence[Launch]:
     """y = a + b, then y += c, ..."""
     if len(site.inputs) == 1:
         return (_expand.launch_copy(site),)
-    whole, result = site.result_shape(), site.result()
-    launches = [_arithmetic.launch_binary(_arithmetic.add_kernel, site)]
-    for i in range(2, len(site.inputs)):
-        features = _arithmetic.broadcast_features(whole, site.shape(i))
-        launches.append(
-            _arithmetic.add_kernel.launch(
-                result, result, site.name(i), types=(site.element(),), features=features
-            )
-        )
-    return launches
+    add, result = _arithmetic.add_kernel, site.result()
+    rest = (launch_binary(add, site, right=i, result_as=result) for i in range(2, len(site.inputs)))
+    return (launch_binary(add, site), *rest)
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:

@@ -17,7 +17,7 @@ from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
 from minbuild.toolchain.library import Built, Sources, Toolchain, checked, workshop
 from minbuild.toolchain.process import DISK_FULL
-from minbuild.toolchain.programs import Ran, find_emulator, run_program
+from minbuild.toolchain.programs import Ran, find_emulator, run_program, run_python
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
 
@@ -36,6 +36,7 @@ __all__ = [
     "known_targets",
     "parse_target",
     "run_program",
+    "run_python",
 ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import minbuild
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
@@ -80,4 +82,21 @@ def run_program(
             raise ToolchainFailed(
                 f"{target}: the program did not finish within {timeout:g} s. Give it more time or less work."
             ) from error
+    return Ran(result.code, result.out, result.err)
+
+
+def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: float = 600.0) -> Ran:
+    """Run `python -m module` with this interpreter and this minbuild in `folder`: what it does, a crash
+    included, cannot hurt us. Raises ToolchainFailed after `timeout` seconds.
+    """
+    ours = str(Path(minbuild.__file__).resolve().parents[1])
+    path = os.pathsep.join(p for p in (ours, os.environ.get("PYTHONPATH", "")) if p)
+    command = (sys.executable, "-m", module, *arguments)
+    try:
+        with Processes() as processes:
+            result = processes.run(command, folder, clean_environment({"PYTHONPATH": path}), timeout)
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainFailed(
+            f"python -m {module}: did not finish within {timeout:g} s. Give it more time or less work."
+        ) from error
     return Ran(result.code, result.out, result.err)

@@ -1,0 +1,162 @@
+"""A trial: what to do with a trainer and what to record. Run as a program, it does so with a library in a process of its
+own, because a library under test may crash.
+
+The folder of a trial holds `library`, `plan`, `script.json`, `arrays.npz`; the run leaves `results.npz`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.errors import MinbuildError
+from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
+
+_EXIT_REFUSED = 3  # the library answered with an error, which is on standard error
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do. What it yields is recorded under names that begin with `label`, nothing without a label.
+
+    verb        operand
+    create      checkpoint: a new session from it, in memory full of garbage
+    rate        the learning rate, as text
+    train eval  batch; records every output as `label/name`
+    optimizer   takes an optimizer step
+    reset       lazy reset of the gradients
+    gradients   records every gradient as `label/name`
+    parameters  records every parameter as `label/name`
+    save        records the checkpoint with optimizer state, as bytes, under `label`
+    """
+
+    verb: str
+    operand: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Actions with what they refer to. `sizes` are the largest sizes of the free dimensions, in plan order."""
+
+    sizes: tuple[int, ...]
+    batches: Mapping[str, tuple[np.ndarray, ...]]
+    checkpoints: Mapping[str, bytes]
+    actions: tuple[Action, ...]
+
+
+Results = Mapping[str, np.ndarray]
+
+
+def perform(trial: Trial, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
+    """What the actions record, in order, in this process. `garbage` is the byte the arena is full of beforehand.
+    Raises TrainerError where the library refuses."""
+    results: dict[str, np.ndarray] = {}
+    session: Session | None = None
+    for action in trial.actions:
+        if action.verb == "create":
+            arena = aligned_copy(bytes([garbage]) * arena_size(library, plan, trial.sizes))
+            session = Session(library, plan, trial.checkpoints[action.operand], trial.sizes, arena)
+            continue
+        assert session is not None
+        for name, array in _act(session, action, trial):
+            if action.label:
+                results[name] = array
+    return results
+
+
+def _act(session: Session, action: Action, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
+    if action.verb == "rate":
+        session.learning_rate = float(action.operand)
+    elif action.verb in ("train", "eval"):
+        graph = TRAIN if action.verb == "train" else EVAL
+        outputs = session.run(graph, trial.batches[action.operand])
+        for name, array in zip(session.names(graph, True), outputs, strict=True):
+            yield f"{action.label}/{name}", array
+    elif action.verb == "optimizer":
+        session.optimizer_step()
+    elif action.verb == "reset":
+        session.lazy_reset_grad()
+    elif action.verb == "save":
+        yield action.label, np.frombuffer(session.checkpoint(True), np.uint8)
+    else:
+        for name in session.parameters:
+            wanted = session.gradient(name) if action.verb == "gradients" else session.parameter(name)
+            if wanted is not None:
+                yield f"{action.label}/{name}", wanted.copy()
+
+
+# --------------------------------------------------------------------------- the same, as files of a folder
+
+
+def _script(trial: Trial, garbage: int) -> dict[str, object]:
+    """The script of a trial as plain data, its arrays replaced by their number in `_arrays`."""
+    numbers = iter(range(len(_arrays(trial))))
+    return {
+        "garbage": garbage,
+        "sizes": list(trial.sizes),
+        "batches": {name: [next(numbers) for _ in arrays] for name, arrays in trial.batches.items()},
+        "checkpoints": {name: next(numbers) for name in trial.checkpoints},
+        "actions": [[a.verb, a.operand, a.label] for a in trial.actions],
+    }
+
+
+def _arrays(trial: Trial) -> list[np.ndarray]:
+    """Batches, then checkpoints as bytes."""
+    batches = [array for arrays in trial.batches.values() for array in arrays]
+    return batches + [np.frombuffer(data, np.uint8) for data in trial.checkpoints.values()]
+
+
+def write_trial(folder: Path, trial: Trial, library: bytes, plan: bytes, garbage: int) -> None:
+    """Everything the worker needs, as files in `folder`."""
+    (folder / "library").write_bytes(library)
+    (folder / "plan").write_bytes(plan)
+    (folder / "script.json").write_text(json.dumps(_script(trial, garbage)), encoding="utf-8")
+    # Names in an archive must be plain, those of models are anything: so numbers here, names in the results.
+    _save(folder / "arrays.npz", _arrays(trial))
+
+
+def read_trial(folder: Path) -> tuple[Trial, int]:
+    """The trial in `folder` and its garbage byte."""
+    script = json.loads((folder / "script.json").read_text(encoding="utf-8"))
+    arrays = _load(folder / "arrays.npz")
+    batches = {name: tuple(arrays[i] for i in numbers) for name, numbers in script["batches"].items()}
+    checkpoints = {name: arrays[i].tobytes() for name, i in script["checkpoints"].items()}
+    actions = tuple(Action(*fields) for fields in script["actions"])
+    return Trial(tuple(script["sizes"]), batches, checkpoints, actions), int(script["garbage"])
+
+
+def read_results(folder: Path) -> dict[str, np.ndarray]:
+    """What the worker recorded, in order."""
+    names = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return dict(zip(names, _load(folder / "results.npz"), strict=True))
+
+
+def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    np.savez(path, **{f"a{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+
+
+def _load(path: Path) -> list[np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        return [stored[f"a{i}"] for i in range(len(stored.files))]
+
+
+def main(folder: Path) -> int:
+    """Run the trial in `folder`; the exit code."""
+    trial, garbage = read_trial(folder)
+    try:
+        results = perform(trial, Library(folder / "library"), (folder / "plan").read_bytes(), garbage)
+    except MinbuildError as error:
+        print(error, file=sys.stderr)
+        return _EXIT_REFUSED
+    _save(folder / "results.npz", list(results.values()))
+    (folder / "results.json").write_text(json.dumps(list(results)), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path.cwd()))

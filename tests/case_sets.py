@@ -1,0 +1,141 @@
+"""Artifact sets with ONNX Runtime's own trajectories, and trainers built from them: the golden sets of this repository,
+and the larger ones beside it where that folder exists."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trainers import library_of
+
+from minbuild.artifacts import load_bundle
+from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.emit import Contents
+from minbuild.model import Bundle, Checkpoint, Plan
+from minbuild.ops import registry
+from minbuild.passes import optimize
+from minbuild.passes.lower import lower
+from minbuild.passes.plan import build_plan
+from minbuild.plan_format import encode_plan
+from minbuild.reference import user_inputs
+from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
+
+GOLDEN = Path(__file__).parent / "golden"
+SHARED = Path(os.environ.get("MINBUILD_CASES", Path(__file__).parents[2] / "shared" / "cases"))
+LISTED = (
+    *("mlp", "mlp_fixed", "mlp_sgd", "mlp_bce", "mlp_l1", "mlp_wd_clip", "lenet", "cnn_bn", "resnet8"),
+    *("mobilenetv2", "mobilenet_tl", "mobilenet_tl_bn", "custom_loss", "multi_out"),
+)
+
+
+def folders() -> list[Path]:
+    """Every set there is, golden ones first."""
+    golden = [p.parent for p in sorted(GOLDEN.glob("*/meta.json"))]
+    return golden + [SHARED / name for name in LISTED if (SHARED / name / "meta.json").is_file()]
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trimmed trainer: its library, its plan as noun and as bytes, and what it was built of."""
+
+    library: Library
+    plan: Plan
+    data: bytes
+    contents: Contents
+
+    def session(self, checkpoint: bytes, sizes: Mapping[str, int] | None = None) -> Session:
+        """A session in memory full of NaN, for free dimensions up to `sizes` (plan's default: 32)."""
+        most = [(sizes or {}).get(symbol, 32) for symbol in self.plan.symbols]
+        arena = aligned_copy(b"\xff" * arena_size(self.library, self.data, most))
+        return Session(self.library, self.data, checkpoint, most, arena)
+
+
+@dataclass(frozen=True)
+class CaseSet:
+    """One artifact set. `reference` holds the arrays of reference.npz by name."""
+
+    folder: Path
+    bundle: Bundle
+    meta: Mapping[str, Any]
+    reference: Mapping[str, np.ndarray]
+
+    def batch(self, step: int, prefix: str = "in/") -> list[np.ndarray]:
+        """The inputs of a recorded step, in the training graph's order."""
+        return [self.reference[prefix + n][step % self.meta["n_batches"]] for n in self.inputs]
+
+    def eval_batch(self) -> list[np.ndarray]:
+        assert self.bundle.evaluation is not None
+        names = user_inputs(self.bundle.evaluation, self.parameters)
+        return [self.reference[f"eval_in/{n}"] for n in names]
+
+    def samples(self, count: int) -> list[np.ndarray]:
+        """The first `count` recorded samples, again from the start where there are not so many."""
+        whole = [self.reference[f"in/{n}"] for n in self.inputs]
+        return [np.resize(x, (count, *x.shape[2:])) for x in whole]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        return frozenset(p.name for p in self.bundle.checkpoint.parameters)
+
+    @property
+    def inputs(self) -> list[str]:
+        return list(user_inputs(self.bundle.training, self.parameters))
+
+    @property
+    def rate(self) -> float:
+        return float(np.float32(self.meta["lr"]))
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the batch size stands in the artifacts."""
+        return all(
+            isinstance(d, int) for n in self.inputs for d in self.bundle.training.inputs[n].shape or ()
+        )
+
+    @property
+    def checkpoint(self) -> bytes:
+        return (self.folder / "checkpoint").read_bytes()
+
+    @property
+    def trained(self) -> tuple[bytes, Checkpoint]:
+        """The checkpoint saved after the last step, with optimizer state."""
+        data = (self.folder / "checkpoint_final_opt").read_bytes()
+        return data, read_checkpoint(data)
+
+    def recorded(self, kind: str) -> dict[str, np.ndarray]:
+        """Arrays recorded per parameter, e.g. `grad_step1`."""
+        start = len(kind) + 1
+        return {n[start:]: x for n, x in self.reference.items() if n.startswith(f"{kind}/")}
+
+
+@functools.lru_cache(maxsize=4)
+def load(folder: Path) -> CaseSet:
+    meta = json.loads((folder / "meta.json").read_text())
+    with np.load(folder / "reference.npz") as arrays:
+        return CaseSet(folder, load_bundle(folder), meta, dict(arrays))
+
+
+_keep = tempfile.TemporaryDirectory(prefix="minbuild-tests-")
+
+
+@functools.cache
+def trainer(folder: Path, batch: int | None = None) -> Trainer:
+    """The trimmed trainer of a set; with `batch`, the first free dimension fixed. Raises Unsupported."""
+    case, operators = load(folder), registry()
+    program = lower(case.bundle, operators, {})
+    if batch is not None:
+        program = lower(case.bundle, operators, dict.fromkeys(program.symbols[:1], batch))
+    plan = build_plan(optimize(program, operators), operators)
+    contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols))
+    library = library_of(contents, operators, Path(_keep.name))
+    return Trainer(library, plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
+
+
+__all__ = ["EVAL", "TRAIN", "CaseSet", "Trainer", "folders", "load", "trainer"]

@@ -1,0 +1,137 @@
+"""Lowering and the passes, on small graphs made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from minbuild.dims import symbol
+from minbuild.errors import Unsupported
+from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Procedure, Program, TensorType
+from minbuild.ops import registry
+from minbuild.passes import PASSES, optimize
+from minbuild.passes.lower import lower
+from minbuild.passes.plan import build_plan, peak_bytes
+from minbuild.passes.storage import root
+
+FLOAT, INT64 = ElementType.FLOAT, ElementType.INT64
+BATCH = symbol("batch")
+
+
+def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: object) -> Node:
+    return Node(op, domain, 17, f"{op}_{outputs}", tuple(inputs.split(",")), tuple(outputs.split(",")), attributes)
+
+
+def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -> Bundle:
+    """y = relu(x w'), loss = sum of y, with the gradient of w as ORT writes it."""
+    nodes = (
+        node("Gemm", "x,w", "h", transB=1),
+        node("Relu", "h", "y"),
+        node("ReduceSum", "y", "loss", keepdims=0),
+        node("Shape", "y", "shape"),
+        node("Expand", "one,shape", "dy"),
+        node("ReluGrad", "dy,y", "dh", domain="com.microsoft"),
+        node("Gemm", "dh,x", "dw", transA=1, beta=0.0),
+        node("Identity", "dw", "w_grad"),
+        *extra,
+        node(
+            "InPlaceAccumulatorV2",
+            "w_grad.accumulation.buffer,w_grad,lazy_reset_grad",
+            "w_grad.accumulation.out",
+            domain="com.microsoft",
+        ),
+    )
+    weight = TensorType(FLOAT, (3, 4))
+    inputs = {
+        "x": TensorType(FLOAT, (BATCH, 4)),
+        "w": weight,
+        "w_grad.accumulation.buffer": weight,
+        "lazy_reset_grad": TensorType(ElementType.BOOL, (1,)),
+    }
+    graph = Graph(
+        "training_model.onnx",
+        nodes,
+        inputs,
+        {},
+        (*outputs, "w_grad.accumulation.out"),
+        {"one": np.array(1, np.float32)},
+    )
+    parameter = Parameter("w", FLOAT, (3, 4), True, np.zeros((3, 4), np.float32))
+    return Bundle(graph, None, None, Checkpoint((parameter,)), {})
+
+
+def lowered(bundle: Bundle) -> Program:
+    return lower(bundle, registry(), {})
+
+
+def optimized(bundle: Bundle) -> Procedure:
+    return optimize(lowered(bundle), registry()).procedures[0]
+
+
+def test_shapes_stay_symbolic_and_shape_arithmetic_disappears() -> None:
+    program = lowered(linear())
+    train = program.procedures[0]
+    assert program.symbols == ("batch",)
+    assert train.values["h"].type == TensorType(FLOAT, (BATCH, 3))
+    assert train.values["dy"].type.shape == (BATCH, 3)
+    assert ":Shape" not in {call.op for call in train.calls}
+
+
+def test_fixed_dimensions_leave_no_symbol() -> None:
+    program = lower(linear(), registry(), {"batch": 8})
+    assert program.symbols == ()
+    assert program.procedures[0].values["h"].type.shape == (8, 3)
+
+
+def test_the_gradient_is_made_in_its_buffer() -> None:
+    train = optimized(linear())
+    assert "com.microsoft:InPlaceAccumulatorV2" not in {call.op for call in train.calls}
+    maker = next(call for call in train.calls if call.outputs[0] == "dw")
+    assert maker.accumulate == frozenset({0})
+    assert root(train.alias, "w_grad") == "w_grad.accumulation.buffer"
+
+
+def test_a_gradient_with_another_reader_is_added_behind() -> None:
+    train = optimized(linear((node("Relu", "w_grad", "kept"),), ("loss", "kept")))
+    ops = [call.op for call in train.calls]
+    assert ops.index("minbuild:AddToGradient") == ops.index(":Gemm", 1) + 1
+    assert not train.calls[ops.index(":Gemm", 1)].accumulate
+
+
+def test_relu_overwrites_what_nobody_reads_again() -> None:
+    train = optimized(linear())
+    assert root(train.alias, "y") == "h"
+
+
+def test_an_input_is_never_overwritten() -> None:
+    train = optimized(linear((node("Relu", "x", "kept"),), ("loss", "kept")))
+    assert root(train.alias, "kept") == "kept"
+
+
+def test_dead_calls_go() -> None:
+    train = optimized(linear((node("Relu", "h", "unused"),)))
+    assert "unused" not in {name for call in train.calls for name in call.outputs}
+
+
+def test_everything_unsupported_is_told_at_once() -> None:
+    bundle = linear((node("Fancy", "h", "f"), node("Relu", "f", "g"), node("Plain", "y", "p")))
+    with pytest.raises(Unsupported) as caught:
+        lowered(bundle)
+    assert [text.split("'")[1] for text in caught.value.findings] == ["Fancy_f", "Plain_p"]
+
+
+def test_passes_say_what_they_did() -> None:
+    lines: list[str] = []
+    optimize(lowered(linear()), registry(), lines.append)
+    assert len(lines) == len(PASSES)
+    assert all(each.__name__ in line for each, line in zip(PASSES, lines, strict=True))
+
+
+def test_the_plan_reaches_its_lower_bound() -> None:
+    plan = build_plan(optimize(lowered(linear()), registry()), registry())
+    for batch in (1, 5, 32):
+        peak, bound = peak_bytes(plan, {"batch": batch})
+        assert bound <= peak <= bound * 1.03
+    assert [kernel.symbol for kernel in plan.kernels] == sorted(
+        (kernel.symbol for kernel in plan.kernels), key=lambda s: s
+    )
