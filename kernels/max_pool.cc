@@ -49,6 +49,15 @@ struct PoolMark {
   static MB_INLINE I at(int tap, int place) { return static_cast<I>(by_tap ? tap : place); }
 };
 
+// All bits where `yes`, else none. Opaque, or compilers make a branch of it: which element of a window is the largest
+// cannot be predicted.
+template <class Bits>
+MB_INLINE Bits mask_if(bool yes) {
+  int mask = -int(yes);
+  MB_OPAQUE(mask);
+  return static_cast<Bits>(mask);
+}
+
 // Every window of every plane, tap by tap and within a tap row by row, so that each row of outputs is one plain loop:
 // output i looks at input i * stride, which stays inside whatever the plan says. Forward: y becomes the largest of each
 // window and marks says which it was, the first of equals. Backward: x collects y where marks says so.
@@ -71,12 +80,14 @@ MB_NOINLINE void pool_windows(const Pool& pool, T* x, T* y, I* marks, bool backw
               for (out += first; out < stop; ++out, in += w.stride) {
                 I mark = PoolMark<I>::at(tap, in);
                 if (backward) {
-                  x[in] += marks[out] == mark ? y[out] : T(0);
+                  using Bits = typename LaneBits<T>::type;
+                  Vec<Bits, 1> chosen = mask_if<Bits>(marks[out] == mark);
+                  x[in] += bits_as<T>(bits_as<Bits>(Vec<T, 1>(y[out])) & chosen).v[0];
                   continue;
                 }
-                bool larger = x[in] > y[out];
-                y[out] = larger ? x[in] : y[out];
-                if (marks) marks[out] = larger ? mark : marks[out];
+                T value = x[in], best = y[out];
+                y[out] = value > best ? value : best;
+                if (marks) marks[out] ^= (marks[out] ^ mark) & mask_if<I>(value > best);
               }
             }
           }

@@ -76,13 +76,30 @@ struct PaddedRow {
   }
 };
 
-// Folds the lanes of `v` one after the other.
-template <class V, class F>
-MB_INLINE auto fold_lanes(V v, F f) {
-  decltype(v.v[0] + v.v[0]) result = v.v[0];
-  for (int i = 1; i < V::size; ++i) result = f(result, v.v[i]);
-  return result;
+// One number from all lanes: halves onto halves.
+template <class T, int N, class F>
+MB_INLINE T fold_lanes(Vec<T, N> v, F f) {
+  if constexpr (N == 1) {
+    return v.v[0];
+  } else {
+    Vec<T, N / 2> half[2];
+    __builtin_memcpy(half, &v, sizeof v);
+    return fold_lanes(f(half[0], half[1]), f);
+  }
 }
+
+struct LargerOf {
+  template <class V>
+  MB_INLINE V operator()(V a, V b) const {
+    return max(a, b);
+  }
+};
+struct TotalOf {
+  template <class V>
+  MB_INLINE V operator()(V a, V b) const {
+    return a + b;
+  }
+};
 
 // One softmax over contiguous elements; y may be x.
 template <class T>
@@ -95,13 +112,13 @@ struct SoftmaxRow {
     PaddedRow<T, V::size> row(x, count, kNothing);
     V tops = kNothing, sums = T(0);
     for (int i = 0; i < count; i += V::size) tops = max(V::load(row.at(x, i)), tops);
-    V top = fold_lanes(tops, [](T a, T b) { return a > b ? a : b; });
+    V top = fold_lanes(tops, LargerOf{});
     for (int i = 0; i < count; i += V::size) {
       V each = V::load(row.at(x, i)) - top, power = exp(each);
       sums = sums + power;
       (logs ? each : power).store(row.at(y, i));
     }
-    V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
+    V sum = fold_lanes(sums, TotalOf{});
     sum = logs ? log(sum) : V(T(1)) / sum;
     for (int i = 0; i < count; i += V::size) {
       V each = V::load(row.at(y, i));
@@ -123,7 +140,7 @@ struct SoftmaxGradRow {
       V each = V::load(row.at(dy, i));
       sums = sums + (logs ? each : each * V::load(out.at(y, i)));
     }
-    V sum = fold_lanes(sums, [](T a, T b) { return a + b; });
+    V sum = fold_lanes(sums, TotalOf{});
     for (int i = 0; i < count; i += V::size) {
       V each = V::load(row.at(dy, i)), power = V::load(out.at(y, i));
       (logs ? each - exp(power) * sum : (each - sum) * power).store(row.at(dx, i));

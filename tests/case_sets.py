@@ -1,9 +1,10 @@
-"""Artifact sets with ONNX Runtime's own trajectories, and trainers built from them: the golden sets of this repository,
-and the larger ones beside it where that folder exists."""
+"""Artifact sets with ONNX Runtime's own trajectories, and trainers built from them: the golden sets of this
+repository, and the larger ones beside it where that folder exists."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import tempfile
@@ -13,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trainers import library_of
 
 from minbuild.artifacts import load_bundle
 from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.emit import Contents
+from minbuild.emit import Contents, emit_sources
 from minbuild.model import Bundle, Checkpoint, Plan
 from minbuild.ops import registry
 from minbuild.passes import optimize
@@ -25,6 +25,7 @@ from minbuild.passes.lower import lower
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
 from minbuild.reference import user_inputs
+from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -109,6 +110,10 @@ class CaseSet:
         data = (self.folder / "checkpoint_final_opt").read_bytes()
         return data, read_checkpoint(data)
 
+    def losses(self, kind: str = "loss") -> list[float]:
+        """Recorded losses; some models keep a dimension."""
+        return [float(x) for x in self.reference[kind].ravel()]
+
     def recorded(self, kind: str) -> dict[str, np.ndarray]:
         """Arrays recorded per parameter, e.g. `grad_step1`."""
         start = len(kind) + 1
@@ -126,6 +131,16 @@ _keep = tempfile.TemporaryDirectory(prefix="minbuild-tests-")
 
 
 @functools.cache
+def _loaded(shared: bytes) -> Library:
+    path = Path(_keep.name) / f"{hashlib.sha256(shared).hexdigest()[:16]}.so"
+    if (
+        not path.exists()
+    ):  # several sets may need the same library, and a mapped file must not be written again
+        path.write_bytes(shared)
+    return Library(path)
+
+
+@functools.cache
 def trainer(folder: Path, batch: int | None = None) -> Trainer:
     """The trimmed trainer of a set; with `batch`, the first free dimension fixed. Raises Unsupported."""
     case, operators = load(folder), registry()
@@ -134,8 +149,8 @@ def trainer(folder: Path, batch: int | None = None) -> Trainer:
         program = lower(case.bundle, operators, dict.fromkeys(program.symbols[:1], batch))
     plan = build_plan(optimize(program, operators), operators)
     contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols))
-    library = library_of(contents, operators, Path(_keep.name))
-    return Trainer(library, plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
+    built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
+    return Trainer(_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 
 
 __all__ = ["EVAL", "TRAIN", "CaseSet", "Trainer", "folders", "load", "trainer"]

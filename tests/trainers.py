@@ -29,6 +29,8 @@ from minbuild.plan_format import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session, aligned_copy, arena_size
 
+# A trainer trains something: every plan has a parameter.
+TRAINED = Parameter("trained", ElementType.FLOAT, (1,), True, None)
 GRADIENT_OF = "gradient of "  # parameters that gather the gradients a case makes
 
 
@@ -81,7 +83,7 @@ def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNo
         {n: x for n, x in arrays.items() if n in constant},
     )
     parameters = tuple(Parameter(n, element_of(x), x.shape, False, x) for n, x in state.items())
-    return OneNode(Bundle(graph, None, None, Checkpoint(parameters), {}), tuple(fed.values()), state)
+    return OneNode(Bundle(graph, None, None, Checkpoint((TRAINED, *parameters)), {}), tuple(fed.values()), state)
 
 
 def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element: ElementType) -> OneNode:
@@ -101,7 +103,7 @@ def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element:
         )
     outputs = tuple(n for n in graph.outputs if n not in shapes)
     new = Graph(graph.source, tuple(nodes), inputs, {}, outputs, graph.initializers)
-    checkpoint = Checkpoint(tuple(parameters) + one.bundle.checkpoint.parameters)
+    checkpoint = Checkpoint((*parameters, *one.bundle.checkpoint.parameters))
     return OneNode(Bundle(new, None, None, checkpoint, {}), one.feeds, one.state)
 
 
@@ -153,8 +155,8 @@ def run(library: Library, plan: Plan, one: OneNode) -> dict[str, np.ndarray]:
 
 
 def expected(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> dict[str, np.ndarray]:
-    """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns the outputs
-    and then the updated inputs that are no output of the node."""
+    """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns the
+    outputs and then the updated inputs that are no output of the node."""
     assert op.reference is not None
     given = [at_precision(at_precision(x, dtype), np.float64) for x in case.inputs]
     answer = op.reference(case.attributes, *given)

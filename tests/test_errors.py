@@ -1,0 +1,24 @@
+"""Exit codes are part of the interface, and the README lists those that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from minbuild import errors
+
+
+def test_exit_codes_match_the_readme() -> None:
+    kinds = {v.exit_code for v in vars(errors).values() if isinstance(v, type) and issubclass(v, errors.MinbuildError)}
+    line = next(
+        text
+        for text in (Path(__file__).parent.parent / "README.md").read_text("utf-8").splitlines()
+        if text.startswith("Exit codes:")
+    )
+    assert {int(n) for n in re.findall(r"\b\d\b", line)} == (kinds - {1}) | {0}
+
+
+def test_unsupported_keeps_every_finding() -> None:
+    error = errors.Unsupported(["first", "second"])
+    assert error.findings == ("first", "second")
+    assert str(error) == "first\nsecond"
