@@ -125,13 +125,21 @@ MB_NOINLINE T normalize(Channel<T>* ch, const Tensor& y, const Tensor* x_scale_b
   return inverse;
 }
 
+// Element c of an output becomes keep times what it was plus `value`; absent outputs stay so.
+template <class T>
+MB_NOINLINE void blend(const Tensor& output, int c, T keep, T value) {
+  if (!output) return;
+  T* to = output.as<T>() + c;
+  *to = keep != 0 ? keep * *to + value : value;  // what was there may be garbage
+}
+
 // x, y: [N,C,...]; all others: [C]. The running statistics become momentum * old + (1 - momentum) * batch, with the
 // variance that divides by the count.
 template <class T>
 Status batch_norm_train(const Call& call) {
   const Tensor* x = call.args + 5;
   Channel<T> ch;
-  if (!read_layout(&ch, call, 5, 1u << 0, 0xdeu) || !call[1] != !call[2]) return Status::kBadPlan;
+  if (!read_layout(&ch, call, 5, 1u << 0, 0xdeu)) return Status::kBadPlan;
   T keep = static_cast<T>(call.real(1));
   int rows = ch.rows;
   T count = static_cast<T>(rows * ch.length);
@@ -149,12 +157,10 @@ Status batch_norm_train(const Call& call) {
     if (variance < 0) variance = 0;
     ch.mean += off;
     T inverse = normalize(&ch, call[0], x, c, variance, static_cast<T>(call.real(0)));
-    T results[] = {ch.mean, variance, ch.mean, inverse};
-    for (int i = 0; i < 4; ++i) {
-      if (!call[i + 1]) continue;
-      T* to = call[i + 1].as<T>() + c;
-      *to = i < 2 ? keep * *to + (1 - keep) * results[i] : results[i];
-    }
+    blend(call[1], c, keep, (1 - keep) * ch.mean);
+    blend(call[2], c, keep, (1 - keep) * variance);
+    blend(call[3], c, T(0), ch.mean);
+    blend(call[4], c, T(0), inverse);
   }
   return Status::kOk;
 }
@@ -186,17 +192,14 @@ Status batch_norm_grad(const Call& call) {
     ch.shift = 0;
     sum_channel(&ch);
     T inverse = call[7].as<T>()[c], factor = call[5].as<T>()[c] * inverse;
-    T results[] = {ch.product * inverse, ch.sum};
-    for (int i = 1; i < 3; ++i) {
-      if (!call[i]) continue;
-      T* to = call[i].as<T>() + c;
-      *to = call.adds(i) ? *to + results[i - 1] : results[i - 1];
-    }
+    T d_scale = ch.product * inverse;
+    blend(call[1], c, T(call.adds(1)), d_scale);
+    blend(call[2], c, T(call.adds(2)), ch.sum);
     if (!dx) continue;
     ch.y = dx.as<T>() + c * ch.length;
     ch.shift = ch.sum / count;
     ch.a = factor;
-    ch.b = -factor * inverse * results[0] / count;
+    ch.b = -factor * inverse * d_scale / count;
     ch.c = 0;
     map_channel(&ch);
   }

@@ -1,194 +1,264 @@
-"""The meaning of artifacts: an interpreter that runs their graphs node by node, as written, in float64.
+"""A recorded trajectory replayed: how far a trainer is from the reference, in units of the reference's own noise.
 
-It is the yardstick for built trainers and shares with them only the operators' `reference` functions: no passes, no
-plan, no shapes known in advance.
-"""
+The layout of the recording is that of `tests/golden/README.md`: an `.npz` with inputs and results, and beside it
+`meta.json` (learning rate, steps, noise) and `checkpoint_final_opt`, both optional."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Bundle, Checkpoint, Graph, Node
-from minbuild.ops import Registry, registry
+from minbuild.artifacts.files import read_file
+from minbuild.batches import inputs_of, sizes_in
+from minbuild.errors import BadInput
+from minbuild.model import Program
+from minbuild.replay import Action, Results, Trial
 
-GRADIENT_SUFFIX = "_grad.accumulation.buffer"
-RESET_INPUT = "lazy_reset_grad"
-ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
-Tensors = dict[str, np.ndarray]
+LIMIT = 10.0  # noise was measured on a handful of runs: an honest one may lie further out
+_EPSILON = 2.0**-23  # of float32
+_RESUMED = 3  # steps after the last checkpoint
 
 
-class ReferenceTrainer:
-    """Trains a bundle in float64. `parameters`, `gradients` and `moments` are by name and may be written.
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A recording: arrays by name, and what meta.json says."""
 
-    Raises Unsupported, from the step that meets it, for an operator without a reference.
-    """
+    path: Path
+    arrays: Mapping[str, np.ndarray]
+    rate: float
+    batches: int
+    noise: Mapping[str, Any]
+    resume: bytes | None  # checkpoint after the last step, with optimizer state
 
-    def __init__(self, bundle: Bundle, operators: Registry | None = None) -> None:
-        self.bundle = bundle
-        self.operators = operators or registry()
-        self.learning_rate = 0.001
-        self.load(bundle.checkpoint)
+    @property
+    def steps(self) -> int:
+        return len(self.arrays["loss"])
 
-    def load(self, checkpoint: Checkpoint) -> None:
-        """Takes parameters, and optimizer state where there is some; gradients become zero."""
-        self.parameters: Tensors = {}
-        for parameter in checkpoint.parameters:
-            if parameter.data is None:
-                raise BadInput(f"parameter '{parameter.name}' has no data: the checkpoint is nominal.")
-            self.parameters[parameter.name] = _exact(parameter.data).copy()
-        self.trained = tuple(p.name for p in checkpoint.parameters if p.trainable)
-        self.gradients: Tensors = {n: np.zeros_like(self.parameters[n]) for n in self.trained}
-        group = checkpoint.groups[0] if checkpoint.groups else None
-        saved = group.moments if group else {}
-        self.moments: dict[str, list[np.ndarray]] = {
-            n: [_moment(saved, n, i, self.parameters[n]) for i in range(2)] for n in self.trained
-        }
-        self.step_count = group.step if group else 0
-        self._reset = True
 
-    def train_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        """Forward and backward; user outputs in order. Adds to the gradients, or replaces them after a reset."""
-        outputs = self._run(self.bundle.training, inputs)
-        self._reset = False
-        return outputs
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The worst of one quantity: in units of noise, as an absolute number, and where. `strict` ones decide alone; the
+    others are where rounding has been magnified by training."""
 
-    def eval_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
-        """The evaluation graph's outputs."""
-        if self.bundle.evaluation is None:
-            raise BadInput("these artifacts have no evaluation model.")
-        return self._run(self.bundle.evaluation, inputs)
+    what: str
+    noise: float
+    absolute: float
+    where: str
 
-    def lazy_reset_grad(self) -> None:
-        """The next train step replaces the gradients."""
-        self._reset = True
 
-    def optimizer_step(self) -> None:
-        """Runs the optimizer graph's nodes on all trained parameters; the first one sees step 1."""
-        if self.bundle.optimizer is None:
-            raise BadInput("these artifacts have no optimizer model.")
-        self.step_count += 1
-        for node in self.bundle.optimizer.nodes:
-            apply = _OPTIMIZERS.get(node.title)
-            if apply is None:
-                raise _unsupported(self.bundle.optimizer, node)
-            apply(self, node)
+def read_reference(path: Path) -> Reference:
+    """A recording and what lies beside it. Raises BadInput."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except FileNotFoundError:
+        raise BadInput(f"--reference {path}: no such file. Give the .npz of a recorded trajectory.") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+        raise BadInput(f"--reference {path}: cannot be read as .npz: {error}. Record or copy it again.") from error
+    if not arrays.get("loss", np.empty(0)).size:
+        raise BadInput(f"--reference {path}: holds no 'loss' per step. Give the .npz of a recorded trajectory.")
+    for name in {"loss", "loss_resume_opt"} & set(arrays):  # a loss is a scalar or has one element
+        arrays[name] = arrays[name].reshape(len(arrays[name]), -1)[:, 0]
+    meta = _meta(path.with_name("meta.json"))
+    recorded = [len(a) for n, a in arrays.items() if n.startswith("in/") and a.ndim]
+    if not recorded or not all(recorded):
+        raise BadInput(f"--reference {path}: holds no 'in/<input>' batches. Record it again.")
+    final = path.with_name("checkpoint_final_opt")
+    return Reference(
+        path,
+        arrays,
+        float(meta.get("lr", 0.001)),
+        min(int(meta.get("n_batches", min(recorded))), min(recorded)),
+        meta.get("noise", {}),
+        read_file(final) if final.is_file() else None,
+    )
 
-    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        names = list(user_inputs(graph, self.parameters))
-        if len(names) != len(inputs):
+
+def _meta(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        meta = json.loads(read_file(path))
+    except ValueError as error:
+        raise BadInput(f"{path}: not readable as JSON: {error}. Correct it, or move it away.") from error
+    return meta if isinstance(meta, dict) else {}
+
+
+def reference_trial(reference: Reference, program: Program, checkpoint: bytes) -> Trial:
+    """The recording's own steps, and the first ones after its last checkpoint. Raises BadInput when its batches do not
+    fit the model."""
+    inputs, arrays = inputs_of(program), reference.arrays
+    batches: dict[str, tuple[np.ndarray, ...]] = {}
+    sizes: dict[str, int] = {}
+    order = {p.name: p.inputs for p in program.procedures}
+    for number in range(reference.batches):
+        batch = {n: arrays[f"in/{n}"][number] for n in order["train"] if f"in/{n}" in arrays}
+        sizes |= _fit(reference, {n: inputs[n] for n in order["train"]}, batch, sizes)
+        batches[f"train {number}"] = tuple(batch[n] for n in order["train"])
+    evaluated = "eval_before" in arrays and "eval" in order
+    if evaluated:
+        batch = {n: arrays[f"eval_in/{n}"] for n in order["eval"] if f"eval_in/{n}" in arrays}
+        sizes |= _fit(reference, {n: inputs[n] for n in order["eval"]}, batch, sizes)
+        batches["eval"] = tuple(batch[n] for n in order["eval"])
+    checkpoints = {"start": checkpoint} | ({"resume": reference.resume} if reference.resume else {})
+    actions = tuple(_actions(reference, evaluated, "optimize" in order))
+    return Trial(tuple(sizes[s] for s in program.symbols), batches, checkpoints, actions)
+
+
+def _fit(
+    reference: Reference, inputs: Mapping[str, Any], batch: Mapping[str, np.ndarray], before: Mapping[str, int]
+) -> dict[str, int]:
+    found = sizes_in(inputs, batch, f"--reference {reference.path}")
+    return {name: max(size, before.get(name, 0)) for name, size in found.items()}
+
+
+def _actions(reference: Reference, evaluated: bool, optimizes: bool) -> Iterator[Action]:
+    optimizer = [Action("optimizer")] if optimizes else []
+    rate = Action("rate", repr(reference.rate))
+    yield from (Action("create", "start"), rate)
+    if evaluated:
+        yield Action("eval", "eval", "eval_before")
+    for step in range(reference.steps):
+        yield Action("train", f"train {step % reference.batches}", f"loss {step}")
+        if step == 0:
+            yield Action("gradients", label="grad_step1")
+        yield from (*optimizer, Action("reset"))
+        if step == 0:
+            yield Action("parameters", label="param_step1")
+    if evaluated:
+        yield Action("eval", "eval", "eval_after")
+    if reference.resume is None or "loss_resume_opt" not in reference.arrays:
+        return
+    yield from (Action("create", "resume"), rate)
+    for step in range(min(_RESUMED, len(reference.arrays["loss_resume_opt"]))):
+        yield Action("train", f"train {(reference.steps + step) % reference.batches}", f"resume {step}")
+        if step == 0:
+            yield Action("gradients", label="resume1_grad")
+        yield from (*optimizer, Action("reset"))
+        if step == 0:
+            yield Action("parameters", label="resume1_param")
+
+
+def deviations(reference: Reference, results: Results) -> tuple[Deviation, ...]:
+    """The worst deviation of each quantity that was recorded, worst first among equals of one quantity."""
+    arrays, noise = reference.arrays, _loss_noise(reference)
+    losses = {n: a for n, a in _losses(results).items()}
+    found = [_loss("loss", "loss", losses, arrays["loss"], noise, reference.steps)]
+    for kind, label in (("grad_step1", "step-1 gradients"), ("resume1_grad", "resume-step gradients")):
+        found += _gradients(reference, results, kind, label)
+    for kind, gradient, label in (
+        ("param_step1", "grad_step1", "step-1 parameters"),
+        ("resume1_param", "resume1_grad", "resume-step parameters"),
+    ):
+        found += _parameters(reference, results, kind, gradient, label)
+    if "loss_resume_opt" in arrays:
+        worst = np.full(_RESUMED, noise.max())
+        worst[0] = noise[0]
+        recorded = arrays["loss_resume_opt"][:_RESUMED]
+        found.append(_loss("resume loss", "resume", losses, recorded, worst, len(recorded)))
+    for name, unit in (("eval_before", noise[0]), ("eval_after", noise.max())):
+        if name in arrays and name in losses:
+            found.append(_deviation(name.replace("_", " "), losses[name], arrays[name], unit, name))
+    return tuple(d for d in found if d is not None)
+
+
+def _losses(results: Results) -> dict[str, np.ndarray]:
+    """The first output of every step, which is the loss, by the step's label."""
+    losses: dict[str, np.ndarray] = {}
+    for name, array in results.items():
+        losses.setdefault(name.split("/")[0], array.reshape(-1)[:1])
+    return losses
+
+
+def _loss_noise(reference: Reference) -> np.ndarray:
+    """Noise of the loss per step, never below rounding, and never below that of an earlier step: training carries it on."""
+    recorded = np.broadcast_to(np.asarray(reference.noise.get("loss_per_step", 0.0), float), (reference.steps,))
+    rounding = 2 * _EPSILON * np.maximum(np.abs(reference.arrays["loss"].astype(float)), 2.0**-6)
+    return np.maximum.accumulate(np.maximum(recorded, rounding))
+
+
+def _loss(
+    what: str, label: str, losses: Results, recorded: np.ndarray, noise: np.ndarray, count: int
+) -> Deviation | None:
+    each = [
+        _deviation(what, losses[f"{label} {i}"], recorded[i], noise[i], f"step {i + 1}")
+        for i in range(count)
+        if f"{label} {i}" in losses
+    ]
+    return max(each, key=lambda d: d.noise, default=None)
+
+
+def _deviation(
+    what: str, found: np.ndarray, recorded: np.ndarray, unit: np.ndarray | float, where: str
+) -> Deviation:
+    error = np.abs(found.astype(np.float64).reshape(-1) - np.asarray(recorded, np.float64).reshape(-1))
+    both_bad = ~np.isfinite(found.reshape(-1)) & ~np.isfinite(np.asarray(recorded).reshape(-1))
+    error = np.where(both_bad, 0.0, np.where(np.isfinite(error), error, np.inf))
+    units = error / np.maximum(np.broadcast_to(np.asarray(unit, np.float64).reshape(-1), error.shape), 1e-30)
+    return Deviation(what, float(units.max(initial=0)), float(error.max(initial=0)), where)
+
+
+def _of_kind(reference: Reference, results: Results, kind: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Parameters with a tensor of this kind on both sides. Raises BadInput on another shape."""
+    prefix = f"{kind}/"
+    for name in (n for n in reference.arrays if n.startswith(prefix)):
+        parameter, recorded = name.removeprefix(prefix), reference.arrays[name]
+        found = results.get(name)
+        if found is None:
+            continue
+        if found.shape != recorded.shape:
             raise BadInput(
-                f"{graph.source} takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
+                f"--reference {reference.path}: {name} has shape {list(recorded.shape)}, the model's is "
+                f"{list(found.shape)}. It belongs to another model."
             )
-        values: Tensors = {n: _exact(x) for n, x in graph.initializers.items()}
-        values |= {n: _exact(np.asarray(x)) for n, x in zip(names, inputs, strict=True)}
-        values |= {n: self.parameters[n] for n in graph.inputs if n in self.parameters}
-        makers: dict[str, Node] = {}
-        flags = set()
-        for node in graph.nodes:
-            if node.title == ACCUMULATOR:
-                self._accumulate(node, values)
-                flags.add(node.outputs[0])
-                continue
-            results = self._apply(graph, node, values, makers)
-            for name, result in zip(node.outputs, results, strict=False):
-                if name:
-                    values[name], makers[name] = _exact(np.asarray(result)), node
-        return [values[name] for name in graph.outputs if name not in flags]
-
-    def _accumulate(self, node: Node, values: Mapping[str, np.ndarray]) -> None:
-        name = node.inputs[0].removesuffix(GRADIENT_SUFFIX)
-        gradient = values[node.inputs[1]].reshape(self.gradients[name].shape)
-        self.gradients[name] = gradient.copy() if self._reset else self.gradients[name] + gradient
-
-    def _apply(
-        self, graph: Graph, node: Node, values: Mapping[str, np.ndarray], makers: Mapping[str, Node]
-    ) -> tuple[np.ndarray, ...]:
-        given = [values[name] if name else None for name in node.inputs]
-        if node.title == "MaxPoolGrad":
-            return (_max_pool_grad(values[makers[node.inputs[1]].inputs[0]], *given),)
-        op = self.operators.find(node.domain, node.op_type)
-        if op is None or op.reference is None:
-            raise _unsupported(graph, node)
-        answer = op.reference(node.attributes, *given)
-        results = answer if isinstance(answer, tuple) else (answer,)
-        for source, output in op.updates.items():
-            # Running statistics change in place, whether or not the node names the output.
-            if output is not None and node.inputs[source] in self.parameters:
-                self.parameters[node.inputs[source]][...] = results[output]
-        return results
+        yield parameter, found, recorded
 
 
-def user_inputs(graph: Graph, parameters: Mapping[str, object]) -> Iterator[str]:
-    """The inputs of a training or evaluation graph that a batch fills, in order."""
-    for name in graph.inputs:
-        if name not in parameters and name != RESET_INPUT and not name.endswith(GRADIENT_SUFFIX):
-            yield name
+def _gradient_noise(reference: Reference, kind: str) -> dict[str, float]:
+    """Parameter -> noise of its gradient: what was recorded, but not below the rounding of its own sum, and for tensors
+    that are zero but for rounding of all sums."""
+    prefix = f"{kind}/"
+    largest = {
+        n.removeprefix(prefix): float(np.abs(a).max(initial=0))
+        for n, a in reference.arrays.items()
+        if n.startswith(prefix)
+    }
+    floor = max(largest.values(), default=0.0) * _EPSILON / 16
+    recorded = reference.noise.get("grad1_abs", {})
+    relative = max(float(reference.noise.get("grad1_rel_max", 0.0)), 2 * _EPSILON)
+    return {n: max(float(recorded.get(n, 0.0)), relative * top, floor) for n, top in largest.items()}
 
 
-def _exact(array: np.ndarray) -> np.ndarray:
-    """Real numbers in float64, everything else as it is."""
-    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype != np.float64 else array
+def _gradients(reference: Reference, results: Results, kind: str, label: str) -> list[Deviation]:
+    noise = _gradient_noise(reference, kind)
+    each = [_deviation(label, f, r, noise[p], p) for p, f, r in _of_kind(reference, results, kind)]
+    return [max(each, key=lambda d: d.noise)] if each else []
 
 
-def _moment(
-    saved: Mapping[str, Mapping[str, np.ndarray]], name: str, index: int, like: np.ndarray
-) -> np.ndarray:
-    array = saved.get(name, {}).get(f"momentum{index}")
-    return np.zeros_like(like) if array is None else _exact(array).copy()
+def _parameters(reference: Reference, results: Results, kind: str, gradient: str, label: str) -> list[Deviation]:
+    """After one step from equal parameters: their rounding, and what the noise of the gradient can do. An optimizer that
+    scales by the gradient's own size turns a relative error of the gradient into one of a step of size `rate`."""
+    noise = _gradient_noise(reference, gradient)
+    each = []
+    for parameter, found, recorded in _of_kind(reference, results, kind):
+        unit = 2 * _EPSILON * np.maximum(np.abs(recorded), 2.0**-10)
+        slope = reference.arrays.get(f"{gradient}/{parameter}")
+        if slope is not None:
+            relative = noise[parameter] / np.maximum(np.abs(slope), noise[parameter])
+            unit = unit + reference.rate * relative * np.maximum(1.0, np.abs(slope))
+        else:  # running statistics: sums over the batch
+            unit = unit + 8 * _EPSILON * np.abs(recorded).max(initial=0)
+        each.append(_deviation(label, found, recorded, unit, parameter))
+    return [max(each, key=lambda d: d.noise)] if each else []
 
 
-def _unsupported(graph: Graph, node: Node) -> Unsupported:
-    where = f"{graph.source}: node '{node.name}' ({node.title}, opset {node.version})"
-    return Unsupported([f"{where}: no reference to compute it with. Add one to its file in ops."])
-
-
-def _max_pool_grad(x: np.ndarray, dy: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:
-    """The pooled input `x` gives only its shape, which the node itself does not know."""
-    assert dy is not None and indices is not None
-    dx = np.zeros(x.size)
-    np.add.at(dx, indices.ravel(), dy.ravel())
-    return dx.reshape(x.shape)
-
-
-# ---------------------------------------------------------------------------------------------------- optimizers
-
-
-def _clip(trainer: ReferenceTrainer, node: Node) -> None:
-    """The norm is that of all gradients taken as one vector; ONNX Runtime adds 1e-6 to it."""
-    norm = np.sqrt(sum(float((g * g).sum()) for g in trainer.gradients.values()))
-    scale = min(1.0, node.attributes.get("max_norm", 1.0) / (norm + 1e-6))
-    for gradient in trainer.gradients.values():
-        gradient *= scale
-
-
-def _sgd(trainer: ReferenceTrainer, node: Node) -> None:
-    for name in trainer.trained:
-        trainer.parameters[name] -= trainer.learning_rate * trainer.gradients[name]
-
-
-def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
-    """adam_mode 1 decays after the update and corrects the rate; 0 decays first and corrects both moments."""
-    get, rate, step = node.attributes.get, trainer.learning_rate, trainer.step_count
-    alpha, beta, epsilon = get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8)
-    decay, mode, corrects = get("weight_decay", 0.01), get("adam_mode", 0), get("correct_bias", 1)
-    first, second = (1 - alpha**step, 1 - beta**step) if corrects else (1.0, 1.0)
-    for name in trainer.trained:
-        p, g, (m, v) = trainer.parameters[name], trainer.gradients[name], trainer.moments[name]
-        m[...] = alpha * m + (1 - alpha) * g
-        v[...] = beta * v + (1 - beta) * g * g
-        if mode == 0:
-            p *= 1 - rate * decay
-            p -= rate * (m / first) / (np.sqrt(v / second) + epsilon)
-        else:
-            p -= rate * np.sqrt(second) / first * m / (np.sqrt(v) + epsilon)
-            p *= 1 - rate * decay
-
-
-_OPTIMIZERS: Mapping[str, Callable[[ReferenceTrainer, Node], None]] = {
-    "com.microsoft:InplaceClipGradNorm": _clip,
-    "com.microsoft:SGDOptimizerV2": _sgd,
-    "com.microsoft:AdamWOptimizer": _adamw,
-}
+def check(reference: Reference, found: tuple[Deviation, ...]) -> str:
+    """All deviations in one sentence; what exceeds the limit stands first."""
+    ordered = sorted(found, key=lambda d: -d.noise)
+    return "; ".join(f"{d.what} {d.noise:.2g} ({d.absolute:.2g} at {d.where})" for d in ordered)

@@ -18,13 +18,13 @@ import numpy as np
 from minbuild.artifacts import load_bundle
 from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.emit import Contents, emit_sources
+from minbuild.interpreter import user_inputs
 from minbuild.model import Bundle, Checkpoint, Plan
 from minbuild.ops import registry
 from minbuild.passes import optimize
 from minbuild.passes.lower import lower
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
-from minbuild.reference import user_inputs
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
 
@@ -46,6 +46,7 @@ def folders() -> list[Path]:
 class Trainer:
     """A trimmed trainer: its library, its plan as noun and as bytes, and what it was built of."""
 
+    path: Path
     library: Library
     plan: Plan
     data: bytes
@@ -131,13 +132,13 @@ _keep = tempfile.TemporaryDirectory(prefix="minbuild-tests-")
 
 
 @functools.cache
-def _loaded(shared: bytes) -> Library:
+def _loaded(shared: bytes) -> tuple[Path, Library]:
     path = Path(_keep.name) / f"{hashlib.sha256(shared).hexdigest()[:16]}.so"
     if (
         not path.exists()
     ):  # several sets may need the same library, and a mapped file must not be written again
         path.write_bytes(shared)
-    return Library(path)
+    return path, Library(path)
 
 
 @functools.cache
@@ -150,7 +151,7 @@ def trainer(folder: Path, batch: int | None = None) -> Trainer:
     plan = build_plan(optimize(program, operators), operators)
     contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols))
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
-    return Trainer(_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
+    return Trainer(*_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 
 
 __all__ = ["EVAL", "TRAIN", "CaseSet", "Trainer", "folders", "load", "trainer"]

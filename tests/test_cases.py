@@ -1,8 +1,7 @@
 """Trimmed trainers against ONNX Runtime's recorded numbers and against the float64 reference.
 
-Everything is held in units of what is unavoidable: the noise that was recorded with each set (how far ONNX
-Runtime's own runs differ when parameters start one rounding unit up or down), and float32 rounding units of the
-quantity itself.
+Everything is held in units of what is unavoidable: the noise recorded with each set (how far ONNX Runtime's
+own runs differ when parameters start one rounding unit up or down), and rounding units of float32.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import pytest
 from case_sets import EVAL, TRAIN, CaseSet, folders, load, trainer
 
 from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.interpreter import ReferenceTrainer
 from minbuild.model import Checkpoint
-from minbuild.reference import ReferenceTrainer
 
 NOISES = 4  # allowed, in units of the recorded noise
 UNIT = 2.0**-24
@@ -110,8 +109,8 @@ def update_sizes(case: CaseSet, start: Checkpoint, made: Mapping[str, np.ndarray
 def check_update(
     case: CaseSet, start: Checkpoint, session, made, theirs, recorded: Mapping[str, np.ndarray]
 ) -> None:
-    """Parameters after one update: exact for our gradients but for rounding, and as far from ONNX Runtime's as
-    the difference of the gradients makes them."""
+    """Parameters after one update: exact for our gradients but for rounding, and as far from ONNX Runtime's
+    as the difference of the gradients makes them."""
     ours, other = after_optimizer(case, start, made), after_optimizer(case, start, theirs)
     sizes = update_sizes(case, start, made)
     deviations = {}
@@ -261,8 +260,8 @@ def check_end(case: CaseSet, session, kind: str) -> None:
 
 @each_case
 def test_any_batch_size_matches_the_reference(folder):
-    """One package at batch 1, 3 and 32, against float64: the losses of three steps (of one where masks may flip)
-    and the gradients of the first."""
+    """One package at batch 1, 3 and 32, against float64: the losses of three steps (of one where masks may
+    flip) and the gradients of the first."""
     case = load(folder)
     built = trainer(folder)
     for size in (len(case.batch(0)[0]),) if case.fixed else (3, 1, 32):
@@ -292,8 +291,8 @@ def test_any_batch_size_matches_the_reference(folder):
 
 @each_case
 def test_fixed_batch_computes_the_same(folder):
-    """A package made for one batch size is another plan and another library. Equal bits cannot be asked for: what
-    depends on the size only is computed when it is built."""
+    """A package made for one batch size is another plan and another library. Equal bits cannot be asked for:
+    what depends on the size only is computed when it is built."""
     case = load(folder)
     if case.fixed:
         pytest.skip("the artifacts have a fixed batch size")

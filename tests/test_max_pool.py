@@ -22,7 +22,9 @@ def bundle(x, dy, attributes, outputs=("dx",)):
         Node("MaxPoolGrad", "", 9, "grad", ("dy", "indices"), ("dx",), attributes),
     )
     inputs = {n: TensorType(trainers.element_of(a), a.shape) for n, a in (("x", x), ("dy", dy))}
-    return Bundle(Graph("t.onnx", nodes, inputs, {}, outputs, {}), None, None, Checkpoint(()), {})
+    return Bundle(
+        Graph("t.onnx", nodes, inputs, {}, outputs, {}), None, None, Checkpoint((trainers.TRAINED,)), {}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -66,4 +68,4 @@ def test_indices_from_elsewhere_are_refused():
     }
     graph = Graph("t.onnx", (node,), inputs, {}, ("dx",), {})
     with pytest.raises(Unsupported, match="not the output of a MaxPool"):
-        trainers.plan_of(Bundle(graph, None, None, Checkpoint(()), {}), REGISTRY)
+        trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)

@@ -46,6 +46,10 @@ def at_precision(array: np.ndarray | None, dtype: type[np.floating]) -> np.ndarr
     return array.astype(dtype)
 
 
+def _is_empty(array: np.ndarray | None) -> bool:
+    return array is not None and array.size == 0
+
+
 @dataclass(frozen=True)
 class OneNode:
     """A training graph of one operator, and what feeds it. `state` are checkpoint tensors by name."""
@@ -63,8 +67,9 @@ def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNo
     """Inputs are fed, but for constants (initializers) and what the operator updates (checkpoint tensors)."""
     names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
     arrays = {n: at_precision(x, dtype) for n, x in zip(names, case.inputs, strict=True) if x is not None}
-    # A view of an input that the graph returns does not exist on the device: views are tested as constants.
-    constant = set(names) if op.view else {names[i] for i in case.constant}
+    # A view of an input that the graph returns does not exist on the device: views are tested as constants. A
+    # session takes no empty inputs; empty constants and temporaries do occur.
+    constant = {names[i] for i, x in enumerate(case.inputs) if op.view or i in case.constant or _is_empty(x)}
     state = {
         n: x
         for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
@@ -83,7 +88,9 @@ def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNo
         {n: x for n, x in arrays.items() if n in constant},
     )
     parameters = tuple(Parameter(n, element_of(x), x.shape, False, x) for n, x in state.items())
-    return OneNode(Bundle(graph, None, None, Checkpoint((TRAINED, *parameters)), {}), tuple(fed.values()), state)
+    return OneNode(
+        Bundle(graph, None, None, Checkpoint((TRAINED, *parameters)), {}), tuple(fed.values()), state
+    )
 
 
 def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element: ElementType) -> OneNode:
@@ -139,7 +146,7 @@ def library_of(contents: Contents, registry: Registry, folder: Path) -> Library:
 
 def session_of(library: Library, plan: Plan, state: Mapping[str, np.ndarray]) -> Session:
     """A session in memory full of NaN, so that nothing can rely on what it finds there."""
-    data = encode_plan(plan, dict.fromkeys(plan.symbols, 8))
+    data = encode_plan(plan, dict.fromkeys(plan.symbols, 32))
     arena = aligned_copy(b"\xff" * arena_size(library, data))
     session = Session(library, data, None, arena=arena)
     for name, array in state.items():
@@ -155,8 +162,8 @@ def run(library: Library, plan: Plan, one: OneNode) -> dict[str, np.ndarray]:
 
 
 def expected(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> dict[str, np.ndarray]:
-    """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns the
-    outputs and then the updated inputs that are no output of the node."""
+    """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns
+    the outputs and then the updated inputs that are no output of the node."""
     assert op.reference is not None
     given = [at_precision(at_precision(x, dtype), np.float64) for x in case.inputs]
     answer = op.reference(case.attributes, *given)

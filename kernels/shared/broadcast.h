@@ -25,60 +25,78 @@ MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, 
                                  b_mask);
 }
 
-// One operand: where it stands, and by how many elements it moves along each axis of the walk.
-struct Operand {
-  const char* at;
-  int steps[MB_MAX_RANK];
-  int mask;
-  char copies[32];
+// One element as often as the widest vector has lanes.
+struct Copies {
+  char bytes[32];
 
-  // What the loop reads: the elements themselves, or copies of one.
-  MB_INLINE const char* stretch(int step, int size) {
-    mask = -step;
-    if (step != 0) return at;
-    for (int i = 0; i < 32; ++i) copies[i] = at[i & (size - 1)];
-    return copies;
+  MB_INLINE const char* of(const char* element, int size) {
+    for (int i = 0; i < 32; ++i) bytes[i] = element[i & (size - 1)];
+    return bytes;
   }
 };
+
+// What the walk needs to know at every axis. Steps are bytes from one element of an axis to the next.
+struct Walk {
+  BinaryLoop loop;
+  const int32_t* sizes;
+  int last;  // axis
+  int size, y_size;
+  char* to;
+  ptrdiff_t steps[2][MB_MAX_RANK];
+  Copies copies[2];
+
+  // Along the last axis an operand moves, or stands.
+  MB_INLINE const char* stretch(int o, const char* at) {
+    return steps[o][last] != 0 ? at : copies[o].of(at, size);
+  }
+  MB_INLINE void run(const char* a, const char* b) {
+    loop(to, stretch(0, a), -(steps[0][last] != 0), stretch(1, b), -(steps[1][last] != 0), sizes[last]);
+    to += static_cast<ptrdiff_t>(sizes[last]) * y_size;
+  }
+  MB_NOINLINE void descend(int axis, const char* a, const char* b) {
+    if (axis == last) return run(a, b);
+    for (int i = 0; i < sizes[axis]; ++i, a += steps[0][axis], b += steps[1][axis]) descend(axis + 1, a, b);
+  }
+};
+
+// Where each operand has y's elements or a single one.
+MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* a, const Tensor* b, int size, BinaryLoop loop) {
+  bool one_a = a->count != y.count, one_b = b->count != y.count;
+  if ((one_a && a->count != 1) || (one_b && b->count != 1)) return Status::kBadPlan;
+  Copies copies[2];
+  const char* left = one_a ? copies[0].of(a->data, size) : a->data;
+  const char* right = one_b ? copies[1].of(b->data, size) : b->data;
+  loop(y.data, left, one_a - 1, right, one_b - 1, y.count);
+  return Status::kOk;
+}
 
 // Argument 0 = f(a, b), elements of `y_size` and `size` bytes. Argument 3 holds the axes of the walk, bit i of parameters
 // 0 and 1 says whether a and b move along axis i; no bits at all: each operand has y's elements or a single one.
 template <bool kShapes>
 MB_NOINLINE Status broadcast(const Call& call, const Tensor* a, const Tensor* b, int y_size, int size, BinaryLoop loop) {
-  const Tensor &y = call[0], &walk = call[3];
-  const int32_t* sizes = &y.count;
-  int rank = 1, index[MB_MAX_RANK] = {};
-  bool shapes = kShapes && (call.params[0] | call.params[1]) != 0;
+  const Tensor &y = call[0], &axes = call[3];
   if (y.count == 0) return Status::kOk;
-  if (shapes) {
-    sizes = walk.dims;
-    rank = walk.rank;
-    if (rank == 0 || walk.count != y.count) return Status::kBadPlan;
-  }
-  Operand operands[2];
+  if (!kShapes) return broadcast_scalars(y, a, b, size, loop);
+  bool shapes = (call.params[0] | call.params[1]) != 0;
+  if (shapes && (axes.rank == 0 || axes.count != y.count)) return Status::kBadPlan;
+  Walk walk;
+  walk.loop = loop;
+  walk.sizes = shapes ? axes.dims : &y.count;
+  walk.last = shapes ? axes.rank - 1 : 0;
+  walk.size = size;
+  walk.y_size = y_size;
+  walk.to = y.data;
   for (int o = 0; o < 2; ++o) {
     const Tensor& x = o == 0 ? *a : *b;
-    int axes = shapes ? call.params[o] : x.count == y.count, count = 1;
-    for (int axis = rank - 1; axis >= 0; --axis) {
-      bool moves = axes >> axis & 1;
-      operands[o].steps[axis] = moves ? count : 0;
-      if (moves) count *= sizes[axis];
+    int moves = shapes ? call.params[o] : x.count == y.count, count = 1;
+    for (int axis = walk.last; axis >= 0; --axis) {
+      bool own = moves >> axis & 1;
+      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size : 0;
+      if (own) count *= walk.sizes[axis];
     }
     if (count != x.count) return Status::kBadPlan;
-    operands[o].at = x.data;
   }
-  char* to = y.data;
-  for (int axis = 0; axis >= 0; to += static_cast<ptrdiff_t>(sizes[rank - 1]) * y_size) {
-    const char* left = operands[0].stretch(operands[0].steps[rank - 1], size);
-    const char* right = operands[1].stretch(operands[1].steps[rank - 1], size);
-    loop(to, left, operands[0].mask, right, operands[1].mask, sizes[rank - 1]);
-    for (axis = rank - 2; axis >= 0; --axis) {
-      int back = ++index[axis] < sizes[axis] ? 0 : sizes[axis];
-      for (Operand& o : operands) o.at += static_cast<ptrdiff_t>(o.steps[axis]) * (1 - back) * size;
-      if (back == 0) break;
-      index[axis] = 0;
-    }
-  }
+  walk.descend(0, a->data, b->data);
   return Status::kOk;
 }
 

@@ -81,8 +81,8 @@ struct Scratch {
   X* take(int64_t count) {
     X* found = reinterpret_cast<X*>(at);
     int64_t bytes = count * int64_t(sizeof(X));
-    left -= bytes;
-    if (left >= 0) at += bytes;
+    if (left >= 0) left -= bytes;
+    at += left >= 0 ? bytes : 0;
     return found;
   }
   bool ok() const { return left >= 0; }

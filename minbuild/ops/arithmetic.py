@@ -54,7 +54,7 @@ def _pow_select(site: Site) -> Sequence[Launch]:
         return (_unary.sqrt_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
     if site.element(0) != site.element(1):
         raise Unknown(
-            f"exponents of type {site.element(1).label} for a base of {site.element(0).label} are not supported"
+            f"exponents of {site.element(1).label} for a base of {site.element(0).label} are not supported"
         )
     return (launch_binary(pow_kernel, site),)
 

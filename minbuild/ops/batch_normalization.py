@@ -48,7 +48,7 @@ def _over(x: np.ndarray) -> tuple[int, ...]:
     return tuple(a for a in range(x.ndim) if a != 1)
 
 
-# ----------------------------------------------------------------------------------------------------- training
+# ---------------------------------------- training
 
 
 def _train_infer(site: Site) -> Sequence[TensorType]:
@@ -92,7 +92,16 @@ def _train_select(site: Site) -> Sequence[Launch]:
     return (launch,)
 
 
-_SHAPES = ((1, 1, 1, 1), (4, 3), (33, 17), (2, 5, 7), (3, 4, 5, 5), (1, 3, 9, 9), (8, 6, 7, 7), (3, 2, 2, 3, 6))
+_SHAPES = (
+    (1, 1, 1, 1),
+    (4, 3),
+    (33, 17),
+    (2, 5, 7),
+    (3, 4, 5, 5),
+    (1, 3, 9, 9),
+    (8, 6, 7, 7),
+    (3, 2, 2, 3, 6),
+)
 _EPSILON = float(np.float32(1e-3))
 
 
@@ -129,12 +138,14 @@ batch_norm_internal = Op(
     cases=_train_cases,
 )
 
-# ---------------------------------------------------------------------------------------------------- inference
+# ---------------------------------------- inference
 
 
 def _infer(site: Site) -> Sequence[TensorType]:
     if site.attribute("training_mode", 0) or not site.attribute("spatial", 1):
-        raise Unknown("training mode outside of BatchNormInternal, or statistics per element, are not supported")
+        raise Unknown(
+            "training mode outside of BatchNormInternal and statistics per element are not supported"
+        )
     return (TensorType(site.element(), site.shape()),)
 
 
@@ -172,7 +183,7 @@ batch_normalization = Op(
     cases=_cases,
 )
 
-# ----------------------------------------------------------------------------------------------------- gradient
+# ---------------------------------------- gradient
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:

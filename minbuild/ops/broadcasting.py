@@ -16,9 +16,8 @@ AXES = ("a_axes", "b_axes")  # and its first two parameters
 
 @dataclass(frozen=True)
 class Walk:
-    """The axes of a result, neighbours that every operand treats alike folded together. Bit i of an operand's axes says
-    that it moves along axis i. Where each operand has all elements or one, there is nothing to walk: `extent` is None.
-    """
+    """The axes of a result, neighbours that every operand treats alike folded together. Bit i of an operand's
+    axes says that it moves along axis i. Where each has all elements or one there is no walk, no `extent`."""
 
     extent: TensorType | None
     axes: tuple[int, ...]

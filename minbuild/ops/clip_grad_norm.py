@@ -33,7 +33,9 @@ def _select(site: Site) -> Sequence[Launch]:
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for count in (1, 9, 1024, 5000):
         for limit in (0.5, 1e6):
-            yield Case(f"{count} up to {limit}", (random.standard_normal(count),), {"max_norm": limit}, ulps=8)
+            yield Case(
+                f"{count} up to {limit}", (random.standard_normal(count),), {"max_norm": limit}, ulps=8
+            )
 
 
 clip_grad_norm = Op(

@@ -28,7 +28,7 @@ def _pieces(sizes: Sequence[Dim], shape: Shape, axis: int) -> Iterator[TensorTyp
         yield TensorType(ElementType.UINT8, (rows, start * inner))
 
 
-# ------------------------------------------------------------------------------------------------ concatenation
+# ---------------------------------------- concatenation
 
 
 def _sizes(site: Site) -> list[Dim]:
@@ -117,7 +117,7 @@ concat_training = Op(
     cases=_training_cases,
 )
 
-# ---------------------------------------------------------------------------------------------------- splitting
+# ---------------------------------------- splitting
 
 
 def _split_sizes(site: Site) -> tuple[Dim, ...]:
@@ -170,7 +170,9 @@ def _split_cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(name, inputs, {"axis": axis}, frozenset({1}), outputs=count, ulps=0)
         if count > 1:
             dropped = frozenset({0})
-            yield Case(name + ", not the first", inputs, {"axis": axis}, frozenset({1}), count, dropped, ulps=0)
+            yield Case(
+                name + ", not the first", inputs, {"axis": axis}, frozenset({1}), count, dropped, ulps=0
+            )
 
 
 def _equal_cases(random: np.random.Generator) -> Iterable[Case]:

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import Dim, ceil_div, dim_max, dim_min
+from minbuild.dims import Dim, ceil_div, dim_max, dim_min, evaluate
 from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown
 
 _PARAMS = tuple(f"{name}_{axis}" for name in ("taps", "stride", "pad", "dilation") for axis in "dhw")
-_TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}  # indices: the tap in the window, or ONNX's flat index
-_FEATURES = {"pads": "windows that reach over the edge", "volumes": "three spatial axes"}
+# Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
+_TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
+_FEATURES = {"pads": "windows that start before the input", "volumes": "three spatial axes"}
 pool_kernel = KernelFunction("max_pool", ("y:T=", "indices:I=?", "x:T"), _PARAMS, _TYPES, _FEATURES)
 grad_kernel = KernelFunction("max_pool_grad", ("dx:T=", "dy:T", "indices:I"), _PARAMS, _TYPES, _FEATURES)
 
@@ -31,8 +32,8 @@ class Window:
     dilation: int
 
     def outputs(self, size: Dim, ceil: bool) -> Dim:
-        """How many windows an axis of `size` has. With `ceil` the last one may reach over the end, but not start
-        there (as ONNX has it since opset 22, and as ORT and torch always had it)."""
+        """How many windows an axis of `size` has. With `ceil` the last one may reach over the end, but not
+        start there, as in torch."""
         room = size + (self.before + self.after - self.dilation * (self.taps - 1) - 1)
         if not ceil:
             return room // self.stride + 1
@@ -68,24 +69,18 @@ def _infer(site: Site) -> Sequence[TensorType]:
     shape, ceil = site.shape(), bool(site.attribute("ceil_mode", 0))
     if not 3 <= len(shape) <= 5:
         raise Unknown(f"pools {len(shape) - 2} spatial axes; only one to three are supported")
-    spatial = [w.outputs(d, ceil) for w, d in zip(windows(site.attributes, shape[2:]), shape[2:], strict=True)]
-    pooled = shape[:2] + tuple(spatial)
+    axes = windows(site.attributes, shape[2:])
+    pooled = shape[:2] + tuple(w.outputs(d, ceil) for w, d in zip(axes, shape[2:], strict=True))
     return TensorType(site.element(), pooled), TensorType(INT64, pooled)
 
 
-def _launch(
-    site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
-) -> Launch:
+def _launch(site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape) -> Launch:
     if site.attribute("storage_order", 0):
         raise Unknown("indices in column-major order (storage_order 1) are not supported")
     axes = windows(site.attributes, sizes[2:])
-    padded = any(
-        w.before or w.outputs(d, False) != o for w, d, o in zip(axes, sizes[2:], pooled[2:], strict=True)
-    )
-    padded = padded or any(w.after for w in axes)
-    axes = (Window(1, 1, 0, 0, 1),) * (3 - len(axes)) + axes
-    words = [[w.taps, w.stride, w.before, w.dilation] for w in axes]
-    asked = {"pads": padded, "volumes": len(sizes) == 5}
+    words = [(w.taps, w.stride, w.before, w.dilation) for w in axes]
+    words = [(1, 1, 0, 1)] * (3 - len(axes)) + words
+    asked = {"pads": any(w.before for w in axes), "volumes": len(axes) == 3}
     return kernel.launch(
         *args,
         types=(site.element(0), _index_type(site)),
@@ -104,14 +99,14 @@ def _select(site: Site) -> Sequence[Launch]:
     pooled = site.result_shape(0 if site.result(0) else 1)
     # Where only the indices are read, the maxima need a place all the same.
     args = (site.result(0) or TensorType(site.element(), pooled), site.result(1), site.name(0))
-    return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
+    return (_launch(site, pool_kernel, args, site.shape(0)),)
 
 
 def _taps(attributes: Mapping[str, Any], x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For every tap: the padded input seen through it (-inf outside), and the flat index of what it sees."""
     axes = windows(attributes, x.shape[2:])
     ceil = bool(attributes.get("ceil_mode", 0))
-    counts = [int(w.outputs(d, ceil)) for w, d in zip(axes, x.shape[2:], strict=True)]  # type: ignore[call-overload]
+    counts = [evaluate(w.outputs(d, ceil), {}) for w, d in zip(axes, x.shape[2:], strict=True)]
     reach = [(c - 1) * w.stride + w.dilation * (w.taps - 1) + 1 for c, w in zip(counts, axes, strict=True)]
     pads = [(0, 0), (0, 0)] + [
         (w.before, max(0, r - w.before - d)) for w, r, d in zip(axes, reach, x.shape[2:], strict=True)
@@ -119,11 +114,11 @@ def _taps(attributes: Mapping[str, Any], x: np.ndarray) -> Iterator[tuple[np.nda
     padded = np.pad(x, pads, constant_values=-np.inf)
     places = np.pad(np.arange(x.size).reshape(x.shape), pads)
     for tap in combinations(*(range(w.taps) for w in axes)):
-        seen = tuple(
+        seen: tuple[Any, ...] = (slice(None), slice(None)) + tuple(
             slice(t * w.dilation, t * w.dilation + (c - 1) * w.stride + 1, w.stride)
             for t, w, c in zip(tap, axes, counts, strict=True)
         )
-        yield padded[(..., *seen)], places[(..., *seen)]
+        yield padded[seen], places[seen]
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -166,13 +161,13 @@ max_pool = Op(
 def _grad_infer(site: Site) -> Sequence[TensorType]:
     maker = site.makers[1] if len(site.makers) > 1 else None
     if maker is None or "kernel_shape" not in maker.attributes:
-        raise Unknown("its indices are not the output of a MaxPool, which alone knows the shape of the result")
+        raise Unknown("its indices are not the output of a MaxPool, which alone knows the result's shape")
     return (TensorType(site.element(0), maker.shape(0)),)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
     args = (site.result(0), site.name(0), site.name(1))
-    return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
+    return (_launch(site, grad_kernel, args, site.result_shape(0)),)
 
 
 max_pool_grad = Op("MaxPoolGrad", since=(9,), infer=_grad_infer, select=_grad_select)

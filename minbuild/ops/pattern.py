@@ -11,15 +11,16 @@ import numpy as np
 from minbuild.model import Call, TensorType
 from minbuild.ops.definition import Op
 
-# A tree of calls: ("Mul", "dy", ("Cast", "mask")) is a Mul of any value, which the rule calls `dy`, with the result of a
-# Cast. Operators of another domain are written "domain:Name". A name that comes twice must be the same value twice.
-Pattern = Union[str, tuple["Pattern", ...]]
+# A tree of calls: ("Mul", "dy", ("Cast", "mask")) is a Mul of any value, which the rule calls `dy`, with the
+# result of a Cast. Operators of another domain are written "domain:Name". A name that comes twice must be the
+# same value both times.
+Pattern = Union[str, tuple["Pattern", ...]]  # noqa: UP007  a name cannot refer to itself in X | Y
 COMMUTATIVE = frozenset({":Add", ":Mul", ":And", ":Or"})  # their operands match in either order
 
 
 @dataclass(frozen=True)
 class Match:
-    """A place where a pattern was found: the value bound to each name, with its type and, for constants, contents."""
+    """A place where a pattern was found: the value of each name, its type and, if constant, its contents."""
 
     names: Mapping[str, str]
     types: Mapping[str, TensorType]
@@ -48,8 +49,8 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`build` answers what to put in place of a match, or None to leave it alone. It may assume that nothing else reads
-    what the inner calls produce."""
+    """`build` answers what to put in place of a match, or None to leave it alone. It may assume that nothing
+    else reads what the inner calls produce."""
 
     pattern: Pattern
     build: Callable[[Match], Replacement | None]

@@ -48,7 +48,7 @@ def _grad_select(site: Site) -> Sequence[Launch]:
 
 def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
     for shape in ((), (1,), (9,), (4, 6), (2, 3, 5, 5)):
-        dy, y = random.standard_normal(shape), _reference({}, random.standard_normal(shape))
+        dy, y = random.standard_normal(shape), random.uniform(-0.7, 0.7, shape)
         yield Case(f"shape {list(shape)}", (dy, y), ulps=4)
 
 

@@ -1,4 +1,4 @@
-"""Groups of calls that one kernel serves become one call. The rules stand with the operators that bring them."""
+"""Groups of calls that one kernel serves become one call. The rules stand with the operators they end in."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Graph:
         return Match(found.names, types, constants, calls, values[calls[-1].outputs[0]].type)
 
     def safe(self, found: _Found, registry: Registry) -> bool:
-        """Whether the last call gives its result alone, and nothing changes the operands before it, where they are
+        """Whether the last call gives one result, and nothing changes the operands before it, where they are
         read now. Only what outlives the procedure is ever changed: everything else is written once."""
         alias, calls, values = self.procedure.alias, self.procedure.calls, self.procedure.values
         index = max(found.calls)

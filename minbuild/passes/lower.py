@@ -138,8 +138,8 @@ class _Lowering:
             computed.append(name if content is None else "")
         if any(content is None for content in contents):
             self.note_updates(op, node)
-            outputs = tuple(computed)
-            self.calls.append(Call(op.key, node.version, node.name, node.inputs, outputs, dict(node.attributes)))
+            names = node.inputs, tuple(computed)
+            self.calls.append(Call(op.key, node.version, node.name, *names, dict(node.attributes)))
 
     def site(self, node: Node) -> Site:
         types = tuple(self.values[n].type if n else None for n in node.inputs)
@@ -157,7 +157,7 @@ class _Lowering:
             return told
         try:
             result = op.reference(site.attributes, *site.known)
-        except (TypeError, ValueError):  # not defined for dimensions: the device would have to know
+        except (TypeError, ValueError, IndexError):  # not defined for dimensions: the device would have to know
             return told
         return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
 

@@ -13,7 +13,7 @@ POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
 
 
 def narrow_pool_indices(procedure: Procedure, registry: Registry) -> Procedure:
-    """Indices that only MaxPoolGrad reads become a byte, the place in the window: enough for windows of up to 256."""
+    """Indices that only MaxPoolGrad reads become a byte, the place in the window, of windows up to 256."""
     values = dict(procedure.values)
     read_by = readers(procedure)
     for call in procedure.calls:

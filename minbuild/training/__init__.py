@@ -1,1 +1,1 @@
-"""A built trainer in Python: `library` is the C API on numpy arrays, `api` has the shape of onnxruntime.training.api."""
+"""A built trainer in Python: `library` is its C API on numpy arrays, `api` looks like ONNX Runtime's."""

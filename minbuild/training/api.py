@@ -42,8 +42,8 @@ class Module:
 
     `train_model_uri` is the package's folder or its plan. The evaluation model is part of the package:
     `eval_model_uri` is there for calls written for onnxruntime and not read, as are `session_options`.
-    The sizes of free dimensions may differ from call to call; the first batch larger than all before costs a copy
-    of the state. Raises BadInput when the package cannot be used here.
+    The sizes of free dimensions may differ from call to call; the first batch larger than all before costs a
+    copy of the state. Raises BadInput when the package cannot be used here.
     """
 
     training: bool
@@ -65,8 +65,8 @@ class Module:
         state._attach(self._device)
 
     def __call__(self, *user_inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """One step on a batch, inputs in the order of `input_names`: the output, or a tuple of them where there are
-        several. A training step adds to the gradients, or replaces them after `lazy_reset_grad`."""
+        """One step on a batch, inputs in the order of `input_names`: the output, or a tuple of several. A
+        training step adds to the gradients, or replaces them after `lazy_reset_grad`."""
         outputs = self._device.run(self._graph, [np.asarray(x) for x in user_inputs])
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -147,11 +147,12 @@ class Optimizer:
 
 
 class LinearLRScheduler:
-    """The learning rate rises from 0 to `initial_lr` over `warmup_step_count` steps of the optimizer, then falls to 0
-    at step `total_step_count`.
+    """The learning rate rises from 0 to `initial_lr` over `warmup_step_count` steps of the optimizer, then
+    falls to 0 at step `total_step_count`.
 
-    The arguments mean what they are called. The Python class of onnxruntime passes the two counts to its binding the
-    wrong way round: there, (warmup 5, total 20) works as (warmup 20, total 5). To repeat such a run, swap them here.
+    The arguments mean what they are called. The Python class of onnxruntime passes the two counts to its
+    binding the wrong way round: there, (warmup 5, total 20) works as (warmup 20, total 5). To repeat such a
+    run, swap them here.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has
 
 
 class GrowingSession:
-    """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over parameters,
-    optimizer state, learning rate and gradients; arrays that the old session handed out are gone with it."""
+    """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
+    parameters, optimizer state, learning rate and gradients; arrays of the old session are gone with it."""
 
     def __init__(self, library: Library, plan: bytes, checkpoint: bytes | None) -> None:
         self._library, self._plan = library, plan
@@ -79,8 +79,8 @@ class GrowingSession:
 
 
 def free_dimensions(plan: bytes) -> tuple[list[int], tuple[tuple[Axes, ...], ...]]:
-    """The size a session is made for by default, per free dimension; and which axes of each graph's inputs have
-    which free dimension. Raises ValueError for bytes that are no plan."""
+    """The size a session is made for by default, per free dimension; and which axes of each graph's inputs
+    have which free dimension. Raises ValueError for bytes that are no plan."""
     tables = decode(plan_schema(), plan)
     shapes, exprs = tables["shapes"], tables["exprs"]
 

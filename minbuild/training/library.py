@@ -100,7 +100,8 @@ class Library:
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise BadInput(
-                f"{path}: this machine cannot load the library ({error}). Reduce again with the target of this machine."
+                f"{path}: this machine cannot load the library ({error}). "
+                "Reduce again with the target of this machine."
             ) from error
 
     def __getattr__(self, name: str) -> Any:
@@ -127,8 +128,8 @@ class Session:
         sizes: Sequence[int] | None = None,
         arena: np.ndarray | None = None,
     ) -> None:
-        """`sizes` are the largest sizes of the free dimensions, in plan order; `arena` is memory to use (uint8,
-        16-byte aligned). Raises TrainerError."""
+        """`sizes` are the largest sizes of the free dimensions, in plan order; `arena` is memory to use
+        (uint8, 16-byte aligned). Raises TrainerError."""
         self.library = library
         self._plan = aligned_copy(plan)
         self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
@@ -266,7 +267,7 @@ def _array(tensor: _Tensor) -> np.ndarray:
     if count == 0 or not tensor.data:
         return np.zeros(shape, element.dtype)
     raw = (ctypes.c_uint8 * (count * element.size)).from_address(tensor.data)
-    return np.frombuffer(raw, element.dtype).reshape(shape)
+    return np.ctypeslib.as_array(raw).view(element.dtype).reshape(shape)
 
 
 def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:

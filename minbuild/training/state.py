@@ -146,8 +146,8 @@ class Parameter:
 
 
 class Parameters:
-    """The parameters of a state: `state.parameters["fc.weight"]`. Iterating gives (name, Parameter) pairs in order
-    of names, as onnxruntime does."""
+    """The parameters of a state: `state.parameters["fc.weight"]`. Iterating gives (name, Parameter) pairs in
+    order of names, as onnxruntime does."""
 
     def __init__(self, state: CheckpointState) -> None:
         self._state = state

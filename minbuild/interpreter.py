@@ -1,0 +1,195 @@
+"""The meaning of artifacts: an interpreter that runs their graphs node by node, as written, in float64.
+
+It is the yardstick for built trainers and shares with them only the operators' `reference` functions: no
+passes, no plan, no shapes known in advance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from minbuild.errors import BadInput, Unsupported
+from minbuild.model import Bundle, Checkpoint, Graph, Node
+from minbuild.ops import Registry, registry
+
+GRADIENT_SUFFIX = "_grad.accumulation.buffer"
+RESET_INPUT = "lazy_reset_grad"
+ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
+Tensors = dict[str, np.ndarray]
+
+
+class ReferenceTrainer:
+    """Trains a bundle in float64. `parameters`, `gradients` and `moments` are by name and may be written.
+
+    Raises Unsupported, from the step that meets it, for an operator without a reference.
+    """
+
+    def __init__(self, bundle: Bundle, operators: Registry | None = None) -> None:
+        self.bundle = bundle
+        self.operators = operators or registry()
+        self.learning_rate = 0.001
+        self.load(bundle.checkpoint)
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Takes parameters, and optimizer state where there is some; gradients become zero."""
+        self.parameters: Tensors = {}
+        for parameter in checkpoint.parameters:
+            if parameter.data is None:
+                raise BadInput(f"parameter '{parameter.name}' has no data: the checkpoint is nominal.")
+            self.parameters[parameter.name] = _exact(parameter.data).copy()
+        self.trained = tuple(p.name for p in checkpoint.parameters if p.trainable)
+        self.gradients: Tensors = {n: np.zeros_like(self.parameters[n]) for n in self.trained}
+        group = checkpoint.groups[0] if checkpoint.groups else None
+        saved = group.moments if group else {}
+        self.moments: dict[str, list[np.ndarray]] = {
+            n: [_moment(saved, n, i, self.parameters[n]) for i in range(2)] for n in self.trained
+        }
+        self.step_count = group.step if group else 0
+        self._reset = True
+
+    def train_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """Forward and backward: user outputs in order. Adds to the gradients; replaces them after a reset."""
+        outputs = self._run(self.bundle.training, inputs)
+        self._reset = False
+        return outputs
+
+    def eval_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
+        """The evaluation graph's outputs."""
+        if self.bundle.evaluation is None:
+            raise BadInput("these artifacts have no evaluation model.")
+        return self._run(self.bundle.evaluation, inputs)
+
+    def lazy_reset_grad(self) -> None:
+        """The next train step replaces the gradients."""
+        self._reset = True
+
+    def optimizer_step(self) -> None:
+        """Runs the optimizer graph's nodes on all trained parameters; the first one sees step 1."""
+        if self.bundle.optimizer is None:
+            raise BadInput("these artifacts have no optimizer model.")
+        self.step_count += 1
+        for node in self.bundle.optimizer.nodes:
+            apply = _OPTIMIZERS.get(node.title)
+            if apply is None:
+                raise _unsupported(self.bundle.optimizer, node)
+            apply(self, node)
+
+    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        names = list(user_inputs(graph, self.parameters))
+        if len(names) != len(inputs):
+            raise BadInput(
+                f"{graph.source} takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
+            )
+        values: Tensors = {n: _exact(x) for n, x in graph.initializers.items()}
+        values |= {n: _exact(np.asarray(x)) for n, x in zip(names, inputs, strict=True)}
+        values |= {n: self.parameters[n] for n in graph.inputs if n in self.parameters}
+        makers: dict[str, Node] = {}
+        flags = set()
+        for node in graph.nodes:
+            if node.title == ACCUMULATOR:
+                self._accumulate(node, values)
+                flags.add(node.outputs[0])
+                continue
+            results = self._apply(graph, node, values, makers)
+            for name, result in zip(node.outputs, results, strict=False):
+                if name:
+                    values[name], makers[name] = _exact(np.asarray(result)), node
+        return [values[name] for name in graph.outputs if name not in flags]
+
+    def _accumulate(self, node: Node, values: Mapping[str, np.ndarray]) -> None:
+        name = node.inputs[0].removesuffix(GRADIENT_SUFFIX)
+        gradient = values[node.inputs[1]].reshape(self.gradients[name].shape)
+        self.gradients[name] = gradient.copy() if self._reset else self.gradients[name] + gradient
+
+    def _apply(
+        self, graph: Graph, node: Node, values: Mapping[str, np.ndarray], makers: Mapping[str, Node]
+    ) -> tuple[np.ndarray, ...]:
+        given = [values[name] if name else None for name in node.inputs]
+        if node.title == "MaxPoolGrad":
+            return (_max_pool_grad(values[makers[node.inputs[1]].inputs[0]], *given),)
+        op = self.operators.find(node.domain, node.op_type)
+        if op is None or op.reference is None:
+            raise _unsupported(graph, node)
+        answer = op.reference(node.attributes, *given)
+        results = answer if isinstance(answer, tuple) else (answer,)
+        for source, output in op.updates.items():
+            # Running statistics change in place, whether or not the node names the output.
+            if output is not None and node.inputs[source] in self.parameters:
+                self.parameters[node.inputs[source]][...] = results[output]
+        return results
+
+
+def user_inputs(graph: Graph, parameters: Mapping[str, object]) -> Iterator[str]:
+    """The inputs of a training or evaluation graph that a batch fills, in order."""
+    for name in graph.inputs:
+        if name not in parameters and name != RESET_INPUT and not name.endswith(GRADIENT_SUFFIX):
+            yield name
+
+
+def _exact(array: np.ndarray) -> np.ndarray:
+    """Real numbers in float64, everything else as it is."""
+    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype != np.float64 else array
+
+
+def _moment(
+    saved: Mapping[str, Mapping[str, np.ndarray]], name: str, index: int, like: np.ndarray
+) -> np.ndarray:
+    array = saved.get(name, {}).get(f"momentum{index}")
+    return np.zeros_like(like) if array is None else _exact(array).copy()
+
+
+def _unsupported(graph: Graph, node: Node) -> Unsupported:
+    where = f"{graph.source}: node '{node.name}' ({node.title}, opset {node.version})"
+    return Unsupported([f"{where}: no reference to compute it with. Add one to its file in ops."])
+
+
+def _max_pool_grad(x: np.ndarray, dy: np.ndarray | None, indices: np.ndarray | None) -> np.ndarray:
+    """The pooled input `x` gives only its shape, which the node itself does not know."""
+    assert dy is not None and indices is not None
+    dx = np.zeros(x.size)
+    np.add.at(dx, indices.ravel(), dy.ravel())
+    return dx.reshape(x.shape)
+
+
+# ------------------------------------------------------------------------------------------------ optimizers
+
+
+def _clip(trainer: ReferenceTrainer, node: Node) -> None:
+    """The norm is that of all gradients taken as one vector; ONNX Runtime adds 1e-6 to it."""
+    norm = np.sqrt(sum(float((g * g).sum()) for g in trainer.gradients.values()))
+    scale = min(1.0, node.attributes.get("max_norm", 1.0) / (norm + 1e-6))
+    for gradient in trainer.gradients.values():
+        gradient *= scale
+
+
+def _sgd(trainer: ReferenceTrainer, node: Node) -> None:
+    for name in trainer.trained:
+        trainer.parameters[name] -= trainer.learning_rate * trainer.gradients[name]
+
+
+def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
+    """adam_mode 1 decays after the update and corrects the rate; 0 decays first and corrects both moments."""
+    get, rate, step = node.attributes.get, trainer.learning_rate, trainer.step_count
+    alpha, beta, epsilon = get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8)
+    decay, mode, corrects = get("weight_decay", 0.01), get("adam_mode", 0), get("correct_bias", 1)
+    # ONNX Runtime rounds the powers to float32: while 1 - beta^step is small that is more than noise.
+    first, second = (1 - float(np.float32(b**step)) if corrects else 1.0 for b in (alpha, beta))
+    for name in trainer.trained:
+        p, g, (m, v) = trainer.parameters[name], trainer.gradients[name], trainer.moments[name]
+        m[...] = alpha * m + (1 - alpha) * g
+        v[...] = beta * v + (1 - beta) * g * g
+        if mode == 0:
+            p *= 1 - rate * decay
+            p -= rate * (m / first) / (np.sqrt(v / second) + epsilon)
+        else:
+            p -= rate * np.sqrt(second) / first * m / (np.sqrt(v) + epsilon)
+            p *= 1 - rate * decay
+
+
+_OPTIMIZERS: Mapping[str, Callable[[ReferenceTrainer, Node], None]] = {
+    "com.microsoft:InplaceClipGradNorm": _clip,
+    "com.microsoft:SGDOptimizerV2": _sgd,
+    "com.microsoft:AdamWOptimizer": _adamw,
+}

@@ -1,0 +1,408 @@
+"""Conv over one to three spatial axes, and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product as combinations
+from typing import Any
+
+import numpy as np
+
+from minbuild.dims import Dim, ceil_div, dim_max, product
+from minbuild.model import ElementType, Shape, TensorType
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.reduce import reduce_kernel as _imported_reduce_kernel
+
+_PARAMS = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
+_TYPES = {"T": FLOATS}
+_FEATURES = {
+    "groups": "filters that see some of the channels",
+    "strides": "windows that move by more than one element",
+    "dilations": "windows with gaps",
+    "volume": "three spatial axes",
+    "bias": "adds a number to every channel",
+}
+_Y = ("y:T=", "x:T", "w:T", "bias:T?")
+conv_kernel = KernelFunction("conv", (*_Y, "bytes:scratch"), _PARAMS, _TYPES, _FEATURES)
+grad_x_kernel = KernelFunction(
+    "conv_grad_x", ("dx:T=", "dy:T", "w:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
+)
+grad_w_kernel = KernelFunction(
+    "conv_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
+)
+depthwise_kernel = KernelFunction("depthwise", (*_Y, "bytes:scratch"), _PARAMS, _TYPES, _FEATURES)
+depthwise_grad_x_kernel = KernelFunction(
+    "depthwise_grad_x", ("dx:T=", "dy:T", "w:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
+)
+depthwise_grad_w_kernel = KernelFunction(
+    "depthwise_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
+)
+pointwise_kernel = KernelFunction("pointwise", _Y, ("groups", "transposed"), _TYPES, _FEATURES)
+pointwise_grad_w_kernel = KernelFunction(
+    "pointwise_grad_w", ("dw:T=", "dy:T", "x:T"), ("groups",), _TYPES, _FEATURES
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis: output o sees input o * stride + tap * dilation - before."""
+
+    size: Dim
+    taps: int
+    stride: int
+    before: int
+    after: int
+    dilation: int
+
+    @property
+    def reach(self) -> int:
+        return self.dilation * (self.taps - 1)
+
+    @property
+    def outputs(self) -> Dim:
+        return (self.size + (self.before + self.after - self.reach - 1)) // self.stride + 1
+
+    @property
+    def extra(self) -> int:
+        """How much longer than the outputs a phase of the input is."""
+        return self.reach // self.stride
+
+    @property
+    def phases(self) -> int:
+        """How many phases of the input the taps look at."""
+        return min(self.stride, self.reach + 1)
+
+    @property
+    def plain(self) -> bool:
+        return self.stride == 1 and self.before == 0 and self.after == 0
+
+
+def axes(attributes: Mapping[str, Any], sizes: Shape, taps: Sequence[int]) -> tuple[Axis, ...]:
+    """The spatial axes of an input of these sizes under a window of `taps`, with `auto_pad` worked out."""
+    count = len(taps)
+    strides = tuple(attributes.get("strides", ())) or (1,) * count
+    dilations = tuple(attributes.get("dilations", ())) or (1,) * count
+    mode = attributes.get("auto_pad", "NOTSET")
+    pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
+    pads = pads or (0,) * (2 * count)
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        each = [_same_pads(*axis, mode) for axis in zip(sizes, taps, strides, dilations, strict=True)]
+        pads = tuple(p[0] for p in each) + tuple(p[1] for p in each)
+    return tuple(map(Axis, sizes, taps, strides, pads[:count], pads[count:], dilations))
+
+
+def _same_pads(size: Dim, taps: int, stride: int, dilation: int, mode: str) -> tuple[int, int]:
+    """Padding that gives ceil(size / stride) outputs; an odd one goes to the end with SAME_UPPER. (ORT forgets the
+    dilation here.)"""
+    total = dim_max((ceil_div(size, stride) - 1) * stride + dilation * (taps - 1) + 1 - size, 0)
+    if not isinstance(total, int):
+        raise Unknown(f"auto_pad {mode} needs spatial sizes that are known when the trainer is built")
+    small, large = total // 2, total - total // 2
+    return (small, large) if mode == "SAME_UPPER" else (large, small)
+
+
+def _window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
+    if len(w) != len(x) or not 3 <= len(x) <= 5:
+        raise Unknown(f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported")
+    taps = [d for d in w[2:] if isinstance(d, int)]
+    if len(taps) != len(w) - 2 or not isinstance(w[0], int) or not isinstance(w[1], int):
+        raise Unknown(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
+    if tuple(attributes.get("kernel_shape", taps)) != tuple(taps):
+        raise Unknown(f"kernel_shape {attributes['kernel_shape']} disagrees with weights {list(w)}")
+    return axes(attributes, x[2:], taps)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    x, w = site.shape(0), site.shape(1)
+    spatial = tuple(a.outputs for a in _window(site.attributes, x, w))
+    return (TensorType(site.element(), (x[0], w[0], *spatial)),)
+
+
+# -------------------------------------------------------------------------------------------------- selection
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """Which kernels serve a convolution, what they are told, and the scratch memory that conv.cc lays out."""
+
+    element: ElementType
+    groups: int
+    channels: int  # per group
+    filters: int
+    axes: tuple[Axis, ...]
+
+    @classmethod
+    def of(cls, site: Site, x: Shape, w: Shape, element: ElementType) -> _Layer:
+        groups = int(site.attribute("group", 1))
+        channels, filters = int(w[1]), int(w[0]) // groups  # type: ignore[arg-type]
+        return cls(element, groups, channels, filters, _window(site.attributes, x, w))
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.channels == self.filters == 1
+
+    @property
+    def pointwise(self) -> bool:
+        return all(a.plain and a.taps == 1 for a in self.axes) and not self.depthwise
+
+    @property
+    def plain(self) -> bool:
+        return all(a.plain for a in self.axes)
+
+    @property
+    def strided(self) -> bool:
+        return any(a.stride > 1 for a in self.axes)
+
+    @property
+    def taps(self) -> int:
+        return int(np.prod([a.taps for a in self.axes]))
+
+    @property
+    def plane(self) -> Dim:
+        return product([a.outputs + a.extra for a in self.axes])
+
+    @property
+    def phases(self) -> int:
+        return int(np.prod([a.phases for a in self.axes]))
+
+    def _scratch(self, elements: Dim, words: Dim = 0) -> TensorType:
+        size = elements * self.element.size + words * 4
+        return TensorType(ElementType.UINT8, (size,))
+
+    def planes(self) -> TensorType:
+        """Of the forward pass: one image, and an offset per row."""
+        if self.depthwise:
+            return self._one_channel(self.plane * self.phases, self.plane)
+        image = 0 if self.plain else self.plane * (self.channels * self.phases)
+        return self._scratch(image, self.channels * self.taps)
+
+    def planes_for_w(self) -> TensorType:
+        if self.depthwise:
+            return self.planes()
+        image = 0 if self.plain else self.plane * (self.channels * self.phases)
+        pitches = [a.outputs + a.extra for a in self.axes[1:]]
+        spread = self.axes[0].outputs * product(pitches) * self.filters
+        return self._scratch(image + (spread if any(a.extra for a in self.axes[1:]) else 0))
+
+    def planes_for_x(self) -> TensorType:
+        target = [a.outputs + a.extra if self.strided or self.depthwise else a.size for a in self.axes]
+        grid = product([t + a.extra for t, a in zip(target, self.axes, strict=True)])
+        if self.depthwise:
+            return self._one_channel(grid, grid)
+        turned = self.channels * self.filters * self.taps
+        phase = product(target) * self.channels if self.strided else 0
+        return self._scratch(grid * self.filters + phase + turned, self.filters * self.taps)
+
+    def _one_channel(self, planes: Dim, others: Dim) -> TensorType:
+        slack = 3 * 32
+        return self._scratch(planes + others + (slack + self.taps), 3 * self.taps)
+
+    def params(self) -> list[int]:
+        padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
+        words = [(a.stride, a.before, a.dilation) for a in padded]
+        return [self.groups] + [word for row in zip(*words, strict=True) for word in row]
+
+    def features(self, bias: bool = False) -> tuple[str, ...]:
+        asked = {
+            "groups": self.groups > 1,
+            "strides": self.strided,
+            "dilations": any(a.dilation > 1 for a in self.axes),
+            "volume": len(self.axes) == 3,
+            "bias": bias,
+        }
+        return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    layer = _Layer.of(site, site.shape(0), site.shape(1), site.element())
+    names = (site.result(0), site.name(0), site.name(1), site.name(2))
+    types, features = (site.element(),), layer.features(site.has(2))
+    if layer.pointwise:
+        params: list[int] = [layer.groups, 0]
+        return (pointwise_kernel.launch(*names, types=types, params=params, features=features),)
+    kernel = depthwise_kernel if layer.depthwise else conv_kernel
+    return (kernel.launch(*names, layer.planes(), types=types, params=layer.params(), features=features),)
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    """dW and dB first: then dX may take the place of X."""
+    layer = _Layer.of(site, site.shape(1), site.shape(2), site.element())
+    return tuple(_grad_launches(site, layer))
+
+
+def _grad_launches(site: Site, layer: _Layer) -> Iterator[Launch]:
+    (dy, x, w), types, features = site.names[:3], (site.element(),), layer.features()
+    if site.result(1):
+        gradient, adds = site.result(1), int(1 in site.adds)
+        if layer.pointwise:
+            yield pointwise_grad_w_kernel.launch(
+                gradient, dy, x, types=types, params=(layer.groups,), features=features, accumulate=adds
+            )
+        else:
+            yield (depthwise_grad_w_kernel if layer.depthwise else grad_w_kernel).launch(
+                gradient, dy, x, layer.planes_for_w(),
+                types=types, params=layer.params(), features=features, accumulate=adds,
+            )  # fmt: skip
+    if site.result(2):
+        shape = site.shape(0)
+        yield _imported_reduce_kernel.launch(
+            site.result(2),
+            dy,
+            TensorType(site.element(), (shape[0], shape[1], product(shape[2:]), 1)),
+            types=types,
+            params=(0,),
+            features=("rows",),
+            accumulate=int(2 in site.adds),
+        )
+    if site.result(0):
+        if layer.pointwise:
+            yield pointwise_kernel.launch(
+                site.result(0), dy, w, "", types=types, params=(layer.groups, 1), features=features
+            )
+        else:
+            yield (depthwise_grad_x_kernel if layer.depthwise else grad_x_kernel).launch(
+                site.result(0), dy, w, layer.planes_for_x(), types=types, params=layer.params(), features=features
+            )
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    element, w = site.element(), site.shape(2)
+    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, w[:1]))
+
+
+# -------------------------------------------------------------------------------------------------- reference
+
+
+def _views(
+    attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
+) -> Iterator[tuple[tuple[int, ...], tuple[Any, ...], list[tuple[int, int]]]]:
+    """For every tap: its place in the window, the part of the padded input that it sees, and the padding."""
+    each = axes(attributes, x.shape[2:], taps)
+    pads = [(0, 0), (0, 0)] + [(a.before, a.after) for a in each]
+    for tap in combinations(*(range(a.taps) for a in each)):
+        seen: list[Any] = [...]
+        for t, a in zip(tap, each, strict=True):
+            start, count = t * a.dilation, int(a.outputs)  # type: ignore[arg-type]
+            seen.append(slice(start, start + (count - 1) * a.stride + 1, a.stride))
+        yield tap, tuple(seen), pads
+
+
+def _grouped(x: np.ndarray, groups: int) -> np.ndarray:
+    """[N,C,...] as [N,G,C/G,S]."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
+
+
+def _reference(
+    attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None
+) -> np.ndarray:
+    groups = attributes.get("group", 1)
+    total: Any = 0
+    spatial: tuple[int, ...] = ()
+    for tap, seen, pads in _views(attributes, x, w.shape[2:]):
+        part = np.pad(x, pads)[seen]
+        spatial = part.shape[2:]
+        weights = w[(..., *tap)].reshape(groups, w.shape[0] // groups, w.shape[1])
+        total = total + np.einsum("gmc,ngcs->ngms", weights, _grouped(part, groups))
+    y = total.reshape(x.shape[0], w.shape[0], *spatial)
+    return y if b is None else y + b.reshape((-1,) + (1,) * len(spatial))
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, w: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    groups = attributes.get("group", 1)
+    gradient = _grouped(dy, groups)
+    dw = np.zeros_like(w)
+    inner: tuple[Any, ...] = ()
+    padded = None
+    for tap, seen, pads in _views(attributes, x, w.shape[2:]):
+        if padded is None:
+            padded = np.zeros_like(np.pad(x, pads))
+            inner = tuple(slice(before, before + size) for (before, _), size in zip(pads, x.shape, strict=True))
+        part = np.pad(x, pads)[seen]
+        dw[(..., *tap)] = np.einsum("ngms,ngcs->gmc", gradient, _grouped(part, groups)).reshape(w.shape[:2])
+        weights = w[(..., *tap)].reshape(groups, w.shape[0] // groups, w.shape[1])
+        padded[seen] += np.einsum("gmc,ngms->ngcs", weights, gradient).reshape(part.shape)
+    assert padded is not None
+    return padded[inner], dw, dy.sum((0, *range(2, dy.ndim)))
+
+
+# ------------------------------------------------------------------------------------------------------- cases
+
+# Shape of x, of w, attributes. The first and the last are what tests of trimmed builds run.
+VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((2, 3, 9, 9), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 1, 28, 28), (6, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
+    ((2, 6, 14, 14), (16, 6, 5, 5), {}),
+    ((2, 16, 16, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((3, 4, 9, 11), (7, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 4, 10, 8), (9, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((2, 3, 13, 10), (4, 3, 3, 2), {"pads": (0, 1, 2, 3), "strides": (3, 2)}),
+    ((1, 2, 5, 6), (3, 2, 2, 3), {"strides": (1, 4)}),
+    ((2, 2, 11, 12), (3, 2, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 1, 4)}),
+    ((1, 2, 15, 13), (3, 2, 3, 2), {"dilations": (2, 2), "strides": (2, 3), "pads": (2, 1, 2, 1)}),
+    ((1, 2, 12, 12), (3, 2, 3, 3), {"dilations": (3, 2), "strides": (2, 4), "pads": (3, 3, 3, 3)}),
+    ((2, 6, 7, 7), (4, 3, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    ((2, 6, 8, 7), (9, 2, 3, 3), {"group": 3, "strides": (2, 2), "pads": (1, 0, 1, 2)}),
+    ((2, 8, 6, 6), (16, 1, 3, 3), {"group": 8, "pads": (1, 1, 1, 1)}),
+    ((2, 8, 6, 6), (4, 2, 3, 3), {"group": 4, "pads": (1, 1, 1, 1)}),
+    ((2, 5, 9, 10), (5, 1, 3, 3), {"group": 5, "pads": (1, 1, 1, 1)}),
+    ((2, 5, 9, 10), (5, 1, 3, 3), {"group": 5, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 7, 2, 2), (7, 1, 3, 3), {"group": 7, "pads": (1, 1, 1, 1)}),
+    ((3, 4, 1, 1), (4, 1, 3, 3), {"group": 4, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 3, 20, 17), (3, 1, 5, 4), {"group": 3, "pads": (2, 0, 1, 3), "strides": (3, 1)}),
+    ((2, 3, 16, 12), (3, 1, 3, 3), {"group": 3, "dilations": (2, 2), "strides": (2, 1), "pads": (2, 2, 2, 2)}),
+    ((1, 3, 4, 5), (3, 1, 1, 1), {"group": 3}),
+    ((2, 3, 11), (3, 1, 4), {"group": 3, "strides": (2,), "pads": (1, 3)}),
+    ((2, 8, 4, 4), (24, 8, 1, 1), {}),
+    ((1, 24, 7, 5), (5, 24, 1, 1), {}),
+    ((3, 30, 2, 2), (7, 30, 1, 1), {}),
+    ((2, 6, 5, 5), (4, 3, 1, 1), {"group": 2}),
+    ((2, 8, 9, 8), (12, 8, 1, 1), {"strides": (2, 2)}),
+    ((1, 2, 4, 4), (3, 2, 1, 1), {"pads": (1, 0, 0, 2)}),
+    ((2, 1, 9, 9), (3, 1, 3, 3), {"auto_pad": "VALID"}),
+    ((2, 2, 10, 7), (3, 2, 3, 2), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
+    ((2, 2, 10, 7), (3, 2, 4, 2), {"auto_pad": "SAME_LOWER", "strides": (1, 3)}),
+    ((1, 2, 10, 9), (3, 2, 3, 3), {"auto_pad": "SAME_UPPER", "dilations": (2, 2)}),
+    ((1, 1, 49, 10), (8, 1, 10, 4), {"pads": (5, 1, 5, 1), "strides": (2, 2)}),
+    ((2, 4, 17), (6, 4, 5), {"pads": (2, 2)}),
+    ((2, 3, 40), (5, 3, 3), {"strides": (2,), "dilations": (2,)}),
+    ((2, 2, 5, 6, 7), (3, 2, 2, 3, 3), {"pads": (0, 1, 1, 1, 1, 0)}),
+    ((1, 3, 7, 6, 5), (4, 3, 3, 2, 3), {"strides": (2, 1, 2), "pads": (1, 0, 1, 1, 1, 1)}),
+    ((2, 3, 5, 6, 4), (3, 1, 3, 3, 3), {"group": 3, "strides": (1, 2, 1), "pads": (1, 1, 1, 1, 1, 1)}),
+    ((2, 3, 3, 4, 4), (5, 3, 1, 1, 1), {}),
+    ((1, 3, 12, 12), (8, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+)  # fmt: skip
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for x, w, given in VARIANTS:
+        attributes = {"kernel_shape": w[2:], **given}
+        inputs = random.standard_normal(x), random.standard_normal(w)
+        name = f"{list(x)} {list(w)} {dict(given)}"
+        yield Case(name, inputs, attributes, ulps=16)
+        yield Case(f"{name} bias", (*inputs, random.standard_normal(w[0])), attributes, ulps=16)
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for index, (x, w, given) in enumerate(VARIANTS):
+        attributes = {"kernel_shape": w[2:], **given}
+        dy = random.standard_normal((x[0], w[0], *(int(a.outputs) for a in axes(given, x[2:], w[2:]))))  # type: ignore[arg-type]
+        inputs = (dy, random.standard_normal(x), random.standard_normal(w))
+        name = f"{list(x)} {list(w)} {dict(given)}"
+        yield Case(name, inputs, attributes, outputs=3, ulps=32)
+        absent = ({0}, {1, 2}, {0, 1}, {0, 2})[index % 4]
+        yield Case(f"{name} without {absent}", inputs, attributes, outputs=3, absent=frozenset(absent), ulps=32)
+
+
+conv = Op("Conv", since=(1, 11, 22), infer=_infer, reference=_reference, select=_select, cases=_cases)
+conv_grad = Op(
+    "ConvGrad",
+    domain="com.microsoft",
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select,
+    adds=frozenset({1, 2}),
+    cases=_grad_cases,
+)

@@ -1,0 +1,176 @@
+/* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
+ * linked with, and writes what is to be recorded to standard output, each piece with its size in front. The script is
+ * written by minbuild/runner.py. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "minbuild/trainer.h"
+
+enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE };
+enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
+
+static mb_session* session;
+static char error_text[512];
+static const unsigned char* at; /* in the script */
+
+static void fail(const char* what) {
+  const char* why = session ? mb_last_error(session) : error_text;
+  fprintf(stderr, "%s: %s\n", what, why);
+  exit(3);
+}
+
+static void must(mb_status status, const char* what) {
+  if (status != MB_OK) fail(what);
+}
+
+static unsigned char* read_all(const char* name, size_t* size) {
+  FILE* file = fopen(name, "rb");
+  unsigned char* data;
+  if (!file) fail(name);
+  fseek(file, 0, SEEK_END);
+  *size = (size_t)ftell(file);
+  fseek(file, 0, SEEK_SET);
+  data = malloc(*size + 16); /* malloc aligns to 8 */
+  if (!data || fread(data, 1, *size, file) != *size) fail(name);
+  fclose(file);
+  return data;
+}
+
+static uint32_t word(void) {
+  uint32_t value;
+  memcpy(&value, at, 4);
+  at += 4;
+  return value;
+}
+
+/* An aligned copy of the next piece of data. */
+static unsigned char* blob(uint32_t* size) {
+  unsigned char* copy;
+  *size = word();
+  copy = malloc(*size + 16);
+  if (!copy) fail("memory");
+  memcpy(copy, at, *size);
+  at += *size;
+  return copy;
+}
+
+static void record(const void* data, size_t size) {
+  uint32_t head = (uint32_t)size;
+  fwrite(&head, 4, 1, stdout);
+  if (size) fwrite(data, 1, size, stdout);
+}
+
+static size_t bytes_of(const mb_tensor* tensor) {
+  static const unsigned char sizes[] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
+  size_t bytes = sizes[tensor->type];
+  int i;
+  for (i = 0; i < tensor->rank; ++i) bytes *= (size_t)tensor->dims[i];
+  return bytes;
+}
+
+static void create(const unsigned char* plan, size_t plan_size, int garbage, const int32_t* sizes, uint32_t count) {
+  uint32_t size;
+  size_t arena_size;
+  mb_options options;
+  unsigned char* checkpoint = blob(&size);
+  memset(&options, 0, sizeof options);
+  if (session) mb_destroy(session);
+  session = NULL;
+  must(mb_arena_size(plan, plan_size, sizes, count, &arena_size), "mb_arena_size");
+  options.arena = malloc(arena_size + 64);
+  if (!options.arena) fail("memory");
+  options.arena = (void*)(((uintptr_t)options.arena + 63) & ~(uintptr_t)63);
+  memset(options.arena, garbage, arena_size);
+  options.arena_size = arena_size;
+  options.symbols = sizes;
+  options.symbol_count = count;
+  options.error = error_text;
+  options.error_size = sizeof error_text;
+  must(mb_create(plan, plan_size, checkpoint, size, &options, &session), "mb_create");
+}
+
+static void run(int graph, int recorded) {
+  mb_tensor tensors[MAX_INPUTS];
+  mb_tensor output;
+  const char* name;
+  uint32_t count = word(), i, j, size;
+  if (count > MAX_INPUTS) fail("inputs");
+  for (i = 0; i < count; ++i) {
+    tensors[i].type = (int32_t)word();
+    tensors[i].rank = (int32_t)word();
+    for (j = 0; j < MB_MAX_RANK; ++j) tensors[i].dims[j] = (int32_t)word();
+    tensors[i].data = blob(&size);
+  }
+  if (graph == MB_TRAIN) must(mb_train_step(session, tensors, count), "mb_train_step");
+  if (graph == MB_EVAL) must(mb_eval_step(session, tensors, count), "mb_eval_step");
+  for (i = 0; i < count; ++i) free(tensors[i].data);
+  for (i = 0; recorded && i < mb_output_count(session, graph); ++i) {
+    must(mb_output(session, graph, i, &name, &output), "mb_output");
+    record(output.data, bytes_of(&output));
+  }
+}
+
+static void parameters(int gradients) {
+  mb_parameter parameter;
+  size_t i;
+  for (i = 0; i < mb_parameter_count(session); ++i) {
+    must(mb_get_parameter(session, i, &parameter), "mb_get_parameter");
+    if (gradients && parameter.gradient) record(parameter.gradient, bytes_of(&parameter.value));
+    if (!gradients) record(parameter.value.data, bytes_of(&parameter.value));
+  }
+}
+
+static unsigned char* saved;
+static size_t saved_size;
+
+static int keep(void* user, const void* bytes, size_t size) {
+  (void)user;
+  saved = realloc(saved, saved_size + size);
+  if (!saved) return 1;
+  memcpy(saved + saved_size, bytes, size);
+  saved_size += size;
+  return 0;
+}
+
+int main(void) {
+  size_t plan_size, script_size;
+  const unsigned char* plan = read_all("plan", &plan_size);
+  const unsigned char* script = read_all("script", &script_size);
+  int32_t sizes[MAX_SYMBOLS];
+  uint32_t count, i;
+  int garbage;
+  at = script;
+  garbage = (int)word();
+  count = word();
+  if (count > MAX_SYMBOLS) fail("free dimensions");
+  for (i = 0; i < count; ++i) sizes[i] = (int32_t)word();
+  while (at < script + script_size) {
+    uint32_t verb = word(), rate;
+    int recorded = (int)word();
+    float value;
+    switch (verb) {
+      case CREATE: create(plan, plan_size, garbage, sizes, count); break;
+      case RATE:
+        rate = word();
+        memcpy(&value, &rate, 4);
+        mb_set_learning_rate(session, value);
+        break;
+      case TRAIN: run(MB_TRAIN, recorded); break;
+      case EVALUATE: run(MB_EVAL, recorded); break;
+      case OPTIMIZER: must(mb_optimizer_step(session), "mb_optimizer_step"); break;
+      case RESET: mb_lazy_reset_grad(session); break;
+      case GRADIENTS: parameters(1); break;
+      case PARAMETERS: parameters(0); break;
+      case SAVE:
+        must(mb_write_checkpoint(session, 1, keep, NULL), "mb_write_checkpoint");
+        record(saved, saved_size);
+        free(saved);
+        saved = NULL;
+        saved_size = 0;
+        break;
+      default: fail("script");
+    }
+  }
+  return fflush(stdout) ? 3 : 0;
+}
