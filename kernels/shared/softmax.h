@@ -41,8 +41,9 @@ MB_NOINLINE void log_softmax_row(T* y, const T* x, int classes, int stride) {
     exp_range<T>(chunk, chunk, count);
     for (int i = 0; i < count; ++i) sum += chunk[i];
   }
-  T shift = largest + log_of(sum);
-  for (int c = 0; c < classes; ++c) y[c * stride] = x[c * stride] - shift;
+  // In this order nothing cancels: at the largest score the answer is the logarithm alone.
+  T log_sum = log_of(sum);
+  for (int c = 0; c < classes; ++c) y[c * stride] = x[c * stride] - largest - log_sum;
 }
 
 // x, y: [N,C,D], log-softmax over C

@@ -17,7 +17,11 @@ reduce_kernel = KernelFunction(
     ("y:T=", "x:T", "groups:extent"),
     params=("mean",),
     types={"T": FLOATS},
-    features={"mean": "divides by the number of elements", "rows": "reduces over the last axes"},
+    features={
+        "mean": "divides by the number of elements",
+        "rows": "reduces over the last axes",
+        "columns": "keeps the last axes",
+    },
 )
 
 
@@ -35,23 +39,24 @@ def _infer(site: Site) -> Sequence[TensorType]:
     return (TensorType(site.element(), tuple(shape)),)
 
 
-def _groups(site: Site) -> tuple[Dim, Dim, Dim, Dim]:
-    """The input as [reduced, kept, reduced, kept], neighbours of one kind folded together and ones left out."""
+def _groups(site: Site) -> tuple[Dim, ...]:
+    """The input as [reduced, kept, reduced, kept, reduced]: neighbours of one kind folded together, ones left out, and
+    as much as possible at the end, where sums run over contiguous elements."""
     axes = set(_axes(site))
     sizes = [(i in axes, d) for i, d in enumerate(site.shape()) if d != 1]
     folded = [(kind, product([d for _, d in run])) for kind, run in groupby(sizes, key=lambda s: s[0])]
     groups: list[Dim] = []
-    for kind in (True, False, True, False):
-        groups.append(folded.pop(0)[1] if folded and folded[0][0] == kind else 1)
+    for kind in (True, False, True, False, True):
+        groups.insert(0, folded.pop()[1] if folded and folded[-1][0] == kind else 1)
     if folded:
         raise Unknown(f"reduces axes {sorted(axes)} of {list(site.shape())}, which alternate too often")
-    return groups[0], groups[1], groups[2], groups[3]
+    return tuple(groups)
 
 
 def _select(mean: bool) -> Callable[[Site], Sequence[Launch]]:
     def select(site: Site) -> Sequence[Launch]:
         groups = _groups(site)
-        asked = {"mean": mean, "rows": groups[3] == 1}
+        asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
         launch = reduce_kernel.launch(
             site.result(),
             site.name(0),

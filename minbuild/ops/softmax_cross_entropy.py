@@ -158,7 +158,8 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         log_prob = _log_softmax(random.standard_normal(shape) * 3)
         labels = _labels(random, shape, attributes)
         dy = random.standard_normal(labels.shape if attributes["reduction"] == "none" else ())
-        yield Case(name, (dy, log_prob, labels, weights), attributes, ulps=16)
+        # Where the label is almost certain, exp(log_prob) - 1 is small and carries the rounding of 1.
+        yield Case(name, (dy, log_prob, labels, weights), attributes, ulps=64)
 
 
 def _like_scores(site: Site) -> Sequence[TensorType]:

@@ -192,7 +192,7 @@ class Session:
 
     def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One step of a graph; outputs are copies."""
-        arrays = [np.ascontiguousarray(x) for x in inputs]
+        arrays = [np.asarray(x, order="C") for x in inputs]  # ascontiguousarray would give scalars an axis
         tensors = (_Tensor * max(1, len(arrays)))(*(_tensor(x) for x in arrays))
         step = self.library.eval_step if graph == EVAL else self.library.train_step
         self._check(step(self._session, tensors, len(arrays)))
