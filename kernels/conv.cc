@@ -1,7 +1,7 @@
 // Convolution over one to three spatial axes, and its gradients.
 //
-// Three families, chosen when the plan is made: pointwise (a matrix product on the images in place), depthwise (one
-// filter per channel, direct), and all others, where a matrix product packs its operand from padded phase planes.
+// A window of one element is a matrix product on the images in place. One filter per channel (depthwise) is summed tap
+// by tap. For all others a matrix product packs its operand from padded phase planes (shared/image.h).
 #include "shared/elementwise.h"
 #include "shared/gemm.h"
 #include "shared/image.h"
@@ -14,57 +14,49 @@ using Grid = Planes<kAxes>;
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 struct Conv {
   int batch, groups, channels, filters, taps;
-  int in, out;      // elements of an image
-  int flat, total;  // elements of planes up to the last output; of all phases
-  int size[kAxes], outputs[kAxes], window[kAxes], dilation[kAxes];
-  bool plain;  // the image itself is its only plane
+  int in, out;  // elements of an image
+  int window[kAxes], dilation[kAxes], outputs[kAxes];
+  bool plain;    // the image itself is its only plane
   bool strided;
-  Grid planes;
+  Grid planes;   // of x, for one group
 
   // params: groups, then strides, pads at the start, and dilations, three each.
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
-    groups = MB_CONV_GROUPS ? params[0] : 1;
     int rank = x.rank;
+    groups = MB_CONV_GROUPS ? params[0] : 1;
     if (rank < 3 || rank > kAxes + 2 || y.rank != rank || w.rank != rank || groups < 1) return false;
     batch = x.dims[0];
     channels = w.dims[1];
-    filters = w.dims[0] / groups;
+    filters = MB_CONV_GROUPS ? w.dims[0] / groups : w.dims[0];
     if (y.dims[0] != batch || y.dims[1] != w.dims[0] || filters * groups != w.dims[0] ||
         int64_t(channels) * groups != x.dims[1])
       return false;
     in = out = taps = 1;
     plain = true;
     strided = false;
-    int64_t phases = 1;
     for (int a = 0; a < kAxes; ++a) {
-      int at = rank - kAxes + a;
-      bool given = at > 1;
+      int at = rank - kAxes + a, size = 1;
+      outputs[a] = window[a] = 1;
+      if (at > 1) size = x.dims[at], outputs[a] = y.dims[at], window[a] = w.dims[at];
       const int32_t* param = params + 4 - kAxes + a;
       int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3];
       dilation[a] = MB_CONV_DILATIONS ? param[6] : 1;
       constexpr unsigned kMost = 1 << 12;  // so that no position overflows
-      size[a] = given ? x.dims[at] : 1;
-      outputs[a] = given ? y.dims[at] : 1;
-      window[a] = given ? w.dims[at] : 1;
       if (unsigned(stride - 1) >= kMost || unsigned(pad) >= kMost || unsigned(dilation[a] - 1) >= kMost ||
-          unsigned(window[a] - 1) >= kMost || unsigned(size[a] - 1) >= 1 << 28 || outputs[a] < 1)
+          unsigned(window[a] - 1) >= kMost || unsigned(size - 1) >= 1 << 28 || outputs[a] < 1)
         return false;
       int reach = dilation[a] * (window[a] - 1);
       int64_t extent = int64_t(outputs[a]) + reach / stride;
       if (extent * stride >= 1 << 30) return false;
-      planes.axes[a] = {size[a], int(extent), stride, pad, reach < stride ? reach + 1 : stride, 0};
-      in *= size[a];
+      planes.axes[a] = {size, int(extent), stride, pad, reach < stride ? reach + 1 : stride, 0};
+      in *= size;
       out *= outputs[a];
       taps *= window[a];
-      phases *= planes.axes[a].phases;
       if (stride > 1) strided = true;
-      if (stride > 1 || pad != 0 || extent != size[a]) plain = false;
+      if (stride > 1 || pad != 0 || extent != size) plain = false;
     }
-    if (!planes.pack() || phases * planes.size >= 1 << 28) return false;
-    total = static_cast<int>(phases) * planes.size;
-    flat = 1;
-    for (int a = 0; a < kAxes; ++a) flat += (outputs[a] - 1) * planes.axes[a].pitch;
-    return true;
+    planes.channels = channels;
+    return planes.pack();
   }
 
   // The phase whose plane a tap sees, and where in a plane with these pitches it finds the first output.
@@ -74,61 +66,51 @@ struct Conv {
   MB_NOINLINE Spot spot(int tap, const Grid& grid) const {
     Spot found = {0, 0};
     for (int a = kAxes - 1, each = 1; a >= 0; --a) {
-      int position = tap % window[a] * dilation[a], stride = planes.axes[a].stride;
+      int position = tap % window[a] * dilation[a], stride = MB_CONV_STRIDES ? planes.axes[a].stride : 1;
       tap /= window[a];
-      found.phase += MB_CONV_STRIDES ? position % stride * each : 0;
-      found.at += (MB_CONV_STRIDES ? position / stride : position) * grid.axes[a].pitch;
+      found.phase += position % stride * each;
+      found.at += position / stride * grid.axes[a].pitch;
       each *= planes.axes[a].phases;
     }
     return found;
   }
-  int offset(int tap) const {
-    Spot s = spot(tap, planes);
-    return s.phase * planes.size + s.at;
-  }
-  int phases() const { return total / planes.size; }
 
-  // Planes of the outputs' gradient. Behind: with room for every tap, so that the gradient of inputs is a convolution
-  // with it; `cut` drops what belongs to padding. Else on the grid of the input's planes, zeros between rows.
-  Grid gradient_planes(bool behind, bool cut) const {
+  bool pointwise() const { return MB_CONV_POINTWISE && plain && taps == 1; }
+  bool depthwise() const { return MB_CONV_DEPTHWISE && channels == 1 && filters == 1 && groups > 1 && !(plain && taps == 1); }
+
+  // The outputs as one plane per filter, on the grid of x's planes (zeros between rows), `times` as far apart.
+  MB_NOINLINE Grid output_planes(int times) const {
     Grid grid;
-    for (int a = 0; a < kAxes; ++a) {
-      const PlaneAxis& x = planes.axes[a];
-      int extra = x.extent - outputs[a];
-      grid.axes[a] = {outputs[a], outputs[a], 1, 0, 1, x.pitch};
-      if (behind) grid.axes[a] = {outputs[a], (cut ? x.in : x.extent) + extra, 1, cut ? extra - x.pad : extra, 1, 0};
-    }
+    for (int a = 0; a < kAxes; ++a) grid.axes[a] = {outputs[a], outputs[a], 1, 0, 1, planes.axes[a].pitch * times};
+    grid.channels = filters;
+    grid.phases = 1;
     return grid;
-  }
-
-  template <class T>
-  MB_INLINE void load(const T* image, T* to, int count) const {
-    for (int c = 0; c < count; ++c, image += in)
-      for (int phase = 0; phase < phases(); ++phase, to += planes.size)
-        move_plane(planes, phase, const_cast<T*>(image), to, false);
   }
 };
 
-// The columns of a matrix are positions on a grid of outputs, its rows are the taps of all channels.
+// Elements from the first to the last of a plane.
+MB_NOINLINE inline int span(const Grid& grid, const Grid& pitches) {
+  int total = 1;
+  for (int a = 0; a < kAxes; ++a) total += (grid.axes[a].extent - 1) * pitches.axes[a].pitch;
+  return total;
+}
+
+// The columns of a matrix are the elements of a grid, its rows are the taps of all channels.
 template <class T>
 struct PlanePacker {
   const T* planes;
   const int* offsets;  // of each row
-  const Grid& grid;
-  const int* outputs;
+  const Grid &source, &target;
 
   MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
     using V = Width<16>::of<T>;
     const int* offset = offsets + k;
-    int length = outputs[kAxes - 1];
-    int row = j0 / length, at = j0 - row * length;
+    int length = target.axes[kAxes - 1].extent, lines = target.axes[kAxes - 2].extent;
+    int line = j0 / length, at = j0 - line * length;
     while (columns > 0) {
       int run = length - at < columns ? length - at : columns;
-      int start = row * grid.axes[kAxes - 2].pitch;
-      if (MB_CONV_VOLUME) {
-        int slice = row / outputs[kAxes - 2];
-        start += slice * (grid.axes[0].pitch - outputs[kAxes - 2] * grid.axes[kAxes - 2].pitch);
-      }
+      int start = MB_CONV_VOLUME ? line / lines * source.axes[0].pitch + line % lines * source.axes[kAxes - 2].pitch
+                                 : line * source.axes[kAxes - 2].pitch;
       const T* from = planes + start + at;
       T* to = panel;
       for (int i = 0; i < depth; ++i, to += width) {
@@ -140,7 +122,7 @@ struct PlanePacker {
       panel += run;
       columns -= run;
       at = 0;
-      ++row;
+      ++line;
     }
   }
 };
@@ -153,191 +135,7 @@ struct FillBody {
   }
 };
 
-// y: [N,M,out] = bias, or nothing without one. False if it does not fit.
-template <class T>
-MB_INLINE bool fill_bias(const Tensor& y, const Tensor& bias, int out) {
-  if (!MB_CONV_BIAS || !bias) return true;
-  if (bias.count != y.dims[1]) return false;
-  T* to = y.as<T>();
-  for (int n = 0; n < y.dims[0]; ++n)
-    for (int m = 0; m < bias.count; ++m, to += out) for_range<T, FillBody<T>>(out, to, bias.as<T>()[m]);
-  return true;
-}
-
-// y = w * x + bias; scratch: one image's planes, offsets
-template <class T>
-Status conv(const Call& call) {
-  const Tensor &y = call[0], &x = call[1], &w = call[2], &bias = call[3];
-  Conv c;
-  if (!c.read(x, y, w, call.params)) return Status::kBadPlan;
-  int depth = c.channels * c.taps;
-  Scratch scratch(call[4]);
-  T* planes = scratch.take<T>(c.plain ? 0 : int64_t(c.channels) * c.total);
-  int* offsets = scratch.take<int>(depth);
-  if (!scratch.ok() || !fill_bias<T>(y, bias, c.out)) return Status::kBadPlan;
-  __builtin_memset(call[4].data, 0, call[4].count);
-  for (int k = 0; k < depth; ++k) offsets[k] = k / c.taps * c.total + c.offset(k % c.taps);
-  const T* from = x.as<T>();
-  T* to = y.as<T>();
-  for (int n = 0; n < c.batch; ++n) {
-    for (int g = 0; g < c.groups; ++g, from += c.channels * c.in, to += c.filters * c.out) {
-      if (!c.plain) c.load(from, planes, c.channels);
-      Gemm<T> product = {c.filters, c.out, depth, w.as<T>() + g * c.filters * depth, depth, 1, nullptr, 0, 0, to, c.out};
-      product.accumulate = MB_CONV_BIAS && bias;
-      gemm(product, PlanePacker<T>{c.plain ? from : planes, offsets, c.planes, c.outputs});
-    }
-  }
-  return Status::kOk;
-}
-
-// dx: with all weights of a phase of dx turned round, a convolution of dy.
-// scratch: planes of one image of dy, one phase of dx where strides are larger than 1, weights, offsets
-template <class T>
-Status conv_grad_x(const Call& call) {
-  const Tensor &dx = call[0], &dy = call[1], &w = call[2];
-  Conv c;
-  if (!c.read(dx, dy, w, call.params)) return Status::kBadPlan;
-  bool strided = MB_CONV_STRIDES && c.strided;
-  Grid grid = c.gradient_planes(true, !strided);
-  if (!grid.pack()) return Status::kBadPlan;
-  int deepest = c.filters * c.taps, target = strided ? c.planes.size : c.in;
-  Scratch scratch(call[3]);
-  T* planes = scratch.take<T>(int64_t(c.filters) * grid.size);
-  T* results = scratch.take<T>(strided ? int64_t(c.channels) * target : 0);
-  T* turned = scratch.take<T>(int64_t(c.channels) * deepest);
-  int* offsets = scratch.take<int>(deepest);
-  if (!scratch.ok()) return Status::kBadPlan;
-  __builtin_memset(planes, 0, size_t(c.filters) * grid.size * sizeof(T));
-  if (strided) __builtin_memset(dx.data, 0, dx.count * sizeof(T));  // inputs that no tap looks at
-  int last = 0, extents[kAxes];
-  for (int a = 0; a < kAxes; ++a) {
-    last += (c.planes.axes[a].extent - c.outputs[a]) * grid.axes[a].pitch;
-    extents[a] = strided ? c.planes.axes[a].extent : c.size[a];
-  }
-  for (int phase = 0; phase < (strided ? c.phases() : 1); ++phase) {
-    for (int g = 0; g < c.groups; ++g) {
-      int depth = 0;
-      for (int tap = 0; tap < c.taps; ++tap) {
-        Conv::Spot spot = c.spot(tap, grid);
-        if (strided && spot.phase != phase) continue;
-        const T* from = w.as<T>() + g * c.channels * deepest + tap;
-        for (int m = 0; m < c.filters; ++m, ++depth) {
-          offsets[depth] = m * grid.size + last - spot.at;
-          for (int i = 0; i < c.channels; ++i, from += c.taps) turned[i * deepest + depth] = *from;
-        }
-      }
-      for (int n = 0; n < c.batch; ++n) {
-        int image = n * c.groups + g;
-        T* from = dy.as<T>() + image * c.filters * c.out;
-        T* to = dx.as<T>() + image * c.channels * c.in;
-        for (int m = 0; m < c.filters; ++m) move_plane(grid, 0, from + m * c.out, planes + m * grid.size, false);
-        Gemm<T> product = {c.channels, target, depth, turned, deepest, 1, nullptr, 0, 0, strided ? results : to, target};
-        gemm(product, PlanePacker<T>{planes, offsets, grid, extents});
-        for (int i = 0; strided && i < c.channels; ++i)
-          move_plane(c.planes, phase, to + i * c.in, results + i * target, true);
-      }
-    }
-  }
-  return Status::kOk;
-}
-
-// dw += dy * x' over the whole grid of outputs at once: dy has zeros where the grid has gaps.
-// scratch: planes of one image of x, unless it is its own; of dy, unless the grid has no gaps
-template <class T>
-Status conv_grad_w(const Call& call) {
-  const Tensor &dw = call[0], &dy = call[1], &x = call[2];
-  Conv c;
-  if (!c.read(x, dy, dw, call.params)) return Status::kBadPlan;
-  int depth = c.channels * c.taps;
-  bool gaps = c.flat != c.out;
-  Grid grid = c.gradient_planes(false, false);
-  Scratch scratch(call[3]);
-  T* planes = scratch.take<T>(c.plain ? 0 : int64_t(c.channels) * c.total);
-  T* spread = scratch.take<T>(gaps ? int64_t(c.filters) * c.flat : 0);
-  if (!scratch.ok()) return Status::kBadPlan;
-  __builtin_memset(call[3].data, 0, call[3].count);
-  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
-  T *from = dy.as<T>(), *image = x.as<T>();
-  for (int n = 0; n < c.batch; ++n) {
-    T* to = dw.as<T>();
-    for (int g = 0; g < c.groups; ++g, from += c.filters * c.out, image += c.channels * c.in, to += c.filters * depth) {
-      if (!c.plain) c.load(image, planes, c.channels);
-      for (int m = 0; gaps && m < c.filters; ++m) move_plane(grid, 0, from + m * c.out, spread + m * c.flat, false);
-      for (int tap = 0; tap < c.taps; ++tap) {
-        const T* seen = (c.plain ? image : planes) + c.offset(tap);
-        Gemm<T> product = {c.filters, c.channels, c.flat, gaps ? spread : from, c.flat, 1,
-                           seen, 1, c.total, to + tap, depth, c.taps};
-        product.accumulate = true;
-        gemm(product);
-      }
-    }
-  }
-  return Status::kOk;
-}
-
-// ------------------------------------------------------------------------------------------------ pointwise
-
-// x: [N,G*C,S]  y: [N,G*M,S]  w: [G*M,C,1...]. False if they do not fit; S is left in `length`.
-inline bool pointwise_shapes(const Tensor& x, const Tensor& y, const Tensor& w, int groups, int* length) {
-  if (x.rank < 2 || y.rank != x.rank || w.rank != x.rank || groups < 1 || w.dims[0] % groups != 0) return false;
-  *length = 1;
-  for (int a = 2; a < x.rank; ++a) {
-    if (x.dims[a] != y.dims[a] || w.dims[a] != 1) return false;
-    *length *= x.dims[a];
-  }
-  return x.dims[0] == y.dims[0] && y.dims[1] == w.dims[0] && int64_t(w.dims[1]) * groups == x.dims[1];
-}
-
-// y = w * x + bias, or, transposed, y = w' * x without: the gradient of inputs.
-template <class T>
-Status pointwise(const Call& call) {
-  const Tensor &y = call[0], &x = call[1], &w = call[2], &bias = call[3];
-  int groups = MB_CONV_GROUPS ? call.params[0] : 1, length;
-  bool turned = call.params[1] != 0;
-  if (!pointwise_shapes(turned ? y : x, turned ? x : y, w, groups, &length) || !fill_bias<T>(y, bias, length))
-    return Status::kBadPlan;
-  int channels = w.dims[1], m = w.dims[0] / groups, k = channels;
-  intptr_t row = k, column = 1;
-  if (turned) {
-    exchange(m, k);
-    exchange(row, column);
-  }
-  const T* from = x.as<T>();
-  T* to = y.as<T>();
-  for (int n = 0; n < y.dims[0]; ++n) {
-    const T* weights = w.as<T>();
-    for (int g = 0; g < groups; ++g, from += k * length, to += m * length, weights += m * k) {
-      Gemm<T> product = {m, length, k, weights, row, column, from, length, 1, to, length};
-      product.accumulate = MB_CONV_BIAS && bias;
-      gemm(product);
-    }
-  }
-  return Status::kOk;
-}
-
-// dw += dy * x'
-template <class T>
-Status pointwise_grad_w(const Call& call) {
-  const Tensor &dw = call[0], &dy = call[1], &x = call[2];
-  int groups = MB_CONV_GROUPS ? call.params[0] : 1, length;
-  if (!pointwise_shapes(x, dy, dw, groups, &length)) return Status::kBadPlan;
-  int filters = dw.dims[0] / groups, channels = dw.dims[1];
-  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
-  const T *from = dy.as<T>(), *image = x.as<T>();
-  for (int n = 0; n < x.dims[0]; ++n) {
-    T* to = dw.as<T>();
-    for (int g = 0; g < groups; ++g, from += filters * length, image += channels * length, to += filters * channels) {
-      Gemm<T> product = {filters, channels, length, from, length, 1, image, 1, length, to, channels};
-      product.accumulate = true;
-      gemm(product);
-    }
-  }
-  return Status::kOk;
-}
-
-// ------------------------------------------------------------------------------------------------ depthwise
-
-constexpr int kWhole = 32;  // planes are worked on in runs of as many elements, beyond their end
+constexpr int kWhole = 32;  // depthwise planes are worked on in runs of as many elements, beyond their end
 
 // out[i] = bias + sum over taps of w[tap] * in[offsets[tap] + i]
 template <class T>
@@ -350,12 +148,133 @@ struct TapsBody {
     x.store(out + i);
   }
 };
+
+// One pass of conv() over one phase: which elements of y it works out, and from where in the planes of x.
+struct Pass {
+  Grid source, target;
+  int columns, start;
+
+  // Turned round, x is the gradient of outputs, with room before and behind for every tap.
+  MB_NOINLINE bool turn(const Conv& c) {
+    source = c.output_planes(1);
+    for (int a = 0; a < kAxes; ++a) {
+      PlaneAxis& axis = source.axes[a];
+      axis.pad = c.planes.axes[a].extent - axis.in;
+      axis.extent += 2 * axis.pad;
+    }
+    return source.pack();
+  }
+
+  // The part of phase `phase` that lies inside the image.
+  MB_NOINLINE void take(const Conv& c, int phase) {
+    target = c.planes;
+    target.phases = columns = 1;
+    start = 0;
+    for (int a = kAxes - 1; a >= 0; --a) {
+      PlaneAxis& axis = target.axes[a];
+      int r = axis.phases > 1 ? phase % axis.phases : 0, first = axis.first(r), count = axis.last(r) - first;
+      if (axis.phases > 1) phase /= axis.phases;
+      axis.extent = count > 0 ? count : 0;
+      axis.pad -= r + first * axis.stride;
+      axis.phases = 1;
+      axis.pitch = columns;
+      columns *= axis.extent;
+      start += (source.axes[a].pad + first) * source.axes[a].pitch;
+    }
+  }
+};
+
+// y = w * x + bias; or, turned round, the gradient of the input: y = w' * x, phase by phase a convolution of the
+// gradient x with the weights that see the phase, last tap first.
+// scratch: planes of one image of x; results where they are not y itself; weights turned round; offsets; spots
 template <class T>
-MB_NOINLINE void sum_taps(int count, T* out, const T* in, const T* w, const int* offsets, int taps, T bias) {
-  for_range<T, TapsBody<T>>(count, out, in, w, offsets, taps, bias);
+Status conv(const Call& call) {
+  const Tensor &y = call[0], &x = call[1], &w = call[2], &bias = call[3];
+  bool turned = MB_CONV_TURNED && call.params[0] != 0, biased = MB_CONV_BIAS && bias;
+  Conv c;
+  if (!c.read(turned ? y : x, turned ? x : y, w, call.params + 1)) return Status::kBadPlan;
+  if (biased && bias.count != y.dims[1]) return Status::kBadPlan;
+  bool pointwise = c.pointwise(), depthwise = c.depthwise(), gaps = MB_CONV_STRIDES && turned && c.strided;
+  bool spread = depthwise || gaps, direct = c.plain && !turned && !depthwise;
+  int sources = c.channels, targets = c.filters, from_size = c.in, to_size = c.out;
+  Pass pass;
+  pass.source = c.planes;
+  if (turned) {
+    exchange(sources, targets);
+    exchange(from_size, to_size);
+    if (!pass.turn(c)) return Status::kBadPlan;
+  }
+  pass.target = c.output_planes(1);
+  pass.columns = to_size;
+  int deepest = sources * c.taps, total = pass.source.size * pass.source.phases;
+  Scratch scratch(call[4]);
+  T *planes = nullptr, *results = nullptr, *weights = nullptr;
+  int* offsets = nullptr;
+  Conv::Spot* spots = nullptr;
+  if (!pointwise) {
+    planes = scratch.take<T>(direct ? 0 : int64_t(sources) * total + kWhole);
+    results = scratch.take<T>(depthwise ? total + kWhole : gaps ? int64_t(targets) * c.planes.size : 0);
+    weights = scratch.take<T>(turned ? int64_t(targets) * deepest : 0);
+    offsets = scratch.take<int>(deepest);
+    spots = scratch.take<Conv::Spot>(c.taps);
+    if (!scratch.ok()) return Status::kBadPlan;
+    __builtin_memset(call[4].data, 0, call[4].count);
+    for (int tap = 0; tap < c.taps; ++tap) spots[tap] = c.spot(tap, pass.source);
+  }
+  if (gaps) __builtin_memset(y.data, 0, y.count * sizeof(T));  // inputs that no tap looks at
+  for (int phase = 0; phase < (gaps ? c.planes.phases : 1); ++phase) {
+    if (turned) pass.take(c, phase);
+    if (depthwise) {
+      for (int a = 0; a < kAxes; ++a) pass.target.axes[a].pitch = pass.source.axes[a].pitch;
+      pass.columns = (span(pass.target, pass.source) + kWhole - 1) & -kWhole;
+    }
+    pass.target.size = pass.columns;
+    for (int g = 0; g < c.groups; ++g) {
+      const T* own = w.as<T>() + g * targets * deepest;
+      int depth = 0;
+      for (int tap = 0; tap < c.taps && !pointwise; ++tap) {
+        Conv::Spot spot = spots[tap];
+        if (gaps && spot.phase != phase) continue;
+        for (int s = 0; s < sources; ++s, ++depth) {
+          if (!turned) {
+            offsets[s * c.taps + tap] = s * total + spot.phase * pass.source.size + spot.at;
+            continue;
+          }
+          offsets[depth] = s * total + pass.start - spot.at;
+          for (int t = 0; t < targets; ++t) weights[t * deepest + depth] = own[(s * targets + t) * c.taps + tap];
+        }
+      }
+      for (int n = 0; n < c.batch; ++n) {
+        int number = n * c.groups + g;
+        T *from = x.as<T>() + number * sources * from_size, *to = y.as<T>() + number * targets * to_size;
+        if (biased && !depthwise)
+          for (int t = 0; t < targets; ++t)
+            for_range<T, FillBody<T>>(to_size, to + t * to_size, bias.as<T>()[g * targets + t]);
+        Gemm<T> product = {targets, pass.columns, depth, turned ? weights : own, deepest, 1, from, from_size, 1,
+                           spread ? results : to, pass.columns};
+        product.accumulate = biased;
+        if (pointwise) {
+          product.k = sources;
+          product.a = own;
+          if (turned) product.a_row = 1, product.a_col = targets;
+          gemm(product);
+          continue;
+        }
+        if (!direct) move_planes(pass.source, 0, from, planes, false);
+        if (depthwise) {
+          for_range<T, TapsBody<T>>(pass.columns, results, static_cast<const T*>(planes), product.a,
+                                    static_cast<const int*>(offsets), depth, biased ? bias.as<T>()[g] : T(0));
+        } else {
+          gemm(product, PlanePacker<T>{direct ? from : planes, offsets, pass.source, pass.target});
+        }
+        if (spread) move_planes(pass.target, 0, to, results, true);
+      }
+    }
+  }
+  return Status::kOk;
 }
 
-// dw[tap] += sum over i of dy[i] * x[offsets[tap] + i], for a multiple of kWhole / 2 elements
+// dw[tap] += sum over i of dy[i] * x[offsets[tap] + i], for a multiple of kWhole elements
 template <class T>
 struct TapDots {
   template <class W>
@@ -373,114 +292,73 @@ struct TapDots {
   }
 };
 
-// What the depthwise kernels share: planes of one channel, a second run of elements, and offsets.
-template <class T>
-struct Depthwise {
-  Conv c;
-  Grid grid;  // of y or dy
-  T *planes, *others, *weights;
-  int *offsets, *phase_of, *found;
-  int count;  // elements of `others`, rounded up
+constexpr int kNarrow = 8;  // as many filters or more fill vectors
 
-  MB_INLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const Tensor& bytes, const int32_t* params,
-                      bool behind) {
-    if (!c.read(x, y, w, params) || c.channels != 1 || c.filters != 1) return false;
-    grid = c.gradient_planes(behind, false);
-    int length = c.flat, held = c.total;
-    if (behind) {
-      if (!grid.pack()) return false;
-      held = grid.size;
-      length = 1;
-      for (int a = 0; a < kAxes; ++a) {
-        c.planes.axes[a].pitch = grid.axes[a].pitch;
-        length += (c.planes.axes[a].extent - 1) * grid.axes[a].pitch;
-      }
-    }
-    count = (length + kWhole - 1) & -kWhole;
-    Scratch scratch(bytes);
-    planes = scratch.take<T>(held + kWhole);
-    others = scratch.take<T>(count);
-    weights = scratch.take<T>(c.taps);
-    offsets = scratch.take<int>(c.taps);
-    phase_of = scratch.take<int>(c.taps);
-    found = scratch.take<int>(c.taps);
-    if (!scratch.ok()) return false;
-    __builtin_memset(bytes.data, 0, bytes.count);
-    for (int t = 0; t < c.taps; ++t) offsets[t] = c.offset(t);
-    return true;
-  }
-};
-
-// y = w * x + bias, channel by channel
+// dw += dy * x' over the whole grid of outputs at once: dy has zeros where the grid has gaps.
+// scratch: planes of one image of x; dy on their grid, filters innermost if there are many, and then the sums [taps,C,M];
+// offsets
 template <class T>
-Status depthwise(const Call& call) {
-  const Tensor &y = call[0], &x = call[1], &w = call[2], &bias = call[3];
-  Depthwise<T> d;
-  if (!d.read(x, y, w, call[4], call.params, false)) return Status::kBadPlan;
-  const Conv& c = d.c;
-  bool biased = MB_CONV_BIAS && bias;
-  if (biased && bias.count != c.groups) return Status::kBadPlan;
-  T *from = x.as<T>(), *to = y.as<T>();
-  for (int n = 0; n < c.batch; ++n) {
-    for (int g = 0; g < c.groups; ++g, from += c.in, to += c.out) {
-      c.load(from, d.planes, 1);
-      sum_taps(d.count, d.others, d.planes, w.as<T>() + g * c.taps, d.offsets, c.taps, biased ? bias.as<T>()[g] : T(0));
-      move_plane(d.grid, 0, to, d.others, true);
-    }
-  }
-  return Status::kOk;
-}
-
-// dx: phase by phase the sum over the taps that see it
-template <class T>
-Status depthwise_grad_x(const Call& call) {
-  const Tensor &dx = call[0], &dy = call[1], &w = call[2];
-  Depthwise<T> d;
-  if (!d.read(dx, dy, w, call[3], call.params, true)) return Status::kBadPlan;
-  const Conv& c = d.c;
-  if (MB_CONV_STRIDES && c.strided) __builtin_memset(dx.data, 0, dx.count * sizeof(T));
-  int last = 0;
-  for (int a = 0; a < kAxes; ++a) last += (c.planes.axes[a].extent - c.outputs[a]) * d.grid.axes[a].pitch;
-  T *from = dy.as<T>(), *to = dx.as<T>();
-  for (int t = 0; t < c.taps; ++t) {
-    Conv::Spot spot = c.spot(t, d.grid);
-    d.phase_of[t] = spot.phase;
-    d.found[t] = last - spot.at;
-  }
-  for (int n = 0; n < c.batch; ++n) {
-    for (int g = 0; g < c.groups; ++g, from += c.out, to += c.in) {
-      move_plane(d.grid, 0, from, d.planes, false);
-      for (int phase = 0; phase < c.phases(); ++phase) {
-        int taps = 0;
-        for (int t = 0; t < c.taps; ++t) {
-          if (d.phase_of[t] != phase) continue;
-          d.offsets[taps] = d.found[t];
-          d.weights[taps++] = w.as<T>()[g * c.taps + t];
-        }
-        sum_taps(d.count, d.others, d.planes, d.weights, d.offsets, taps, T(0));
-        move_plane(c.planes, phase, to, d.others, true);
-      }
-    }
-  }
-  return Status::kOk;
-}
-
-// dw += the products of dy with what every tap sees
-template <class T>
-Status depthwise_grad_w(const Call& call) {
+Status conv_grad_w(const Call& call) {
   const Tensor &dw = call[0], &dy = call[1], &x = call[2];
-  Depthwise<T> d;
-  if (!d.read(x, dy, dw, call[3], call.params, false)) return Status::kBadPlan;
-  const Conv& c = d.c;
-  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
-  T *from = dy.as<T>(), *image = x.as<T>();
-  for (int n = 0; n < c.batch; ++n) {
-    for (int g = 0; g < c.groups; ++g, from += c.out, image += c.in) {
-      c.load(image, d.planes, 1);
-      move_plane(d.grid, 0, from, d.others, false);
-      dispatch<TapDots<T>>(d.count, dw.as<T>() + g * c.taps, static_cast<const T*>(d.others),
-                           static_cast<const T*>(d.planes), static_cast<const int*>(d.offsets), c.taps);
+  Conv c;
+  if (!c.read(x, dy, dw, call.params)) return Status::kBadPlan;
+  bool pointwise = c.pointwise(), depthwise = c.depthwise();
+  bool wide = !pointwise && c.filters >= kNarrow;
+  int depth = c.channels * c.taps, count = c.filters * depth;
+  Grid grid = c.output_planes(wide ? c.filters : 1);
+  int flat = span(c.output_planes(1), c.planes);
+  if (depthwise) flat = (flat + kWhole - 1) & -kWhole;
+  grid.size = wide ? 1 : flat;
+  Scratch scratch(call[3]);
+  T *planes = nullptr, *spread = nullptr, *sums = nullptr;
+  int* offsets = nullptr;
+  if (!pointwise) {
+    planes = scratch.take<T>(int64_t(c.channels) * c.planes.phases * c.planes.size + kWhole);
+    spread = scratch.take<T>(int64_t(c.filters) * flat);
+    sums = scratch.take<T>(wide ? count : 0);
+    offsets = scratch.take<int>(c.taps);
+    if (!scratch.ok()) return Status::kBadPlan;
+    __builtin_memset(call[3].data, 0, call[3].count);
+    for (int tap = 0; tap < c.taps; ++tap) {
+      Conv::Spot spot = c.spot(tap, c.planes);
+      offsets[tap] = spot.phase * c.planes.size + spot.at;
     }
+  }
+  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
+  for (int g = 0; g < c.groups; ++g) {
+    T* to = dw.as<T>() + g * count;
+    for (int n = 0; n < c.batch; ++n) {
+      int number = n * c.groups + g;
+      T *from = dy.as<T>() + number * c.filters * c.out, *image = x.as<T>() + number * c.channels * c.in;
+      Gemm<T> product = {c.channels, c.filters, flat, image, c.in, 1, from, 1, flat, to, c.taps, depth};
+      product.accumulate = true;
+      if (!pointwise) {
+        move_planes(c.planes, 0, image, planes, false);
+        move_planes(grid, 0, from, spread, false);
+        product.a_row = c.planes.phases * c.planes.size;
+        product.b = spread;
+        if (wide) {
+          product.b_row = product.c_row = c.filters;
+          product.b_col = product.c_col = 1;
+        }
+      }
+      if (depthwise) {
+        dispatch<TapDots<T>>(flat, to, static_cast<const T*>(spread), static_cast<const T*>(planes),
+                             static_cast<const int*>(offsets), c.taps);
+        continue;
+      }
+      for (int tap = 0; tap < c.taps; ++tap) {
+        if (!pointwise) {
+          product.a = planes + offsets[tap];
+          product.c = wide ? sums + tap * c.channels * c.filters : to + tap;
+        }
+        gemm(product);
+      }
+    }
+    T* sum = sums;
+    for (int tap = 0; tap < c.taps && wide; ++tap)
+      for (int i = 0; i < c.channels; ++i)
+        for (int m = 0; m < c.filters; ++m, *sum++ = 0) to[m * depth + i * c.taps + tap] += *sum;
   }
   return Status::kOk;
 }

@@ -1,4 +1,5 @@
-"""Seeded batches that a model accepts: real numbers normal, indices and labels within the range their readers allow."""
+"""Seeded batches that a model accepts: real numbers normal, indices and labels within the range their readers
+allow."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from minbuild.errors import BadInput
 from minbuild.model import Call, ElementType, Procedure, Program, TensorType
 from minbuild.ops import Registry
 
-# Operators that read an input as an index: operator -> (which input, of which input, axis attribute or fixed axis).
+# Operators that read an input as an index: operator -> (which input, of which input, axis attribute or fixed
+# axis).
 _INDICES: Mapping[str, tuple[int, int, str | int]] = {
     ":Gather": (1, 0, "axis"),
     ":GatherElements": (1, 0, "axis"),
@@ -26,8 +28,8 @@ _PLAIN_INTEGERS = 2  # what nobody reads as an index is a flag or a count: 0 or 
 
 
 def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:
-    """User input -> the number its elements must stay below, for inputs that some operator reads as indices. Best asked
-    on a program as lowered, where every operator of the file is still there."""
+    """User input -> the number its elements must stay below, for inputs that some operator reads as indices.
+    Best asked on a program as lowered, where every operator of the file is still there."""
     limits: dict[str, list[Dim]] = {}
     for procedure in program.procedures:
         origin = {name: name for name in procedure.inputs}
@@ -89,9 +91,11 @@ def _array(
     return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
 
 
-def sizes_in(tensors: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray], where: str) -> dict[str, int]:
-    """The sizes of the free dimensions that make `tensors` the shapes of `arrays`. Raises BadInput naming `where` when no
-    sizes do."""
+def sizes_in(
+    tensors: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray], where: str
+) -> dict[str, int]:
+    """The sizes of the free dimensions that make `tensors` the shapes of `arrays`. Raises BadInput naming
+    `where` when no sizes do."""
     sizes: dict[str, int] = {}
     for name, tensor in tensors.items():
         if name not in arrays:
@@ -103,7 +107,8 @@ def sizes_in(tensors: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray]
             evaluate(d, sizes) != n for d, n in zip(shape, found, strict=True) if _known(d, sizes)
         ):
             raise BadInput(
-                f"{where}: input '{name}' has shape {list(found)}, the model takes [{', '.join(map(str, shape))}]. "
+                f"{where}: input '{name}' has shape {list(found)}, "
+                f"the model takes [{', '.join(map(str, shape))}]. "
                 "Record it with this model, or reduce with other --dim."
             )
     return sizes

@@ -20,6 +20,7 @@ from minbuild import __version__
 from minbuild import reduce as reducing
 from minbuild import scan as scanning
 from minbuild.errors import BadInput, MinbuildError
+from minbuild.planned import DEFAULT_LARGEST
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
 
@@ -41,19 +42,23 @@ A trainer for this machine, with the report on the terminal and in dist/report/:
 
     minbuild reduce artifacts/ --out dist/
 
-For two other machines, with batches of 8 only, which is smaller still:
+For another machine, and batches of 8 only, which is smaller still:
 
-    minbuild reduce artifacts/ --out dist/ --target aarch64-linux-musl --target arm-linux-gnueabihf --dim batch=8
+    minbuild reduce artifacts/ -o dist/ --target aarch64-linux-musl --dim batch=8
 
-Exit codes: 0 fine, 1 internal error, 2 bad input, 3 unsupported operator or type, 4 compiler failed, 5 over budget, 6 verification failed, 130 interrupted.""",
+Exit codes: 0 fine, 1 internal error, 2 bad input, 3 unsupported operator or type, 4 compiler failed,
+5 over budget, 6 verification failed, 130 interrupted.""",
 )
 
 Artifacts = Annotated[
-    Path, typer.Argument(help="Folder that generate_artifacts wrote.", metavar="ARTIFACTS", show_default=False)
+    Path,
+    typer.Argument(help="Folder that generate_artifacts wrote.", metavar="ARTIFACTS", show_default=False),
 ]
 OpsFolders = Annotated[
     list[Path] | None,
-    typer.Option("--ops-dir", help="Folder with operators of your own: <stem>.py beside <stem>.cc. Repeatable."),
+    typer.Option(
+        "--ops-dir", help="Folder with operators of your own: <stem>.py beside <stem>.cc. Repeatable."
+    ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print passes, builds, and tracebacks.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -92,12 +97,13 @@ def reduce_command(
         list[str] | None,
         typer.Option(
             "--max",
-            help=f"Largest size of a free dimension to make memory for by default, such as batch=64. Default: "
-            f"{reducing.DEFAULT_LARGEST}. Repeatable.",
+            help="Largest size of a free dimension to make memory for by default, such as batch=64. "
+            f"Default: {DEFAULT_LARGEST}. Repeatable.",
         ),
     ] = None,
     cxx: Annotated[
-        str | None, typer.Option(help="A gcc or clang to use instead of the compiler that comes with minbuild.")
+        str | None,
+        typer.Option(help="A gcc or clang to use instead of the compiler that comes with minbuild."),
     ] = None,
     cmake_toolchain: Annotated[
         Path | None, typer.Option(help="A CMake toolchain file, such as that of the Android NDK.")
@@ -131,7 +137,9 @@ def reduce_command(
         screen = Console()
         width = screen.width if screen.is_terminal else 100
         print(console_report.render(report, color=screen.is_terminal, width=width), end="")
-        print(f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})")
+        print(
+            f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})"
+        )
 
 
 @app.command("scan")
@@ -155,7 +163,9 @@ def _sizes(option: str, texts: list[str] | None) -> dict[str, int]:
     for text in texts or ():
         name, equals, digits = text.rpartition("=")
         if not equals or not name or not digits.isascii() or not digits.isdigit():
-            raise BadInput(f"{option} {text}: not a size. Write the dimension's name and a number: {option} batch=8.")
+            raise BadInput(
+                f"{option} {text}: not a size. Write the dimension's name and a number: {option} batch=8."
+            )
         if not 0 < int(digits) < 2**31:
             raise BadInput(f"{option} {text}: {digits} is no possible size. Choose one from 1 to 2147483647.")
         if sizes.setdefault(name, int(digits)) != int(digits):
@@ -223,8 +233,8 @@ def _failures(verbose: bool) -> Iterator[None]:
         raise
     except Exception as error:
         _end(
-            f"internal error: {type(error).__name__}: {error}. This is a mistake in minbuild, not in your input: please "
-            "report it with the command and what --verbose prints.",
+            f"internal error: {type(error).__name__}: {error}. This is a mistake in minbuild, not in your "
+            "input: please report it with the command and what --verbose prints.",
             1,
             verbose,
         )

@@ -1,4 +1,5 @@
-"""Where a package goes: written beside its place and moved there when complete, so that a failure leaves what was there."""
+"""Where a package goes: written beside its place and moved there when complete, so that a failure leaves what
+was there."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def check_destination(out: Path, artifacts: Path) -> None:
     place = _resolved(out)
     source = _resolved(artifacts)
     if place == source or place in source.parents:
-        raise BadInput(f"--out {out}: holds the artifacts {artifacts}. Choose another folder for the package.")
+        raise BadInput(
+            f"--out {out}: holds the artifacts {artifacts}. Choose another folder for the package."
+        )
     if place.is_dir():
         _check_ours(out, place)
     elif place.exists():
@@ -33,7 +36,9 @@ def check_destination(out: Path, artifacts: Path) -> None:
     if not parent.is_dir():
         raise BadInput(f"--out {out}: {parent} is a file, not a folder. Choose another place.")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise BadInput(f"--out {out}: no permission to write in {parent}. Choose another folder or change its mode.")
+        raise BadInput(
+            f"--out {out}: no permission to write in {parent}. Choose another folder or change its mode."
+        )
 
 
 def _resolved(path: Path) -> Path:
@@ -51,8 +56,8 @@ def _check_ours(out: Path, place: Path) -> None:
         raise BadInput(f"--out {out}: cannot be read: {error.strerror}. Choose another folder.") from error
     if names and not is_package(place):
         raise BadInput(
-            f"--out {out}: exists and is no minbuild package ({MANIFEST} of minbuild is missing), so it is left alone. "
-            "Remove it yourself, or choose another folder."
+            f"--out {out}: exists and is no minbuild package ({MANIFEST} of minbuild is missing), "
+            "so it is left alone. Remove it yourself, or choose another folder."
         )
 
 
@@ -66,8 +71,8 @@ def is_package(folder: Path) -> bool:
 
 
 def write_package(out: Path, files: Mapping[str, bytes]) -> None:
-    """Put `files` (relative path -> contents) in place of folder `out`, all or nothing. Raises BadInput when the disk is
-    full or does not let us write."""
+    """Put `files` (relative path -> contents) in place of folder `out`, all or nothing. Raises BadInput when
+    the disk is full or does not let us write."""
     place = _resolved(out)
     with _explained(out):
         made = _make_parents(place.parent)

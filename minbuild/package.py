@@ -1,4 +1,5 @@
-"""The files of a package besides its sources: how to build it, how to use it, what it is, and proof that it is whole."""
+"""The files of a package besides its sources: how to build it, how to use it, what it is, and proof that it
+is whole."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from minbuild import __version__
@@ -26,8 +28,8 @@ _SAMPLE_SIZE = 8  # of free dimensions, in the sample
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a package is made of. `program` as lowered; `largest` are the default sizes of its free dimensions; `fixed`
-    those given by the user; `sources` and `libraries` are already built."""
+    """What a package is made of. `program` as lowered; `largest` are the default sizes of its free
+    dimensions; `fixed` those given by the user; `sources` and `libraries` are already built."""
 
     program: Program
     registry: Registry
@@ -99,7 +101,9 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         "model": dict(sorted(parts.digests.items())),
         "fixed": dict(sorted(parts.fixed.items())),
         "largest": dict(parts.largest),
-        "targets": {str(t): {"library": library_path(t), "toolchain": b.toolchain} for t, b in parts.libraries.items()},
+        "targets": {
+            str(t): {"library": library_path(t), "toolchain": b.toolchain} for t, b in parts.libraries.items()
+        },
         "files": {
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in sorted(files.items())
@@ -165,7 +169,7 @@ def _port(
         "ctype": _CTYPES.get(tensor.element, tensor.element.ctype),
         "shape": f"[{', '.join(map(str, shape))}]" if shape else "scalar",
         "dims": dims,
-        "count": max(1, int(product(tuple(dims)))),  # type: ignore[call-overload]
+        "count": max(1, prod(dims)),
         "limit": limit,
         "fill": "index" if limit else "real" if tensor.element.dtype.kind == "f" else "flag",
     }

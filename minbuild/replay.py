@@ -1,5 +1,5 @@
-"""A trial: what to do with a trainer and what to record. Run as a program, it does so with a library in a process of its
-own, because a library under test may crash.
+"""A trial: what to do with a trainer and what to record. Run as a program, it does so with a library in a
+process of its own, because a library under test may crash.
 
 The folder of a trial holds `library`, `plan`, `script.json`, `arrays.npz`; the run leaves `results.npz`."""
 
@@ -21,7 +21,8 @@ _EXIT_REFUSED = 3  # the library answered with an error, which is on standard er
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do. What it yields is recorded under names that begin with `label`, nothing without a label.
+    """One thing to do. What it yields is recorded under names that begin with `label`, nothing without a
+    label.
 
     verb        operand
     create      checkpoint: a new session from it, in memory full of garbage
@@ -41,7 +42,8 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Actions with what they refer to. `sizes` are the largest sizes of the free dimensions, in plan order."""
+    """Actions with what they refer to. `sizes` are the largest sizes of the free dimensions, in plan
+    order."""
 
     sizes: tuple[int, ...]
     batches: Mapping[str, tuple[np.ndarray, ...]]
@@ -53,8 +55,8 @@ Results = Mapping[str, np.ndarray]
 
 
 def perform(trial: Trial, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
-    """What the actions record, in order, in this process. `garbage` is the byte the arena is full of beforehand.
-    Raises TrainerError where the library refuses."""
+    """What the actions record, in order, in this process. `garbage` is the byte the arena is full of
+    beforehand. Raises TrainerError where the library refuses."""
     results: dict[str, np.ndarray] = {}
     session: Session | None = None
     for action in trial.actions:

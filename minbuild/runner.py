@@ -44,12 +44,14 @@ def _blob(data: bytes) -> bytes:
 
 
 def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
-    """The recorded tensors, each with a 32-bit size in front, in the order and with the types of `like`. Raises
-    VerificationFailed when they are not that."""
+    """The recorded tensors, each with a 32-bit size in front, in the order and with the types of `like`.
+    Raises VerificationFailed when they are not that."""
     found: dict[str, np.ndarray] = {}
     for (name, array), data in zip(like.items(), _records(said), strict=False):
         if name != "checkpoint" and len(data) != array.nbytes:
-            raise VerificationFailed(f"the runner answered {len(data)} bytes for '{name}', expected {array.nbytes}.")
+            raise VerificationFailed(
+                f"the runner answered {len(data)} bytes for '{name}', expected {array.nbytes}."
+            )
         found[name] = np.frombuffer(data, array.dtype) if name == "checkpoint" else _as(data, array)
     if len(found) != len(like):
         raise VerificationFailed(f"the runner recorded {len(found)} tensors, expected {len(like)}.")

@@ -1,4 +1,5 @@
-"""What a set of artifacts asks for: every operator with its versions, types and features, and what stands in the way."""
+"""What a set of artifacts asks for: every operator with its versions, types and features, and what stands in
+the way."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ _UNNAMED = "(unnamed)"
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """One operator at one version: how often, where, and what becomes of it. `types` and `features` are those of the
-    kernels it needs; `kernels` counts nodes that reach the device, the others are computed or renamed away when the
-    trainer is built."""
+    """One operator at one version: how often, where, and what becomes of it. `types` and `features` are those
+    of the kernels it needs; `kernels` counts nodes that reach the device, the others are computed or renamed
+    away when the trainer is built."""
 
     title: str
     version: int
@@ -73,7 +74,8 @@ def scan(artifacts: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
 def _uses(
     bundle: Bundle, operators: Registry
 ) -> tuple[Mapping[tuple[str, str], _Use] | None, tuple[str, ...], tuple[str, ...]]:
-    """(file, node) -> what it needs on the device, or None when that cannot be told; findings; free dimensions."""
+    """(file, node) -> what it needs on the device, or None when that cannot be told; findings; free
+    dimensions."""
     try:
         program = optimize(lower(bundle, operators, {}), operators)
     except Unsupported as error:
@@ -102,7 +104,9 @@ def _rows(
     for graph in graphs:
         for node in graph.nodes:
             nodes[node.title, node.version].append((graph, node))
-    return tuple(_row(title, version, found, operators, uses) for (title, version), found in sorted(nodes.items()))
+    return tuple(
+        _row(title, version, found, operators, uses) for (title, version), found in sorted(nodes.items())
+    )
 
 
 def _row(
@@ -144,7 +148,12 @@ def as_dict(answer: Scan) -> dict[str, Any]:
 def print_scan(answer: Scan, console: Console) -> None:
     """The answer as a table, then notes and findings."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for title, side in (("Operator", "left"), ("Opset", "right"), ("Nodes", "right"), ("On the device", "left")):
+    for title, side in (
+        ("Operator", "left"),
+        ("Opset", "right"),
+        ("Nodes", "right"),
+        ("On the device", "left"),
+    ):
         table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
     for title in ("Types", "Features", "Files", "Example"):
         table.add_column(title, overflow="fold")
@@ -180,5 +189,3 @@ def check(answer: Scan) -> None:
     """Raise Unsupported, with everything that was found, unless every node is served."""
     if answer.findings:
         raise Unsupported(list(answer.findings))
-
-

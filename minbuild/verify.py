@@ -1,5 +1,5 @@
-"""Proof that a trimmed trainer computes what it should: bit for bit what the full one does, and on other machines what
-this one does within rounding."""
+"""Proof that a trimmed trainer computes what it should: bit for bit what the full one does, and on other
+machines what this one does within rounding."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from minbuild.ops import Registry
 from minbuild.replay import Action, Results, Trial, read_results, write_trial
 from minbuild.toolchain import Target, Toolchain, build_program, find_emulator, run_program, run_python
 
-# What the arena holds before the session exists: NaN in one build and something else in the other, so that a kernel
-# which reads what nobody wrote cannot get the same answer twice.
+# What the arena holds before the session exists: NaN in one build and something else in the other, so that a
+# kernel which reads what nobody wrote cannot get the same answer twice.
 TRIMMED_GARBAGE, FULL_GARBAGE = 0xFF, 0xA5
 _REPORT = "This is a mistake in minbuild or in a kernel, not in your model: please report this text."
 _SIZES = (4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tensor is empty
 FIRST = "step 1"
-# Between machines sums are formed in another order. Until the first optimizer step that is all there is; behind it
-# optimizers magnify it, most where a true gradient is zero.
+# Between machines sums are formed in another order. Until the first optimizer step that is all there is;
+# behind it optimizers magnify it, most where a true gradient is zero.
 FIRST_LIMIT, LATER_LIMIT = 2.0**-10, 2.0**-4
 
 
@@ -80,8 +80,8 @@ def _usable_size(program: Program) -> int:
 
 
 def run_trial(label: str, trial: Trial, library: bytes, plan: bytes, garbage: int) -> Results:
-    """What the trial records with a shared library of this machine, in a process of its own. Raises VerificationFailed,
-    naming the library by `label`, when that crashes or answers with an error."""
+    """What the trial records with a shared library of this machine, in a process of its own. Raises
+    VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
     with tempfile.TemporaryDirectory(prefix="minbuild-proof-") as name:
         write_trial(Path(name), trial, library, plan, garbage)
         ran = run_python("minbuild.replay", (), Path(name))
@@ -102,7 +102,8 @@ def _death(code: int, said: str) -> str:
 
 
 def prove_equal(trial: Trial, plan: bytes, trimmed: bytes, full: bytes) -> Proof:
-    """Both libraries of this machine compute identical bits. Raises VerificationFailed with all differences."""
+    """Both libraries of this machine compute identical bits. Raises VerificationFailed with all
+    differences."""
     ours = run_trial("trimmed build", trial, trimmed, plan, TRIMMED_GARBAGE)
     theirs = run_trial("full build", trial, full, plan, FULL_GARBAGE)
     findings = differences(ours, theirs)
@@ -118,13 +119,17 @@ def _sentence(trial: Trial, results: Results) -> str:
     names = {a.operand for a in trial.actions if a.verb == "train"}
     sizes = sorted({a.shape[0] for n in names for a in trial.batches[n] if a.ndim} if trial.sizes else ())
     batches = f"batches of {' and '.join(map(str, sizes))}" if sizes else "batches"
-    did = [what for what, verb in (("evaluation", "eval"), ("optimizer state", "optimizer")) if _has(trial, verb)]
+    did = [
+        what for what, verb in (("evaluation", "eval"), ("optimizer state", "optimizer")) if _has(trial, verb)
+    ]
     text = (
         f"trimmed and full build give identical bits on seeded {batches} in memory full of garbage: "
         f"{', '.join(('losses', 'outputs', 'gradients', 'parameters', *did))} and the checkpoint."
     )
     bad = sum(1 for a in results.values() if a.dtype.kind == "f" and not np.isfinite(a).all())
-    return text + (f" {bad} of {len(results)} tensors hold infinite values or NaN on these batches." if bad else "")
+    return text + (
+        f" {bad} of {len(results)} tensors hold infinite values or NaN on these batches." if bad else ""
+    )
 
 
 def _has(trial: Trial, verb: str) -> bool:
@@ -154,11 +159,13 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def prove_foreign(
     trial: Trial, plan: bytes, archive: bytes, target: Target, toolchain: Toolchain, expected: Results
 ) -> str:
-    """A sentence about the static library of another machine, run under an emulator against `expected`, what this machine
-    recorded. Raises VerificationFailed when they disagree by more than rounding."""
+    """A sentence about the static library of another machine, run under an emulator against `expected`, what
+    this machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
-        return f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed."
+        return (
+            f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed."
+        )
     sources = {
         "runner.c": (assets.root("templates") / "verify" / "runner.c").read_bytes(),
         "include/minbuild/trainer.h": (assets.root("kernels") / "include/minbuild/trainer.h").read_bytes(),
@@ -168,17 +175,20 @@ def prove_foreign(
     ran = run_program(program, target=target, files=files)
     if ran.code:
         raise VerificationFailed(f"{target}: {_death(ran.code, ran.err)} {_REPORT}")
-    worst_first, worst_later = agreement(runner.decode(ran.out, expected), expected, str(target))
-    where = f"under {Path(emulator[0]).name}" if emulator else "as a static program"
+    first, later = agreement(runner.decode(ran.out, expected), expected, str(target))
+    where = f"run under {Path(emulator[0]).name}" if emulator else "run as a static program"
+    if first == later == 0:
+        return f"{where}, it gives the same bits as this machine's build."
     return (
-        f"run {where}, agrees with this machine's build: losses, outputs and gradients of the first step within "
-        f"{worst_first:.2g} of the largest element, everything after three optimizer steps within {worst_later:.2g}."
+        f"{where}, it agrees with this machine's build: evaluation, losses, outputs and gradients of "
+        f"the first step within {first:.2g} of the largest element, everything after three optimizer "
+        f"steps within {later:.2g}."
     )
 
 
 def agreement(found: Results, expected: Results, label: str) -> tuple[float, float]:
-    """The worst deviation up to the first optimizer step, and of everything else, each relative to the largest element of
-    all tensors of its kind. Raises VerificationFailed above the limits."""
+    """The worst deviation up to the first optimizer step, and of everything else, each relative to the
+    largest element of all tensors of its kind. Raises VerificationFailed above the limits."""
     scales = _scales(expected)
     worst = {FIRST_LIMIT: (0.0, ""), LATER_LIMIT: (0.0, "")}
     for name, array in expected.items():
@@ -187,12 +197,22 @@ def agreement(found: Results, expected: Results, label: str) -> tuple[float, flo
         error = np.abs(found[name].astype(np.float64) - array)
         error = error[~(np.isnan(found[name]) & np.isnan(array))]
         deviation = float(error.max(initial=0.0)) / scales[_kind(name)]
-        early = name.startswith((f"{FIRST}/", f"{FIRST} gradients")) or "after" not in name and "evaluation" in name
+        early = (
+            name.startswith((f"{FIRST}/", f"{FIRST} gradients"))
+            or "after" not in name
+            and "evaluation" in name
+        )
         limit = FIRST_LIMIT if early else LATER_LIMIT
         worst[limit] = max(worst[limit], (deviation, name))
-    findings = [f"'{name}' deviates by {d:.2g}, allowed {limit:.2g}" for limit, (d, name) in worst.items() if d > limit]
+    findings = [
+        f"'{name}' deviates by {d:.2g}, allowed {limit:.2g}"
+        for limit, (d, name) in worst.items()
+        if d > limit
+    ]
     if findings:
-        raise VerificationFailed(f"{label}: does not agree with this machine: {'; '.join(findings)}. {_REPORT}")
+        raise VerificationFailed(
+            f"{label}: does not agree with this machine: {'; '.join(findings)}. {_REPORT}"
+        )
     return worst[FIRST_LIMIT][0], worst[LATER_LIMIT][0]
 
 
@@ -201,12 +221,11 @@ def _kind(name: str) -> str:
 
 
 def _scales(results: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Largest finite magnitude of each kind of tensor, so that tensors which are zero but for rounding do not count."""
+    """Largest finite magnitude of each kind of tensor, so that tensors which are zero but for rounding do not
+    count."""
     scales: dict[str, float] = {}
     for name, array in results.items():
         if array.dtype.kind == "f":
             finite = np.abs(array[np.isfinite(array)])
             scales[_kind(name)] = max(scales.get(_kind(name), 1e-30), float(finite.max(initial=0)))
     return scales
-
-

@@ -3,9 +3,9 @@
     python tests/hostile.py FOLDER FIRST COUNT
     python tests/hostile.py FOLDER truncate 0
 
-FOLDER holds what `prepare` writes. Every mutation is made from its number alone, so that a crash can be repeated:
-the number goes to standard output before the library sees the bytes. Plan, checkpoint, inputs and arena end at a
-page that cannot be touched, so that reading or writing past the end is a crash as well.
+FOLDER holds what `prepare` writes. Every mutation is made from its number alone, so that a crash can be
+repeated: the number goes to standard output before the library sees the bytes. Plan, checkpoint, inputs and
+arena end at a page that cannot be touched, so that reading or writing past the end is a crash as well.
 """
 
 from __future__ import annotations

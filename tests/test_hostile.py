@@ -97,12 +97,11 @@ def test_the_unchanged_plan_works(bench):
         ("graphs", "steps"),
         ("graphs", "step_count"),
         ("graphs", "args"),
-        ("args", None),
     ],
 )
 @pytest.mark.parametrize("distance", [0, 1, 1000])
 def test_indices_out_of_range_are_refused(bench, vector, member, distance):
-    column = bench.tables[vector] if member is None else bench.tables[vector][member]
+    column = bench.tables[vector][member]
     column[0] = np.iinfo(column.dtype).max - 1 - distance
     assert bench.status() != 0
 
@@ -148,7 +147,10 @@ def test_too_many_dimensions_are_refused(bench, rank):
 
 @pytest.mark.parametrize("element", [0, 2, 7, 11, 14, 17, 255])
 def test_other_element_types_are_refused(bench, element):
-    for index in np.flatnonzero(bench.tables["tensors"]["type"] == 1):
+    used = set(bench.tables["args"].tolist())
+    tensors = bench.tables["tensors"]
+    data = np.flatnonzero((tensors["type"] == 1) & (tensors["region"] != 5))  # an extent has no data
+    for index in used & set(data.tolist()):
         bench.tables["tensors"]["type"][index] = element
         assert bench.status() != 0, f"tensor {index}"
         bench.tables["tensors"]["type"][index] = 1
@@ -175,16 +177,14 @@ def test_temporaries_outside_of_the_arena_are_refused(bench):
 
 @pytest.mark.parametrize("region", [2, 3, 4, 5, 6, 255])
 def test_kernels_write_only_where_they_may(bench, region):
-    """Whatever a step's first argument is, it is written: constants, inputs and frozen parameters must not be."""
+    """A step's first argument is written: constants, inputs and frozen parameters must not be."""
     written = int(bench.tables["args"][bench.tables["graphs"]["args"][0]])
     bench.tables["tensors"]["region"][written] = region
     bench.tables["tensors"]["at"][written] = 0
     assert bench.status() != 0
 
 
-@pytest.mark.parametrize(
-    "member", ["trainable_bytes", "persistent_bytes", "learning_rate_at", "step_at", "moments"]
-)
+@pytest.mark.parametrize("member", ["trainable_bytes", "learning_rate_at", "step_at", "moments"])
 @pytest.mark.parametrize("value", [2**32 - 1, 2**31, 2**31 - 1, 2**30])
 def test_absurd_memory_is_refused(bench, member, value):
     bench.tables[member] = value
@@ -197,7 +197,7 @@ def test_missing_kernels_are_named(bench):
         Session(bench.built.library, encode(plan_schema(), bench.tables), bench.case.checkpoint)
 
 
-# --------------------------------------------------------------------------------- checkpoints made to do harm
+# ------------------------------------------------------------------------------ checkpoints made to do harm
 
 
 def checkpoint_status(change) -> int:

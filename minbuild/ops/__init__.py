@@ -89,20 +89,19 @@ def registry(extra: tuple[Path, ...] = ()) -> Registry:
                 ops[thing.key] = thing
                 op_stems[thing.key] = stem
             else:
+                if stems.setdefault(thing.function, stem) != stem:
+                    raise BadInput(
+                        f"ops/{stem}.py and ops/{stems[thing.function]}.py both declare kernel {thing.function}. "
+                        "Rename one, or let one launch through a function of the other."
+                    )
                 functions[thing.function] = thing
-                stems[thing.function] = stem
     return Registry(ops, functions, stems, op_stems, extra)
 
 
 def _declared(module: ModuleType) -> list[Op | KernelFunction]:
-    """Ops and kernel functions a module defines itself (imported ones belong to their own file)."""
-    imported = {id(v) for name, v in vars(module).items() if name.startswith("_imported")}
-    found: list[Op | KernelFunction] = []
-    for value in vars(module).values():
-        for thing in value if isinstance(value, tuple) else (value,):
-            if isinstance(thing, (Op, KernelFunction)) and id(thing) not in imported:
-                found.append(thing)
-    return found
+    """The operators and kernel functions among a module's names."""
+    values = [v for value in vars(module).values() for v in (value if isinstance(value, tuple) else (value,))]
+    return [v for v in values if isinstance(v, (Op, KernelFunction))]
 
 
 def _load(path: Path) -> ModuleType:

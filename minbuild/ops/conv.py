@@ -12,36 +12,25 @@ import numpy as np
 from minbuild.dims import Dim, ceil_div, dim_max, product
 from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.reduce import reduce_kernel as _imported_reduce_kernel
+from minbuild.ops.reduce import reduce_over
 
-_PARAMS = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
+_WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS}
 _FEATURES = {
+    "turned": "the gradient of the input",
+    "pointwise": "windows of one element",
+    "depthwise": "one filter per channel",
     "groups": "filters that see some of the channels",
     "strides": "windows that move by more than one element",
     "dilations": "windows with gaps",
     "volume": "three spatial axes",
     "bias": "adds a number to every channel",
 }
-_Y = ("y:T=", "x:T", "w:T", "bias:T?")
-conv_kernel = KernelFunction("conv", (*_Y, "bytes:scratch"), _PARAMS, _TYPES, _FEATURES)
-grad_x_kernel = KernelFunction(
-    "conv_grad_x", ("dx:T=", "dy:T", "w:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
+conv_kernel = KernelFunction(
+    "conv", ("y:T=", "x:T", "w:T", "bias:T?", "bytes:scratch"), ("turned", *_WINDOW), _TYPES, _FEATURES
 )
-grad_w_kernel = KernelFunction(
-    "conv_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
-)
-depthwise_kernel = KernelFunction("depthwise", (*_Y, "bytes:scratch"), _PARAMS, _TYPES, _FEATURES)
-depthwise_grad_x_kernel = KernelFunction(
-    "depthwise_grad_x", ("dx:T=", "dy:T", "w:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
-)
-depthwise_grad_w_kernel = KernelFunction(
-    "depthwise_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _PARAMS, _TYPES, _FEATURES
-)
-pointwise_kernel = KernelFunction("pointwise", _Y, ("groups", "transposed"), _TYPES, _FEATURES)
-pointwise_grad_w_kernel = KernelFunction(
-    "pointwise_grad_w", ("dw:T=", "dy:T", "x:T"), ("groups",), _TYPES, _FEATURES
-)
+grad_w_kernel = KernelFunction("conv_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _WINDOW, _TYPES, _FEATURES)
+_SLACK = 32  # elements that the depthwise kernels work on at once, beyond the end of planes
 
 
 @dataclass(frozen=True)
@@ -140,11 +129,11 @@ class _Layer:
 
     @property
     def depthwise(self) -> bool:
-        return self.groups > 1 and self.channels == self.filters == 1
+        return self.groups > 1 and self.channels == self.filters == 1 and not self.pointwise
 
     @property
     def pointwise(self) -> bool:
-        return all(a.plain and a.taps == 1 for a in self.axes) and not self.depthwise
+        return all(a.plain and a.taps == 1 for a in self.axes)
 
     @property
     def plain(self) -> bool:
@@ -166,104 +155,88 @@ class _Layer:
     def phases(self) -> int:
         return int(np.prod([a.phases for a in self.axes]))
 
-    def _scratch(self, elements: Dim, words: Dim = 0) -> TensorType:
-        size = elements * self.element.size + words * 4
-        return TensorType(ElementType.UINT8, (size,))
+    def _scratch(self, elements: Dim, words: int) -> TensorType:
+        if self.pointwise:
+            return TensorType(ElementType.UINT8, (0,))
+        return TensorType(ElementType.UINT8, (elements * self.element.size + words * 4,))
 
-    def planes(self) -> TensorType:
-        """Of the forward pass: one image, and an offset per row."""
+    @property
+    def image(self) -> Dim:
+        """Elements of the planes of one image of x."""
+        return self.plane * (self.channels * self.phases) + _SLACK
+
+    def for_y(self) -> TensorType:
+        planes = 0 if self.plain and not self.depthwise else self.image
+        results = self.image if self.depthwise else 0
+        return self._scratch(planes + results, (self.channels + 2) * self.taps)
+
+    def for_w(self) -> TensorType:
+        spread = self.axes[0].outputs * product([a.outputs + a.extra for a in self.axes[1:]]) + _SLACK
+        sums = self.channels * self.filters * self.taps
+        return self._scratch(self.image + spread * self.filters + sums, self.taps)
+
+    def for_x(self) -> TensorType:
+        grid = product([a.outputs + 2 * a.extra for a in self.axes])
+        results: Dim = 0
         if self.depthwise:
-            return self._one_channel(self.plane * self.phases, self.plane)
-        image = 0 if self.plain else self.plane * (self.channels * self.phases)
-        return self._scratch(image, self.channels * self.taps)
-
-    def planes_for_w(self) -> TensorType:
-        if self.depthwise:
-            return self.planes()
-        image = 0 if self.plain else self.plane * (self.channels * self.phases)
-        pitches = [a.outputs + a.extra for a in self.axes[1:]]
-        spread = self.axes[0].outputs * product(pitches) * self.filters
-        return self._scratch(image + (spread if any(a.extra for a in self.axes[1:]) else 0))
-
-    def planes_for_x(self) -> TensorType:
-        target = [a.outputs + a.extra if self.strided or self.depthwise else a.size for a in self.axes]
-        grid = product([t + a.extra for t, a in zip(target, self.axes, strict=True)])
-        if self.depthwise:
-            return self._one_channel(grid, grid)
-        turned = self.channels * self.filters * self.taps
-        phase = product(target) * self.channels if self.strided else 0
-        return self._scratch(grid * self.filters + phase + turned, self.filters * self.taps)
-
-    def _one_channel(self, planes: Dim, others: Dim) -> TensorType:
-        slack = 3 * 32
-        return self._scratch(planes + others + (slack + self.taps), 3 * self.taps)
+            results = grid + _SLACK
+        elif self.strided:
+            results = self.plane * self.channels
+        weights = self.channels * self.filters * self.taps
+        return self._scratch(grid * self.filters + results + (weights + _SLACK), (self.filters + 2) * self.taps)
 
     def params(self) -> list[int]:
         padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
         words = [(a.stride, a.before, a.dilation) for a in padded]
         return [self.groups] + [word for row in zip(*words, strict=True) for word in row]
 
-    def features(self, bias: bool = False) -> tuple[str, ...]:
+    def features(self, **others: bool) -> tuple[str, ...]:
         asked = {
+            "pointwise": self.pointwise,
+            "depthwise": self.depthwise,
             "groups": self.groups > 1,
             "strides": self.strided,
             "dilations": any(a.dilation > 1 for a in self.axes),
             "volume": len(self.axes) == 3,
-            "bias": bias,
         }
-        return tuple(name for name, wanted in asked.items() if wanted)
+        return tuple(name for name, wanted in (asked | others).items() if wanted)
 
 
 def _select(site: Site) -> Sequence[Launch]:
     layer = _Layer.of(site, site.shape(0), site.shape(1), site.element())
-    names = (site.result(0), site.name(0), site.name(1), site.name(2))
-    types, features = (site.element(),), layer.features(site.has(2))
-    if layer.pointwise:
-        params: list[int] = [layer.groups, 0]
-        return (pointwise_kernel.launch(*names, types=types, params=params, features=features),)
-    kernel = depthwise_kernel if layer.depthwise else conv_kernel
-    return (kernel.launch(*names, layer.planes(), types=types, params=layer.params(), features=features),)
+    launch = conv_kernel.launch(
+        site.result(0),
+        *(site.name(i) for i in range(3)),
+        layer.for_y(),
+        types=(site.element(),),
+        params=(0, *layer.params()),
+        features=layer.features(bias=site.has(2)),
+    )
+    return (launch,)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
-    """dW and dB first: then dX may take the place of X."""
-    layer = _Layer.of(site, site.shape(1), site.shape(2), site.element())
-    return tuple(_grad_launches(site, layer))
+    return tuple(_grad_launches(site, _Layer.of(site, site.shape(1), site.shape(2), site.element())))
 
 
 def _grad_launches(site: Site, layer: _Layer) -> Iterator[Launch]:
-    (dy, x, w), types, features = site.names[:3], (site.element(),), layer.features()
-    if site.result(1):
-        gradient, adds = site.result(1), int(1 in site.adds)
-        if layer.pointwise:
-            yield pointwise_grad_w_kernel.launch(
-                gradient, dy, x, types=types, params=(layer.groups,), features=features, accumulate=adds
-            )
-        else:
-            yield (depthwise_grad_w_kernel if layer.depthwise else grad_w_kernel).launch(
-                gradient, dy, x, layer.planes_for_w(),
-                types=types, params=layer.params(), features=features, accumulate=adds,
-            )  # fmt: skip
-    if site.result(2):
-        shape = site.shape(0)
-        yield _imported_reduce_kernel.launch(
-            site.result(2),
-            dy,
-            TensorType(site.element(), (shape[0], shape[1], product(shape[2:]), 1)),
-            types=types,
-            params=(0,),
-            features=("rows",),
-            accumulate=int(2 in site.adds),
-        )
-    if site.result(0):
-        if layer.pointwise:
-            yield pointwise_kernel.launch(
-                site.result(0), dy, w, "", types=types, params=(layer.groups, 1), features=features
-            )
-        else:
-            yield (depthwise_grad_x_kernel if layer.depthwise else grad_x_kernel).launch(
-                site.result(0), dy, w, layer.planes_for_x(), types=types, params=layer.params(), features=features
-            )
+    """dW and dB first: then dX may take the place of X."""
+    (dy, x, w), types, shape = site.names[:3], (site.element(),), site.shape()
+    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
+    if dw:
+        yield grad_w_kernel.launch(
+            dw, dy, x, layer.for_w(),
+            types=types, params=layer.params(), features=layer.features(), accumulate=int(1 in site.adds),
+        )  # fmt: skip
+    if db:
+        others = (0, *range(2, len(shape)))
+        tensor = TensorType(site.element(), shape)
+        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
+    if dx:
+        yield conv_kernel.launch(
+            dx, dy, w, "", layer.for_x(),
+            types=types, params=(1, *layer.params()), features=layer.features(turned=True),
+        )  # fmt: skip
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import product
 from minbuild.model import TensorType
 from minbuild.ops.definition import Case, Launch, Op, Site
-from minbuild.ops.reduce import reduce_kernel as _imported_reduce_kernel
+from minbuild.ops.reduce import reduce_over
 
 
 def _infer(site: Site) -> Sequence[TensorType]:
@@ -23,17 +22,8 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 
 def _select(site: Site) -> Sequence[Launch]:
-    shape = site.shape()
-    groups = (1, product(shape[:2]), product(shape[2:]), 1)
-    launch = _imported_reduce_kernel.launch(
-        site.result(),
-        site.name(0),
-        TensorType(site.element(), groups),
-        types=(site.element(),),
-        params=(1,),
-        features=("mean", "rows"),
-    )
-    return (launch,)
+    tensor = TensorType(site.element(), site.shape())
+    return (reduce_over(site.result(), site.name(0), tensor, range(2, site.rank()), mean=True),)
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:

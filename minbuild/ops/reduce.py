@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.dims import Dim, product
-from minbuild.model import TensorType
+from minbuild.model import Shape, TensorType
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, normalized_axes
 
 reduce_kernel = KernelFunction(
@@ -23,6 +23,24 @@ reduce_kernel = KernelFunction(
         "columns": "keeps the last axes",
     },
 )
+
+
+def reduce_over(
+    result: str, source: str, tensor: TensorType, axes: Iterable[int], *, mean: bool = False, accumulate: int = 0
+) -> Launch:
+    """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
+    Raises Unknown where reduced and kept axes alternate too often."""
+    groups = _groups(tensor.shape or (), set(axes))
+    asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
+    return reduce_kernel.launch(
+        result,
+        source,
+        TensorType(tensor.element, groups),
+        types=(tensor.element,),
+        params=(int(mean),),
+        features=tuple(name for name, wanted in asked.items() if wanted),
+        accumulate=accumulate,
+    )
 
 
 def _axes(site: Site) -> tuple[int, ...]:
@@ -39,34 +57,27 @@ def _infer(site: Site) -> Sequence[TensorType]:
     return (TensorType(site.element(), tuple(shape)),)
 
 
-def _groups(site: Site) -> tuple[Dim, ...]:
+def _groups(shape: Shape, axes: set[int]) -> tuple[Dim, ...]:
     """The input as [reduced, kept, reduced, kept, reduced]: neighbours of one kind folded together, ones left out, and
     as much as possible at the end, where sums run over contiguous elements."""
-    axes = set(_axes(site))
-    sizes = [(i in axes, d) for i, d in enumerate(site.shape()) if d != 1]
+    sizes = [(i in axes, d) for i, d in enumerate(shape) if d != 1]
     folded = [(kind, product([d for _, d in run])) for kind, run in groupby(sizes, key=lambda s: s[0])]
     groups: list[Dim] = []
     for kind in (True, False, True, False, True):
         groups.insert(0, folded.pop()[1] if folded and folded[-1][0] == kind else 1)
     if folded:
-        raise Unknown(f"reduces axes {sorted(axes)} of {list(site.shape())}, which alternate too often")
+        raise Unknown(f"reduces axes {sorted(axes)} of {list(shape)}, which alternate too often")
     return tuple(groups)
 
 
 def _select(mean: bool) -> Callable[[Site], Sequence[Launch]]:
     def select(site: Site) -> Sequence[Launch]:
-        groups = _groups(site)
-        asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
-        launch = reduce_kernel.launch(
-            site.result(),
-            site.name(0),
-            TensorType(site.element(), groups),
-            types=(site.element(),),
-            params=(int(mean),),
-            features=tuple(name for name, wanted in asked.items() if wanted),
-            accumulate=site.accumulate,
+        tensor = TensorType(site.element(), site.shape())
+        return (
+            reduce_over(
+                site.result(), site.name(0), tensor, _axes(site), mean=mean, accumulate=site.accumulate
+            ),
         )
-        return (launch,)
 
     return select
 

@@ -1,0 +1,79 @@
+"""The trimmed and the full library of a target, built and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minbuild.emit import Contents, emit_sources, everything
+from minbuild.model import Binary, Kernel
+from minbuild.package import cmake_files, library_path
+from minbuild.planned import Model
+from minbuild.size.elf import read_binary
+from minbuild.size.measure import Build
+from minbuild.size.owners import from_archive
+from minbuild.toolchain import Built, Target, Toolchain, build_library, check_link
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library as built, as read back, and what was asked of it."""
+
+    built: Built
+    binary: Binary
+    kernels: tuple[Kernel, ...]
+    sources: Mapping[str, bytes]
+
+    @property
+    def measured(self) -> Build:
+        """What the size report wants to know."""
+        owners = from_archive("libminbuild.a", self.built.archive, self.sources)
+        return Build(self.binary, owners, self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both libraries of one target."""
+
+    target: Target
+    trimmed: Library
+    full: Library
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Builds the libraries of one model with one toolchain; `stage` hears what is being done, `detail` each
+    step of it."""
+
+    model: Model
+    toolchain: Toolchain
+    cmake: bool
+    stage: Callable[[str], None]
+    detail: Callable[[str], None]
+
+    def pair(self, target: Target) -> Pair:
+        """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
+        selected."""
+        model = self.model
+        plan = model.plan
+        selected = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols), digest=model.digest)
+        self.stage(f"Building the trainer for {target}")
+        trimmed = self._library(selected, target)
+        self.stage(f"Building the full trainer for {target} to compare with (kept for the next time)")
+        return Pair(target, trimmed, self._library(everything(model.registry), target))
+
+    def _library(self, contents: Contents, target: Target) -> Library:
+        sources = emit_sources(contents, self.model.registry)
+        # Other toolchains do not read the CMake files, and without them the same sources are found in the
+        # cache.
+        given = {**sources, **cmake_files(sources, sample=False)} if self.cmake else sources
+        built = build_library(given, target, self.toolchain, progress=self.detail)
+        binary = read_binary(library_path(target), str(target), built.shared, built.twin)
+        check_link(
+            selected=[k.symbol for k in contents.kernels],
+            kernels=tuple(self.model.registry.functions),
+            symbols=[s.name for s in binary.symbols],
+            exports=binary.exports,
+            imports=binary.imports,
+        )
+        return Library(built, binary, contents.kernels, sources)

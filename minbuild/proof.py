@@ -1,0 +1,75 @@
+"""What can be proven about the libraries of a model: on this machine, against a recorded trajectory, and
+elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from minbuild.deviation import describe, deviations
+from minbuild.errors import BadInput, VerificationFailed
+from minbuild.libraries import Library, Pair, Workbench
+from minbuild.planned import Model
+from minbuild.reference import read_reference, reference_trial
+from minbuild.size.report import Verification
+from minbuild.toolchain import Target, host_target
+from minbuild.verify import TRIMMED_GARBAGE, Proof, prove_equal, prove_foreign, run_trial, seeded_trial
+
+
+def prove(
+    bench: Workbench, pairs: Sequence[Pair], recording: Path | None, note: Callable[[str], None]
+) -> tuple[Verification, ...]:
+    """One verification per pair. Libraries of this machine are run as they are; what those of others compute
+    is compared with what this machine's do, which are built for that if nobody asked for them. `recording` is
+    a reference trajectory; `note` hears how far each quantity is from it. Raises VerificationFailed."""
+    model = bench.model
+    try:
+        host = host_target()
+    except BadInput as error:
+        return tuple(Verification(f"not proven: {error}") for _ in pairs)
+    here = [p for p in pairs if p.target.name == host.name] or [bench.pair(host)]
+    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+    proofs: dict[Target, Proof] = {}
+    for pair in here:
+        bench.stage(f"Proving the trainer for {pair.target}")
+        trimmed, full = pair.trimmed.built.shared, pair.full.built.shared
+        proofs[pair.target] = prove_equal(trial, model.plan_bytes, trimmed, full)
+    worst = None
+    if recording is not None:
+        bench.stage(f"Comparing with {recording}")
+        worst = follow(recording, model, here[0].trimmed, note)
+    found = []
+    for pair in pairs:
+        if pair.target in proofs:
+            text = proofs[pair.target].text
+            found.append(
+                Verification(text + (" It follows the recorded trajectory." if recording else ""), worst)
+            )
+            continue
+        bench.stage(f"Proving the trainer for {pair.target}")
+        archive, expected = pair.trimmed.built.archive, proofs[here[0].target].results
+        found.append(
+            Verification(
+                prove_foreign(trial, model.plan_bytes, archive, pair.target, bench.toolchain, expected)
+            )
+        )
+    return tuple(found)
+
+
+def follow(recording: Path, model: Model, library: Library, note: Callable[[str], None]) -> float:
+    """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
+    Raises VerificationFailed above the limit."""
+    reference = read_reference(recording)
+    trial = reference_trial(reference, model.program, model.checkpoint)
+    results = run_trial("trimmed build", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    found = deviations(reference, results)
+    text = describe(found)
+    note(f"Worst deviations from {recording.name}, in units of its noise: {text}")
+    beyond = [d for d in found if not d.noise <= d.limit]
+    if beyond:
+        raise VerificationFailed(
+            f"--reference {recording}: the trainer does not follow it. In units of its noise, of which "
+            f"{beyond[0].limit:g} are allowed: {describe(beyond)}. Check that it was recorded with these "
+            "artifacts; if it was, please report this text."
+        )
+    return max((d.noise for d in found), default=0.0)

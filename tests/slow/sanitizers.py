@@ -1,0 +1,219 @@
+"""Trains every case with the address and undefined-behaviour sanitizers of g++, from C as a device would.
+
+    python tests/slow/sanitizers.py [NAME...]
+
+The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
+loads are built with g++ into one program. Ends with 1 if any program reports anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
+
+from minbuild.emit import emit_sources  # noqa: E402
+from minbuild.errors import Unsupported  # noqa: E402
+from minbuild.ops import registry  # noqa: E402
+
+FLAGS = ("-std=c++17", "-g", "-O1", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w")
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+STEPS = 3
+
+DRIVER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "minbuild/trainer.h"
+
+static void* read_file(const char* path, size_t* size) {
+  FILE* file = fopen(path, "rb");
+  if (file == NULL) exit(3);
+  fseek(file, 0, SEEK_END);
+  *size = (size_t)ftell(file);
+  rewind(file);
+  void* data = malloc(*size); /* exactly as large, so that a byte too far is found */
+  if (fread(data, 1, *size, file) != *size) exit(3);
+  fclose(file);
+  return data;
+}
+
+static void check(mb_session* s, mb_status status, const char* what) {
+  if (status == MB_OK) return;
+  fprintf(stderr, "%s: status %d: %s\n", what, status, s == NULL ? "" : mb_last_error(s));
+  exit(2);
+}
+
+/* argv: plan, checkpoint, then per input "graph type rank dims... file" */
+int main(int argc, char** argv) {
+  size_t plan_size, checkpoint_size, bytes = 0;
+  void* plan = read_file(argv[1], &plan_size);
+  void* checkpoint = read_file(argv[2], &checkpoint_size);
+  mb_tensor inputs[2][16];
+  size_t counts[2] = {0, 0}, ignored;
+  for (int i = 3; i < argc;) {
+    int graph = atoi(argv[i++]);
+    mb_tensor* tensor = &inputs[graph][counts[graph]++];
+    tensor->type = atoi(argv[i++]);
+    tensor->rank = atoi(argv[i++]);
+    for (int k = 0; k < tensor->rank; ++k) tensor->dims[k] = atoi(argv[i++]);
+    tensor->data = read_file(argv[i++], &ignored);
+  }
+  check(NULL, mb_arena_size(plan, plan_size, NULL, 0, &bytes), "arena size");
+  for (int own = 0; own < 2; ++own) {
+    mb_options options;
+    memset(&options, 0, sizeof options);
+    char error[200] = "";
+    options.error = error;
+    options.error_size = sizeof error;
+    if (own) {
+      options.arena = aligned_alloc(16, (bytes + 15) / 16 * 16);
+      options.arena_size = bytes;
+      memset(options.arena, 0xff, bytes);
+    }
+    mb_session* s = NULL;
+    mb_status status = mb_create(plan, plan_size, checkpoint, checkpoint_size, &options, &s);
+    if (status != MB_OK) fprintf(stderr, "%s\n", error);
+    check(NULL, status, "create");
+    for (int step = 0; step < 3; ++step) {
+      if (counts[1] > 0) check(s, mb_eval_step(s, inputs[1], counts[1]), "evaluate");
+      check(s, mb_train_step(s, inputs[0], counts[0]), "train");
+      check(s, mb_optimizer_step(s), "update");
+      if (step == 1) mb_lazy_reset_grad(s);
+    }
+    const char* name;
+    mb_tensor loss;
+    check(s, mb_output(s, MB_TRAIN, 0, &name, &loss), "output");
+    printf("%.9g\n", ((float*)loss.data)[0]);
+    check(s, mb_save_checkpoint(s, "saved", 1), "save");
+    size_t saved_size;
+    void* saved = read_file("saved", &saved_size);
+    check(s, mb_load_checkpoint(s, saved, saved_size), "load");
+    check(s, mb_train_step(s, inputs[0], counts[0]), "train after loading");
+    mb_destroy(s);
+    free(saved);
+    if (own) free(options.arena);
+  }
+  free(plan);
+  free(checkpoint);
+  for (int graph = 0; graph < 2; ++graph)
+    for (size_t i = 0; i < counts[graph]; ++i) free(inputs[graph][i].data);
+  return 0;
+}
+"""
+
+
+def write_sources(built: Trainer, folder: Path) -> list[str]:
+    """All sources of a trainer below `folder`; the paths of those to compile."""
+    files = emit_sources(built.contents, registry())
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return [name for name in files if name.endswith(".cc")]
+
+
+def shared_library(built: Trainer, path: Path) -> Path:
+    """The trainer as a sanitized shared library at `path`. Its process must be started with `preload`."""
+    with tempfile.TemporaryDirectory() as name:
+        sources = write_sources(built, Path(name))
+        command = [
+            "g++",
+            *FLAGS,
+            *SANITIZE,
+            "-fPIC",
+            "-shared",
+            "-Iinclude",
+            "-Isrc",
+            *sources,
+            "-o",
+            str(path),
+        ]
+        subprocess.run(command, cwd=name, check=True)
+    return path
+
+
+def preload() -> dict[str, str]:
+    """Environment for a program that loads sanitized libraries."""
+    libraries = []
+    for library in ("libasan.so", "libubsan.so"):
+        asked = subprocess.run(
+            ["g++", f"-print-file-name={library}"], capture_output=True, text=True, check=True
+        )
+        libraries.append(asked.stdout.strip())
+    return {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
+
+
+def run(case: CaseSet, built: Trainer, folder: Path) -> str:
+    """What is wrong with a case, or nothing."""
+    sources = write_sources(built, folder)
+    (folder / "driver.c").write_text(DRIVER)
+    (folder / "plan").write_bytes(built.data)
+    (folder / "checkpoint").write_bytes(case.checkpoint)
+    arguments: list[str] = []
+    for graph, arrays in (
+        (TRAIN, case.batch(0)),
+        (EVAL, case.eval_batch() if case.bundle.evaluation else []),
+    ):
+        for i, array in enumerate(arrays):
+            element = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float64": 11}[array.dtype.name]
+            (folder / f"input{graph}{i}").write_bytes(np.ascontiguousarray(array).tobytes())
+            arguments += map(str, (graph, element, array.ndim, *array.shape, f"input{graph}{i}"))
+    compiled = subprocess.run(
+        ["g++", *FLAGS, *SANITIZE, "-Iinclude", "-Isrc", *sources, "-x", "c++", "driver.c", "-o", "driver"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if compiled.returncode:
+        return compiled.stderr
+    environment = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_leaks=1"}
+    done = subprocess.run(
+        ["./driver", "plan", "checkpoint", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode == 0 and len(set(done.stdout.split())) != 1:
+        return f"the two sessions disagree: {done.stdout}"
+    return done.stderr if done.returncode or done.stderr else ""
+
+
+def main() -> int:
+    if shutil.which("g++") is None:
+        print("skipped: there is no g++ on this machine")
+        return 0
+    chosen = sys.argv[1:]
+    failed = []
+    for path in folders():
+        if chosen and path.name not in chosen:
+            continue
+        try:
+            built = trainer(path)
+        except Unsupported as error:
+            print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)
+            failed.append(path.name)
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            problem = run(load(path), built, Path(name))
+        print(f"{path.name}: {problem or 'clean'}", flush=True)
+        failed += [path.name] if problem else []
+    print(f"{len(failed)} with findings: {' '.join(failed)}" if failed else "all clean")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
