@@ -14,7 +14,7 @@ struct SumOf {
 template <class T>
 Status accumulate(const Call& call) {
   if (call[0].count != call[1].count) return Status::kBadPlan;
-  if (call.adds(0)) return map<T>(call, SumOf{}, 0, 1);
+  if (call.adds(0)) return stream<T>(call, SumOf{}, 0, 1);
   __builtin_memcpy(call[0].data, call[1].data, call[0].count * sizeof(T));
   return Status::kOk;
 }

@@ -9,7 +9,7 @@
 namespace minbuild {
 
 constexpr int kAxes = MB_CONV_VOLUME ? 3 : 2;
-using Grid = Planes<kAxes>;
+using Grid = Planes<kAxes, bool(MB_CONV_STRIDES)>;
 
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 struct Conv {
@@ -42,13 +42,14 @@ struct Conv {
       int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3];
       dilation[a] = MB_CONV_DILATIONS ? param[6] : 1;
       constexpr unsigned kMost = 1 << 12;  // so that no position overflows
-      if (unsigned(stride - 1) >= kMost || unsigned(pad) >= kMost || unsigned(dilation[a] - 1) >= kMost ||
-          unsigned(window[a] - 1) >= kMost || unsigned(size - 1) >= 1 << 28 || outputs[a] < 1)
+      constexpr unsigned kLongest = 1 << 28;
+      if (unsigned((stride - 1) | pad | (dilation[a] - 1) | (window[a] - 1)) >= kMost ||
+          unsigned((size - 1) | (outputs[a] - 1)) >= kLongest)
         return false;
       int reach = dilation[a] * (window[a] - 1);
-      int64_t extent = int64_t(outputs[a]) + reach / stride;
-      if (extent * stride >= 1 << 30) return false;
-      planes.axes[a] = {size, int(extent), stride, pad, reach < stride ? reach + 1 : stride, 0};
+      int extent = outputs[a] + reach / stride;
+      if (int64_t(extent) * stride >= 1 << 30) return false;
+      planes.axes[a] = {size, extent, pad, 0, stride, reach < stride ? reach + 1 : stride};
       in *= size;
       out *= outputs[a];
       taps *= window[a];
@@ -66,11 +67,11 @@ struct Conv {
   MB_NOINLINE Spot spot(int tap, const Grid& grid) const {
     Spot found = {0, 0};
     for (int a = kAxes - 1, each = 1; a >= 0; --a) {
-      int position = tap % window[a] * dilation[a], stride = MB_CONV_STRIDES ? planes.axes[a].stride : 1;
+      int position = tap % window[a] * dilation[a], stride = planes.axes[a].stride();
       tap /= window[a];
       found.phase += position % stride * each;
       found.at += position / stride * grid.axes[a].pitch;
-      each *= planes.axes[a].phases;
+      each *= planes.axes[a].phases();
     }
     return found;
   }
@@ -81,9 +82,9 @@ struct Conv {
   // The outputs as one plane per filter, on the grid of x's planes (zeros between rows), `times` as far apart.
   MB_NOINLINE Grid output_planes(int times) const {
     Grid grid;
-    for (int a = 0; a < kAxes; ++a) grid.axes[a] = {outputs[a], outputs[a], 1, 0, 1, planes.axes[a].pitch * times};
+    for (int a = 0; a < kAxes; ++a) grid.axes[a] = {outputs[a], outputs[a], 0, planes.axes[a].pitch * times, 1, 1};
     grid.channels = filters;
-    grid.phases = 1;
+    grid.phases_given = 1;
     return grid;
   }
 };
@@ -115,6 +116,10 @@ struct PlanePacker {
       T* to = panel;
       for (int i = 0; i < depth; ++i, to += width) {
         const T* x = from + offset[i];
+        if (run == 4 * V::size) {
+          unroll<4>([&](auto v) MB_LAMBDA { V::load(x + v * V::size).store(to + v * V::size); });
+          continue;
+        }
         int c = 0;
         for (; c <= run - V::size; c += V::size) V::load(x + c).store(to + c);
         for (; c < run; ++c) to[c] = x[c];
@@ -149,38 +154,130 @@ struct TapsBody {
   }
 };
 
-// One pass of conv() over one phase: which elements of y it works out, and from where in the planes of x.
-struct Pass {
-  Grid source, target;
-  int columns, start;
+// What conv() keeps while it runs.
+template <class T>
+struct Forward {
+  // x is the source, y the target, also where conv() runs turned round. Sizes are elements of one group or channel.
+  int sources, targets, from_size, to_size, columns, start, depth, deepest, total;
+  bool is_turned, is_pointwise, is_depthwise;
+  const T *own, *bias;  // of the group
+  T *planes, *results, *weights;
+  int* offsets;
+  Conv::Spot* spots;
+  Grid source, target;  // planes of x; what is worked out at once
+  Conv c;
+
+  // What the plan cannot ask for is false when this is compiled.
+  bool turned() const { return MB_CONV_TURNED && is_turned; }
+  bool pointwise() const { return MB_CONV_POINTWISE && is_pointwise; }
+  bool depthwise() const { return MB_CONV_DEPTHWISE && is_depthwise; }
+  bool gaps() const { return MB_CONV_STRIDES && turned() && c.strided; }     // results are every other element of y
+  bool spread() const { return depthwise() || gaps(); }                      // results go to y through scratch
+  bool direct() const { return c.plain && !turned() && !depthwise(); }       // x needs no planes
 
   // Turned round, x is the gradient of outputs, with room before and behind for every tap.
-  MB_NOINLINE bool turn(const Conv& c) {
-    source = c.output_planes(1);
+  MB_NOINLINE bool turn() {
+    exchange(sources, targets);
+    exchange(from_size, to_size);
+    source = target;
     for (int a = 0; a < kAxes; ++a) {
-      PlaneAxis& axis = source.axes[a];
+      auto& axis = source.axes[a];
       axis.pad = c.planes.axes[a].extent - axis.in;
       axis.extent += 2 * axis.pad;
     }
     return source.pack();
   }
 
-  // The part of phase `phase` that lies inside the image.
-  MB_NOINLINE void take(const Conv& c, int phase) {
+  MB_NOINLINE bool prepare(const Call& call) {
+    const Tensor &y = call[0], &x = call[1], &bytes = call[4];
+    is_turned = call.params[0] != 0;
+    if (is_turned != turned()) return false;
+    if (!c.read(turned() ? y : x, turned() ? x : y, call[2], call.params + 1)) return false;
+    is_pointwise = c.plain && c.taps == 1;
+    is_depthwise = c.channels == 1 && c.filters == 1 && c.groups > 1 && !is_pointwise;
+    sources = c.channels, targets = c.filters;
+    from_size = c.in, to_size = c.out;
+    source = c.planes;
+    target = c.output_planes(1);
+    if (turned() && !turn()) return false;
+    columns = to_size;
+    deepest = sources * c.taps;
+    total = source.size * source.phases();
+    if (!pointwise()) {
+      planes = results = bytes.as<T>();
+      if (!direct()) results += int64_t(sources) * total + kWhole;
+      weights = results;
+      if (depthwise()) weights += total + kWhole;
+      else if (gaps()) weights += int64_t(targets) * c.planes.size;
+      T* end = weights;
+      if (turned()) end += int64_t(targets) * deepest;
+      offsets = reinterpret_cast<int*>(end);
+      spots = reinterpret_cast<Conv::Spot*>(offsets + deepest);
+      if (reinterpret_cast<char*>(spots + c.taps) - bytes.data > bytes.count) return false;
+      __builtin_memset(bytes.data, 0, bytes.count);
+      for (int tap = 0; tap < c.taps; ++tap) spots[tap] = c.spot(tap, source);
+    }
+    if (gaps()) __builtin_memset(y.data, 0, y.count * sizeof(T));  // inputs that no tap looks at
+    return true;
+  }
+
+  // Makes the target the part of `phase` of y that lies inside the image.
+  MB_NOINLINE void take(int phase) {
     target = c.planes;
-    target.phases = columns = 1;
+    columns = 1;
     start = 0;
     for (int a = kAxes - 1; a >= 0; --a) {
-      PlaneAxis& axis = target.axes[a];
-      int r = axis.phases > 1 ? phase % axis.phases : 0, first = axis.first(r), count = axis.last(r) - first;
-      if (axis.phases > 1) phase /= axis.phases;
-      axis.extent = count > 0 ? count : 0;
-      axis.pad -= r + first * axis.stride;
-      axis.phases = 1;
+      auto& axis = target.axes[a];
+      int first = axis.crop(axis.split(&phase));
+      if (axis.extent < 0) axis.extent = 0;
       axis.pitch = columns;
       columns *= axis.extent;
       start += (source.axes[a].pad + first) * source.axes[a].pitch;
     }
+    target.phases_given = 1;
+  }
+
+  // Where every row of the product stands in the planes; turned round, also its weights.
+  MB_NOINLINE void gather_rows(int phase) {
+    depth = 0;
+    for (int tap = 0; tap < c.taps; ++tap) {
+      Conv::Spot spot = spots[tap];
+      if (gaps() && spot.phase != phase) continue;
+      for (int s = 0; s < sources; ++s, ++depth) {
+        if (!turned()) {
+          offsets[s * c.taps + tap] = s * total + spot.phase * source.size + spot.at;
+        } else {
+          offsets[depth] = s * total + start - spot.at;
+          for (int t = 0; t < targets; ++t) weights[t * deepest + depth] = own[(s * targets + t) * c.taps + tap];
+        }
+      }
+    }
+  }
+
+  // One group of one image.
+  MB_NOINLINE void run(T* from, T* to) {
+    if (MB_CONV_BIAS && bias && !depthwise())
+      for (int t = 0; t < targets; ++t) for_range<T, FillBody<T>>(to_size, to + t * to_size, bias[t]);
+    Gemm<T> product = {targets, columns, sources, own, deepest, 1, from, from_size, 1, to, columns};
+    product.accumulate = MB_CONV_BIAS && bias;
+    if (pointwise()) {
+      if (turned()) product.a_row = 1, product.a_col = targets;
+      return gemm(product);
+    }
+    if (!direct()) {
+      move_planes(source, from, planes, false);
+      from = planes;
+    }
+    product.k = depth;
+    if (turned()) product.a = weights;
+    if (spread()) product.c = results;
+    if (depthwise()) {
+      for_range<T, TapsBody<T>>(columns, results, static_cast<const T*>(planes), product.a,
+                                static_cast<const int*>(offsets), depth, MB_CONV_BIAS && bias ? *bias : T(0));
+    } else {
+      gemm(product, PlanePacker<T>{from, offsets, source, target});
+    }
+    if (spread()) move_planes(target, to, results, true);
   }
 };
 
@@ -189,86 +286,30 @@ struct Pass {
 // scratch: planes of one image of x; results where they are not y itself; weights turned round; offsets; spots
 template <class T>
 Status conv(const Call& call) {
-  const Tensor &y = call[0], &x = call[1], &w = call[2], &bias = call[3];
-  bool turned = MB_CONV_TURNED && call.params[0] != 0, biased = MB_CONV_BIAS && bias;
-  Conv c;
-  if (!c.read(turned ? y : x, turned ? x : y, w, call.params + 1)) return Status::kBadPlan;
-  if (biased && bias.count != y.dims[1]) return Status::kBadPlan;
-  bool pointwise = c.pointwise(), depthwise = c.depthwise(), gaps = MB_CONV_STRIDES && turned && c.strided;
-  bool spread = depthwise || gaps, direct = c.plain && !turned && !depthwise;
-  int sources = c.channels, targets = c.filters, from_size = c.in, to_size = c.out;
-  Pass pass;
-  pass.source = c.planes;
-  if (turned) {
-    exchange(sources, targets);
-    exchange(from_size, to_size);
-    if (!pass.turn(c)) return Status::kBadPlan;
+  const Tensor &y = call[0], &x = call[1], &bias = call[3];
+  Forward<T> f;
+  if (!f.prepare(call)) return Status::kBadPlan;
+  f.bias = nullptr;
+  if (MB_CONV_BIAS && bias) {
+    if (bias.count != y.dims[1] || f.turned()) return Status::kBadPlan;
+    f.bias = bias.as<T>();
   }
-  pass.target = c.output_planes(1);
-  pass.columns = to_size;
-  int deepest = sources * c.taps, total = pass.source.size * pass.source.phases;
-  Scratch scratch(call[4]);
-  T *planes = nullptr, *results = nullptr, *weights = nullptr;
-  int* offsets = nullptr;
-  Conv::Spot* spots = nullptr;
-  if (!pointwise) {
-    planes = scratch.take<T>(direct ? 0 : int64_t(sources) * total + kWhole);
-    results = scratch.take<T>(depthwise ? total + kWhole : gaps ? int64_t(targets) * c.planes.size : 0);
-    weights = scratch.take<T>(turned ? int64_t(targets) * deepest : 0);
-    offsets = scratch.take<int>(deepest);
-    spots = scratch.take<Conv::Spot>(c.taps);
-    if (!scratch.ok()) return Status::kBadPlan;
-    __builtin_memset(call[4].data, 0, call[4].count);
-    for (int tap = 0; tap < c.taps; ++tap) spots[tap] = c.spot(tap, pass.source);
-  }
-  if (gaps) __builtin_memset(y.data, 0, y.count * sizeof(T));  // inputs that no tap looks at
-  for (int phase = 0; phase < (gaps ? c.planes.phases : 1); ++phase) {
-    if (turned) pass.take(c, phase);
-    if (depthwise) {
-      for (int a = 0; a < kAxes; ++a) pass.target.axes[a].pitch = pass.source.axes[a].pitch;
-      pass.columns = (span(pass.target, pass.source) + kWhole - 1) & -kWhole;
+  for (int phase = 0; phase < (f.gaps() ? f.c.planes.phases() : 1); ++phase) {
+    if (f.turned() && !f.pointwise()) f.take(phase);
+    if (f.depthwise()) {
+      for (int a = 0; a < kAxes; ++a) f.target.axes[a].pitch = f.source.axes[a].pitch;
+      f.columns = (span(f.target, f.source) + kWhole - 1) & -kWhole;
     }
-    pass.target.size = pass.columns;
-    for (int g = 0; g < c.groups; ++g) {
-      const T* own = w.as<T>() + g * targets * deepest;
-      int depth = 0;
-      for (int tap = 0; tap < c.taps && !pointwise; ++tap) {
-        Conv::Spot spot = spots[tap];
-        if (gaps && spot.phase != phase) continue;
-        for (int s = 0; s < sources; ++s, ++depth) {
-          if (!turned) {
-            offsets[s * c.taps + tap] = s * total + spot.phase * pass.source.size + spot.at;
-            continue;
-          }
-          offsets[depth] = s * total + pass.start - spot.at;
-          for (int t = 0; t < targets; ++t) weights[t * deepest + depth] = own[(s * targets + t) * c.taps + tap];
-        }
+    f.target.size = f.columns;
+    f.own = call[2].as<T>();
+    for (int g = 0; g < f.c.groups; ++g) {
+      if (!f.pointwise()) f.gather_rows(phase);
+      for (int n = 0; n < f.c.batch; ++n) {
+        int at = n * f.c.groups + g;
+        f.run(x.as<T>() + at * f.sources * f.from_size, y.as<T>() + at * f.targets * f.to_size);
       }
-      for (int n = 0; n < c.batch; ++n) {
-        int number = n * c.groups + g;
-        T *from = x.as<T>() + number * sources * from_size, *to = y.as<T>() + number * targets * to_size;
-        if (biased && !depthwise)
-          for (int t = 0; t < targets; ++t)
-            for_range<T, FillBody<T>>(to_size, to + t * to_size, bias.as<T>()[g * targets + t]);
-        Gemm<T> product = {targets, pass.columns, depth, turned ? weights : own, deepest, 1, from, from_size, 1,
-                           spread ? results : to, pass.columns};
-        product.accumulate = biased;
-        if (pointwise) {
-          product.k = sources;
-          product.a = own;
-          if (turned) product.a_row = 1, product.a_col = targets;
-          gemm(product);
-          continue;
-        }
-        if (!direct) move_planes(pass.source, 0, from, planes, false);
-        if (depthwise) {
-          for_range<T, TapsBody<T>>(pass.columns, results, static_cast<const T*>(planes), product.a,
-                                    static_cast<const int*>(offsets), depth, biased ? bias.as<T>()[g] : T(0));
-        } else {
-          gemm(product, PlanePacker<T>{direct ? from : planes, offsets, pass.source, pass.target});
-        }
-        if (spread) move_planes(pass.target, 0, to, results, true);
-      }
+      f.own += f.targets * f.deepest;
+      if (f.bias) f.bias += f.targets;
     }
   }
   return Status::kOk;
@@ -294,71 +335,97 @@ struct TapDots {
 
 constexpr int kNarrow = 8;  // as many filters or more fill vectors
 
-// dw += dy * x' over the whole grid of outputs at once: dy has zeros where the grid has gaps.
-// scratch: planes of one image of x; dy on their grid, filters innermost if there are many, and then the sums [taps,C,M];
-// offsets
+// What conv_grad_w() keeps while it runs.
 template <class T>
-Status conv_grad_w(const Call& call) {
-  const Tensor &dw = call[0], &dy = call[1], &x = call[2];
+struct WeightGradient {
+  int depth, flat, count;  // elements of one filter; of dy on the grid of x's planes; of a group's weights
+  bool is_pointwise, is_wide;
+  T *planes, *spread, *sums;
+  int* offsets;
+  Grid grid;  // dy with zeros between rows
   Conv c;
-  if (!c.read(x, dy, dw, call.params)) return Status::kBadPlan;
-  bool pointwise = c.pointwise(), depthwise = c.depthwise();
-  bool wide = !pointwise && c.filters >= kNarrow;
-  int depth = c.channels * c.taps, count = c.filters * depth;
-  Grid grid = c.output_planes(wide ? c.filters : 1);
-  int flat = span(c.output_planes(1), c.planes);
-  if (depthwise) flat = (flat + kWhole - 1) & -kWhole;
-  grid.size = wide ? 1 : flat;
-  Scratch scratch(call[3]);
-  T *planes = nullptr, *spread = nullptr, *sums = nullptr;
-  int* offsets = nullptr;
-  if (!pointwise) {
-    planes = scratch.take<T>(int64_t(c.channels) * c.planes.phases * c.planes.size + kWhole);
-    spread = scratch.take<T>(int64_t(c.filters) * flat);
-    sums = scratch.take<T>(wide ? count : 0);
-    offsets = scratch.take<int>(c.taps);
-    if (!scratch.ok()) return Status::kBadPlan;
-    __builtin_memset(call[3].data, 0, call[3].count);
+
+  bool pointwise() const { return MB_CONV_POINTWISE && is_pointwise; }
+
+  MB_NOINLINE bool prepare(const Call& call) {
+    const Tensor& bytes = call[3];
+    if (!c.read(call[2], call[1], call[0], call.params)) return false;
+    depth = c.channels * c.taps;
+    count = c.filters * depth;
+    is_pointwise = c.plain && c.taps == 1;
+    is_wide = c.filters >= kNarrow && !pointwise();
+    grid = c.output_planes(1);
+    flat = span(grid, c.planes);
+    if (c.depthwise()) flat = (flat + kWhole - 1) & -kWhole;
+    if (pointwise()) return true;
+    grid.size = flat;
+    if (is_wide) grid = c.output_planes(c.filters), grid.size = 1;
+    planes = bytes.as<T>();
+    spread = planes + int64_t(c.channels) * c.planes.phases() * c.planes.size + kWhole;
+    sums = spread + int64_t(c.filters) * flat;
+    offsets = reinterpret_cast<int*>(sums + count);
+    if (reinterpret_cast<char*>(offsets + c.taps) - bytes.data > bytes.count) return false;
+    __builtin_memset(bytes.data, 0, bytes.count);
     for (int tap = 0; tap < c.taps; ++tap) {
       Conv::Spot spot = c.spot(tap, c.planes);
       offsets[tap] = spot.phase * c.planes.size + spot.at;
     }
+    return true;
   }
-  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
-  for (int g = 0; g < c.groups; ++g) {
-    T* to = dw.as<T>() + g * count;
-    for (int n = 0; n < c.batch; ++n) {
-      int number = n * c.groups + g;
-      T *from = dy.as<T>() + number * c.filters * c.out, *image = x.as<T>() + number * c.channels * c.in;
-      Gemm<T> product = {c.channels, c.filters, flat, image, c.in, 1, from, 1, flat, to, c.taps, depth};
+
+  // One group of one image.
+  MB_NOINLINE void add(T* dy, T* x, T* dw) {
+    if (!pointwise()) {
+      move_planes(c.planes, x, planes, false);
+      move_planes(grid, dy, spread, false);
+      if (c.depthwise()) {
+        dispatch<TapDots<T>>(flat, dw, static_cast<const T*>(spread), static_cast<const T*>(planes),
+                             static_cast<const int*>(offsets), c.taps);
+        return;
+      }
+    }
+    for (int tap = 0; tap < c.taps; ++tap) {
+      Gemm<T> product = {c.channels, c.filters, flat, x, c.in, 1, dy, 1, flat, dw + tap, c.taps, depth};
       product.accumulate = true;
-      if (!pointwise) {
-        move_planes(c.planes, 0, image, planes, false);
-        move_planes(grid, 0, from, spread, false);
-        product.a_row = c.planes.phases * c.planes.size;
+      if (!pointwise()) {
+        product.a = planes + offsets[tap];
+        product.a_row = c.planes.phases() * c.planes.size;
         product.b = spread;
-        if (wide) {
+        if (is_wide) {
+          product.c = sums + tap * c.channels * c.filters;
           product.b_row = product.c_row = c.filters;
           product.b_col = product.c_col = 1;
         }
       }
-      if (depthwise) {
-        dispatch<TapDots<T>>(flat, to, static_cast<const T*>(spread), static_cast<const T*>(planes),
-                             static_cast<const int*>(offsets), c.taps);
-        continue;
-      }
-      for (int tap = 0; tap < c.taps; ++tap) {
-        if (!pointwise) {
-          product.a = planes + offsets[tap];
-          product.c = wide ? sums + tap * c.channels * c.filters : to + tap;
-        }
-        gemm(product);
-      }
+      gemm(product);
     }
+  }
+
+  // dw[m,c,tap] += sums[tap,c,m], which become zero
+  MB_NOINLINE void collect(T* dw) {
     T* sum = sums;
-    for (int tap = 0; tap < c.taps && wide; ++tap)
-      for (int i = 0; i < c.channels; ++i)
-        for (int m = 0; m < c.filters; ++m, *sum++ = 0) to[m * depth + i * c.taps + tap] += *sum;
+    for (int tap = 0; tap < c.taps; ++tap)
+      for (int i = tap; i < depth; i += c.taps)
+        for (int m = i; m < count; m += depth, *sum++ = 0) dw[m] += *sum;
+  }
+};
+
+// dw += dy * x' over the whole grid of outputs at once: dy has zeros where the grid has gaps.
+// scratch: planes of one image of x; dy on their grid, filters innermost if there are many; sums [taps,C,M]; offsets
+template <class T>
+Status conv_grad_w(const Call& call) {
+  const Tensor &dw = call[0], &dy = call[1], &x = call[2];
+  WeightGradient<T> work;
+  if (!work.prepare(call)) return Status::kBadPlan;
+  if (!call.adds(0)) __builtin_memset(dw.data, 0, dw.count * sizeof(T));
+  const Conv& c = work.c;
+  T* to = dw.as<T>();
+  for (int g = 0; g < c.groups; ++g, to += work.count) {
+    for (int n = 0; n < c.batch; ++n) {
+      int at = n * c.groups + g;
+      work.add(dy.as<T>() + at * c.filters * c.out, x.as<T>() + at * c.channels * c.in, to);
+    }
+    if (work.is_wide) work.collect(to);
   }
   return Status::kOk;
 }

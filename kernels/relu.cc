@@ -13,7 +13,7 @@ struct ReluOf {
 // y = max(x, 0)
 template <class T>
 Status relu(const Call& call) {
-  return map<T>(call, ReluOf{}, 1);
+  return stream<T>(call, ReluOf{}, 1);
 }
 
 struct ReluGradOf {
@@ -26,7 +26,7 @@ struct ReluGradOf {
 // dx = dy where x > 0, else 0. `x` may as well be relu's output: both are positive at the same places.
 template <class T>
 Status relu_grad(const Call& call) {
-  return map<T>(call, ReluGradOf{}, 1, 2);
+  return stream<T>(call, ReluGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_RELU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import traceback
@@ -227,7 +228,8 @@ def _failures(verbose: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         _end("Stopped. Nothing was written.", 130, False)
     except BrokenPipeError:
-        sys.stderr.close()  # who reads us has seen enough; the interpreter must not complain either
+        # Who reads us has seen enough. What is still to be flushed goes nowhere, so that nobody complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(141) from None
     except (typer.Exit, SystemExit):
         raise

@@ -124,8 +124,11 @@ def _explained(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
-        cure = "Free some space" if full else "Change its permissions"
+        cure = "Change its permissions"
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG):
+            cure = "Free some space"
+        elif error.errno in (errno.EBUSY, errno.EXDEV):
+            cure = "Where a file system is mounted no folder can be replaced: name a folder inside"
         raise BadInput(
             f"--out {out}: cannot be written: {error.strerror or error}. {cure}, or choose another folder; "
             "what was there before is unchanged."

@@ -4,8 +4,12 @@ elsewhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from minbuild.artifacts.checkpoint import write_checkpoint
 from minbuild.deviation import describe, deviations
 from minbuild.errors import BadInput, VerificationFailed
 from minbuild.libraries import Library, Pair, Workbench
@@ -28,7 +32,7 @@ def prove(
     except BadInput as error:
         return tuple(Verification(f"not proven: {error}") for _ in pairs)
     here = [p for p in pairs if p.target.name == host.name] or [bench.pair(host)]
-    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+    trial = seeded_trial(model.program, model.plan, starting_point(model), model.registry)
     proofs: dict[Target, Proof] = {}
     for pair in here:
         bench.stage(f"Proving the trainer for {pair.target}")
@@ -54,6 +58,20 @@ def prove(
             )
         )
     return tuple(found)
+
+
+def starting_point(model: Model) -> bytes:
+    """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
+    all of them zero too many kernels would have nothing to do."""
+    checkpoint = model.bundle.checkpoint
+    if not checkpoint.nominal:
+        return model.checkpoint
+    random = np.random.default_rng(0)
+    parameters = tuple(
+        replace(p, data=(0.1 * random.standard_normal(p.shape)).astype(p.element.dtype))
+        for p in checkpoint.parameters
+    )
+    return write_checkpoint(replace(checkpoint, parameters=parameters, nominal=False))
 
 
 def follow(recording: Path, model: Model, library: Library, note: Callable[[str], None]) -> float:

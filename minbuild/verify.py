@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import numpy as np
 from minbuild import assets, runner
 from minbuild.batches import index_limits, inputs_of, seeded_batch
 from minbuild.dims import evaluate
-from minbuild.errors import VerificationFailed
+from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.model import Plan, Program
 from minbuild.ops import Registry
 from minbuild.replay import Action, Results, Trial, read_results, write_trial
@@ -82,12 +83,25 @@ def _usable_size(program: Program) -> int:
 def run_trial(label: str, trial: Trial, library: bytes, plan: bytes, garbage: int) -> Results:
     """What the trial records with a shared library of this machine, in a process of its own. Raises
     VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
-    with tempfile.TemporaryDirectory(prefix="minbuild-proof-") as name:
-        write_trial(Path(name), trial, library, plan, garbage)
-        ran = run_python("minbuild.replay", (), Path(name))
+    with _scratch() as folder:
+        write_trial(folder, trial, library, plan, garbage)
+        ran = run_python("minbuild.replay", (), folder)
         if ran.code:
             raise VerificationFailed(f"{label}: {_death(ran.code, ran.err)} {_REPORT}")
-        return read_results(Path(name))
+        return read_results(folder)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for one trial. Raises ToolchainFailed when it cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="minbuild-proof-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    except OSError as error:
+        raise ToolchainFailed(
+            f"{error.filename or tempfile.gettempdir()}: the trainer cannot be proven: "
+            f"{error.strerror or error}. Free some space, or set TMPDIR to a folder that can be written."
+        ) from error
 
 
 def _death(code: int, said: str) -> str:
@@ -172,7 +186,8 @@ def prove_foreign(
     }
     program = build_program(sources, archive, target, toolchain)
     files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
-    ran = run_program(program, target=target, files=files)
+    with _scratch():
+        ran = run_program(program, target=target, files=files)
     if ran.code:
         raise VerificationFailed(f"{target}: {_death(ran.code, ran.err)} {_REPORT}")
     first, later = agreement(runner.decode(ran.out, expected), expected, str(target))
@@ -195,7 +210,9 @@ def agreement(found: Results, expected: Results, label: str) -> tuple[float, flo
         if array.dtype.kind != "f":
             continue
         error = np.abs(found[name].astype(np.float64) - array)
-        error = error[~(np.isnan(found[name]) & np.isnan(array))]
+        error = np.where(
+            np.isnan(error), np.where(np.isnan(found[name]) & np.isnan(array), 0.0, np.inf), error
+        )
         deviation = float(error.max(initial=0.0)) / scales[_kind(name)]
         early = (
             name.startswith((f"{FIRST}/", f"{FIRST} gradients"))

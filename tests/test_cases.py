@@ -67,14 +67,46 @@ def gradients(session, names: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def check_gradients(
-    case: CaseSet, found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], relative: float
+    case: CaseSet,
+    found: Mapping[str, np.ndarray],
+    wanted: Mapping[str, np.ndarray],
+    relative: float,
+    exact: Mapping[str, np.ndarray] | None = None,
 ) -> None:
+    """Each gradient within noise of what is wanted. Where that is itself further from `exact`, the noise did
+    not catch all there is: then that distance counts."""
     largest = max(np.abs(g).max() for g in wanted.values())
     deviations = {}
     for name, reference in wanted.items():
         scale = largest if name in meaningless(case) else max(np.abs(reference).max(), UNIT * largest)
-        deviations[name] = worst(found[name], reference, NOISES * relative * scale)
+        allowed = NOISES * relative * scale
+        if exact is not None:
+            allowed = max(allowed, NOISES * np.abs(reference - exact[name]).max())
+            deviations[f"{name} exactly"] = worst(found[name], exact[name], allowed)
+        deviations[name] = worst(found[name], reference, allowed)
     complain(deviations)
+
+
+def check_lengths(
+    case: CaseSet, found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray], relative: float
+) -> None:
+    """Each gradient as a vector is as wanted but for a small part of its length: a mask that flips changes
+    few elements by much."""
+    complain(
+        {
+            name: float(np.linalg.norm(found[name] - reference) / np.linalg.norm(reference)) / relative
+            for name, reference in wanted.items()
+            if name not in meaningless(case)
+        }
+    )
+
+
+def exact_gradients(case: CaseSet, start: Checkpoint, step: int) -> dict[str, np.ndarray]:
+    """The gradients of a recorded step in float64."""
+    exact = ReferenceTrainer(case.bundle)
+    exact.load(start)
+    exact.train_step(*case.batch(step))
+    return exact.gradients
 
 
 def gradient_noise(case: CaseSet) -> float:
@@ -153,7 +185,8 @@ def test_first_step_is_onnx_runtimes(folder):
     check_outputs(case, session, TRAIN, outputs, "train_out_first")
     recorded = case.recorded("grad_step1")
     made = gradients(session, recorded)
-    check_gradients(case, made, recorded, gradient_noise(case))
+    exact = exact_gradients(case, case.bundle.checkpoint, 0)
+    check_gradients(case, made, recorded, gradient_noise(case), exact)
     session.optimizer_step()
     check_update(case, case.bundle.checkpoint, session, made, recorded, case.recorded("param_step1"))
     if (held := case.recorded("opt_step1")) and session.step_count == 1:
@@ -187,10 +220,12 @@ def test_trajectory_stays_within_noise(folder):
         after = loss_of(session.run(EVAL, case.eval_batch()))
         close(after, case.losses("eval_after")[0], noise(case), "evaluation")
     allowed = case.meta["noise"]["param_final_abs"]
+    # How far the recorded run was from a float64 one, where there was one.
+    drift = case.meta.get("torch64", {}).get("param_final_max_diff_excl_zero_grad", 0)
     deviations = {}
     for name, wanted in case.recorded("param_final").items():
         if name in allowed and name not in meaningless(case):
-            limit = NOISES * max(allowed[name], 2 * UNIT * np.abs(wanted).max())
+            limit = NOISES * max(allowed[name], drift, 2 * UNIT * np.abs(wanted).max())
             deviations[name] = worst(session.parameter(name), wanted, limit)
     complain(deviations)
 
@@ -213,7 +248,7 @@ def test_resumed_step_is_onnx_runtimes(folder):
     )
     recorded = case.recorded("resume1_grad")
     made = gradients(session, recorded)
-    check_gradients(case, made, recorded, gradient_noise(case))
+    check_gradients(case, made, recorded, gradient_noise(case), exact_gradients(case, start, first))
     session.optimizer_step()
     check_update(case, start, session, made, recorded, case.recorded("resume1_param"))
     session.lazy_reset_grad()
@@ -280,9 +315,11 @@ def test_any_batch_size_matches_the_reference(folder):
             )
             if step == 0:
                 wanted_gradients = {n: g.copy() for n, g in exact.gradients.items()}
-                check_gradients(
-                    case, gradients(session, wanted_gradients), wanted_gradients, 2 * gradient_noise(case)
-                )
+                made = gradients(session, wanted_gradients)
+                if jumps(case):
+                    check_lengths(case, made, wanted_gradients, 0.05)
+                else:
+                    check_gradients(case, made, wanted_gradients, 2 * gradient_noise(case))
             session.optimizer_step()
             session.lazy_reset_grad()
             exact.optimizer_step()

@@ -6,17 +6,18 @@
 
 namespace minbuild {
 
-struct AddOf {
+template <class T>
+struct AddBody {
   template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return a + b;
+  static MB_INLINE void step(int i, T* y, const T* x) {
+    (V::load(y + i) + V::load(x + i)).store(y + i);
   }
 };
 
 // y[i] += x[i]
 template <class T>
 MB_NOINLINE void add_range(T* y, const T* x, int count) {
-  map_range<T>(AddOf{}, count, y, static_cast<const T*>(y), x);
+  stream_range<T, AddBody<T>>(count, y, x);
 }
 
 }  // namespace minbuild

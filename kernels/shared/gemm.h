@@ -1,8 +1,7 @@
 // One strided matrix product for every dense layer and convolution. A is never packed: its elements are broadcast
 // through row pointers, whatever its strides. B is read in place when its rows are contiguous and few rows of A use it,
 // else packed panel by panel on the stack. Products along a contiguous K (the forward pass of a Linear layer) are dot
-// products and pack nothing, or pack the smaller operand. The tiles exist once per vector width and element type; only
-// the thin driver multiply() is compiled per packer.
+// products. Only the inner loops exist once per vector width, and only the thin driver multiply() once per packer.
 #ifndef MINBUILD_SHARED_GEMM_H_
 #define MINBUILD_SHARED_GEMM_H_
 
@@ -22,78 +21,104 @@ struct StridedPacker {
   const T* b;
   intptr_t b_row, b_col;
 
-  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns. Width is a multiple of
-  // 16 bytes; columns from `columns` up to it may be left alone: the caller has zeroed them.
+  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns; columns from `columns` up to `width` are zero
+  // already and may be left alone.
   MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
-    using V = Width<16>::of<T>;
-    const T* at = b + k * b_row + j0 * b_col;
+    const T* from = b + k * b_row + j0 * b_col;
     if (b_col == 1) {
-      for (; depth > 0; --depth, at += b_row, panel += width) {
-        int j = 0;
-        for (; j <= columns - V::size; j += V::size) V::load(at + j).store(panel + j);
-        for (; j < columns; ++j) panel[j] = at[j];
-      }
+      for (; depth > 0; --depth, from += b_row, panel += width) __builtin_memcpy(panel, from, columns * sizeof(T));
       return;
     }
-    for (; columns > 0; columns -= V::size, panel += V::size) {
-      const T* column[V::size];
-      at = point_at_rows(column, at, b_col, columns) + b_col;
+    for (; columns > 0; --columns, from += b_col, ++panel) {
+      const T* x = from;
       T* to = panel;
-      intptr_t offset = 0;
-      for (int i = depth; i > 0; --i, to += width, offset += b_row) {
-        V x;
-        unroll<V::size>([&](auto s) MB_LAMBDA { x.v[int(s)] = column[s][offset]; });
-        x.store(to);
-      }
+      for (int i = depth; i > 0; --i, x += b_row, to += width) *to = *x;
     }
   }
 };
 
-enum class Walk : uint8_t { kPack, kDirect, kDots };  // how a product reads B
-
-// The product, panel after panel. kDirect: full panels of g.b are read in place. kDots: A and B are contiguous along
-// k, and `bytes`, the vector width to use, has dot products. Uses `g` up: it becomes one panel after the other.
+// How a packer is called whatever its type, so that the walk below exists once.
+template <class T>
+using Pack = void (*)(const void* packer, T* panel, int k, int depth, int j, int columns, int width);
 template <class T, class Packer>
-MB_NOINLINE void multiply(Gemm<T>& g, const Packer& pack, Walk walk, int bytes) {
-  constexpr int kPanel = kPanelBytes / int(sizeof(T));
-  alignas(16) T panel[kPanel];
+void pack_with(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
+  (*static_cast<const Packer*>(packer))(panel, k, depth, j, columns, width);
+}
+
+// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
+template <class T>
+MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
+  const intptr_t width = bytes / int(sizeof(T)) * kTileVectors, most = tile_rows(bytes);
+  const T* a = g.a;
+  T* c = g.c;
+  for (intptr_t left = g.m; left > 0; left -= most) {
+    const intptr_t rows = left < most ? left : most;
+    const bool whole = rows == most && g.n == width && g.c_col == 1;
+    T* out = whole ? c : edge;
+    const T* old = whole && g.accumulate ? c : zero_row<T>;
+    run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, whole ? g.c_row : width, old);
+    if (!whole) {
+      T* to_row = c;
+      const T* from = edge;
+      for (intptr_t r = 0; r < rows; ++r, to_row += g.c_row, from += width) {
+        T* to = to_row;
+        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : 0) + from[s];
+      }
+    }
+    a += most * g.a_row;
+    c += most * g.c_row;
+  }
+}
+
+constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
+
+// The product, panel after panel. `direct`: whole panels are read in place. `room`: a panel and an edge. Uses `g` up: it
+// becomes one panel after the other.
+template <class T>
+MB_NOINLINE void multiply(Gemm<T>& g, int bytes, bool direct, T* room, Pack<T> pack, const void* packer) {
+  const intptr_t width = bytes / int(sizeof(T)) * kTileVectors, deepest = kPanelBytes / intptr_t(sizeof(T)) / width;
   const T *a = g.a, *b = g.b;
-  const int n = g.n, depth = g.k;
-  const intptr_t b_row = g.b_row;
-  const bool accumulate = g.accumulate, dots = walk == Walk::kDots;
-  int width = bytes / int(sizeof(T)) * kTileVectors;
-  if (dots) width = g.m == 1 ? kOneRowDots : kDotColumns;
-  for (int j = 0; j < n; j += width) {
-    g.n = n - j < width ? n - j : width;
-    bool packs = walk == Walk::kPack || (g.n < width && !dots);
-    int deepest = packs ? kPanel / width : depth;
-    if (packs && g.n < width) __builtin_memset(panel, 0, sizeof panel);
+  const intptr_t n = g.n, depth = g.k, b_row = g.b_row;
+  const bool accumulate = g.accumulate;
+  for (intptr_t j = 0; j < n; j += width) {
+    g.n = n - j;
+    if (g.n < width) {
+      direct = false;
+      __builtin_memset(room, 0, kPanelBytes);
+    } else {
+      g.n = width;
+    }
+    intptr_t k = 0;
     g.a = a;
-    g.b = b;
-    g.b_row = b_row;
     g.accumulate = accumulate;
-    int k = 0;
     do {  // at least once: an empty sum is zero
       g.k = depth - k < deepest ? depth - k : deepest;
-      if (packs) {
-        pack(panel, k, g.k, j, g.n, width);
-        g.b = panel;
+      if (direct) {
+        g.b = b + k * b_row + j;
+      } else {
+        pack(packer, room, int(k), int(g.k), int(j), int(g.n), int(width));
+        g.b = room;
         g.b_row = width;
       }
-      run_at<PanelBody<T>, 64>(bytes, static_cast<const Gemm<T>*>(&g), dots);
-      g.a += g.k * g.a_col;
+      multiply_panel(g, bytes, room + kPanelBytes / sizeof(T));
+      g.a += deepest * g.a_col;
       g.accumulate = true;
       k += deepest;
     } while (k < depth);
     g.c += width * g.c_col;
-    b += width * g.b_col;
   }
+}
+
+template <class T, class Packer>
+MB_NOINLINE void multiply_packed(Gemm<T>& g, int bytes, bool direct, const Packer& packer) {
+  alignas(16) T room[(kPanelBytes + kEdgeBytes) / sizeof(T)];
+  multiply<T>(g, bytes, direct, room, pack_with<T, Packer>, &packer);
 }
 
 // The product with B seen through a packer; b, b_row and b_col are not read.
 template <class T, class Packer>
-MB_INLINE void gemm(Gemm<T> g, const Packer& pack) {
-  multiply(g, pack, Walk::kPack, vector_bytes());
+MB_INLINE void gemm(Gemm<T> g, const Packer& packer) {
+  multiply_packed(g, vector_bytes(), false, packer);
 }
 
 template <class X>
@@ -103,23 +128,15 @@ MB_INLINE void exchange(X& x, X& y) {
   y = was;
 }
 
-// Chooses the walk; may take the product from its transpose, C' = B' * A'. Uses `g` up.
+// Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
-  int bytes = vector_bytes();
-  int lanes = bytes / int(sizeof(T));
-  int least = g.m < g.n ? g.m : g.n;
-  Walk walk = Walk::kPack;
-  bool swap = g.n < g.m && g.n < lanes;
-  if (g.a_col == 1 && g.b_row == 1) {
-    // Dot products need depth to pay for their last additions, and have no third width.
-    if ((bytes > 16 || !MB_DISPATCHES) && (least == 1 || (g.k >= 8 * lanes && (bytes < 64 || least < lanes)))) {
-      walk = Walk::kDots;
-      if (bytes > 32) bytes = 32;
-    } else {
-      swap = g.m < g.n;  // pack the smaller
-    }
-  }
+  const int bytes = vector_bytes(), lanes = bytes / int(sizeof(T));
+  const bool along = g.a_col == 1 && g.b_row == 1;
+  // Dot products need depth to pay for their last additions, and have no other width where widths are picked here.
+  const bool dots = along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
+  bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
+  if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {
     exchange(g.m, g.n);
     exchange(g.a, g.b);
@@ -127,10 +144,15 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
     exchange(g.a_col, g.b_row);
     exchange(g.c_row, g.c_col);
   }
+#if MB_DISPATCHES
+  if (dots) return run_avx2<DotsBody<T>>(&g);
+#else
+  if (dots) return dispatch<DotsBody<T>>(&g);
+#endif
   // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
   // conflicts of power-of-two rows each time.
-  if (walk == Walk::kPack && g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8)) walk = Walk::kDirect;
-  multiply(g, StridedPacker<T>{g.b, g.b_row, g.b_col}, walk, bytes);
+  const bool direct = g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8);
+  multiply_packed(g, bytes, direct, StridedPacker<T>{g.b, g.b_row, g.b_col});
 }
 
 template <class T>

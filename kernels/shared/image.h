@@ -9,100 +9,100 @@
 namespace minbuild {
 
 // One axis: element q < extent of phase r of a plane is element q * stride + r - pad of the image. Neighbours along the
-// axis are `pitch` apart in the plane.
+// axis are `pitch` apart in the plane. Without strides there is one phase.
+template <bool Strides>
 struct PlaneAxis {
-  int in, extent, stride, pad, phases, pitch;
+  int in, extent, pad, pitch, stride_given, phases_given;
 
-  // The elements of phase r that the image has are first(r) <= q < last(r).
-  int up(int x) const { return stride > 1 ? (x + stride - 1) / stride : x; }
-  int first(int r) const { return pad > r ? up(pad - r) : 0; }
-  int last(int r) const {
-    int end = up(in + pad - r);
-    return end < extent ? end : extent;
+  int stride() const { return Strides ? stride_given : 1; }
+  int phases() const { return Strides ? phases_given : 1; }
+
+  // Splits the number of a phase into the number along this axis, which is returned, and the rest.
+  int split(int* phase) const {
+    if (phases() == 1) return 0;
+    int r = *phase % phases();
+    *phase /= phases();
+    return r;
+  }
+  // Drops the elements that phase r of the image lacks, and keeps that phase only. Returns how many before the others.
+  MB_NOINLINE int crop(int r) {
+    pad -= r;
+    int round = stride() - 1, first = pad > 0 ? (pad + round) / stride() : 0, last = (in + pad + round) / stride();
+    extent = (last < extent ? last : extent) - first;
+    pad -= first * stride();
+    phases_given = 1;
+    return first;
   }
 };
 
 // The planes of `channels` images: all phases of the first, then of the next, `size` elements from one to the next.
-template <int Axes>
+template <int Axes, bool Strides>
 struct Planes {
-  PlaneAxis axes[Axes];
-  int channels, phases, size;
+  PlaneAxis<Strides> axes[Axes];
+  int channels, size, phases_given;
 
-  // Sets pitches and size for planes without gaps; false if they are too large to count.
+  int phases() const { return Strides ? phases_given : 1; }
+
+  // Sets pitches and sizes for planes without gaps; false if they are too large to count.
   MB_NOINLINE bool pack() {
     int64_t total = 1;
-    phases = 1;
+    phases_given = 1;
     for (int a = Axes - 1; a >= 0; --a) {
       axes[a].pitch = static_cast<int>(total);
       total *= axes[a].extent;
-      phases *= axes[a].phases;  // fewer than the extent times the stride, which is limited
-      if (total * phases >= 1 << 28) return false;
+      phases_given *= axes[a].phases();  // at most the stride, which times the extent is limited
+      if (total * phases_given >= 1 << 28) return false;
     }
     size = static_cast<int>(total);
     return true;
   }
 };
 
-// Copies a row of `count` elements, `from_step` and `to_step` apart.
-template <class T>
-MB_INLINE void copy_row(const T* from, intptr_t from_step, T* to, intptr_t to_step, int count) {
-  using V = Width<16>::of<T>;
-  if (from_step == 1 && to_step == 1)
-    for (; count >= V::size; count -= V::size, from += V::size, to += V::size) V::load(from).store(to);
-  for (; count > 0; --count, from += from_step, to += to_step) *to = *from;
-}
-
-// Copies images to their planes from `first_phase` on, or outwards. What has no counterpart is left alone.
+// Where a copy reads or writes: its first element, and the steps along each axis and between channels.
 template <class T, int Axes>
-MB_NOINLINE void move_planes(const Planes<Axes>& planes, int first_phase, T* image, T* plane, bool outwards) {
-  for (int number = 0; number < planes.phases; ++number, plane += planes.size) {
-    int counts[Axes], phase = first_phase + number;
-    intptr_t steps[Axes], step = 1;
-    T *at = image, *to = plane;
+struct Place {
+  T* at;
+  intptr_t steps[Axes + 1];
+};
+
+// Copies images to their planes, or outwards. What has no counterpart is left alone.
+template <class T, int Axes, bool Strides>
+MB_NOINLINE void move_planes(const Planes<Axes, Strides>& planes, T* image, T* plane, bool outwards) {
+  using V = Width<16>::of<T>;
+  for (int number = 0; number < planes.phases(); ++number, plane += planes.size) {
+    Place<T, Axes> places[2] = {{image, {}}, {plane, {}}};
+    int counts[Axes], phase = number;
+    intptr_t step = 1;
     for (int a = Axes - 1; a >= 0; --a) {
-      const PlaneAxis& x = planes.axes[a];
-      int r = 0;
-      if (x.phases > 1) r = phase % x.phases, phase /= x.phases;
-      int first = x.first(r);
-      counts[a] = x.last(r) - first;
-      to += first * x.pitch;
-      at += (first * x.stride + r - x.pad) * step;
-      steps[a] = x.stride * step;
-      step *= x.in;
+      PlaneAxis<Strides> axis = planes.axes[a];
+      places[1].at += axis.crop(axis.split(&phase)) * axis.pitch;
+      places[0].at -= axis.pad * step;
+      places[0].steps[a] = axis.stride() * step;
+      places[1].steps[a] = axis.pitch;
+      counts[a] = axis.extent;
+      step *= axis.in;
     }
+    places[0].steps[Axes] = step;
+    places[1].steps[Axes] = planes.size * planes.phases();
+    const Place<T, Axes>&source = places[outwards], &target = places[!outwards];
     for (int i = 0; i < (Axes > 2 ? counts[0] : 1); ++i) {
       for (int j = 0; j < counts[Axes - 2]; ++j) {
-        T* from = at + i * steps[0] * (Axes > 2) + j * steps[Axes - 2];
-        T* row = to + i * planes.axes[0].pitch * (Axes > 2) + j * planes.axes[Axes - 2].pitch;
-        intptr_t from_step = steps[Axes - 1], row_step = planes.axes[Axes - 1].pitch;
-        for (int c = 0; c < planes.channels; ++c, from += step, row += planes.size * planes.phases) {
-          if (outwards) {
-            copy_row<T>(row, row_step, from, from_step, counts[Axes - 1]);
-          } else {
-            copy_row<T>(from, from_step, row, row_step, counts[Axes - 1]);
-          }
+        const T* row = source.at + j * source.steps[Axes - 2];
+        T* to_row = target.at + j * target.steps[Axes - 2];
+        if (Axes > 2) row += i * source.steps[0], to_row += i * target.steps[0];
+        for (int c = 0; c < planes.channels; ++c, row += source.steps[Axes], to_row += target.steps[Axes]) {
+          const T* from = row;
+          T* to = to_row;
+          int left = counts[Axes - 1];
+          intptr_t from_step = source.steps[Axes - 1], to_step = target.steps[Axes - 1];
+          if (from_step == 1 && to_step == 1)
+            for (; left >= V::size; left -= V::size, from += V::size, to += V::size) V::load(from).store(to);
+          for (; left > 0; --left, from += from_step, to += to_step) *to = *from;
         }
       }
     }
   }
 }
-
-// Bytes that a kernel hands out to itself. Nothing may be touched before ok() is known.
-struct Scratch {
-  char* at;
-  int64_t left;
-
-  explicit Scratch(const Tensor& bytes) : at(bytes.data), left(bytes.count) {}
-  template <class X>
-  X* take(int64_t count) {
-    X* found = reinterpret_cast<X*>(at);
-    int64_t bytes = count * int64_t(sizeof(X));
-    if (left >= 0) left -= bytes;
-    at += bytes;
-    return found;
-  }
-  bool ok() const { return left >= 0; }
-};
 
 }  // namespace minbuild
 #endif  // MINBUILD_SHARED_IMAGE_H_

@@ -221,9 +221,12 @@ MB_INLINE void unroll(Body&& body) {
 // Bytes per vector of this processor; 0 until asked. cpuid traps in virtual machines (tens of microseconds), so once.
 inline uint8_t vector_bytes_found;
 
-MB_NOINLINE inline uint8_t find_vector_bytes() {
+// A call of this is smaller than a look at what was found, and costs a kernel nothing.
+MB_NOINLINE inline int vector_bytes() {
+  uint8_t bytes = __atomic_load_n(&vector_bytes_found, __ATOMIC_RELAXED);
+  if (bytes != 0) return bytes;
   uint32_t a, b, c, d, has, state;
-  uint8_t bytes = 16;
+  bytes = 16;
   __asm__ volatile("cpuid" : "=a"(has), "=b"(b), "=c"(c), "=d"(d) : "a"(0), "c"(0));
   __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
   constexpr uint32_t kFmaXsaveAvx = 1u << 12 | 1u << 27 | 1u << 28;
@@ -238,11 +241,6 @@ MB_NOINLINE inline uint8_t find_vector_bytes() {
   }
   __atomic_store_n(&vector_bytes_found, bytes, __ATOMIC_RELAXED);
   return bytes;
-}
-
-MB_INLINE int vector_bytes() {
-  uint8_t bytes = __atomic_load_n(&vector_bytes_found, __ATOMIC_RELAXED);
-  return bytes ? bytes : find_vector_bytes();
 }
 
 // gcc leaves vzeroupper out at -Os, after which SSE code runs many times slower. clang always emits it.
@@ -311,6 +309,17 @@ MB_INLINE auto run_at(int, Args... args) {
 template <class Body, int MaxBytes = 32, class... Args>
 MB_INLINE auto dispatch(Args... args) {
   return run_at<Body, MaxBytes>(vector_bytes(), args...);
+}
+
+// The same where a fallback for processors without wide vectors need not be fast: it works on single elements of T.
+template <class Body, class T, class... Args>
+MB_INLINE auto dispatch_or_single(Args... args) {
+#if MB_DISPATCHES
+  if (vector_bytes() >= 32) return run_avx2<Body>(args...);
+  return Body::template run<Width<sizeof(T)>>(args...);
+#else
+  return dispatch<Body>(args...);
+#endif
 }
 
 }  // namespace minbuild

@@ -12,7 +12,11 @@ adamw_kernel = KernelFunction(
     ("p:T=", "m:T=", "v:T=", "g:T", "rate:float", "step:int64"),
     params=("alpha", "beta", "epsilon", "weight_decay", "correct_bias", "adam_mode"),
     types={"T": (ElementType.FLOAT,)},
-    features={"decay": "weight decay", "decay_first": "adam_mode 0: decay before the update"},
+    features={
+        "decay": "weight decay",
+        "decay_first": "adam_mode 0: decay before the update",
+        "uncorrected": "correct_bias 0: moments as they are",
+    },
 )
 
 
@@ -23,7 +27,8 @@ def _infer(site: Site) -> Sequence[TensorType]:
 def _select(site: Site) -> Sequence[Launch]:
     decay = float(site.attribute("weight_decay", 0.01))
     mode = int(site.attribute("adam_mode", 0))
-    asked = {"decay": decay != 0, "decay_first": mode == 0}
+    corrects = int(site.attribute("correct_bias", 1))
+    asked = {"decay": decay != 0, "decay_first": mode == 0, "uncorrected": not corrects}
     rate, step, p, g, m, v = (site.name(i) for i in range(6))
     launch = adamw_kernel.launch(
         p,
@@ -38,7 +43,7 @@ def _select(site: Site) -> Sequence[Launch]:
             float(site.attribute("beta", 0.999)),
             float(site.attribute("epsilon", 1e-8)),
             decay,
-            int(site.attribute("correct_bias", 1)),
+            corrects,
             mode,
         ),
         features=tuple(name for name, wanted in asked.items() if wanted),

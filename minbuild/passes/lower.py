@@ -233,8 +233,11 @@ def _lower_optimizer(
             f"{graph.source}: trained parameters of several types ({', '.join(sorted(e.label for e in elements))}) "
             "cannot share one optimizer. Convert them to one type."
         )
-    count: Dim = sum((product(v.type.shape or ()) for v in trained), 0)
-    flat = TensorType(next(iter(elements)), (count,))
+    element = next(iter(elements))
+    # Whole vectors of 32 bytes, for which the persistent region has room: optimizers need no loop over a rest.
+    count, lanes = sum((product(v.type.shape or ()) for v in trained), 0), 32 // element.size
+    assert isinstance(count, int), "a parameter's shape is known"
+    flat = TensorType(element, (-(-count // lanes) * lanes,))
     lowering = _Lowering(graph, registry, findings)
     roles = (Role.PARAMETER, Role.GRADIENT, Role.MOMENT, Role.MOMENT)
     for i, (name, role) in enumerate(zip(_SEQUENCES, roles, strict=True)):

@@ -60,7 +60,7 @@ class _Builder:
             if value.role is Role.PARAMETER:
                 self.persistent_at[value.name] = offset
                 offset += _bytes(value.type)
-        self.trainable_bytes = -(-offset // 16) * 16
+        self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
         offset = self.trainable_bytes * (2 + self.program.moments)
         for index, value in enumerate(self.program.parameters):
             # What is wider than the 4-byte alignment of checkpoint data cannot be read in place.

@@ -3,7 +3,7 @@
     python tests/slow/bench_ort.py [--ort-python PYTHON] [--batches 1,8,32] [--seconds 4] [NAME...]
 
 Both run in one process of an environment with onnxruntime-training-cpu 1.19.2 (made for the purpose when none
-is given), with one thread, in turns of a few milliseconds, so that what else the machine does hits both alike;
+is given), with one thread, in turns of a few milliseconds, so that whatever the machine does hits both alike;
 times are medians over turns of train step, optimizer step and reset. Memory is what a fresh process needs on
 top of what it had after its imports, at its highest. ONNX Runtime is used through its Python API, the trainer
 through its C API.
@@ -134,19 +134,17 @@ def _table(rows: list[dict]) -> str:
 def worker(what: str, folder: str, batch: str, seconds: str) -> None:
     place, size = Path(folder), int(batch)
     about = json.loads((place / "about.json").read_text())
+    batch = _batch(about, size)
     steps = {}
     if what in ("times", "ours"):
-        import numpy  # noqa: F401
-
         from minbuild.training import library  # noqa: F401
 
         before = _start()
-        steps["ours"] = _ours(place, about, size)
+        steps["ours"] = _ours(place, about, batch)
     if what in ("times", "ort"):
         _import_ort()
-
         before = _start()
-        steps["ort"] = _ort(about, size)
+        steps["ort"] = _ort(about, batch)
     if what == "times":
         print(json.dumps(_times(steps, float(seconds))))
         return
@@ -187,28 +185,31 @@ def _batch(about: dict, size: int) -> list:
     return [np.ascontiguousarray(np.resize(whole[n], (size, *whole[n].shape[2:]))) for n in about["inputs"]]
 
 
-def _ours(place: Path, about: dict, size: int):
-    from minbuild.training.library import Library, Session, _tensor
+def _ours(place: Path, about: dict, batch: list):
+    import ctypes
 
-    checkpoint = (Path(about["artifacts"]) / "checkpoint").read_bytes()
+    from minbuild.training.library import Library, _Options, _tensor
+
     library = Library(place / "trainer.so")
-    session = Session(library, (place / "trainer.plan").read_bytes(), checkpoint, [size] * about["symbols"])
-    session.learning_rate = about["rate"]
-    batch = _batch(about, size)
-    tensors = (type(_tensor(batch[0])) * len(batch))(*map(_tensor, batch))
+    count, handle = len(batch), ctypes.c_void_p()
+    sizes = (ctypes.c_int32 * about["symbols"])(*[len(batch[0])] * about["symbols"])
+    options = _Options(None, 0, sizes, about["symbols"], None, 0)
+    files = (str(place / "trainer.plan").encode(), f"{about['artifacts']}/checkpoint".encode())
+    if library.create_from_files(*files, ctypes.byref(options), ctypes.byref(handle)):
+        raise RuntimeError("the trainer cannot be created")
+    library.set_learning_rate(handle, about["rate"])
+    tensors = (type(_tensor(batch[0])) * count)(*map(_tensor, batch))
     train, update, reset = library.train_step, library.optimizer_step, library.lazy_reset_grad
-    handle, count = session._session, len(batch)
 
     def step() -> None:
         if train(handle, tensors, count) or update(handle):
             raise RuntimeError("the trainer failed")
         reset(handle)
 
-    step.keep = (session, batch)  # type: ignore[attr-defined]  # the session borrows what these hold
     return step
 
 
-def _ort(about: dict, size: int):
+def _ort(about: dict, arrays: list):
     import onnxruntime
     from onnxruntime.training.api import CheckpointState, Module, Optimizer
 
@@ -219,7 +220,7 @@ def _ort(about: dict, size: int):
     module = Module(str(artifacts / "training_model.onnx"), state, session_options=session)
     optimizer = Optimizer(str(artifacts / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(about["rate"])
-    named = dict(zip(about["inputs"], _batch(about, size), strict=True))
+    named = dict(zip(about["inputs"], arrays, strict=True))
     batch = [named[n] for n in module.input_names()]
 
     def step() -> None:

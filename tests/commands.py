@@ -1,0 +1,60 @@
+"""Running the command in this process, and artifacts to run it on: shared by tests."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from minbuild import cli
+
+GOLDEN = Path(__file__).parent / "golden"
+SMALL = GOLDEN / "dense_fixed"  # every size fixed
+FREE = GOLDEN / "dense"  # a free batch, clipped gradients
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """Calls the command as a shell would."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *arguments: object) -> Said:
+        self.capsys.readouterr()
+        try:
+            cli.app([str(a) for a in arguments])
+            code = 0
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+        captured = self.capsys.readouterr()
+        return Said(code, captured.out, captured.err)
+
+
+@pytest.fixture(name="minbuild")
+def command_fixture(capsys: pytest.CaptureFixture[str]) -> Command:
+    """`minbuild("reduce", ...)` runs the command; test files import this fixture to have it."""
+    return Command(capsys)
+
+
+def copy_of(artifacts: Path, folder: Path) -> Path:
+    """The four artifacts of a golden set, to be damaged."""
+    folder.mkdir()
+    for name in ("training_model.onnx", "eval_model.onnx", "optimizer_model.onnx", "checkpoint"):
+        shutil.copyfile(artifacts / name, folder / name)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` with its bytes."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

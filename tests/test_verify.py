@@ -1,0 +1,256 @@
+"""What proves a trainer must notice a trainer that is wrong: other bits, a crash, another trajectory."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import FREE, GOLDEN
+
+from minbuild import assets, runner, verify
+from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.batches import index_limits, inputs_of, seeded_batch, sizes_in
+from minbuild.deviation import describe, deviations
+from minbuild.emit import Contents, emit_sources
+from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
+from minbuild.planned import Model, plan_model
+from minbuild.proof import starting_point
+from minbuild.reference import read_reference, reference_trial
+from minbuild.replay import Trial
+from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return plan_model(FREE, {}, {})
+
+
+@pytest.fixture(scope="module")
+def trial(model: Model) -> Trial:
+    return verify.seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+
+
+def build(model: Model, old: str = "", new: str = "", path: str = "src/kernel_table.cc") -> Built:
+    """The trimmed library, with `old` replaced in one source."""
+    plan = model.plan
+    sources = dict(emit_sources(Contents(plan.kernels, frozenset(plan.features), True), model.registry))
+    text = sources[path].decode()
+    assert old in text
+    sources[path] = text.replace(old, new).encode()
+    return build_library(sources, host_target(), find_toolchain())
+
+
+@pytest.fixture(scope="module")
+def good(model: Model) -> Built:
+    return build(model)
+
+
+def test_equal_builds_are_equal(model: Model, trial: Trial, good: Built) -> None:
+    proof = verify.prove_equal(trial, model.plan_bytes, good.shared, good.shared)
+    assert "identical bits on seeded batches of 3 and 4" in proof.text and "NaN" not in proof.text
+    names = set(proof.results)
+    assert {"step 1 gradients/fc1.weight", "final parameters/fc2.bias", "checkpoint"} <= names
+    assert any(n.startswith("evaluation 2 after step 3/") for n in names)
+    before, after = (proof.results[f"{n}/fc1.weight"] for n in ("step 1 parameters", "final parameters"))
+    assert not np.array_equal(before, after)
+
+
+def test_without_parameters_seeded_ones_are_used(model: Model) -> None:
+    assert starting_point(model) == model.checkpoint
+    empty = tuple(replace(p, data=None) for p in model.bundle.checkpoint.parameters)
+    nominal = replace(model.bundle.checkpoint, parameters=empty, nominal=True)
+    seeded = read_checkpoint(starting_point(replace(model, bundle=replace(model.bundle, checkpoint=nominal))))
+    assert [p.name for p in seeded.parameters] == [p.name for p in empty] and not seeded.nominal
+    assert all(p.data is not None and p.data.any() for p in seeded.parameters)
+
+
+def test_memory_nobody_wrote_is_noticed(model: Model, trial: Trial, good: Built) -> None:
+    """A kernel that does nothing leaves garbage, which is another one in each build."""
+    row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
+    lazy = build(model, "switch (row) {", f"if (row == {row}) return Status::kOk;\n  switch (row) {{")
+    for ours, theirs in ((lazy, good), (lazy, lazy)):
+        with pytest.raises(VerificationFailed, match="do not compute the same.*differs in .* elements"):
+            verify.prove_equal(trial, model.plan_bytes, ours.shared, theirs.shared)
+
+
+def test_a_crash_is_a_finding(model: Model, trial: Trial) -> None:
+    broken = build(model, "switch (row) {", "__builtin_trap();\n  switch (row) {")
+    with pytest.raises(VerificationFailed, match=r"full build: the trainer crashed \(SIG(ILL|TRAP)\)"):
+        verify.run_trial("full build", trial, broken.shared, model.plan_bytes, 0)
+
+
+def test_no_room_for_a_trial(
+    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(ToolchainFailed, match="cannot be proven: No such file.*TMPDIR"):
+        verify.run_trial("trimmed build", trial, good.shared, model.plan_bytes, 0)
+
+
+def test_a_refusal_is_a_finding(model: Model, trial: Trial, good: Built) -> None:
+    with pytest.raises(
+        VerificationFailed, match="trimmed build: .*failed while it was being proven: bad plan"
+    ):
+        verify.run_trial("trimmed build", trial, good.shared, model.plan_bytes[:64], 0)
+    with pytest.raises(VerificationFailed, match="cannot load"):
+        verify.run_trial("trimmed build", trial, b"no library", model.plan_bytes, 0)
+
+
+def test_differences() -> None:
+    a = {"x": np.float32([1, 2]), "y": np.float32([0.0])}
+    assert verify.differences(a, {k: v.copy() for k, v in a.items()}) == []
+    assert verify.differences(a, {**a, "y": np.float32([-0.0])}) == ["'y' differs in 1 of 1 elements"]
+    assert verify.differences(a, {"x": a["x"]}) == ["'y' is recorded by one build only"]
+    assert "float64[2]" in verify.differences(a, {**a, "x": np.float64([1, 2])})[0]
+
+
+# ---------------------------------------------------------------------------- other machines
+
+
+def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built) -> None:
+    """The program for other machines, here on this one."""
+    if find_emulator(host_target()) is None:
+        pytest.skip("programs for this machine do not run here")
+    expected = verify.run_trial("", trial, good.shared, model.plan_bytes, 1)
+    text = verify.prove_foreign(
+        trial, model.plan_bytes, good.archive, host_target(), find_toolchain(), expected
+    )
+    assert "gives the same bits" in text
+    off = {n: a + np.float32(0.02) if a.dtype.kind == "f" else a for n, a in expected.items()}
+    with pytest.raises(VerificationFailed, match="does not agree with this machine"):
+        verify.prove_foreign(trial, model.plan_bytes, good.archive, host_target(), find_toolchain(), off)
+
+
+def test_agreement_forgives_rounding_only() -> None:
+    expected = {"step 1/loss": np.float32([2.0]), "step 1 gradients/w": np.float32([1, 1e-9])}
+    near = {n: a * np.float32(1 + 1e-6) for n, a in expected.items()}
+    first, later = verify.agreement(near, expected, "far")
+    assert 0 < first < 1e-5 and later == 0
+    with pytest.raises(VerificationFailed, match="far: .*'step 1/loss' deviates"):
+        verify.agreement({**expected, "step 1/loss": np.float32([2.1])}, expected, "far")
+    with pytest.raises(VerificationFailed):
+        verify.agreement({**expected, "step 1/loss": np.float32([np.nan])}, expected, "far")
+
+
+def test_answers_that_are_none() -> None:
+    like = {"a": np.zeros(2, np.float32)}
+    for said in (b"", b"\1\0", b"\x08\0\0\0half", b"\x04\0\0\0four"):
+        with pytest.raises(VerificationFailed, match="the runner"):
+            runner.decode(said, like)
+
+
+def test_the_runner_is_plain_c() -> None:
+    text = (assets.root("templates") / "verify" / "runner.c").read_text()
+    assert "//" not in text.replace("://", "")
+
+
+# ---------------------------------------------------------------------------- batches
+
+
+def test_indices_stay_in_range() -> None:
+    model = plan_model(GOLDEN / "embedding", {}, {})
+    limits = index_limits(model.program, model.registry)
+    shapes = {p.name: p.shape for p in model.bundle.checkpoint.parameters}
+    assert limits["labels"] == shapes["cls.bias"][0]
+    batch = seeded_batch(inputs_of(model.program), limits, {"batch": 500}, 1)
+    rows = {n: limits[n] for n in limits if n != "labels"}
+    assert rows and set(rows.values()) <= {s[0] for s in shapes.values()}
+    for name, limit in limits.items():
+        assert batch[name].dtype.kind == "i" and set(np.unique(batch[name])) <= set(range(limit))
+    again = seeded_batch(inputs_of(model.program), limits, {"batch": 500}, 1)
+    assert all(np.array_equal(batch[n], again[n]) for n in batch)
+
+
+def test_sizes_are_read_from_arrays(model: Model) -> None:
+    inputs = inputs_of(model.program)
+    good = seeded_batch(inputs, {}, {"batch": 5}, 0)
+    assert sizes_in(inputs, good, "here") == {"batch": 5}
+    with pytest.raises(BadInput, match="here: .*'labels'.*has shape"):
+        sizes_in(inputs, {**good, "labels": good["labels"][:4, None]}, "here")
+    with pytest.raises(BadInput, match="no values for input"):
+        sizes_in(inputs, {"input": good["input"]}, "here")
+
+
+# ---------------------------------------------------------------------------- reference
+
+
+@pytest.fixture(scope="module")
+def replayed(model: Model, good: Built) -> dict[str, np.ndarray]:
+    reference = read_reference(FREE / "reference.npz")
+    trial = reference_trial(reference, model.program, model.checkpoint)
+    return dict(verify.run_trial("", trial, good.shared, model.plan_bytes, 0xFF))
+
+
+def test_the_recorded_trajectory_is_followed(replayed: dict[str, np.ndarray]) -> None:
+    found = deviations(read_reference(FREE / "reference.npz"), replayed)
+    assert {d.what for d in found} == {
+        "loss",
+        "resume loss",
+        "step-1 gradients",
+        "step-1 parameters",
+        "resume-step gradients",
+        "resume-step parameters",
+        "eval before",
+        "eval after",
+    }
+    assert max(d.noise for d in found) < 2, describe(found)
+
+
+@pytest.mark.parametrize(
+    "what,name",
+    [
+        ("step-1 gradients", "grad_step1/fc1.weight"),
+        ("step-1 parameters", "param_step1/fc2.bias"),
+        ("resume-step gradients", "resume1_grad/fc2.weight"),
+        ("resume-step parameters", "resume1_param/fc1.bias"),
+        ("loss", "loss 3/onnx::loss::2"),
+        ("eval before", "eval_before/onnx::loss::2"),
+    ],
+)
+def test_every_quantity_counts(replayed: dict[str, np.ndarray], what: str, name: str) -> None:
+    reference = read_reference(FREE / "reference.npz")
+    wrong = {**replayed, name: replayed[name] + np.float32(0.1) * np.abs(replayed[name]).max()}
+    beyond = [d.what for d in deviations(reference, wrong) if not d.noise <= d.limit]
+    assert beyond == [what] or (what.endswith("gradients") and what in beyond)
+    nothing = {**replayed, name: np.full_like(replayed[name], np.nan)}
+    assert what in [d.what for d in deviations(reference, nothing) if not d.noise <= d.limit]
+
+
+def test_a_kink_is_told_apart(replayed: dict[str, np.ndarray]) -> None:
+    """A ReLU that decides otherwise moves what lies before it by little and nothing behind it."""
+    reference = read_reference(FREE / "reference.npz")
+    name = "grad_step1/fc1.weight"
+    moved = {**replayed, name: replayed[name] * np.float32(1.01)}
+    found = next(d for d in deviations(reference, moved) if d.what == "step-1 gradients")
+    assert found.kink and found.noise > 100 and "ReLU" in describe([found])
+    everything = {n: a * np.float32(1.01) if n.startswith("grad_step1/") else a for n, a in replayed.items()}
+    assert not next(d for d in deviations(reference, everything) if d.what == "step-1 gradients").kink
+
+
+def test_recordings_that_are_none(tmp_path: Path, model: Model) -> None:
+    path = tmp_path / "r.npz"
+    with pytest.raises(BadInput, match="no such file"):
+        read_reference(path)
+    path.write_bytes(b"PK\3\4 and more")
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_reference(path)
+    np.savez(path, loss=np.zeros(3))
+    with pytest.raises(BadInput, match="holds no 'in/"):
+        read_reference(path)
+    np.savez(path, **{"in/x": np.zeros((2, 3))})
+    with pytest.raises(BadInput, match="holds no 'loss'"):
+        read_reference(path)
+    np.savez(path, **{"loss": np.zeros(2), "in/input": np.zeros((2, 4, 99), np.float32)})
+    with pytest.raises(BadInput, match="belongs to another model|the model takes"):
+        reference_trial(read_reference(path), model.program, model.checkpoint)
+    (tmp_path / "meta.json").write_text("{")
+    with pytest.raises(BadInput, match="meta.json: not readable"):
+        read_reference(path)
+
+
+def test_a_recording_without_meta(model: Model, replayed: dict[str, np.ndarray]) -> None:
+    reference = replace(read_reference(FREE / "reference.npz"), noise={})
+    assert max(d.noise for d in deviations(reference, replayed)) < 4
