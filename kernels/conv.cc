@@ -60,32 +60,30 @@ struct Conv {
     return planes.pack();
   }
 
-  // The phase whose plane a tap sees, and where in a plane with these pitches it finds the first output.
-  struct Spot {
-    int phase, at;
-  };
-  MB_NOINLINE Spot spot(int tap, const Grid& grid) const {
-    Spot found = {0, 0};
-    for (int a = kAxes - 1, each = 1; a >= 0; --a) {
-      int position = tap % window[a] * dilation[a], stride = planes.axes[a].stride();
-      tap /= window[a];
-      found.phase += position % stride * each;
-      found.at += position / stride * grid.axes[a].pitch;
-      each *= planes.axes[a].phases();
+  // Where each tap finds the first output: in planes as far apart and with the pitches of `grid`, phases one after the
+  // other.
+  MB_NOINLINE void find_taps(int* places, const Grid& grid) const {
+    for (int number = 0; number < taps; ++number) {
+      int tap = number, place = 0, each = grid.size;
+      for (int a = kAxes - 1; a >= 0; --a) {
+        int position = tap % window[a] * dilation[a], stride = planes.axes[a].stride();
+        tap /= window[a];
+        place += position % stride * each + position / stride * grid.axes[a].pitch;
+        each *= planes.axes[a].phases();
+      }
+      places[number] = place;
     }
-    return found;
   }
 
   bool pointwise() const { return MB_CONV_POINTWISE && plain && taps == 1; }
   bool depthwise() const { return MB_CONV_DEPTHWISE && channels == 1 && filters == 1 && groups > 1 && !(plain && taps == 1); }
 
   // The outputs as one plane per filter, on the grid of x's planes (zeros between rows), `times` as far apart.
-  MB_NOINLINE Grid output_planes(int times) const {
-    Grid grid;
-    for (int a = 0; a < kAxes; ++a) grid.axes[a] = {outputs[a], outputs[a], 0, planes.axes[a].pitch * times, 1, 1};
+  MB_NOINLINE void output_planes(Grid& grid, int times) const {
+    for (int a = 0; a < kAxes; ++a)
+      grid.axes[a] = {outputs[a], outputs[a], 0, planes.axes[a].pitch * times, 1, 1};
     grid.channels = filters;
     grid.phases_given = 1;
-    return grid;
   }
 };
 
@@ -120,9 +118,16 @@ struct PlanePacker {
           unroll<4>([&](auto v) MB_LAMBDA { V::load(x + v * V::size).store(to + v * V::size); });
           continue;
         }
-        int c = 0;
-        for (; c <= run - V::size; c += V::size) V::load(x + c).store(to + c);
-        for (; c < run; ++c) to[c] = x[c];
+        int c = run;
+        while (c > 0) {  // from the end; what is left at the start goes with its neighbours once more
+          if (run >= V::size) {
+            c = c > V::size ? c - V::size : 0;
+            V::load(x + c).store(to + c);
+          } else {
+            --c;
+            to[c] = x[c];
+          }
+        }
       }
       panel += run;
       columns -= run;
@@ -162,10 +167,9 @@ struct Forward {
   bool is_turned, is_pointwise, is_depthwise;
   const T *own, *bias;  // of the group
   T *planes, *results, *weights;
-  int* offsets;
-  Conv::Spot* spots;
-  Grid source, target;  // planes of x; what is worked out at once
+  int *offsets, *places;
   Conv c;
+  Grid source, target;  // planes of x; what is worked out at once
 
   // What the plan cannot ask for is false when this is compiled.
   bool turned() const { return MB_CONV_TURNED && is_turned; }
@@ -193,12 +197,12 @@ struct Forward {
     is_turned = call.params[0] != 0;
     if (is_turned != turned()) return false;
     if (!c.read(turned() ? y : x, turned() ? x : y, call[2], call.params + 1)) return false;
-    is_pointwise = c.plain && c.taps == 1;
-    is_depthwise = c.channels == 1 && c.filters == 1 && c.groups > 1 && !is_pointwise;
+    is_pointwise = c.pointwise();
+    is_depthwise = c.depthwise();
     sources = c.channels, targets = c.filters;
     from_size = c.in, to_size = c.out;
     source = c.planes;
-    target = c.output_planes(1);
+    c.output_planes(target, 1);
     if (turned() && !turn()) return false;
     columns = to_size;
     deepest = sources * c.taps;
@@ -212,10 +216,10 @@ struct Forward {
       T* end = weights;
       if (turned()) end += int64_t(targets) * deepest;
       offsets = reinterpret_cast<int*>(end);
-      spots = reinterpret_cast<Conv::Spot*>(offsets + deepest);
-      if (reinterpret_cast<char*>(spots + c.taps) - bytes.data > bytes.count) return false;
+      places = offsets + deepest;
+      if (reinterpret_cast<char*>(places + c.taps) - bytes.data > bytes.count) return false;
       __builtin_memset(bytes.data, 0, bytes.count);
-      for (int tap = 0; tap < c.taps; ++tap) spots[tap] = c.spot(tap, source);
+      c.find_taps(places, source);
     }
     if (gaps()) __builtin_memset(y.data, 0, y.count * sizeof(T));  // inputs that no tap looks at
     return true;
@@ -241,15 +245,16 @@ struct Forward {
   MB_NOINLINE void gather_rows(int phase) {
     depth = 0;
     for (int tap = 0; tap < c.taps; ++tap) {
-      Conv::Spot spot = spots[tap];
-      if (gaps() && spot.phase != phase) continue;
-      for (int s = 0; s < sources; ++s, ++depth) {
-        if (!turned()) {
-          offsets[s * c.taps + tap] = s * total + spot.phase * source.size + spot.at;
-        } else {
-          offsets[depth] = s * total + start - spot.at;
-          for (int t = 0; t < targets; ++t) weights[t * deepest + depth] = own[(s * targets + t) * c.taps + tap];
-        }
+      int place = places[tap];
+      if (turned()) {
+        place -= phase * source.size;
+        if (unsigned(place) >= unsigned(source.size)) continue;  // it sees another phase
+        place = start - place;
+      }
+      for (int s = 0; s < sources; ++s, place += total, ++depth) {
+        offsets[turned() ? depth : s * c.taps + tap] = place;
+        for (int t = 0; turned() && t < targets; ++t)
+          weights[t * deepest + depth] = own[(s * targets + t) * c.taps + tap];
       }
     }
   }
@@ -283,7 +288,7 @@ struct Forward {
 
 // y = w * x + bias; or, turned round, the gradient of the input: y = w' * x, phase by phase a convolution of the
 // gradient x with the weights that see the phase, last tap first.
-// scratch: planes of one image of x; results where they are not y itself; weights turned round; offsets; spots
+// scratch: planes of one image of x; results where they are not y itself; weights turned round; offsets; places of taps
 template <class T>
 Status conv(const Call& call) {
   const Tensor &y = call[0], &x = call[1], &bias = call[3];
@@ -342,8 +347,8 @@ struct WeightGradient {
   bool is_pointwise, is_wide;
   T *planes, *spread, *sums;
   int* offsets;
-  Grid grid;  // dy with zeros between rows
   Conv c;
+  Grid grid;  // dy with zeros between rows
 
   bool pointwise() const { return MB_CONV_POINTWISE && is_pointwise; }
 
@@ -352,24 +357,24 @@ struct WeightGradient {
     if (!c.read(call[2], call[1], call[0], call.params)) return false;
     depth = c.channels * c.taps;
     count = c.filters * depth;
-    is_pointwise = c.plain && c.taps == 1;
+    is_pointwise = c.pointwise();
     is_wide = c.filters >= kNarrow && !pointwise();
-    grid = c.output_planes(1);
+    c.output_planes(grid, 1);
     flat = span(grid, c.planes);
     if (c.depthwise()) flat = (flat + kWhole - 1) & -kWhole;
     if (pointwise()) return true;
     grid.size = flat;
-    if (is_wide) grid = c.output_planes(c.filters), grid.size = 1;
+    if (is_wide) {
+      c.output_planes(grid, c.filters);
+      grid.size = 1;
+    }
     planes = bytes.as<T>();
     spread = planes + int64_t(c.channels) * c.planes.phases() * c.planes.size + kWhole;
     sums = spread + int64_t(c.filters) * flat;
     offsets = reinterpret_cast<int*>(sums + count);
     if (reinterpret_cast<char*>(offsets + c.taps) - bytes.data > bytes.count) return false;
     __builtin_memset(bytes.data, 0, bytes.count);
-    for (int tap = 0; tap < c.taps; ++tap) {
-      Conv::Spot spot = c.spot(tap, c.planes);
-      offsets[tap] = spot.phase * c.planes.size + spot.at;
-    }
+    c.find_taps(offsets, c.planes);
     return true;
   }
 

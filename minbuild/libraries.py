@@ -72,7 +72,7 @@ class Workbench:
         check_link(
             selected=[k.symbol for k in contents.kernels],
             kernels=tuple(self.model.registry.functions),
-            symbols=[s.name for s in binary.symbols],
+            symbols=[s.name for s in binary.symbols if not s.name.startswith(".")],  # labels of data
             exports=binary.exports,
             imports=binary.imports,
         )

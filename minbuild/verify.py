@@ -178,7 +178,8 @@ def prove_foreign(
     emulator = find_emulator(target)
     if emulator is None:
         return (
-            f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed."
+            f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed. "
+            "The same sources, built for this machine, are proven."
         )
     sources = {
         "runner.c": (assets.root("templates") / "verify" / "runner.c").read_bytes(),

@@ -182,6 +182,30 @@ def test_library_exports_the_api_and_imports_libc_only(zig_built: Built) -> None
     assert ".gnu.version" not in sections and ".comment" not in sections and ".symtab" not in sections
 
 
+def test_library_has_the_section_headers_that_linkers_read(zig_built: Built) -> None:
+    _, sections, _ = elf64(zig_built.shared)
+    assert list(sections) == ["", ".dynsym", ".dynstr", ".text", ".dynamic", ".shstrtab"]
+    assert {name: sections[name] for name in (".dynsym", ".dynstr", ".text")} == {
+        name: elf64(zig_built.twin)[1][name] for name in (".dynsym", ".dynstr", ".text")
+    }
+
+
+@on_linux
+@pytest.mark.parametrize("linker", ["bfd", "gold", "lld"])
+def test_programs_link_with_the_library(zig_built: Built, tmp_path: Path, linker: str) -> None:
+    if linker != "lld" and not (shutil.which("gcc") and shutil.which(f"ld.{linker}")):
+        pytest.skip(f"no gcc with {linker}")
+    (tmp_path / "libminbuild.so").write_bytes(zig_built.shared)
+    (tmp_path / "main.c").write_text(
+        "unsigned long long mb_divide(unsigned long long, unsigned long long);\n"
+        "int main(void) { return (int)mb_divide(1ull << 40, 1ull << 38); }\n"
+    )
+    compiler = [sys.executable, "-m", "ziglang", "cc"] if linker == "lld" else ["gcc", f"-fuse-ld={linker}"]
+    options = [f"-L{tmp_path}", "-lminbuild", f"-Wl,-rpath,{tmp_path}", "-o", str(tmp_path / "main")]
+    subprocess.run([*compiler, str(tmp_path / "main.c"), *options], check=True)
+    assert subprocess.run([str(tmp_path / "main")], check=False).returncode == 4
+
+
 def test_no_memory_is_writable_and_executable(zig_built: Built) -> None:
     programs, _, _ = elf64(zig_built.shared)
     assert all(flags & 3 != 3 for kind, flags, *_ in programs)

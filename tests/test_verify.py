@@ -20,7 +20,7 @@ from minbuild.planned import Model, plan_model
 from minbuild.proof import starting_point
 from minbuild.reference import read_reference, reference_trial
 from minbuild.replay import Trial
-from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
+from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target, parse_target
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,15 @@ def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built)
     off = {n: a + np.float32(0.02) if a.dtype.kind == "f" else a for n, a in expected.items()}
     with pytest.raises(VerificationFailed, match="does not agree with this machine"):
         verify.prove_foreign(trial, model.plan_bytes, good.archive, host_target(), find_toolchain(), off)
+
+
+def test_without_an_emulator_nothing_is_claimed(
+    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "find_emulator", lambda target: None)
+    target = parse_target("aarch64-linux-musl")
+    text = verify.prove_foreign(trial, model.plan_bytes, good.archive, target, find_toolchain(), {})
+    assert text.startswith("not proven for aarch64-linux-musl: no emulator (qemu-aarch64)")
 
 
 def test_agreement_forgives_rounding_only() -> None:

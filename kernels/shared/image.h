@@ -51,7 +51,7 @@ struct Planes {
       axes[a].pitch = static_cast<int>(total);
       total *= axes[a].extent;
       phases_given *= axes[a].phases();  // at most the stride, which times the extent is limited
-      if (total * phases_given >= 1 << 28) return false;
+      if (total * phases_given >= 1 << 27) return false;
     }
     size = static_cast<int>(total);
     return true;

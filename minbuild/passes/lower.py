@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.dims import Dim, product, substitute, symbols_in
+from minbuild.dims import product, substitute, symbols_in
 from minbuild.errors import Unsupported
 from minbuild.model import (
     Bundle,
@@ -234,7 +234,7 @@ def _lower_optimizer(
             "cannot share one optimizer. Convert them to one type."
         )
     element = next(iter(elements))
-    # Whole vectors of 32 bytes, for which the persistent region has room: optimizers need no loop over a rest.
+    # Whole vectors of 32 bytes, for which the region has room: optimizers need no loop over a rest.
     count, lanes = sum((product(v.type.shape or ()) for v in trained), 0), 32 // element.size
     assert isinstance(count, int), "a parameter's shape is known"
     flat = TensorType(element, (-(-count // lanes) * lanes,))

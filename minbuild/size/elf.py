@@ -237,12 +237,12 @@ def _read_symbols(elf: Elf, section: ElfSection) -> Iterator[ElfSymbol]:
 def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
     """The Binary of a shipped file and the unstripped twin of the same link, which lends its symbols.
 
-    Files linked without section headers borrow the twin's sections as well. Raises BadInput for damaged files
+    Sections whose headers the shipped file has dropped are the twin's. Raises BadInput for damaged files
     and for a twin whose allocated sections lie elsewhere, because its symbols would name the wrong bytes.
     """
     shipped, full = parse(path_label, stripped), parse(f"{path_label} (unstripped)", twin)
-    sections = shipped.sections or tuple(_borrowed(shipped, full))
-    _check_same_link(path_label, sections, full.sections)
+    _check_same_link(path_label, shipped.sections, full.sections)
+    sections = (*shipped.sections, *_borrowed(shipped, full))
     names = {i + 1: s.name for i, s in enumerate(full.sections)}
     symbols = {
         (s.address, s.size, s.name): model.Symbol(demangle(s.name), names[s.section], s.address, s.size)
@@ -281,9 +281,11 @@ def _placed_labels(symbols: Iterable[ElfSymbol]) -> Iterator[ElfSymbol]:
 
 
 def _borrowed(shipped: Elf, full: Elf) -> Iterator[ElfSection]:
-    """The twin's allocated sections at the offsets where the shipped file's segments put their addresses."""
+    """The twin's allocated sections without a header in the shipped file, at the offsets where its segments
+    put their addresses."""
+    known = {s.name for s in shipped.sections}
     for section in full.sections:
-        if not section.allocated:
+        if not section.allocated or section.name in known:
             continue
         for s in shipped.segments:
             if s.type == LOAD and 0 <= section.address - s.address <= s.memory_size - section.size:

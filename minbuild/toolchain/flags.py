@@ -48,7 +48,8 @@ EXPORTS = b"{ global: mb_*; local: *; };\n"
 # The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the
 # linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
 # throws. Code and data keep apart (no segment is both writable and executable); the stack stays
-# non-executable.
+# non-executable. Sections whose headers a shipped library needs come first, so that the others' can be cut
+# off.
 LAYOUT = b"""PHDRS {
   text PT_LOAD FILEHDR PHDRS FLAGS(5);
   data PT_LOAD FLAGS(6);
@@ -58,15 +59,15 @@ LAYOUT = b"""PHDRS {
 SECTIONS {
   . = SIZEOF_HEADERS;
   .dynsym : { *(.dynsym) } :text
-  .gnu.hash : { *(.gnu.hash) } :text
   .dynstr : { *(.dynstr) } :text
+  .text : { *(.text .text.*) } :text
+  .plt : { *(.plt) } :text
+  .rodata : { *(.rodata .rodata.*) } :text
+  .gnu.hash : { *(.gnu.hash) } :text
   .rela.dyn : { *(.rela.dyn) } :text
   .rel.dyn : { *(.rel.dyn) } :text
   .rela.plt : { *(.rela.plt) } :text
   .rel.plt : { *(.rel.plt) } :text
-  .rodata : { *(.rodata .rodata.*) } :text
-  .text : { *(.text .text.*) } :text
-  .plt : { *(.plt) } :text
   . = . + CONSTANT(MAXPAGESIZE);
   .data.rel.ro : { *(.data.rel.ro .data.rel.ro.*) } :data
   .dynamic : { *(.dynamic) } :data :dynamic

@@ -18,6 +18,7 @@ from pathlib import Path
 from minbuild.errors import ToolchainFailed
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import digest
+from minbuild.toolchain.headers import trim_headers
 from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
 from minbuild.toolchain.targets import Target, host_target
 
@@ -50,8 +51,9 @@ class Zig:
             text, link = "", self._link_macos(objects, target, shop)
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *objects)
         self._run(archive, shop)
+        shared = shop.read("stripped")
         return Built(
-            shared=shop.read("stripped"),
+            shared=trim_headers(shared) if target.traits.is_elf else shared,
             twin=shop.read("twin"),
             archive=shop.read("libminbuild.a"),
             map=text,

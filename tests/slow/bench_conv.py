@@ -1,8 +1,8 @@
 """Speed of convolutions and their gradients, one thread, layer by layer, against ONNX Runtime.
 
 Run: python tests/slow/bench_conv.py [--batch 8] [--reference PYTHON] [--only TEXT]
-`--reference` is an interpreter with onnx and onnxruntime-training. Prints GFLOP/s (2 * multiplications per second) of
-the forward pass, the gradient of the input and the gradient of the weights, the best of several rounds.
+`--reference` is an interpreter with onnx and onnxruntime-training. Prints GFLOP/s (2 * multiplications per
+second) of the forward pass, the gradient of the input and that of the weights, the best of many rounds.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ for name, op, domain, attributes, shapes, outputs in json.load(open(sys.argv[1])
     model = helper.make_model(helper.make_graph([node], "g", info, ends), opset_imports=sets, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    providers = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)
     feeds = {n: np.random.rand(*s).astype("float32") for n, s in zip(names, shapes)}
     best, end = 1e9, time.perf_counter() + 0.25
     while time.perf_counter() < end:
@@ -151,7 +152,8 @@ def main() -> None:
     for name, (_, flops) in cases.items():
         line = f"{name:26} {ours[name] * 1e6:9.1f} us {flops / ours[name] / 1e9:7.1f} GF/s"
         if name in theirs:
-            line += f"   reference {flops / theirs[name] / 1e9:7.1f}   time ratio {ours[name] / theirs[name]:5.2f}"
+            line += f"   reference {flops / theirs[name] / 1e9:7.1f}"
+            line += f"   time ratio {ours[name] / theirs[name]:5.2f}"
         print(line)
 
 
