@@ -16,9 +16,9 @@ struct Conv {
   int batch, groups, channels, filters, taps;
   int in, out;  // elements of an image
   int window[kAxes], dilation[kAxes], outputs[kAxes];
-  bool plain;    // the image itself is its only plane
+  bool plain;  // the image itself is its only plane
   bool strided;
-  Grid planes;   // of x, for one group
+  Grid planes;  // of x, for one group
 
   // params: groups, then strides, pads at the start, and dilations, three each.
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
@@ -76,7 +76,9 @@ struct Conv {
   }
 
   bool pointwise() const { return MB_CONV_POINTWISE && plain && taps == 1; }
-  bool depthwise() const { return MB_CONV_DEPTHWISE && channels == 1 && filters == 1 && groups > 1 && !(plain && taps == 1); }
+  bool depthwise() const {
+    return MB_CONV_DEPTHWISE && channels == 1 && filters == 1 && groups > 1 && !(plain && taps == 1);
+  }
 
   // The outputs as one plane per filter, on the grid of x's planes (zeros between rows), `times` as far apart.
   MB_NOINLINE void output_planes(Grid& grid, int times) const {
@@ -175,9 +177,9 @@ struct Forward {
   bool turned() const { return MB_CONV_TURNED && is_turned; }
   bool pointwise() const { return MB_CONV_POINTWISE && is_pointwise; }
   bool depthwise() const { return MB_CONV_DEPTHWISE && is_depthwise; }
-  bool gaps() const { return MB_CONV_STRIDES && turned() && c.strided; }     // results are every other element of y
-  bool spread() const { return depthwise() || gaps(); }                      // results go to y through scratch
-  bool direct() const { return c.plain && !turned() && !depthwise(); }       // x needs no planes
+  bool gaps() const { return MB_CONV_STRIDES && turned() && c.strided; }  // results are every other element of y
+  bool spread() const { return depthwise() || gaps(); }                   // results go to y through scratch
+  bool direct() const { return c.plain && !turned() && !depthwise(); }    // x needs no planes
 
   // Turned round, x is the gradient of outputs, with room before and behind for every tap.
   MB_NOINLINE bool turn() {

@@ -1,96 +1,100 @@
 // Softmax cross-entropy loss and its gradient with respect to the scores.
 #include "minbuild/kernel.h"
 #include "shared/math.h"
-#include "shared/softmax.h"
 
 namespace minbuild {
 
 enum Reduction { kEach, kMean, kSum };
 
-// scores, log_prob: [N,C,D]  labels: [N,D]  weights: [C] or absent. D folds all dimensions after the classes.
-template <class T, class I>
-struct Labels {
-  int batch, classes, inner;
-  const I* labels;
-  const T* weights;
-  int ignored;
-  bool ignores;
-  Reduction reduction;
-  T total_weight;  // of all labels: the divisor of the mean, 1 where there is nothing to divide
+// Softmax over scores that lie `stride` apart. Vectors of 16 bytes are wide enough for many classes, and single elements
+// for few: far more time goes into making the scores. Both give the same bits.
+template <class T>
+struct SoftmaxRow {
+  using V = typename Width<MB_SOFTMAX_CROSS_ENTROPY_MANY ? 16 : sizeof(T)>::template of<T>;
+  static constexpr int kChunk = V::size;
+  int classes, stride;
 
-  // Weight of label i; 0 where it is ignored.
-  T weight(int i) const {
-    if (ignores && labels[i] == ignored) return 0;
-    return weights == nullptr ? T(1) : weights[labels[i]];
-  }
-
-  MB_NOINLINE Status read(const Tensor& scores, const Tensor& given, const Tensor& class_weights, const int32_t* params) {
-    reduction = static_cast<Reduction>(params[0]);
-    ignores = MB_SOFTMAX_CROSS_ENTROPY_IGNORE && params[1] != 0;
-    ignored = params[2];
-    if (scores.rank < 2 || scores.count == 0) return Status::kBadPlan;
-    batch = scores.dims[0];
-    classes = scores.dims[1];
-    inner = scores.count / (batch * classes);
-    labels = given.as<I>();
-    weights = MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS ? class_weights.as<T>() : nullptr;
-    if (given.count != batch * inner || (weights != nullptr && class_weights.count != classes)) return Status::kBadPlan;
-    T total = 0;
-    for (int i = 0; i < given.count; ++i) {
-      bool counts = !(ignores && labels[i] == ignored);
-      if (counts && static_cast<uint64_t>(labels[i]) >= static_cast<uint64_t>(classes)) return Status::kBadValue;
-      total += weight(i);
+  // Without gradient: y = x - log(sum over the classes of e^x), below the maximum so that nothing overflows.
+  // With it x is that already, and y = factor * (e^x - onehot(label)).
+  MB_NOINLINE void run(T* y, const T* x, bool gradient, int label, T factor) const {
+    T largest = 0, sum = 0;
+    if (!gradient) {
+      largest = *x;
+      for (int c = 1; c < classes; ++c) largest = x[c * stride] > largest ? x[c * stride] : largest;
     }
-    total_weight = reduction == kMean && total != 0 ? total : T(1);
-    return Status::kOk;
+    for (int first = 0; first < classes; first += kChunk) {
+      T chunk[kChunk] = {};
+      int count = classes - first < kChunk ? classes - first : kChunk;
+      for (int i = 0; i < count; ++i) chunk[i] = x[(first + i) * stride] - largest;
+      exp(V::load(chunk)).store(chunk);
+      for (int i = 0; i < count; ++i) {
+        sum += chunk[i];
+        if (gradient) y[(first + i) * stride] = factor * (chunk[i] - (first + i == label));
+      }
+    }
+    if (gradient) return;
+    // In this order nothing cancels: at the largest score the answer is the logarithm alone.
+    T log_sum = log_of_normal(Vec<T, 1>(sum)).v[0];
+    for (int c = 0; c < classes; ++c) y[c * stride] = x[c * stride] - largest - log_sum;
   }
 };
+
+// Both kernels have their arguments at the same places but for the outputs: scores (or log probabilities) x: [N,C,D],
+// labels: [N,D], weights: [C] or absent; `wide`: [N,C,D], `narrow`: the loss, or its gradient. D folds all dimensions
+// after the classes.
+template <class T, class I>
+MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
+  const Tensor &narrow = call[gradient], &wide = call[!gradient], &x = call[2], &given = call[3], &weights = call[4];
+  const int reduction = call.params[0];
+  const bool each = MB_SOFTMAX_CROSS_ENTROPY_EACH && reduction == kEach;
+  if (x.rank < 2 || x.count == 0 || wide.count != x.count) return Status::kBadPlan;
+  const SoftmaxRow<T> row = {x.dims[1], MB_SOFTMAX_CROSS_ENTROPY_INNER ? x.count / (x.dims[0] * x.dims[1]) : 1};
+  const int block = row.classes * row.stride, count = given.count;
+  if (x.dims[0] * block != x.count || x.dims[0] * row.stride != count || narrow.count != (each ? count : 1) ||
+      (MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights && weights.count != row.classes))
+    return Status::kBadPlan;
+
+  const I* labels = given.as<I>();
+  // Weight of label i; 0 where it is ignored.
+  auto weight = [&](int i) -> T {
+    if (MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0 && labels[i] == call.params[2]) return 0;
+    return MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights ? weights.as<T>()[labels[i]] : T(1);
+  };
+  T total = 0;
+  for (int i = 0; i < count; ++i) {
+    bool ignored = MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0 && labels[i] == call.params[2];
+    if (!ignored && static_cast<uint64_t>(labels[i]) >= static_cast<uint64_t>(row.classes)) return Status::kBadValue;
+    total += weight(i);
+  }
+  // The mean over nothing is 0, as in ORT.
+  if (reduction != kMean || total == 0) total = 1;
+
+  T sum = 0;
+  T* small = narrow.as<T>();
+  for (int i = 0; i < count; ++i) {
+    int at = i / row.stride * block + i % row.stride, label = static_cast<int>(labels[i]);
+    T counts = weight(i);
+    T* y = wide.as<T>() + at;
+    row.run(y, x.as<T>() + at, gradient, label, gradient ? small[each ? i : 0] * counts / total : T(0));
+    if (gradient) continue;
+    T loss = counts != 0 ? counts * y[label * row.stride] : T(0);
+    sum -= loss;
+    if (each) small[i] = -loss;
+  }
+  if (!gradient && !each) *small = sum / total;
+  return Status::kOk;
+}
 
 // loss = reduce(-weight[label] * log_softmax(scores)[label]); log_prob = log_softmax(scores)
 template <class T, class I>
 Status softmax_cross_entropy(const Call& call) {
-  const Tensor &loss = call[0], &log_prob = call[1], &scores = call[2];
-  Labels<T, I> shape;
-  Status status = shape.read(scores, call[3], call[4], call.params);
-  if (status != Status::kOk) return status;
-  bool each_one = MB_SOFTMAX_CROSS_ENTROPY_EACH && shape.reduction == kEach;
-  if (log_prob.count != scores.count || loss.count != (each_one ? call[3].count : 1)) return Status::kBadPlan;
-
-  log_softmax<T>(log_prob.as<T>(), scores.as<T>(), shape.batch, shape.classes, shape.inner);
-  T sum = 0;
-  for (int n = 0, i = 0; n < shape.batch; ++n) {
-    for (int d = 0; d < shape.inner; ++d, ++i) {
-      T weight = shape.weight(i), each = 0;
-      if (weight != 0) each = weight * log_prob.as<T>()[(n * shape.classes + int(shape.labels[i])) * shape.inner + d];
-      sum -= each;
-      if (each_one) loss.as<T>()[i] = -each;
-    }
-  }
-  // The mean over nothing is 0, as in ORT.
-  if (!each_one) loss.as<T>()[0] = sum / shape.total_weight;
-  return Status::kOk;
+  return cross_entropy<T, I>(call, false);
 }
 
 // d_scores = dy * weight[label] / divisor * (softmax(scores) - onehot(label)), from log_prob
 template <class T, class I>
 Status softmax_cross_entropy_grad(const Call& call) {
-  const Tensor &d_scores = call[0], &dy = call[1], &log_prob = call[2];
-  Labels<T, I> shape;
-  Status status = shape.read(log_prob, call[3], call[4], call.params);
-  if (status != Status::kOk) return status;
-  bool each_one = MB_SOFTMAX_CROSS_ENTROPY_EACH && shape.reduction == kEach;
-  if (d_scores.count != log_prob.count || dy.count != (each_one ? call[3].count : 1)) return Status::kBadPlan;
-
-  exp_range<T>(d_scores.as<T>(), log_prob.as<T>(), log_prob.count);
-  for (int n = 0, i = 0; n < shape.batch; ++n) {
-    for (int d = 0; d < shape.inner; ++d, ++i) {
-      T factor = dy.as<T>()[each_one ? i : 0] * shape.weight(i) / shape.total_weight;
-      T* row = d_scores.as<T>() + n * shape.classes * shape.inner + d;
-      if (factor != 0) row[int(shape.labels[i]) * shape.inner] -= T(1);
-      for (int c = 0; c < shape.classes; ++c) row[c * shape.inner] *= factor;
-    }
-  }
-  return Status::kOk;
+  return cross_entropy<T, I>(call, true);
 }
 
 MB_INSTANTIATE_SOFTMAX_CROSS_ENTROPY

@@ -1,8 +1,8 @@
 // Writes an ORT training checkpoint front to back through a sink, without building it in memory.
 //
-// A flatbuffer's offsets point forward, so the place of every child must be known before the child is written. The same
-// code therefore first runs without a sink, which only counts: once over the file to learn where its lists are, and
-// within a list to learn how large each block is. Every block starts at a multiple of 8, as the 8-byte numbers in it need.
+// A flatbuffer's offsets point forward, so the place of every child must be known before the child is written: the same
+// code that writes a piece counts its bytes when it runs without a sink. Every piece starts at a multiple of 8 and is
+// filled up to one, which the 8-byte numbers in it need and which lets pieces be counted by themselves.
 #include "minbuild/checkpoint.h"
 #include "runtime/session.h"
 
@@ -15,141 +15,130 @@ constexpr uint16_t kStart[] = {
     56, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
     10, 16, 4, 8, 12, 0,      // Checkpoint: version, module, groups
     8,  12, 4, 8,             // Module: trainable, frozen; and State: parameter, moments
-    12, 24, 16, 4, 12, 20,    // Group: name, step, initial learning rate, states
+    12, 24, 16, 8, 4, 20,     // Group: name, step, initial learning rate, states
     14, 20, 4, 0, 8, 12, 16,  // Tensor: name, (no remark), dims, element, data
     0,
 };
 static_assert(sizeof kStart == 56, "the root table follows");
 constexpr uint32_t kCheckpointVtable = 8, kPairVtable = 20, kGroupVtable = 28, kTensorVtable = 40;
-enum Mark { kTrainableList, kFrozenList, kGroupList, kStateList, kMarks };
 
-uint32_t round_up(uint32_t n, uint32_t alignment) { return (n + alignment - 1) & ~(alignment - 1); }
+// The vectors of tables in the file. The first three have one element per parameter of some kind.
+enum List { kTrainable, kFrozen, kStates, kMoments, kGroups };
+
+uint32_t round_up_8(uint32_t n) { return (n + 7) & ~7u; }
 
 struct Writer {
-  Session* s;
+  const Session* s;
   mb_sink sink;  // null while counting
   void* user;
   uint32_t at;
-  uint32_t marks[kMarks];
-  bool failed;
+  bool failed, optimizer;
 
   void put(const void* bytes, uint32_t size) {
     if (sink != nullptr && !failed && size > 0) failed = sink(user, bytes, size) != 0;
     at += size;
   }
   void word(uint32_t value) { put(&value, 4); }
-  void pad_to(uint32_t position) {
+  void fill_up() {
     const uint64_t zero = 0;
-    put(&zero, position - at);  // never more than 8
+    put(&zero, -at & 7);
   }
-  void string(const char* text, uint32_t length) {
-    word(length);
-    put(text, length);
-    pad_to(round_up(at + 1, 4));
+  // Bytes with their number before them.
+  void vector(const void* bytes, uint32_t size) {
+    word(size);
+    put(bytes, size);
   }
+  void string(const char* text) {
+    vector(text, length_of(text));
+    word(0);  // ends the text, wherever the multiple of 8 is
+    fill_up();
+  }
+  // Where the string after `place` bytes ends.
+  static uint32_t after(uint32_t place, const char* text) { return round_up_8(place + 4 + length_of(text) + 4); }
 
-  // The tensor of a parameter, or its moment number `moment`, which has the same layout further on in memory.
-  void tensor_block(const plan::Parameter& parameter, int moment) {
-    char moment_name[] = "momentum0";
-    moment_name[8] = static_cast<char>('0' + moment);
-    const char* name = moment < 0 ? s->plan.name(parameter.name) : moment_name;
-    Tensor tensor;
-    s->resolve(parameter.tensor, &tensor);
-    if (moment >= 0) tensor.data += (2 + moment) * size_t{s->plan.trainable_bytes};
-    uint32_t element = s->plan.tensor(parameter.tensor).type, rank = static_cast<uint32_t>(tensor.rank);
-    uint32_t bytes = static_cast<uint32_t>(tensor.count) * kElementSizes[element], length = length_of(name);
-    uint32_t dims = round_up(round_up(20 + 4 + length + 1, 4) + 4, 8) - 4, data = dims + 4 + 8 * rank;
-    const uint32_t table[] = {at - kTensorVtable, 20 - 4, dims - 8, element, data - 16};
+  // A tensor like that of a parameter, whose data lie `offset` bytes further on in memory.
+  void tensor(const plan::Parameter& parameter, const char* name, size_t offset) {
+    Tensor found;
+    s->resolve(parameter.tensor, &found);
+    uint32_t type = s->plan.tensor(parameter.tensor).type, rank = static_cast<uint32_t>(found.rank);
+    uint32_t text = 24 + 8 * rank;
+    const uint32_t table[] = {at - kTensorVtable, text - 4, 20 - 8, type, after(text, name) - 16, rank};
     put(table, sizeof table);
-    string(name, length);
-    pad_to(round_up(at + 4, 8) - 4);
-    word(rank);
-    for (int i = 0; i < tensor.rank; ++i) {
-      const int32_t dim[] = {tensor.dims[i], 0};
-      put(dim, 8);
-    }
-    word(bytes);
-    put(tensor.data, bytes);
-    pad_to(round_up(at, 8));
+    for (uint32_t i = 0; i < rank; ++i) word(static_cast<uint32_t>(found.dims[i])), word(0);
+    string(name);
+    vector(found.data + offset, static_cast<uint32_t>(found.count) * kElementSizes[type]);
+    fill_up();
   }
 
-  void state_block(const plan::Parameter& parameter) {
-    const char* name = s->plan.name(parameter.name);
-    uint32_t length = length_of(name), moments = s->plan.moments;
-    const uint32_t table[] = {at - kPairVtable, 12 - 4, round_up(12 + 4 + length + 1, 4) - 8};
+  // Element i of a list, or nothing where there is none; `parameter` is whose moments they are.
+  void element(List list, uint32_t i, uint32_t parameter) {
+    const PlanView& p = s->plan;
+    if (list == kGroups) {
+      // The only optimizer group there is.
+      uint32_t table[] = {at - kGroupVtable, 0, 0, 0, 24 - 16, 40 - 20};
+      memcpy(table + 1, s->regions[kPersistent] + p.learning_rate_at, 4);
+      memcpy(table + 2, s->regions[kPersistent] + p.step_at, 8);
+      put(table, sizeof table);
+      string("group0");
+      return this->list(kStates, 0);
+    }
+    if (list == kMoments) {
+      char moment[] = "momentum0";
+      moment[8] = static_cast<char>('0' + i);
+      return tensor(p.parameter(parameter), moment, (2 + i) * size_t{p.trainable_bytes});
+    }
+    const plan::Parameter& found = p.parameter(i);
+    const char* name = p.name(found.name);
+    if ((found.kind == MB_TRAINABLE) == (list == kFrozen)) return;
+    if (list != kStates) return tensor(found, name, 0);
+    const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);
-    string(name, length);
-    word(moments);
-    uint32_t first = round_up(at + 4 * moments, 8), each = size_of(parameter, 0);
-    for (uint32_t m = 0; m < moments; ++m, first += each) word(first - at);
-    pad_to(round_up(at, 8));
-    for (uint32_t m = 0; m < moments; ++m) tensor_block(parameter, static_cast<int>(m));
+    string(name);
+    this->list(kMoments, i);
   }
 
-  static constexpr int kState = -2;  // besides -1, the parameter itself, and the numbers of moments
-  void block(const plan::Parameter& parameter, int what) {
-    if (what == kState) {
-      state_block(parameter);
-    } else {
-      tensor_block(parameter, what);
+  // A vector of tables and the tables. One walk counts, one writes the offsets, one the tables.
+  void list(List list, uint32_t parameter) {
+    uint32_t limit = s->plan.count[plan::kParameters], count = 0, place = 0;
+    if (list == kMoments) limit = s->plan.moments;
+    if (list == kGroups) limit = optimizer;
+    for (int walk = 0; walk < 2; ++walk) {
+      for (uint32_t i = 0; i < limit; ++i) {
+        uint32_t bytes = bytes_of(list, i, parameter);
+        if (bytes == 0) continue;
+        if (walk == 0) ++count;
+        if (walk == 1) word(place - at), place += bytes;
+      }
+      if (walk == 0) word(count), place = round_up_8(at + 4 * count);
     }
+    fill_up();
+    for (uint32_t i = 0; i < limit; ++i) element(list, i, parameter);
   }
-  uint32_t size_of(const plan::Parameter& parameter, int what) const {
+
+  static constexpr uint32_t kAll = ~0u;  // instead of an element
+  uint32_t bytes_of(List what, uint32_t i, uint32_t parameter) const {
     Writer counter = *this;
     counter.sink = nullptr;
     counter.at = 0;
-    counter.block(parameter, what);
+    if (i == kAll) {
+      counter.list(what, 0);
+    } else {
+      counter.element(what, i, parameter);
+    }
     return counter.at;
   }
 
-  // A vector of tables and the tables, for all parameters that are trainable or not. One walk counts, one writes the
-  // offsets, one the tables.
-  void list(Mark mark, bool trainable, int what) {
-    marks[mark] = at;
-    uint32_t count = 0, place = 0;
-    for (int walk = 0; walk < 3; ++walk) {
-      for (uint32_t i = 0; i < s->plan.count[plan::kParameters]; ++i) {
-        const plan::Parameter& parameter = s->plan.parameter(i);
-        if ((parameter.kind == MB_TRAINABLE) != trainable) continue;
-        if (walk == 0) ++count;
-        if (walk == 1) word(place - at), place += size_of(parameter, what);
-        if (walk == 2) block(parameter, what);
-      }
-      if (walk == 0) place = round_up(at + 4 + 4 * count, 8), word(count);
-      if (walk == 1) pad_to(round_up(at, 8));
-    }
-  }
-
-  // The only optimizer group there is, or none. Its table stands 4 bytes off, so that the step is aligned.
-  void group_list(bool include) {
-    marks[kGroupList] = at;
-    const uint32_t head[] = {include, 8, 0};
-    put(head, include ? 12 : 4);
-    if (!include) return;
-    mb_session* session = static_cast<mb_session*>(s);
-    int64_t step = mb_step_count(session);
-    float rate = mb_learning_rate(session);
-    word(at - kGroupVtable);
-    put(&step, 8);
-    put(&rate, 4);
-    const uint32_t rest[] = {8, marks[kStateList] - at - 4};
-    put(rest, 8);
-    string("group0", 6);
-    pad_to(round_up(at, 8));
-    list(kStateList, true, kState);
-  }
-
-  void file(bool include_optimizer) {
-    at = 0;
+  void file() {
     put(kStart, sizeof kStart);
+    uint32_t trainable = bytes_of(kTrainable, kAll, 0), frozen = bytes_of(kFrozen, kAll, 0);
     const uint32_t tables[] = {
-        at - kCheckpointVtable, checkpoint::kVersion, 16 - 8, marks[kGroupList] - at - 12,
-        at + 16 - kPairVtable, marks[kTrainableList] - at - 20, marks[kFrozenList] - at - 24, 0,
+        at - kCheckpointVtable, checkpoint::kVersion, 16 - 8, 32 + trainable + frozen - 12,
+        at + 16 - kPairVtable, 32 - 20, 32 + trainable - 24, 0,
     };
     put(tables, sizeof tables);
-    list(kTrainableList, true, -1);
-    list(kFrozenList, false, -1);
-    group_list(include_optimizer);
+    list(kTrainable, 0);
+    list(kFrozen, 0);
+    list(kGroups, 0);
   }
 };
 
@@ -159,12 +148,7 @@ struct Writer {
 using namespace minbuild;
 
 extern "C" mb_status mb_write_checkpoint(mb_session* s, int include_optimizer, mb_sink sink, void* user) {
-  Writer writer = {};
-  writer.s = s;
-  for (int pass = 0; pass < 2; ++pass) {
-    writer.file(include_optimizer != 0);
-    writer.sink = sink;
-    writer.user = user;
-  }
+  Writer writer = {s, sink, user, 0, false, include_optimizer != 0};
+  writer.file();
   return writer.failed ? s->error.fail(MB_IO, "the checkpoint could not be written") : mb_status{MB_OK};
 }

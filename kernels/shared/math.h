@@ -109,14 +109,13 @@ template <class T, int N>
 struct LogParts {
   Vec<T, N> k, f, square, product;  // product = s * (square + rest)
 };
+// Of normal numbers; the sign is dropped, because negative lanes must not overflow and log() replaces them.
 template <class T, int N>
-MB_INLINE LogParts<T, N> log_parts(Vec<T, N> x) {
+MB_INLINE LogParts<T, N> log_parts_of_normal(Vec<T, N> x, Integers<T, N> off) {
   using V = Vec<T, N>;
   using F = Format<T>;
   using I = typename LaneBits<T>::type;
-  auto tiny = x < V(F::smallest);
-  x = select(tiny, x * V(T(I(1) << F::mantissa)), x);
-  Integers<T, N> bits = bits_as<I>(abs(x));  // negative lanes must not overflow below; log() replaces them
+  Integers<T, N> bits = bits_as<I>(abs(x));
   Integers<T, N> k = (bits - Integers<T, N>(F::sqrt_half)) >> F::mantissa;
   V f = bits_as<T>(bits - (k << F::mantissa)) - V(T(1));
   V s = f / (V(T(2)) + f);
@@ -128,8 +127,29 @@ MB_INLINE LogParts<T, N> log_parts(Vec<T, N> x) {
     for (int i = 12; i > 0; --i) rest = (rest + V(T(2)) / V(T(2 * i + 1))) * z;
   }
   V square = V(T(0.5)) * f * f;
-  k = k - (tiny & Integers<T, N>(I(F::mantissa)));
-  return {convert<T>(k), f, square, s * (square + rest)};
+  return {convert<T>(k - off), f, square, s * (square + rest)};
+}
+template <class T, int N>
+MB_INLINE LogParts<T, N> log_parts(Vec<T, N> x) {
+  using V = Vec<T, N>;
+  using F = Format<T>;
+  using I = typename LaneBits<T>::type;
+  auto tiny = x < V(F::smallest);
+  x = select(tiny, x * V(T(I(1) << F::mantissa)), x);
+  return log_parts_of_normal(x, tiny & Integers<T, N>(I(F::mantissa)));
+}
+// k*ln(2) + log(1+f)
+template <class T, int N>
+MB_INLINE Vec<T, N> join(const LogParts<T, N>& p) {
+  using F = Format<T>;
+  Vec<T, N> low = muladd(p.k, Vec<T, N>(F::ln2_low), p.product);
+  return muladd(p.k, Vec<T, N>(F::ln2_high), p.f - (p.square - low));
+}
+
+// The logarithm of numbers known to be positive and normal, or NaN.
+template <class T, int N>
+MB_INLINE Vec<T, N> log_of_normal(Vec<T, N> x) {
+  return join(log_parts_of_normal(x, Integers<T, N>(0))) + (x - x);
 }
 
 template <class T, int N>
@@ -140,10 +160,7 @@ MB_INLINE Vec<T, N> infinity() {
 template <class T, int N>
 MB_INLINE Vec<T, N> log(Vec<T, N> x) {
   using V = Vec<T, N>;
-  using F = Format<T>;
-  auto p = log_parts(x);
-  V low = muladd(p.k, V(F::ln2_low), p.product);
-  V y = muladd(p.k, V(F::ln2_high), p.f - (p.square - low));
+  V y = join(log_parts(x));
   V inf = infinity<T, N>();
   y = select(x < inf, y, x);                                  // infinity and NaN are their own logarithms
   y = select(x < V(T(0)), inf - inf, y);

@@ -51,4 +51,10 @@ def _select(site: Site) -> Sequence[Launch]:
     return (launch,)
 
 
-adamw = Op("AdamWOptimizer", domain="com.microsoft", infer=_infer, select=_select, updates={2: None, 4: None, 5: None})
+adamw = Op(
+    "AdamWOptimizer",
+    domain="com.microsoft",
+    infer=_infer,
+    select=_select,
+    updates={2: None, 4: None, 5: None},
+)

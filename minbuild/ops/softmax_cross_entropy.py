@@ -12,11 +12,14 @@ from minbuild.model import TensorType
 from minbuild.ops.definition import FLOATS, INDICES, Case, KernelFunction, Launch, Op, Site
 
 _REDUCTIONS = ("none", "mean", "sum")
+_FEW_CLASSES = 64
 _PARAMS = ("reduction", "ignores", "ignore_index")
 _FEATURES = {
     "weights": "one weight per class",
     "ignore": "labels equal to ignore_index do not count",
     "each": "reduction 'none': one loss per label",
+    "inner": "scores with dimensions after the classes",
+    "many": "so many classes that vectors pay",
 }
 
 loss_kernel = KernelFunction(
@@ -90,11 +93,14 @@ def _params(site: Site) -> tuple[int, int, int]:
     return _REDUCTIONS.index(_reduction(site.attributes)), int(ignored is not None), int(ignored or 0)
 
 
-def _features(site: Site, weights: int) -> tuple[str, ...]:
+def _features(site: Site, scores: int, weights: int) -> tuple[str, ...]:
+    classes = site.shape(scores)[1]
     asked = {
         "weights": site.has(weights),
         "ignore": site.attribute("ignore_index") is not None,
         "each": _reduction(site.attributes) == "none",
+        "inner": site.rank(scores) > 2,
+        "many": not (isinstance(classes, int) and classes <= _FEW_CLASSES),
     }
     return tuple(name for name, wanted in asked.items() if wanted)
 
@@ -110,7 +116,7 @@ def _select(site: Site) -> Sequence[Launch]:
         site.name(2),
         types=(site.element(0), site.element(1)),
         params=_params(site),
-        features=_features(site, 2),
+        features=_features(site, 0, 2),
     )
     return (launch,)
 
@@ -124,13 +130,15 @@ def _grad_select(site: Site) -> Sequence[Launch]:
         site.name(3),
         types=(site.element(1), site.element(2)),
         params=_params(site),
-        features=_features(site, 3),
+        features=_features(site, 1, 3),
     )
     return (launch,)
 
 
-def _variants(random: np.random.Generator) -> Iterable[tuple[str, tuple[int, ...], dict[str, Any], np.ndarray | None]]:
-    for shape in ((1, 2), (5, 3), (32, 10), (3, 4, 2, 3)):
+def _variants(
+    random: np.random.Generator,
+) -> Iterable[tuple[str, tuple[int, ...], dict[str, Any], np.ndarray | None]]:
+    for shape in ((1, 2), (5, 3), (32, 10), (2, 71), (3, 4, 2, 3)):
         for reduction in _REDUCTIONS:
             for ignore in (None, 1, -100):
                 weights = None if ignore == 1 else random.uniform(0.5, 2, shape[1])
@@ -166,7 +174,14 @@ def _like_scores(site: Site) -> Sequence[TensorType]:
     return (TensorType(site.element(1), site.shape(1)),)
 
 
-loss = Op("SoftmaxCrossEntropyLoss", since=(12, 13), infer=_infer, reference=_reference, select=_select, cases=_cases)
+loss = Op(
+    "SoftmaxCrossEntropyLoss",
+    since=(12, 13),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+)
 grad = Op(
     "SoftmaxCrossEntropyLossGrad",
     domain="com.microsoft",
