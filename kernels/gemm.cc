@@ -1,23 +1,40 @@
 // Gemm: y = alpha * a' * b' + beta * c, where ' transposes when asked.
 #include "shared/gemm.h"
 
-#include "minbuild/kernel.h"
+#include "shared/add_range.h"
 
 namespace minbuild {
 
-// y: [M,N]  c: anything that broadcasts to [M,N]. Fills y with beta * c, or adds it.
-template <class T>
-bool broadcast_bias(const Tensor& y, const Tensor& c, T beta, bool add) {
-  int columns = c.rank > 0 ? c.dims[c.rank - 1] : 1;
-  int rows = c.rank > 1 ? c.dims[0] : 1;
-  if (c.rank > 2 || (columns != 1 && columns != y.dims[1]) || (rows != 1 && rows != y.dims[0])) return false;
-  T* to = y.as<T>();
-  for (int i = 0; i < y.dims[0]; ++i) {
-    const T* from = c.as<T>() + (rows == 1 ? 0 : i * columns);
-    for (int j = 0; j < y.dims[1]; ++j) *to = (add ? *to : 0) + beta * from[columns == 1 ? 0 : j], ++to;
+// A third operand that broadcasts to y: [M,N]: how far apart its elements are, 0 where one serves a whole row or column.
+struct Bias {
+  int row = 0, column = 1;
+
+  MB_INLINE bool read(const Tensor& y, const Tensor& c) {
+    int rows = 1, columns = y.dims[1];
+    if (MB_GEMM_BIAS_ANY) {
+      columns = c.rank > 0 ? c.dims[c.rank - 1] : 1;
+      rows = c.rank > 1 ? c.dims[0] : 1;
+      if (c.rank > 2 || (columns != 1 && columns != y.dims[1]) || (rows != 1 && rows != y.dims[0])) return false;
+      column = columns != 1;
+      row = rows != 1 ? columns : 0;
+    }
+    return c.count == rows * columns;
   }
-  return true;
-}
+
+  // y += beta * c
+  template <class T>
+  MB_INLINE void add(const Tensor& y, const Tensor& c, T beta) const {
+    T* to = y.as<T>();
+    for (int i = 0; i < y.dims[0]; ++i, to += y.dims[1]) {
+      const T* from = c.as<T>() + i * row;
+      if (!MB_GEMM_BIAS_ANY || (column != 0 && beta == 1)) {
+        add_range(to, from, y.dims[1]);
+      } else {
+        for (int j = 0; j < y.dims[1]; ++j) to[j] += beta * from[j * column];
+      }
+    }
+  }
+};
 
 template <class T>
 Status gemm(const Call& call) {
@@ -27,18 +44,18 @@ Status gemm(const Call& call) {
   int m = y.dims[0], n = y.dims[1], k = a.dims[!transposed_a];
   if (a.dims[transposed_a] != m || b.dims[transposed_b] != k || b.dims[!transposed_b] != n) return Status::kBadPlan;
 
-  bool accumulate = call.adds(0);
 #if MB_GEMM_BIAS
-  if (c) {
-    if (!broadcast_bias<T>(y, c, static_cast<T>(call.real(3)), accumulate)) return Status::kBadPlan;
-    accumulate = true;
-  }
+  Bias bias;
+  if (c && !bias.read(y, c)) return Status::kBadPlan;
 #endif
   Gemm<T> product = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
                      b.as<T>(), transposed_b ? 1 : n, transposed_b ? k : 1, y.as<T>(), n};
   product.alpha = static_cast<T>(call.real(2));
-  product.accumulate = accumulate;
+  product.accumulate = call.adds(0);
   gemm(product);
+#if MB_GEMM_BIAS
+  if (c) bias.add(y, c, static_cast<T>(call.real(3)));
+#endif
   return Status::kOk;
 }
 

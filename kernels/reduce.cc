@@ -1,16 +1,8 @@
 // Sums and means over axes.
+#include "shared/add_range.h"
 #include "shared/sum.h"
 
 namespace minbuild {
-
-// y[i] += x[i]
-template <class T>
-struct AddBody {
-  template <class V>
-  static MB_INLINE void step(int i, T* y, const T* x) {
-    (V::load(y + i) + V::load(x + i)).store(y + i);
-  }
-};
 
 // x: [A,K,R,I,Q], summed over A, R and Q  y: [K,I]  The groups are x's axes folded together.
 template <class T>
@@ -21,20 +13,22 @@ Status reduce(const Call& call) {
   int kept = size[1], reduced = size[2], inner = size[3], last = size[4];
   if (y.count != kept * inner) return Status::kBadPlan;
   // The mean divides sums, so what is in y already has to be multiplied first.
-  T divisor = MB_REDUCE_MEAN && call.params[0] != 0 ? static_cast<T>(size[0] * reduced * last) : T(1);
+  const bool mean = MB_REDUCE_MEAN && call.params[0] != 0;
+  T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
   T* to = y.as<T>();
-  for (int i = 0; i < y.count; ++i) to[i] = call.adds(0) ? to[i] * divisor : T(0);
+  if (!call.adds(0)) __builtin_memset(to, 0, y.count * sizeof(T));
+  for (int i = 0; mean && i < y.count; ++i) to[i] *= divisor;
   const T* from = x.as<T>();
   for (int row = 0; row < size[0] * kept * reduced; ++row) {
     T* sums = to + row / reduced % kept * inner;
     if (MB_REDUCE_COLUMNS && last == 1) {
-      for_range<T, AddBody<T>>(inner, sums, from);
+      add_range(sums, from, inner);
       from += inner;
     } else if (MB_REDUCE_ROWS) {
       for (int i = 0; i < inner; ++i, from += last) sums[i] += sum_range<T>(from, last);
     }
   }
-  for (int i = 0; i < y.count && divisor != 1; ++i) to[i] /= divisor;
+  for (int i = 0; mean && i < y.count; ++i) to[i] /= divisor;
   return Status::kOk;
 }
 

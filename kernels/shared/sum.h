@@ -2,29 +2,23 @@
 #ifndef MINBUILD_SHARED_SUM_H_
 #define MINBUILD_SHARED_SUM_H_
 
-#include "shared/elementwise.h"
+#include "shared/vec.h"
 
 namespace minbuild {
 
-constexpr int kPartialSums = 8;
-
-// total[lane] += x[i]
-template <class T>
-struct PartialSums {
-  template <class V>
-  static MB_INLINE void step(int i, T* totals, const T* x) {
-    (V::load(totals) + V::load(x + i)).store(totals);
-  }
-};
-
-// Sum of `count` elements, in partial sums so that long sums lose little and lanes work side by side.
+// Sum of `count` elements, in partial sums so that long sums lose little and additions do not wait for each other.
 template <class T>
 MB_NOINLINE T sum_range(const T* x, int count) {
-  T totals[kPartialSums] = {};
-  for_range<T, PartialSums<T>>(count, totals, x);
-  T sum = 0;
-  for (T total : totals) sum += total;
-  return sum;
+  using V = Width<16>::of<T>;
+  V sums = T(0), others = T(0);
+  int i = 0;
+  for (; i <= count - 2 * V::size; i += 2 * V::size) {
+    sums = sums + V::load(x + i);
+    others = others + V::load(x + i + V::size);
+  }
+  T rest = 0;
+  for (; i < count; ++i) rest += x[i];
+  return sum(sums + others) + rest;
 }
 
 }  // namespace minbuild

@@ -15,7 +15,7 @@ gemm_kernel = KernelFunction(
     ("y:T=", "a:T", "b:T", "c:T?"),
     params=("trans_a", "trans_b", "alpha", "beta"),
     types={"T": FLOATS},
-    features={"bias": "adds a third operand"},
+    features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
 )
 
 
@@ -35,6 +35,12 @@ def _reference(
     return product if c is None else product + attributes.get("beta", 1.0) * c
 
 
+def _is_row(site: Site) -> bool:
+    """Whether the third operand has one element for each column and nothing else."""
+    shape = site.shape(2)
+    return len(shape) in (1, 2) and shape[-1] == site.result_shape()[1] and shape[:-1] in ((), (1,))
+
+
 def _select(site: Site) -> Sequence[Launch]:
     beta = float(site.attribute("beta", 1.0))
     bias = site.has(2) and beta != 0
@@ -50,7 +56,7 @@ def _select(site: Site) -> Sequence[Launch]:
             float(site.attribute("alpha", 1.0)),
             beta,
         ),
-        features=("bias",) if bias else (),
+        features=() if not bias else ("bias",) if _is_row(site) and beta == 1 else ("bias", "bias_any"),
         accumulate=site.accumulate,
     )
     return (launch,)
@@ -65,7 +71,9 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             yield Case(f"{m}x{n}x{k} {trans_a}{trans_b}", (a, b), attributes, ulps=8)
             for shape in ((), (n,), (1, n), (m, 1), (m, n)):
                 c = random.standard_normal(shape)
-                yield Case(f"{m}x{n}x{k} {trans_a}{trans_b} bias {list(shape)}", (a, b, c), attributes, ulps=8)
+                yield Case(
+                    f"{m}x{n}x{k} {trans_a}{trans_b} bias {list(shape)}", (a, b, c), attributes, ulps=8
+                )
 
 
 gemm = Op(
