@@ -2,6 +2,7 @@
 //
 // A window of one element is a matrix product on the images in place. One filter per channel (depthwise) is summed tap
 // by tap. For all others a matrix product packs its operand from padded phase planes (shared/image.h).
+#include "shared/apart.h"
 #include "shared/elementwise.h"
 #include "shared/gemm.h"
 #include "shared/image.h"
@@ -220,6 +221,7 @@ struct Forward {
       offsets = reinterpret_cast<int*>(end);
       places = offsets + deepest;
       if (reinterpret_cast<char*>(places + c.taps) - bytes.data > bytes.count) return false;
+      if (!apart(y, sizeof(T), bytes, 1)) return false;  // results must not become offsets
       __builtin_memset(bytes.data, 0, bytes.count);
       c.find_taps(places, source);
     }
@@ -375,6 +377,7 @@ struct WeightGradient {
     sums = spread + int64_t(c.filters) * flat;
     offsets = reinterpret_cast<int*>(sums + count);
     if (reinterpret_cast<char*>(offsets + c.taps) - bytes.data > bytes.count) return false;
+    if (!apart(call[0], sizeof(T), bytes, 1)) return false;  // sums must not become offsets
     __builtin_memset(bytes.data, 0, bytes.count);
     c.find_taps(offsets, c.planes);
     return true;

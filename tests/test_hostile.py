@@ -18,6 +18,7 @@ from minbuild.training.library import Session, TrainerError
 from minbuild.wire import decode, encode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
+ARENA, TRAINED, PERSISTENT, NOTHING, CONSTANTS, BOUND = range(6)  # regions of tensors
 NAMES = ("dense", "embedding", "conv", "residual")
 
 
@@ -122,7 +123,7 @@ def _dims(bench: Bench, tensor: np.void) -> np.ndarray:
     return bench.tables["shapes"][at + 1 : at + 1 + bench.tables["shapes"][at]]
 
 
-@pytest.mark.parametrize("op", ["Add", "Subtract", "Multiply", "Divide", "Max", "Min", "Stack"])
+@pytest.mark.parametrize("op", ["Add", "Multiply", "Divide", "Max", "Min", "Stack"])
 def test_cyclic_expressions_are_refused(bench, op):
     """Every expression is made of earlier ones: one of itself, or of a later one, is none."""
     for offset in (0, 1):
@@ -157,34 +158,35 @@ def test_other_element_types_are_refused(bench, element):
 
 
 def test_places_outside_of_their_region_are_refused(bench):
-    for region in (1, 2):
+    places = [bench.add_expr("Constant", at) for at in (2**31 - 8, -8, bench.tables["persistent_bytes"])]
+    for region in (TRAINED, PERSISTENT, CONSTANTS):
         for index in bench.regions(region):
-            for at in (2**31 - 8, 2**32 - 8, bench.tables["persistent_bytes"]):
-                old = bench.tables["tensors"]["at"][index]
+            old = bench.tables["tensors"]["at"][index]
+            for at in places:
                 bench.tables["tensors"]["at"][index] = at
                 assert bench.status() != 0, f"tensor {index} at {at}"
-                bench.tables["tensors"]["at"][index] = old
+            bench.tables["tensors"]["at"][index] = old
 
 
 def test_temporaries_outside_of_the_arena_are_refused(bench):
     far = bench.add_expr("Constant", 2**30)
-    for index in bench.regions(0):
+    for index in bench.regions(ARENA):
         old = bench.tables["tensors"]["at"][index]
         bench.tables["tensors"]["at"][index] = far
         assert bench.status() != 0, f"tensor {index}"
         bench.tables["tensors"]["at"][index] = old
 
 
-@pytest.mark.parametrize("region", [2, 3, 4, 5, 6, 255])
+@pytest.mark.parametrize("region", [NOTHING, CONSTANTS, BOUND, BOUND + 1, 255, 65535])
 def test_kernels_write_only_where_they_may(bench, region):
     """A step's first argument is written: constants, inputs and frozen parameters must not be."""
     written = int(bench.tables["args"][bench.tables["graphs"]["args"][0]])
     bench.tables["tensors"]["region"][written] = region
-    bench.tables["tensors"]["at"][written] = 0
+    bench.tables["tensors"]["at"][written] = bench.add_expr("Constant", 0)
     assert bench.status() != 0
 
 
-@pytest.mark.parametrize("member", ["trainable_bytes", "learning_rate_at", "step_at", "moments"])
+@pytest.mark.parametrize("member", ["trainable_bytes", "moments"])
 @pytest.mark.parametrize("value", [2**32 - 1, 2**31, 2**31 - 1, 2**30])
 def test_absurd_memory_is_refused(bench, member, value):
     bench.tables[member] = value

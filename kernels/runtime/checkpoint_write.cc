@@ -66,7 +66,8 @@ struct Writer {
     put(table, sizeof table);
     for (uint32_t i = 0; i < rank; ++i) word(static_cast<uint32_t>(found.dims[i])), word(0);
     string(name);
-    vector(found.data + offset, static_cast<uint32_t>(found.count) * kElementSizes[type]);
+    // Of a damaged plan, there may be no data.
+    vector(found.data + offset, found.data == nullptr ? 0 : static_cast<uint32_t>(found.count) * element_size(type));
     fill_up();
   }
 
@@ -76,8 +77,8 @@ struct Writer {
     if (list == kGroups) {
       // The only optimizer group there is.
       uint32_t table[] = {at - kGroupVtable, 0, 0, 0, 24 - 16, 40 - 20};
-      memcpy(table + 1, s->regions[kPersistent] + p.learning_rate_at, 4);
-      memcpy(table + 2, s->regions[kPersistent] + p.step_at, 8);
+      memcpy(table + 1, &s->counters->learning_rate, 4);
+      memcpy(table + 2, &s->counters->step, 8);
       put(table, sizeof table);
       string("group0");
       return this->list(kStates, 0);

@@ -11,27 +11,15 @@
 #include "runtime/session.h"
 
 namespace minbuild {
-
-void* map_memory(size_t size) {
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
-}
-
-void unmap_memory(void* memory, size_t size) { munmap(memory, size); }
-
 namespace {
 
-// Maps a whole file privately: pages are read when touched, and writes to frozen parameters stay in this process.
-void* map_file(const char* path, size_t* size) {
-  int file = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return nullptr;
-  off_t length = lseek(file, 0, SEEK_END);
-  *size = static_cast<size_t>(length);
-  void* memory = length > 0 ? mmap(nullptr, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0) : MAP_FAILED;
-  close(file);
+// Maps a file privately, so that writes to frozen parameters stay in this process, or zeros where there is none.
+void* map(size_t size, int file) {
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_PRIVATE, file, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
+// The sink of mb_save_checkpoint; `user` is the file.
 int write_all(void* user, const void* bytes, size_t size) {
   const char* at = static_cast<const char*>(bytes);
   while (size > 0) {
@@ -44,6 +32,10 @@ int write_all(void* user, const void* bytes, size_t size) {
 }
 
 }  // namespace
+
+void* map_memory(size_t size) { return map(size, -1); }
+void unmap_memory(void* memory, size_t size) { munmap(memory, size); }
+
 }  // namespace minbuild
 
 using namespace minbuild;
@@ -57,7 +49,11 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
   mb_status status = MB_OK;
   for (int i = 0; i < 2 && status == MB_OK; ++i) {
     if (paths[i] == nullptr) continue;
-    maps[i] = map_file(paths[i], &sizes[i]);
+    int file = open(paths[i], O_RDONLY | O_CLOEXEC);
+    // A file that cannot be opened or has no bytes is not mapped either.
+    sizes[i] = static_cast<size_t>(lseek(file, 0, SEEK_END));
+    if (file >= 0) maps[i] = map(sizes[i], file);
+    close(file);
     if (maps[i] != nullptr) continue;
     ErrorText error = {nullptr, 0};
     if (options != nullptr && options->error != nullptr) error = {options->error, options->error_size};
@@ -65,12 +61,12 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
   }
   if (status == MB_OK) status = mb_create(maps[0], sizes[0], maps[1], sizes[1], options, session);
   for (int i = 0; i < 2; ++i) {
-    if (status != MB_OK) {
-      if (maps[i] != nullptr) unmap_memory(maps[i], sizes[i]);
-      continue;
+    if (status == MB_OK) {
+      (*session)->mapped[i + 1] = maps[i];
+      (*session)->mapped_size[i + 1] = sizes[i];
+    } else if (maps[i] != nullptr) {
+      unmap_memory(maps[i], sizes[i]);
     }
-    (*session)->mapped[i + 1] = maps[i];
-    (*session)->mapped_size[i + 1] = sizes[i];
   }
   return status;
 }
@@ -78,17 +74,18 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
   char temporary[1024];
   uint32_t length = length_of(path);
-  if (length + 5 > sizeof temporary) return s->error.fail(MB_INVALID_ARGUMENT, "the path %s is too long", word_of(path));
-  memcpy(temporary, path, length);
-  memcpy(temporary + length, ".new", 5);
-  int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   mb_status status = MB_IO;
-  if (file >= 0) {
-    status = mb_write_checkpoint(s, include_optimizer, write_all, &file);
-    int failed = fsync(file);
-    failed |= close(file);
-    if (status == MB_OK && (failed != 0 || rename(temporary, path) != 0)) status = MB_IO;
-    if (status != MB_OK) unlink(temporary);
+  if (length + 5 <= sizeof temporary) {
+    memcpy(temporary, path, length);
+    memcpy(temporary + length, ".new", 5);
+    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (file >= 0) {
+      status = mb_write_checkpoint(s, include_optimizer, write_all, &file);
+      if ((fsync(file) | close(file)) != 0 || status != MB_OK || rename(temporary, path) != 0) {
+        status = MB_IO;
+        unlink(temporary);
+      }
+    }
   }
   return status == MB_OK ? status : s->error.fail(status, "cannot write %s; it is as it was", word_of(path));
 }

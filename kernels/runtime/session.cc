@@ -5,144 +5,204 @@
 
 namespace minbuild {
 
-void Session::resolve(uint32_t index, Tensor* tensor) const {
-  tensor->data = nullptr;
-  tensor->count = tensor->rank = 0;
-  if (index == kNone) return;
-  const plan::Tensor& t = plan.tensor(index);
-  const uint16_t* shape = plan.shape(t);
-  tensor->rank = *shape;
-  int32_t count = 1;
-  for (int i = 0; i < tensor->rank; ++i) count *= tensor->dims[i] = values[*++shape];
-  tensor->count = count;
-  // Kernels write to the first two regions only: `check_steps` refuses plans in which they would write elsewhere.
-  if (t.region == kInputs) {
-    if (inputs != nullptr) tensor->data = static_cast<char*>(inputs[t.at].data);
-  } else if (t.region == kFrozen) {
-    tensor->data = const_cast<char*>(frozen[t.at]);
-  } else if (t.region != kExtent) {
-    tensor->data = regions[t.region] + (t.region == kArena ? static_cast<uint32_t>(values[t.at]) : t.at);
+uintptr_t Session::place(uintptr_t memory) {
+  memory += align16(sizeof(Session));
+  regions = reinterpret_cast<Span*>(memory);
+  region_count = plan.bound(plan.count[plan::kParameters]);
+  memory += region_count * sizeof(Span);
+  values = reinterpret_cast<int32_t*>(memory);
+  memory += align16(plan.count[plan::kExprs] * 4);
+  counters = reinterpret_cast<Counters*>((memory + plan.persistent_bytes - sizeof(Counters)) & ~uintptr_t{7});
+  return memory;
+}
+
+mb_status Session::lay_out() {
+  int32_t need = evaluate();
+  bool good = need >= 0;
+  if (need > static_cast<int64_t>(regions[kArena].size))
+    return error.fail(MB_OUT_OF_MEMORY, "these inputs need %d bytes of temporaries, there are %d", need,
+                      static_cast<intptr_t>(regions[kArena].size));
+  for (uint32_t i = 0; i < plan.count[plan::kParameters]; ++i) {
+    const plan::Parameter& p = plan.parameter(i);
+    Tensor tensor;
+    const plan::Tensor& t = resolve(p.tensor, &tensor);
+    // A frozen parameter may be nowhere yet. What it is bound to is as large as its shape says.
+    if (p.kind == MB_FROZEN) {
+      good &= t.region == plan.bound(i);
+    } else {
+      good &= tensor.data != nullptr && t.region == (p.kind == MB_TRAINABLE ? uint16_t{kTrained} : uint16_t{kPersistent});
+    }
   }
+  return good ? mb_status{MB_OK} : error.fail(MB_BAD_SHAPE, "the model takes no inputs of these sizes");
 }
 
 namespace {
 
-// Bytes of a session without temporaries: the struct, then values, frozen pointers and the persistent region.
-size_t fixed_bytes(const PlanView& p, uint32_t* frozen_at, uint32_t* persistent_at) {
-  *frozen_at = align16(sizeof(Session)) + align16(p.count[plan::kExprs] * 4);
-  *persistent_at = *frozen_at + align16(p.count[plan::kParameters] * static_cast<uint32_t>(sizeof(char*)));
-  return *persistent_at + size_t{align16(p.persistent_bytes)};
+uint32_t find_kernel(uint32_t key) {
+  uint32_t row = 0;
+  while (kKernelRows[row].key != key && kKernelRows[row].key != 0) ++row;
+  return row;
 }
 
-// Reads a plan and computes the bytes a session needs, with the layout on the stack: there is no arena yet.
-mb_status measure(const void* bytes, size_t size, const mb_options& options, PlanView* p, int32_t* symbols, size_t* need,
-                  const ErrorText& error) {
-  mb_status status = read_plan(bytes, size, p, error);
-  if (status != MB_OK) return status;
-  uint32_t free = p->count[plan::kSymbols], frozen_at, persistent_at;
-  const plan::Symbol* defaults = reinterpret_cast<const plan::Symbol*>(p->data[plan::kSymbols]);
-  if (options.symbols != nullptr && options.symbol_count != free)
-    return error.fail(MB_INVALID_ARGUMENT, "the plan has %d free dimensions", free);
-  for (uint32_t i = 0; i < free; ++i) symbols[i] = options.symbols ? options.symbols[i] : defaults[i].default_max;
-  int32_t* values = static_cast<int32_t*>(__builtin_alloca(p->count[plan::kExprs] * sizeof(int32_t)));
-  status = lay_out(*p, symbols, values, error);
-  *need = fixed_bytes(*p, &frozen_at, &persistent_at) + static_cast<uint32_t>(values[p->arena]);
-  return status;
-}
-
+// The tensor as users see it. In inputs, free dimensions read -1.
+void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
+  // Both kinds of tensors have their data, rank and dimensions in the same places.
+  const plan::Tensor& t = s->resolve(index, reinterpret_cast<Tensor*>(tensor));
+  tensor->type = t.type;
 #if MB_SYMBOLS
-// Takes the sizes of the free dimensions from the inputs and lays out anew where they changed.
-mb_status adapt(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
-  const PlanView& p = s->plan;
-  int32_t sizes[kMostSymbols];
-  memcpy(sizes, s->symbols, sizeof sizes);
-  for (uint32_t i = 0; i < graph.input_count; ++i) {
-    const uint16_t* shape = p.shape(p.tensor(p.port(graph.ports + i).tensor));
-    for (int k = 0; k < shape[0] && k < inputs[i].rank; ++k) {
-      const plan::Expr& e = p.exprs()[shape[k + 1]];
-      if (e.op == plan::kExprSymbol) sizes[e.a] = inputs[i].dims[k];
-    }
-  }
-  if (equal_bytes(sizes, s->symbols, sizeof sizes)) return MB_OK;
-  mb_status status = lay_out(p, sizes, s->values, s->error);
-  size_t arena = static_cast<uint32_t>(s->values[p.arena]);
-  if (status == MB_OK && arena > s->arena_size)
-    status = s->error.fail(MB_OUT_OF_MEMORY, "inputs of these sizes need %d bytes of temporaries, there are %d",
-                           static_cast<intptr_t>(arena), static_cast<intptr_t>(s->arena_size));
-  if (status != MB_OK) {
-    lay_out(p, s->symbols, s->values, s->error);
-    return status;
-  }
-  memcpy(s->symbols, sizes, sizeof sizes);
-  return MB_OK;
-}
+  const uint16_t* shape = s->plan.shape(t);
+  for (int i = 0; input && i < tensor->rank; ++i)
+    if (s->plan.expr(*++shape).op != plan::kExprConstant) tensor->dims[i] = -1;
 #endif
+}
 
-mb_status check_input(const Session* s, const plan::Port& port, const mb_tensor& given) {
-  Tensor want;
-  s->resolve(port.tensor, &want);
-  intptr_t name = word_of(s->plan.name(port.name));
-  int32_t type = s->plan.tensor(port.tensor).type;
-  if (given.type != type || given.rank != want.rank || given.data == nullptr)
-    return s->error.fail(MB_BAD_SHAPE, "input %s must have data, type %d and %d dimensions", name, type, want.rank);
-  for (int i = 0; i < want.rank; ++i)
-    if (given.dims[i] != want.dims[i] || given.dims[i] == 0)
-      return s->error.fail(MB_BAD_SHAPE, "input %s: dimension %d must be %d and not 0", name, i, want.dims[i]);
+// Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there, and takes the
+// sizes of the free dimensions from it.
+mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
+  const PlanView& p = s->plan;
+#if MB_SYMBOLS
+  int32_t sizes[kMostSymbols] = {};
+#endif
+  for (uint32_t i = 0; i < graph.input_count; ++i, ++inputs) {
+    const plan::Port& port = p.port(graph.ports + i);
+    const plan::Tensor& t = p.tensor(port.tensor);
+    const uint16_t* shape = p.shape(t);
+    if (p.damaged || inputs->data == nullptr || inputs->type != t.type || inputs->rank != *shape)
+      return s->error.fail(MB_BAD_SHAPE, "input %s must have data, type %d, %d dimensions",
+                           word_of(p.name(port.name)), t.type, *shape);
+    uint64_t bytes = element_size(t.type);
+    for (int k = 0; k < inputs->rank; ++k) {
+      const plan::Expr& e = p.expr(*++shape);
+      int32_t dim = inputs->dims[k], want = e.a;
+#if MB_SYMBOLS
+      if (e.op == plan::kExprSymbol) {
+        int32_t* size = &sizes[e.a & (kMostSymbols - 1)];
+        if (*size == 0) *size = dim;
+        want = *size;
+        s->symbols[e.a & (kMostSymbols - 1)] = dim;
+      }
+#endif
+      bytes *= static_cast<uint32_t>(dim);
+      if (dim != want || dim <= 0 || bytes > 0x7fffffff)
+        return s->error.fail(MB_BAD_SHAPE, "input %s: dimension %d must be %d and not 0", word_of(p.name(port.name)), k, want);
+    }
+    s->regions[kBound + graph.ports + i] = {static_cast<char*>(inputs->data), static_cast<size_t>(bytes)};
+  }
   return MB_OK;
 }
 
 mb_status run_steps(Session* s, const plan::Graph& graph) {
   const PlanView& p = s->plan;
-  const uint16_t* arg = static_cast<const uint16_t*>(p.at(plan::kArgs, graph.args));
-  const plan::Step* step = static_cast<const plan::Step*>(p.at(plan::kSteps, graph.steps));
-  for (uint32_t i = 0; i < graph.step_count; ++i, ++step) {
-    const plan::Kernel& kernel = p.kernel(step->kernel);
-    uint32_t row = find_kernel(kernel.key);
+  uint32_t arg = graph.args;
+  for (uint32_t i = 0; i < graph.step_count; ++i) {
+    const plan::Step& step = *static_cast<const plan::Step*>(p.at(plan::kSteps, graph.steps + i));
+    const plan::Kernel& kernel = p.kernel(step.kernel);
+    uint32_t number = find_kernel(kernel.key);
+    const KernelRow& row = kKernelRows[number];
     Tensor tensors[MB_MAX_ARGS];
-    for (int k = 0; k < kKernelRows[row].arg_count; ++k) s->resolve(*arg++, &tensors[k]);
-    Call call = {tensors, reinterpret_cast<const int32_t*>(p.data[plan::kParams]) + step->params,
-                 s->reset_gradients ? 0u : step->accumulate};
-    mb_status status = static_cast<mb_status>(run_kernel(row, call));
+    const uint8_t* slot = kKernelSlots + row.slots;
+    for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
+      uint32_t index = *static_cast<const uint16_t*>(p.at(plan::kArgs, arg++));
+      const plan::Tensor& t = s->resolve(index, &tensors[k]);
+      // Of the kernel's type, or absent where that may be; writable where it is written.
+      if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
+          ((*slot & kSlotWritten) != 0 && t.region > kNothing))
+        p.damaged = true;
+    }
+    // One word stands behind the last step's parameters: where it is, all before it are.
+    const int32_t* end = static_cast<const int32_t*>(p.at(plan::kParams, step.params + row.param_count));
+    Call call = {tensors, end - row.param_count, s->reset_gradients ? 0u : step.accumulate};
+    mb_status status = p.damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(number, call));
     if (status != MB_OK)
-      return s->error.fail(status, status == MB_BAD_VALUE ? "%s in step %d: a value is out of range"
-                                                          : "%s in step %d: its tensors do not fit together",
-                           word_of(p.name(kernel.name)), i);
+      return s->error.fail(status, "%s in step %d: %s", word_of(p.name(kernel.name)), i,
+                           word_of(status == MB_BAD_VALUE ? "a value is out of range" : "tensors do not fit together"));
   }
   return MB_OK;
 }
 
-mb_status run(Session* s, int which, const mb_tensor* inputs, size_t count) {
+mb_status run(Session* s, uint32_t which, const mb_tensor* inputs, size_t count) {
   const plan::Graph& graph = s->plan.graph(which);
   if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "the package has no such graph");
   if (count != graph.input_count) return s->error.fail(MB_INVALID_ARGUMENT, "expected %d inputs", graph.input_count);
-  mb_status status = MB_OK;
+  s->plan.damaged = false;
 #if MB_SYMBOLS
-  status = adapt(s, graph, inputs);
+  int32_t before[kMostSymbols];
+  memcpy(before, s->symbols, sizeof before);
 #endif
-  for (uint32_t i = 0; i < count && status == MB_OK; ++i) status = check_input(s, s->plan.port(graph.ports + i), inputs[i]);
-  if (status != MB_OK) return status;
-  s->inputs = inputs - graph.ports;
-  status = run_steps(s, graph);
-  s->inputs = nullptr;
+  mb_status status = bind(s, graph, inputs);
+#if MB_SYMBOLS
+  if (status == MB_OK) status = s->lay_out();
+  if (status != MB_OK) {
+    memcpy(s->symbols, before, sizeof before);
+    s->lay_out();
+  }
+#endif
+  if (status == MB_OK) status = run_steps(s, graph);
+  memset(s->regions + kBound, 0, s->plan.count[plan::kPorts] * sizeof(Span));
   return status;
 }
 
-// Description of a tensor; free dimensions of inputs read -1.
-void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
-  Tensor found;
-  s->resolve(index, &found);
-  tensor->data = found.data;
-  tensor->type = s->plan.tensor(index).type;
-  tensor->rank = found.rank;
-  const uint16_t* shape = s->plan.shape(s->plan.tensor(index));
-  for (int i = 0; i < found.rank; ++i)
-    tensor->dims[i] = input && s->plan.exprs()[*++shape].op != plan::kExprConstant ? -1 : found.dims[i];
+// Creates a session, or where `session` is null only computes the bytes it needs.
+mb_status create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
+                 const mb_options& options, size_t* need, mb_session** session) {
+  mb_session first;  // what is known before there is memory for more
+  memset(&first, 0, sizeof first);
+  first.error = {options.error, options.error == nullptr ? 0 : options.error_size};
+  mb_status status = first.plan.read(plan, plan_size, first.error);
+  if (status != MB_OK) return status;
+  const uint32_t* count = first.plan.count;
+  uint32_t free = count[plan::kDefaults];
+  if (options.symbols != nullptr && options.symbol_count != free)
+    return first.error.fail(MB_INVALID_ARGUMENT, "the plan has %d free dimensions", free);
+  memcpy(first.symbols, options.symbols != nullptr ? static_cast<const void*>(options.symbols) : first.plan.data[plan::kDefaults],
+         free * sizeof(int32_t));
+  size_t fixed = first.place(0) + align16(first.plan.persistent_bytes);
+  first.values = static_cast<int32_t*>(__builtin_alloca(count[plan::kExprs] * sizeof(int32_t)));
+  *need = fixed + static_cast<uint32_t>(first.evaluate());
+  if (session == nullptr) return status;
+
+  bool own = options.arena == nullptr;
+  size_t size = own ? *need : options.arena_size;
+  char* memory = static_cast<char*>(own ? map_memory(size) : options.arena);
+  if (memory == nullptr || size < *need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
+    return first.error.fail(MB_OUT_OF_MEMORY, "a session needs %d bytes aligned to 16",
+                            static_cast<intptr_t>(*need));
+  memset(memory, 0, fixed);
+  mb_session* s = static_cast<mb_session*>(memcpy(memory, &first, sizeof first));
+  char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
+  s->regions[kArena] = {memory + fixed, size - fixed};
+  s->regions[kTrained] = {persistent, s->plan.trainable_bytes};
+  s->regions[kPersistent] = {persistent, s->plan.persistent_bytes};
+  s->regions[kConstants] = {const_cast<char*>(s->plan.data[plan::kConstants]), count[plan::kConstants] * size_t{8}};
+  s->reset_gradients = true;
+  if (own) s->mapped[0] = memory, s->mapped_size[0] = size;
+  status = s->lay_out();
+  for (uint32_t i = 0; i < count[plan::kKernels] && status == MB_OK; ++i) {
+    const plan::Kernel& kernel = s->plan.kernel(i);
+    if (kKernelRows[find_kernel(kernel.key)].key == 0)
+      status = s->error.fail(MB_MISSING_KERNEL, "this library lacks %s", word_of(s->plan.name(kernel.name)));
+  }
+  if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
+  s->error = {s->error_room, sizeof s->error_room};
+  if (status != MB_OK) {
+    mb_destroy(s);
+    return status;
+  }
+  mb_set_learning_rate(s, 0.001f);
+  *session = s;
+  return MB_OK;
 }
 
-mb_status find_port(const mb_session* s, uint32_t which, bool input, size_t index, const char** name, mb_tensor* tensor) {
-  const plan::Graph& graph = s->plan.graph(which);
-  if (which > kEvaluate || index >= (input ? graph.input_count : graph.output_count)) return MB_INVALID_ARGUMENT;
-  const plan::Port& port = s->plan.port(graph.ports + (input ? 0 : graph.input_count) + static_cast<uint32_t>(index));
+// The graph users ask about; instead of one they may not, the optimizer's, which has no ports.
+const plan::Graph& graph_of(const Session* s, int which) {
+  uint32_t graph = static_cast<uint32_t>(which);
+  return s->plan.graph(graph < kOptimize ? graph : uint32_t{kOptimize});
+}
+
+mb_status find_port(const Session* s, uint32_t first, uint32_t count, bool input, size_t index, const char** name,
+                    mb_tensor* tensor) {
+  if (index >= count) return MB_INVALID_ARGUMENT;
+  const plan::Port& port = s->plan.port(first + static_cast<uint32_t>(index));
   *name = s->plan.name(port.name);
   describe(s, port.tensor, input, tensor);
   return MB_OK;
@@ -156,57 +216,18 @@ using namespace minbuild;
 extern "C" {
 
 mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count, size_t* bytes) {
-  PlanView view;
   mb_options options = {};
   options.symbols = symbols;
   options.symbol_count = symbol_count;
-  int32_t chosen[kMostSymbols];
-  return measure(plan, plan_size, options, &view, chosen, bytes, {nullptr, 0});
+  return create(plan, plan_size, nullptr, 0, options, bytes, nullptr);
 }
 
 mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
                     const mb_options* options, mb_session** session) {
   const mb_options none = {};
-  if (options == nullptr) options = &none;
-  const ErrorText error = {options->error, options->error == nullptr ? 0 : options->error_size};
+  size_t need;
   *session = nullptr;
-  PlanView view;
-  int32_t symbols[kMostSymbols] = {};
-  size_t need = 0;
-  mb_status status = measure(plan, plan_size, *options, &view, symbols, &need, error);
-  if (status == MB_OK) status = check_steps(view, error);
-  if (status != MB_OK) return status;
-
-  bool own = options->arena == nullptr;
-  size_t size = own ? need : options->arena_size;
-  char* memory = static_cast<char*>(own ? map_memory(size) : options->arena);
-  if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
-    return error.fail(MB_OUT_OF_MEMORY, "a session needs %d bytes of 16-byte aligned memory", static_cast<intptr_t>(need));
-  uint32_t frozen_at, persistent_at;
-  size_t fixed = fixed_bytes(view, &frozen_at, &persistent_at);
-  memset(memory, 0, fixed);
-  mb_session* s = reinterpret_cast<mb_session*>(memory);
-  s->plan = view;
-  s->values = reinterpret_cast<int32_t*>(memory + align16(sizeof(Session)));
-  s->frozen = reinterpret_cast<const char**>(memory + frozen_at);
-  s->regions[kArena] = memory + fixed;
-  s->regions[kPersistent] = memory + persistent_at;
-  s->regions[kConstants] = const_cast<char*>(view.data[plan::kConstants]);
-  s->arena_size = size - fixed;
-  s->reset_gradients = true;
-  memcpy(s->symbols, symbols, sizeof symbols);
-  if (own) s->mapped[0] = memory, s->mapped_size[0] = size;
-  s->error = error;
-  lay_out(view, symbols, s->values, error);
-  status = read_checkpoint(s, checkpoint, checkpoint_size);
-  s->error = {s->error_room, sizeof s->error_room};
-  if (status != MB_OK) {
-    mb_destroy(s);
-    return status;
-  }
-  mb_set_learning_rate(s, 0.001f);
-  *session = s;
-  return MB_OK;
+  return create(plan, plan_size, checkpoint, checkpoint_size, options != nullptr ? *options : none, &need, session);
 }
 
 void mb_destroy(mb_session* s) {
@@ -228,46 +249,32 @@ mb_status mb_eval_step(mb_session* s, const mb_tensor* inputs, size_t count) { r
 
 mb_status mb_optimizer_step(mb_session* s) {
   // ORT counts the step before it updates: the first update sees 1.
-  int64_t before = mb_step_count(s), now = before + 1;
-  char* counter = s->regions[kPersistent] + s->plan.step_at;
-  memcpy(counter, &now, sizeof now);
+  ++s->counters->step;
   mb_status status = run(s, kOptimize, nullptr, 0);
-  if (status != MB_OK) memcpy(counter, &before, sizeof before);
+  if (status != MB_OK) --s->counters->step;
   return status;
 }
 
 void mb_lazy_reset_grad(mb_session* s) { s->reset_gradients = true; }
 
-void mb_set_learning_rate(mb_session* s, float rate) {
-  memcpy(s->regions[kPersistent] + s->plan.learning_rate_at, &rate, sizeof rate);
-}
+void mb_set_learning_rate(mb_session* s, float rate) { s->counters->learning_rate = rate; }
 
-float mb_learning_rate(const mb_session* s) {
-  float rate;
-  memcpy(&rate, s->regions[kPersistent] + s->plan.learning_rate_at, sizeof rate);
-  return rate;
-}
+float mb_learning_rate(const mb_session* s) { return s->counters->learning_rate; }
 
-int64_t mb_step_count(const mb_session* s) {
-  int64_t step;
-  memcpy(&step, s->regions[kPersistent] + s->plan.step_at, sizeof step);
-  return step;
-}
+int64_t mb_step_count(const mb_session* s) { return s->counters->step; }
 
-size_t mb_input_count(const mb_session* s, int graph) {
-  return static_cast<uint32_t>(graph) > kEvaluate ? 0 : s->plan.graph(graph).input_count;
-}
+size_t mb_input_count(const mb_session* s, int graph) { return graph_of(s, graph).input_count; }
 
-size_t mb_output_count(const mb_session* s, int graph) {
-  return static_cast<uint32_t>(graph) > kEvaluate ? 0 : s->plan.graph(graph).output_count;
-}
+size_t mb_output_count(const mb_session* s, int graph) { return graph_of(s, graph).output_count; }
 
 mb_status mb_input(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  return find_port(s, static_cast<uint32_t>(graph), true, index, name, tensor);
+  const plan::Graph& g = graph_of(s, graph);
+  return find_port(s, g.ports, g.input_count, true, index, name, tensor);
 }
 
 mb_status mb_output(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  return find_port(s, static_cast<uint32_t>(graph), false, index, name, tensor);
+  const plan::Graph& g = graph_of(s, graph);
+  return find_port(s, g.ports + g.input_count, g.output_count, false, index, name, tensor);
 }
 
 size_t mb_parameter_count(const mb_session* s) { return s->plan.count[plan::kParameters]; }

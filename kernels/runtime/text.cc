@@ -17,27 +17,27 @@ bool equal_bytes(const void* a, const void* b, uint32_t size) {
 }
 
 mb_status ErrorText::fail(mb_status status, const char* format, intptr_t a, intptr_t b, intptr_t c) const {
-  const intptr_t list[] = {a, b, c};
-  const intptr_t* parts = list;
+  const intptr_t parts[] = {a, b, c};
+  const intptr_t* part = parts;
   if (room == 0) return status;
-  char* at = text;
-  char* last = text + room - 1;
+  char *at = text, *last = at + room - 1;
   for (; *format != 0; ++format) {
-    char digits[21];
-    const char* piece = format;
-    uint32_t length = 1;
-    if (*format == '%' && *++format == 's') {
-      piece = reinterpret_cast<const char*>(*parts++);
-      length = length_of(piece);
-    } else if (piece != format) {
-      uintptr_t rest = static_cast<uintptr_t>(*parts++);
-      char* first = digits + sizeof digits;
-      do *--first = static_cast<char>('0' + rest % 10);
+    char digits[12];
+    char* end = digits + sizeof digits;
+    *--end = 0;
+    const char* piece = end;
+    if (*format != '%') {
+      *--end = *format;
+      piece = end;
+    } else if (*++format == 's') {
+      piece = reinterpret_cast<const char*>(*part++);
+    } else {
+      uint32_t rest = static_cast<uint32_t>(*part++);
+      do *--end = static_cast<char>('0' + rest % 10);
       while ((rest /= 10) != 0);
-      piece = first;
-      length = static_cast<uint32_t>(digits + sizeof digits - first);
+      piece = end;
     }
-    for (; length > 0 && at != last; --length) *at++ = *piece++;
+    while (*piece != 0 && at != last) *at++ = *piece++;
   }
   *at = 0;
   return status;

@@ -133,8 +133,10 @@ template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const int bytes = vector_bytes(), lanes = bytes / int(sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
-  // Dot products need depth to pay for their last additions, and have no other width where widths are picked here.
-  const bool dots = along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
+  // Dot products need depth to pay for their last additions, and have one width only: none where vectors are narrow, and
+  // where they are wider still it does not pay unless they would stay half empty.
+  const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
+  const bool dots = along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
   bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
   if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {

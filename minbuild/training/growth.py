@@ -93,4 +93,4 @@ def free_dimensions(plan: bytes) -> tuple[list[int], tuple[tuple[Axes, ...], ...
     for graph in tables["graphs"]:
         first, count = int(graph["ports"]), int(graph["input_count"])
         graphs.append(tuple(axes(int(port["tensor"])) for port in tables["ports"][first : first + count]))
-    return [int(s["default_max"]) for s in tables["symbols"]], tuple(graphs)
+    return tables["defaults"].tolist(), tuple(graphs)
