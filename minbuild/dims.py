@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import mul
-from typing import Union
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,7 +45,7 @@ class Extremum:
         return f"{self.kind}({self.left}, {self.right})"
 
 
-Atom = Union[Symbol, Quotient, Extremum]
+Atom = Symbol | Quotient | Extremum
 Monomial = tuple[Atom, ...]  # sorted by text, with repetition; () is the constant term
 
 
@@ -102,7 +101,7 @@ class Poly:
     __repr__ = __str__
 
 
-Dim = Union[int, Poly]
+Dim = int | Poly
 
 
 def symbol(name: str) -> Poly:

@@ -1,6 +1,6 @@
 """The nouns: plain frozen data that the verbs of the other modules turn one into the next.
 
-    artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package --build--> Binary --measure--> SizeReport
+artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package --build--> Binary --measure--> SizeReport
 """
 
 from __future__ import annotations

@@ -9,7 +9,11 @@ from minbuild import errors
 
 
 def test_exit_codes_match_the_readme() -> None:
-    kinds = {v.exit_code for v in vars(errors).values() if isinstance(v, type) and issubclass(v, errors.MinbuildError)}
+    kinds = {
+        v.exit_code
+        for v in vars(errors).values()
+        if isinstance(v, type) and issubclass(v, errors.MinbuildError)
+    }
     line = next(
         text
         for text in (Path(__file__).parent.parent / "README.md").read_text("utf-8").splitlines()

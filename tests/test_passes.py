@@ -7,7 +7,17 @@ import pytest
 
 from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Procedure, Program, TensorType
+from minbuild.model import (
+    Bundle,
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Parameter,
+    Procedure,
+    Program,
+    TensorType,
+)
 from minbuild.ops import registry
 from minbuild.passes import PASSES, optimize
 from minbuild.passes.lower import lower
@@ -19,7 +29,9 @@ BATCH = symbol("batch")
 
 
 def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: object) -> Node:
-    return Node(op, domain, 17, f"{op}_{outputs}", tuple(inputs.split(",")), tuple(outputs.split(",")), attributes)
+    return Node(
+        op, domain, 17, f"{op}_{outputs}", tuple(inputs.split(",")), tuple(outputs.split(",")), attributes
+    )
 
 
 def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -> Bundle:

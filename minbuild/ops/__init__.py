@@ -52,7 +52,9 @@ class Registry:
     def all_features(self) -> tuple[str, ...]:
         """Every feature of every kernel, as `stem.feature`."""
         return tuple(
-            sorted({f"{self.stems[f.function]}.{name}" for f in self.functions.values() for name in f.features})
+            sorted(
+                {f"{self.stems[f.function]}.{name}" for f in self.functions.values() for name in f.features}
+            )
         )
 
 
@@ -113,5 +115,7 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise BadInput(f"{path}: this operator definition does not load: {error!r}. Correct the file.") from error
+        raise BadInput(
+            f"{path}: this operator definition does not load: {error!r}. Correct the file."
+        ) from error
     return module

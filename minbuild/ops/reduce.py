@@ -26,7 +26,13 @@ reduce_kernel = KernelFunction(
 
 
 def reduce_over(
-    result: str, source: str, tensor: TensorType, axes: Iterable[int], *, mean: bool = False, accumulate: int = 0
+    result: str,
+    source: str,
+    tensor: TensorType,
+    axes: Iterable[int],
+    *,
+    mean: bool = False,
+    accumulate: int = 0,
 ) -> Launch:
     """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
     Raises Unknown where reduced and kept axes alternate too often."""

@@ -43,7 +43,9 @@ def _axes(site: Site) -> tuple[int, ...] | None:
 
 def _squeeze_shape(site: Site) -> Shape:
     shape, axes = site.shape(), _axes(site)
-    drop = {i for i, d in enumerate(shape) if d == 1} if axes is None else set(normalized_axes(axes, len(shape)))
+    drop = (
+        {i for i, d in enumerate(shape) if d == 1} if axes is None else set(normalized_axes(axes, len(shape)))
+    )
     return tuple(d for i, d in enumerate(shape) if i not in drop)
 
 

@@ -68,9 +68,7 @@ def _constant_reference(attributes: Mapping[str, Any]) -> np.ndarray:
     return _constant_value(attributes)
 
 
-shape = Op(
-    "Shape", since=(1, 13, 15, 19), infer=_shape_infer, known=_shape_known, reference=_shape_reference
-)
+shape = Op("Shape", since=(1, 13, 15, 19), infer=_shape_infer, known=_shape_known, reference=_shape_reference)
 size = Op("Size", since=(1, 13, 19), infer=_size_infer, known=_size_known, reference=_size_reference)
 constant = Op(
     "Constant",

@@ -19,7 +19,9 @@ def accumulate_at_once(procedure: Procedure, registry: Registry) -> Procedure:
     """Without InPlaceAccumulatorV2."""
     alias = dict(procedure.alias)
     read_by = readers(procedure)
-    made_by = {root(alias, n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n}
+    made_by = {
+        root(alias, n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n
+    }
     adds: dict[int, set[int]] = {}
     after: dict[int, list[Call]] = {}
     for call in procedure.calls:
@@ -32,7 +34,9 @@ def accumulate_at_once(procedure: Procedure, registry: Registry) -> Procedure:
             alias[gradient] = buffer
             adds.setdefault(maker[0], set()).add(maker[1])
         else:
-            step = Call("minbuild:AddToGradient", 1, call.node, (call.inputs[1],), (buffer,), {}, frozenset({0}))
+            step = Call(
+                "minbuild:AddToGradient", 1, call.node, (call.inputs[1],), (buffer,), {}, frozenset({0})
+            )
             after.setdefault(maker[0] if maker else -1, []).append(step)
     calls = list(after.get(-1, []))
     for index, call in enumerate(procedure.calls):

@@ -16,7 +16,10 @@ def run_in_place(procedure: Procedure, registry: Registry) -> Procedure:
     last = last_uses(procedure)
     for index, call in enumerate(procedure.calls):
         for output, source in registry.ops[call.op].in_place:
-            if _fits(procedure, alias, call, output, source) and last[root(alias, call.inputs[source])] == index:
+            if (
+                _fits(procedure, alias, call, output, source)
+                and last[root(alias, call.inputs[source])] == index
+            ):
                 target = root(alias, call.inputs[source])
                 result = call.outputs[output]
                 last[target] = max(last[target], last[result])

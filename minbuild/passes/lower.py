@@ -157,7 +157,11 @@ class _Lowering:
             return told
         try:
             result = op.reference(site.attributes, *site.known)
-        except (TypeError, ValueError, IndexError):  # not defined for dimensions: the device would have to know
+        except (
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # not defined for dimensions: the device would have to know
             return told
         return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
 
@@ -183,7 +187,9 @@ def _element(array: np.ndarray) -> ElementType:
 
 def _typed(content: np.ndarray, tensor: TensorType) -> np.ndarray:
     """Folded contents in the operator's result type; dimensions that are all numbers become numbers."""
-    if content.dtype == object and not all(isinstance(d, (int, np.integer)) for d in content.ravel().tolist()):
+    if content.dtype == object and not all(
+        isinstance(d, (int, np.integer)) for d in content.ravel().tolist()
+    ):
         return content
     return np.ascontiguousarray(content).astype(tensor.element.dtype).reshape(content.shape)
 

@@ -118,7 +118,8 @@ def build_plan(program: Program, registry: Registry) -> Plan:
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
-        PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0)) for v in program.parameters
+        PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0))
+        for v in program.parameters
     )
     # Kernels in the order of the library's table.
     order = sorted(builder.kernels, key=lambda k: (k.stem, k.function, k.types))
@@ -224,7 +225,8 @@ def _buffers(procedure: Procedure, selections: Sequence[Selection]) -> tuple[Buf
 def _accesses(procedure: Procedure, selections: Sequence[Selection]) -> tuple[tuple[str, ...], ...]:
     """The temporaries each step touches, for the independent check."""
     return tuple(
-        tuple(n for n, _ in touched(s, procedure) if procedure.values[n].role is Role.TEMPORARY) for s in selections
+        tuple(n for n, _ in touched(s, procedure) if procedure.values[n].role is Role.TEMPORARY)
+        for s in selections
     )
 
 

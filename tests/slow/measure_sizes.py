@@ -45,7 +45,9 @@ def _measure(folder: Path, target: str) -> dict[str, object]:
     from minbuild.toolchain import find_toolchain, parse_target
 
     model = plan_model(folder, {}, {}, (), lambda line: None)
-    pair = Workbench(model, find_toolchain(), False, lambda s: None, lambda s: None).pair(parse_target(target))
+    pair = Workbench(model, find_toolchain(), False, lambda s: None, lambda s: None).pair(
+        parse_target(target)
+    )
     for library in (pair.trimmed, pair.full):
         build = library.measured
         attribute(build.binary, build.owners, build.kernels)  # raises unless every byte has one owner

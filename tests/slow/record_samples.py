@@ -40,7 +40,12 @@ def picture(page: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory() as profile:
         subprocess.run(
             (browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
-            + (f"--user-data-dir={profile}", "--window-size=1180,1400", f"--screenshot={target}", page.as_uri()),
+            + (
+                f"--user-data-dir={profile}",
+                "--window-size=1180,1400",
+                f"--screenshot={target}",
+                page.as_uri(),
+            ),
             check=True,
             capture_output=True,
         )
