@@ -4,15 +4,17 @@
 
 namespace minbuild {
 
-constexpr int kNormLanes = 8, kNormBlock = 1024;
+// As many partial sums as hide the time an addition takes; the block must be a multiple.
+constexpr int kNormLanes = 64, kNormBlock = 1024;
 
-// totals[lane] += x[i]^2
+// totals[i modulo their number] += x[i]^2
 template <class T>
 struct PartialSquares {
   template <class V>
   static MB_INLINE void step(int i, T* totals, const T* x) {
     V each = V::load(x + i);
-    muladd(each, each, V::load(totals)).store(totals);
+    T* total = totals + i % kNormLanes;
+    muladd(each, each, V::load(total)).store(total);
   }
 };
 
