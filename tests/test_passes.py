@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,27 @@ def test_the_plan_reaches_its_lower_bound() -> None:
     assert [kernel.symbol for kernel in plan.kernels] == sorted(
         (kernel.symbol for kernel in plan.kernels), key=lambda s: s
     )
+
+
+def test_a_clipped_activation_is_not_kept_for_the_backward_pass() -> None:
+    """x -> Clip -> c, read at once and again at the end, where what was clipped is read too."""
+    chain = tuple(node("Relu", "c" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
+    late = (node("Mul", "r11,c", "m"), node("Add", "m,h", "kept"))
+    bundle = linear((node("Clip", "h,low,high", "c"), *chain, *late), ("loss", "kept"))
+    limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
+    train = optimized(replace(bundle, training=graph))
+    clips = [call.outputs[0] for call in train.calls if call.op == ":Clip"]
+    assert clips == ["c", "c (again)"]
+    assert next(call for call in train.calls if call.outputs[0] == "m").inputs == ("r11", "c (again)")
+
+
+def test_nothing_is_computed_again_when_its_input_is_gone() -> None:
+    chain = tuple(node("Relu", "c" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
+    bundle = linear((node("Clip", "z,low,high", "c"), *chain, node("Mul", "r11,c", "kept")), ("loss", "kept"))
+    limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+    nodes = (node("Relu", "h", "z"), *bundle.training.nodes)
+    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
+    order = (nodes[1], nodes[0], *nodes[2:])
+    train = optimized(replace(bundle, training=replace(graph, nodes=order)))
+    assert [call.outputs[0] for call in train.calls if call.op == ":Clip"] == ["c"]

@@ -67,6 +67,7 @@ clip = Op(
     reference=_reference,
     select=_select,
     in_place=((0, 0),),
+    cheap=True,
     cases=_cases,
 )
 

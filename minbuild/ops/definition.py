@@ -177,6 +177,7 @@ class Op:
     in_place   (output, input) pairs that may share bytes when shape and type agree and the input dies here
     updates    inputs whose bytes it changes -> the output that is the new value, or None (running statistics, moments)
     adds       outputs that can accumulate into a gradient buffer
+    cheap      takes no longer than reading its output: better computed again than kept
     """
 
     name: str
@@ -190,6 +191,7 @@ class Op:
     in_place: tuple[tuple[int, int], ...] = ()
     updates: Mapping[int, int | None] = field(default_factory=dict)
     adds: frozenset[int] = frozenset()
+    cheap: bool = False
     cases: Callable[[np.random.Generator], Iterable[Case]] | None = None
 
     @property

@@ -12,6 +12,7 @@ from minbuild.passes.dead_code import drop_dead_code
 from minbuild.passes.fuse import fuse_patterns
 from minbuild.passes.in_place import run_in_place
 from minbuild.passes.pool_indices import narrow_pool_indices
+from minbuild.passes.recompute import recompute_cheap
 from minbuild.passes.views import views_as_aliases
 
 Pass = Callable[[Procedure, Registry], Procedure]
@@ -21,6 +22,7 @@ PASSES: tuple[Pass, ...] = (
     drop_dead_code,
     fuse_patterns,
     narrow_pool_indices,
+    recompute_cheap,
     accumulate_at_once,
     drop_dead_code,
     run_in_place,
