@@ -7,203 +7,140 @@ namespace minbuild {
 // One channel of tensors [N,C,S]: `rows` runs of `length` elements, `stride` apart.
 template <class T>
 struct Channel {
-  const T *u, *x;
-  T* y;
-  int rows, length, stride;
   T shift, mean;   // taken off u and x
   T a, b, c;       // y = a (u - shift) + b (x - mean) + c
   T sum, product;  // of u - shift, and of (u - shift)(x - mean)
-};
+  int rows, length, stride;
+  T* at[8];  // where the channel begins in every argument; null where that is absent
 
-// sum and product over the whole channel. Every row has its own partial sums, so that long sums lose little.
-template <class T>
-struct ChannelSums {
-  template <class W>
-  static MB_INLINE void run(Channel<T>* channel) {
-    using V = typename W::template of<T>;
-    const Channel<T> ch = *channel;
-    V shift = ch.shift, mean = ch.mean, wide_sum = T(0), wide_product = T(0);
-    T all = 0, all_products = 0;
-    for (int n = 0; n < ch.rows; ++n) {
-      const T *u = ch.u + n * ch.stride, *x = ch.x + n * ch.stride;
-      int i = 0;
-      if constexpr (V::size > 1) {
-        V sums[2] = {T(0), T(0)}, products[2] = {T(0), T(0)};  // in turn, because additions wait for each other
-        for (; i <= ch.length - V::size; i += V::size) {
-          V each = V::load(u + i) - shift, next = sums[1] + each;
-          sums[1] = sums[0], sums[0] = next;
-          next = muladd(each, V::load(x + i) - mean, products[1]);
-          products[1] = products[0], products[0] = next;
+  // Makes y, which may be u or x; without y, the sums. Memory keeps both waiting, so one loop for both, with vectors
+  // that every processor has, loses little. Every row has its own partial sums, so that long sums stay precise.
+  MB_NOINLINE void pass(const T* u, const T* x, T* y) {
+    using V = Width<16>::of<T>;
+    const V shifts = shift, means = mean, as = a, bs = b, cs = c;
+    V all = T(0), all_products = T(0);
+    for (int n = 0, i = 0; n < rows; ++n, i += stride - length) {
+      V sums = T(0), products = T(0);
+      for (int end = i + length; i < end;) {
+        if (i <= end - V::size) {
+          V from_u = V::load(u + i) - shifts, from_x = V::load(x + i) - means;
+          if (y) muladd(as, from_u, muladd(bs, from_x, cs)).store(y + i);
+          sums = sums + from_u;
+          products = muladd(from_u, from_x, products);
+          i += V::size;
+        } else {
+          T from_u = u[i] - shift, from_x = x[i] - mean;
+          if (y) y[i] = a * from_u + (b * from_x + c);
+          sums = sums + V(typename V::Raw{from_u});
+          products = products + V(typename V::Raw{from_u * from_x});
+          ++i;
         }
-        wide_sum = wide_sum + (sums[0] + sums[1]);
-        wide_product = wide_product + (products[0] + products[1]);
       }
-      for (; i < ch.length; ++i) {
-        T each = u[i] - ch.shift;
-        all += each;
-        all_products += each * (x[i] - ch.mean);
-      }
+      all = all + sums;
+      all_products = all_products + products;
     }
-    if constexpr (V::size > 1) {
-      all += sum(wide_sum);
-      all_products += sum(wide_product);
-    }
-    channel->sum = all;
-    channel->product = all_products;
+    sum = minbuild::sum(all);
+    product = minbuild::sum(all_products);
+  }
+
+  // y = scale (x - mean) / sqrt(variance + epsilon) + bias; the answer is 1 / sqrt(variance + epsilon). x, scale and bias
+  // follow each other. As x stands for u too, each takes half the factor.
+  MB_NOINLINE T normalize(T* const* x_scale_bias, T variance, T epsilon) {
+    T inverse;
+    (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(variance + epsilon))).store(&inverse);
+    shift = mean;
+    a = b = *x_scale_bias[1] * inverse / 2;
+    c = *x_scale_bias[2];
+    pass(x_scale_bias[0], x_scale_bias[0], at[0]);
+    return inverse;
   }
 };
 
-// y over the whole channel; y may be u or x.
+// `work` on every channel. Argument `x` has the layout, those in the set `whole` are as large, and the others, of which
+// there are `count` in all, have one element per channel.
 template <class T>
-struct ChannelMap {
-  template <class V>
-  static MB_INLINE void step(int at, const Channel<T>& ch) {
-    V inner = muladd(V(ch.b), V::load(ch.x + at) - V(ch.mean), V(ch.c));
-    muladd(V(ch.a), V::load(ch.u + at) - V(ch.shift), inner).store(ch.y + at);
-  }
-  template <class W>
-  static MB_INLINE void run(Channel<T>* channel) {
-    using V = typename W::template of<T>;
-    const Channel<T> ch = *channel;
-    for (int n = 0; n < ch.rows; ++n) {
-      int at = n * ch.stride, end = at + ch.length;
-      if constexpr (V::size > 1)
-        for (; at <= end - V::size; at += V::size) step<V>(at, ch);
-      for (; at < end; ++at) step<Vec<T, 1>>(at, ch);
+MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, void (*work)(Channel<T>&, const Call&)) {
+  const Tensor& layout = call[x];
+  if (layout.rank < 2 || layout.count == 0) return Status::kBadPlan;
+  Channel<T> ch;
+  ch.rows = layout.dims[0];
+  ch.stride = layout.count / ch.rows;
+  int channels = layout.dims[1];
+  ch.length = ch.stride / channels;
+  for (int c = 0; c < channels; ++c) {
+    for (int i = 0; i < count; ++i) {
+      const Tensor& each = call[i];
+      bool is_whole = whole >> i & 1;
+      if (each && each.count != (is_whole ? layout.count : channels)) return Status::kBadPlan;
+      ch.at[i] = each ? each.as<T>() + c * (is_whole ? ch.length : 1) : nullptr;
     }
+    work(ch, call);
   }
-};
-
-// Wide vectors where the processor has them; else single elements, so that no third width costs room.
-template <class Body, class T>
-MB_INLINE void each_channel_row(Channel<T>* channel) {
-#if MB_DISPATCHES
-  if (vector_bytes() >= 32) return run_avx2<Body>(channel);
-  Body::template run<Width<sizeof(T)>>(channel);
-#else
-  dispatch<Body>(channel);
-#endif
+  return Status::kOk;
 }
 
 template <class T>
-MB_NOINLINE void sum_channel(Channel<T>* channel) {
-  each_channel_row<ChannelSums<T>>(channel);
-}
-template <class T>
-MB_NOINLINE void map_channel(Channel<T>* channel) {
-  each_channel_row<ChannelMap<T>>(channel);
-}
-
-// Reads the layout of x = args[at]; false where it is empty, a tensor in `like` is not as large, or one in `channels`
-// has not one element per channel. Both are sets of arguments, which may be absent.
-template <class T>
-MB_NOINLINE bool read_layout(Channel<T>* channel, const Call& call, int at, unsigned like, unsigned channels) {
-  const Tensor& x = call[at];
-  if (x.rank < 2 || x.count == 0) return false;
-  channel->rows = x.dims[0];
-  channel->stride = x.count / x.dims[0];
-  channel->length = channel->stride / x.dims[1];
-  for (int i = 0; like >> i | channels >> i; ++i) {
-    int wanted = like >> i & 1 ? x.count : x.dims[1];
-    if ((like | channels) >> i & 1 && call[i] && call[i].count != wanted) return false;
+void train_channel(Channel<T>& ch, const Call& call) {
+  T keep = static_cast<T>(call.real(1)), variance;
+  const int some_rows[] = {1, ch.rows};
+  ch.mean = 0;
+  // First the mean of the first row: it lies near enough to the mean of all (within sqrt(N) standard deviations) for
+  // the difference of squares around it to be harmless.
+  for (int n : some_rows) {
+    ch.rows = n;
+    ch.shift = ch.mean;
+    ch.pass(ch.at[5], ch.at[5], nullptr);
+    T count = static_cast<T>(n * ch.length), off = ch.sum / count;
+    variance = ch.product / count - off * off;
+    ch.mean += off;
   }
-  return true;
-}
-
-// y = scale (x - mean) / sqrt(variance + epsilon) + bias of channel c; the answer is 1 / sqrt(variance + epsilon).
-// As x stands for u too, each takes half the factor.
-template <class T>
-MB_NOINLINE T normalize(Channel<T>* ch, const Tensor& y, const Tensor* x_scale_bias, int c, T variance, T epsilon) {
-  T inverse;
-  (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(variance + epsilon))).store(&inverse);
-  ch->u = ch->x = x_scale_bias[0].as<T>() + c * ch->length;
-  ch->y = y.as<T>() + c * ch->length;
-  ch->shift = ch->mean;
-  ch->a = ch->b = x_scale_bias[1].as<T>()[c] * inverse / 2;
-  ch->c = x_scale_bias[2].as<T>()[c];
-  map_channel(ch);
-  return inverse;
-}
-
-// Element c of an output becomes keep times what it was plus `value`; absent outputs stay so.
-template <class T>
-MB_NOINLINE void blend(const Tensor& output, int c, T keep, T value) {
-  if (!output) return;
-  T* to = output.as<T>() + c;
-  *to = keep != 0 ? keep * *to + value : value;  // what was there may be garbage
+  if (variance < 0) variance = 0;
+  T inverse = ch.normalize(ch.at + 5, variance, static_cast<T>(call.real(0)));
+  const T found[] = {ch.mean, variance, ch.mean, inverse};
+  for (int i = 0; i < 4; ++i)
+    if (T* to = ch.at[i + 1]) *to = i < 2 ? keep * *to + (1 - keep) * found[i] : found[i];
 }
 
 // x, y: [N,C,...]; all others: [C]. The running statistics become momentum * old + (1 - momentum) * batch, with the
 // variance that divides by the count.
 template <class T>
 Status batch_norm_train(const Call& call) {
-  const Tensor* x = call.args + 5;
-  Channel<T> ch;
-  if (!read_layout(&ch, call, 5, 1u << 0, 0xdeu)) return Status::kBadPlan;
-  T keep = static_cast<T>(call.real(1));
-  int rows = ch.rows;
-  T count = static_cast<T>(rows * ch.length);
-  for (int c = 0; c < x->dims[1]; ++c) {
-    ch.x = ch.u = x->as<T>() + c * ch.length;
-    // One pass over all rows, around the mean of the first: it lies near enough to the mean of all (within sqrt(N)
-    // standard deviations) for the difference of squares below to be harmless.
-    ch.shift = ch.mean = 0;
-    ch.rows = 1;
-    sum_channel(&ch);
-    ch.shift = ch.mean = ch.sum / static_cast<T>(ch.length);
-    ch.rows = rows;
-    sum_channel(&ch);
-    T off = ch.sum / count, variance = ch.product / count - off * off;
-    if (variance < 0) variance = 0;
-    ch.mean += off;
-    T inverse = normalize(&ch, call[0], x, c, variance, static_cast<T>(call.real(0)));
-    blend(call[1], c, keep, (1 - keep) * ch.mean);
-    blend(call[2], c, keep, (1 - keep) * variance);
-    blend(call[3], c, T(0), ch.mean);
-    blend(call[4], c, T(0), inverse);
-  }
-  return Status::kOk;
+  return each_channel<T>(call, 5, 8, 1 << 0 | 1 << 5, train_channel<T>);
+}
+
+template <class T>
+void infer_channel(Channel<T>& ch, const Call& call) {
+  ch.mean = *ch.at[4];
+  ch.normalize(ch.at + 1, *ch.at[5], static_cast<T>(call.real(0)));
 }
 
 // x, y: [N,C,...]; scale, bias, mean, variance: [C]
 template <class T>
 Status batch_norm(const Call& call) {
-  Channel<T> ch;
-  if (!read_layout(&ch, call, 1, 1u << 0, 0x3cu)) return Status::kBadPlan;
-  for (int c = 0; c < call[1].dims[1]; ++c) {
-    ch.mean = call[4].as<T>()[c];
-    normalize(&ch, call[0], call.args + 1, c, call[5].as<T>()[c], static_cast<T>(call.real(0)));
-  }
-  return Status::kOk;
+  return each_channel<T>(call, 1, 6, 1 << 0 | 1 << 1, infer_channel<T>);
+}
+
+template <class T>
+void gradient_of_channel(Channel<T>& ch, const Call& call) {
+  ch.shift = 0;
+  ch.mean = *ch.at[6];
+  ch.pass(ch.at[3], ch.at[4], nullptr);
+  T inverse = *ch.at[7], d_scale = ch.product * inverse, count = static_cast<T>(ch.rows * ch.length);
+  const T found[] = {d_scale, ch.sum};
+  for (int i = 0; i < 2; ++i)
+    if (T* to = ch.at[i + 1]) *to = call.adds(i + 1) ? *to + found[i] : found[i];
+  ch.shift = ch.sum / count;
+  ch.a = *ch.at[5] * inverse;
+  ch.b = -ch.a * inverse * d_scale / count;
+  ch.c = 0;
+  if (ch.at[0]) ch.pass(ch.at[3], ch.at[4], ch.at[0]);
 }
 
 // dx, dy, x: [N,C,...]; all others: [C]. With m elements per channel and x' = (x - mean) inv_std:
 // d_bias = sum dy;  d_scale = sum dy x';  dx = scale inv_std (dy - d_bias / m - x' d_scale / m)
 template <class T>
 Status batch_norm_grad(const Call& call) {
-  const Tensor &dx = call[0], &dy = call[3], &x = call[4];
-  Channel<T> ch;
-  if (!read_layout(&ch, call, 4, 1u << 0 | 1u << 3, 0xe6u)) return Status::kBadPlan;
-  T count = static_cast<T>(ch.rows * ch.length);
-  for (int c = 0; c < x.dims[1]; ++c) {
-    ch.u = dy.as<T>() + c * ch.length;
-    ch.x = x.as<T>() + c * ch.length;
-    ch.mean = call[6].as<T>()[c];
-    ch.shift = 0;
-    sum_channel(&ch);
-    T inverse = call[7].as<T>()[c], factor = call[5].as<T>()[c] * inverse;
-    T d_scale = ch.product * inverse;
-    blend(call[1], c, T(call.adds(1)), d_scale);
-    blend(call[2], c, T(call.adds(2)), ch.sum);
-    if (!dx) continue;
-    ch.y = dx.as<T>() + c * ch.length;
-    ch.shift = ch.sum / count;
-    ch.a = factor;
-    ch.b = -factor * inverse * d_scale / count;
-    ch.c = 0;
-    map_channel(&ch);
-  }
-  return Status::kOk;
+  return each_channel<T>(call, 4, 8, 1 << 0 | 1 << 3 | 1 << 4, gradient_of_channel<T>);
 }
 
 MB_INSTANTIATE_BATCH_NORMALIZATION

@@ -22,7 +22,6 @@ _INCLUDE = re.compile(r'^#include "((?:shared|runtime|minbuild)/[^"]+)"', re.MUL
 _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short": "int16_t"} | {
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
-_MAY_BE_EMPTY = ("symbols", "params", "constants")  # vectors of a plan that some models have no use for
 _RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
 
 
@@ -34,6 +33,7 @@ class Contents:
     features: frozenset[str]  # "stem.feature"
     symbols: bool  # dimensions chosen at run time
     files: bool = True
+    expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
     digest: str = ""  # of the model it was made for
 
 
@@ -103,10 +103,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
     vectors = [
         {
             "name": field.name.capitalize(),
-            "slot": field.vtable_offset,
             "stride": field.type.element.size,
-            "align": field.type.element.align,
-            "may_be_empty": int(field.name in _MAY_BE_EMPTY),
         }
         for field in schema.tables[schema.root].fields
         if field.type.element is not None and field.type.element.dtype is not None
@@ -141,6 +138,7 @@ def _config(contents: Contents, registry: Registry, stamp: str) -> str:
         stamp=stamp,
         files=int(contents.files),
         symbols=int(contents.symbols),
+        expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],
         max_args=max((len(k.args) for k in contents.kernels), default=1),
         features=[(_macro(f), int(f in contents.features)) for f in features],
         instantiations=sorted(by_stem.items()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from minbuild.emit import Contents, emit_sources, everything
 from minbuild.model import Binary, Kernel
 from minbuild.package import cmake_files, library_path
+from minbuild.plan_format import expressions_of
 from minbuild.planned import Model
 from minbuild.size.elf import read_binary
 from minbuild.size.measure import Build
@@ -56,7 +57,13 @@ class Workbench:
         selected."""
         model = self.model
         plan = model.plan
-        selected = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols), digest=model.digest)
+        selected = Contents(
+            plan.kernels,
+            frozenset(plan.features),
+            bool(plan.symbols),
+            expressions=expressions_of(model.plan_bytes),
+            digest=model.digest,
+        )
         self.stage(f"Building the trainer for {target}")
         trimmed = self._library(selected, target)
         self.stage(f"Building the full trainer for {target} to compare with (kept for the next time)")

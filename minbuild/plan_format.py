@@ -11,11 +11,11 @@ import numpy as np
 
 from minbuild import assets
 from minbuild.dims import Atom, Dim, Extremum, Poly, Symbol
-from minbuild.model import Buffer, Plan, PlanTensor, Routine, Shape
+from minbuild.model import Buffer, Plan, PlanTensor, Role, Routine, Shape
 from minbuild.passes.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
-from minbuild.wire import Schema, encode, parse_schema
+from minbuild.wire import Schema, decode, encode, parse_schema
 
-VERSION = 2
+VERSION = 3
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
 ROUTINES = ("train", "eval", "optimize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
@@ -211,7 +211,7 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "version": VERSION,
         "trainable_bytes": plan.trainable_bytes,
         "persistent_bytes": plan.persistent_bytes,
-        "moments": plan.moments,
+        "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),
         "arena": tables.index(tables.highest(peaks)),
         "symbols": [tables.name(s) for s in plan.symbols],
         "defaults": [largest[s] for s in plan.symbols],
@@ -223,7 +223,8 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "args": args,
         "graphs": graphs,
         "ports": ports,
-        "parameters": [(tables.name(p.name), p.tensor, int(p.role), 0) for p in plan.parameters],
+        "parameters": [(tables.name(p.name), p.tensor, 0) for p in plan.parameters],
+        "moments": [tables.name(f"momentum{i}") for i in range(plan.moments)],
         "constants": np.frombuffer(plan.constants + bytes(-len(plan.constants) % 8), "<u8"),
     }
     value |= {
@@ -233,3 +234,9 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "params": [*tables.params, 0],
     }
     return encode(plan_schema(), value)
+
+
+def expressions_of(plan: bytes) -> tuple[str, ...]:
+    """Names of the operators that a plan's expressions use."""
+    used = set(decode(plan_schema(), plan)["exprs"]["op"].tolist())
+    return tuple(name for number, name in enumerate(EXPRESSIONS) if number in used)

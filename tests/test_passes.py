@@ -134,6 +134,13 @@ def test_everything_unsupported_is_told_at_once() -> None:
     assert [text.split("'")[1] for text in caught.value.findings] == ["Fancy_f", "Plain_p"]
 
 
+def test_input_sizes_are_numbers_or_names() -> None:
+    bundle = linear()
+    odd = {**bundle.training.inputs, "x": TensorType(FLOAT, (BATCH * 2, 3))}
+    with pytest.raises(Unsupported, match=r"input 'x': dimension 0 is 2\*batch"):
+        lower(replace(bundle, training=replace(bundle.training, inputs=odd)), registry(), {})
+
+
 def test_passes_say_what_they_did() -> None:
     lines: list[str] = []
     optimize(lowered(linear()), registry(), lines.append)

@@ -22,8 +22,8 @@ constexpr uint16_t kStart[] = {
 static_assert(sizeof kStart == 56, "the root table follows");
 constexpr uint32_t kCheckpointVtable = 8, kPairVtable = 20, kGroupVtable = 28, kTensorVtable = 40;
 
-// The vectors of tables in the file. The first three have one element per parameter of some kind.
-enum List { kTrainable, kFrozen, kStates, kMoments, kGroups };
+// The vectors of tables in the file. The first three are in it one after the other, the others in elements of those.
+enum List { kTrainable, kFrozen, kGroups, kStates, kMoments };
 
 uint32_t round_up_8(uint32_t n) { return (n + 7) & ~7u; }
 
@@ -33,6 +33,7 @@ struct Writer {
   void* user;
   uint32_t at;
   bool failed, optimizer;
+  uint32_t places[3];  // where the first lists start; known once everything was counted
 
   void put(const void* bytes, uint32_t size) {
     if (sink != nullptr && !failed && size > 0) failed = sink(user, bytes, size) != 0;
@@ -59,19 +60,18 @@ struct Writer {
   // A tensor like that of a parameter, whose data lie `offset` bytes further on in memory.
   void tensor(const plan::Parameter& parameter, const char* name, size_t offset) {
     Tensor found;
-    s->resolve(parameter.tensor, &found);
-    uint32_t type = s->plan.tensor(parameter.tensor).type, rank = static_cast<uint32_t>(found.rank);
+    uint32_t type = s->resolve(parameter.tensor, &found).type, rank = static_cast<uint32_t>(found.rank);
     uint32_t text = 24 + 8 * rank;
     const uint32_t table[] = {at - kTensorVtable, text - 4, 20 - 8, type, after(text, name) - 16, rank};
     put(table, sizeof table);
     for (uint32_t i = 0; i < rank; ++i) word(static_cast<uint32_t>(found.dims[i])), word(0);
     string(name);
     // Of a damaged plan, there may be no data.
-    vector(found.data + offset, found.data == nullptr ? 0 : static_cast<uint32_t>(found.count) * element_size(type));
+    vector(found.data + offset, found.data == nullptr ? 0 : minbuild::bytes_of(found, type));
     fill_up();
   }
 
-  // Element i of a list, or nothing where there is none; `parameter` is whose moments they are.
+  // Element i of a list; `parameter` is whose moments they are.
   void element(List list, uint32_t i, uint32_t parameter) {
     const PlanView& p = s->plan;
     if (list == kGroups) {
@@ -83,14 +83,9 @@ struct Writer {
       string("group0");
       return this->list(kStates, 0);
     }
-    if (list == kMoments) {
-      char moment[] = "momentum0";
-      moment[8] = static_cast<char>('0' + i);
-      return tensor(p.parameter(parameter), moment, (2 + i) * size_t{p.trainable_bytes});
-    }
+    if (list == kMoments) return tensor(p.parameter(parameter), p.moment(i), (2 + i) * size_t{p.trainable_bytes});
     const plan::Parameter& found = p.parameter(i);
     const char* name = p.name(found.name);
-    if ((found.kind == MB_TRAINABLE) == (list == kFrozen)) return;
     if (list != kStates) return tensor(found, name, 0);
     const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);
@@ -98,48 +93,40 @@ struct Writer {
     this->list(kMoments, i);
   }
 
-  // A vector of tables and the tables. One walk counts, one writes the offsets, one the tables.
+  // A vector of tables and the tables.
   void list(List list, uint32_t parameter) {
-    uint32_t limit = s->plan.count[plan::kParameters], count = 0, place = 0;
-    if (list == kMoments) limit = s->plan.moments;
-    if (list == kGroups) limit = optimizer;
-    for (int walk = 0; walk < 2; ++walk) {
-      for (uint32_t i = 0; i < limit; ++i) {
-        uint32_t bytes = bytes_of(list, i, parameter);
-        if (bytes == 0) continue;
-        if (walk == 0) ++count;
-        if (walk == 1) word(place - at), place += bytes;
-      }
-      if (walk == 0) word(count), place = round_up_8(at + 4 * count);
-    }
+    const PlanView& p = s->plan;
+    uint32_t first = 0, end = p.trained;
+    if (list == kFrozen) first = end, end = p.count[plan::kParameters];
+    if (list == kMoments) end = p.count[plan::kMoments];
+    if (list == kGroups) end = optimizer;
+    word(end - first);
+    uint32_t place = round_up_8(at + 4 * (end - first));
+    for (uint32_t i = first; i < end; ++i) word(place - at), place += bytes_of(list, i, parameter);
     fill_up();
-    for (uint32_t i = 0; i < limit; ++i) element(list, i, parameter);
+    for (uint32_t i = first; i < end; ++i) element(list, i, parameter);
   }
 
-  static constexpr uint32_t kAll = ~0u;  // instead of an element
   uint32_t bytes_of(List what, uint32_t i, uint32_t parameter) const {
     Writer counter = *this;
     counter.sink = nullptr;
     counter.at = 0;
-    if (i == kAll) {
-      counter.list(what, 0);
-    } else {
-      counter.element(what, i, parameter);
-    }
+    counter.element(what, i, parameter);
     return counter.at;
   }
 
   void file() {
+    at = 0;
     put(kStart, sizeof kStart);
-    uint32_t trainable = bytes_of(kTrainable, kAll, 0), frozen = bytes_of(kFrozen, kAll, 0);
     const uint32_t tables[] = {
-        at - kCheckpointVtable, checkpoint::kVersion, 16 - 8, 32 + trainable + frozen - 12,
-        at + 16 - kPairVtable, 32 - 20, 32 + trainable - 24, 0,
+        at - kCheckpointVtable, checkpoint::kVersion, 16 - 8, places[kGroups] - (at + 12),
+        at + 16 - kPairVtable, places[kTrainable] - (at + 20), places[kFrozen] - (at + 24), 0,
     };
     put(tables, sizeof tables);
-    list(kTrainable, 0);
-    list(kFrozen, 0);
-    list(kGroups, 0);
+    for (uint32_t i = 0; i < 3; ++i) {
+      places[i] = at;
+      list(static_cast<List>(i), 0);
+    }
   }
 };
 
@@ -149,7 +136,9 @@ struct Writer {
 using namespace minbuild;
 
 extern "C" mb_status mb_write_checkpoint(mb_session* s, int include_optimizer, mb_sink sink, void* user) {
-  Writer writer = {s, sink, user, 0, false, include_optimizer != 0};
+  Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}};
   writer.file();
-  return writer.failed ? s->error.fail(MB_IO, "the checkpoint could not be written") : mb_status{MB_OK};
+  writer.sink = sink;
+  writer.file();
+  return writer.failed ? s->error.fail(MB_IO, "cannot write") : mb_status{MB_OK};
 }

@@ -61,7 +61,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, const m
   }
   if (status == MB_OK) status = mb_create(maps[0], sizes[0], maps[1], sizes[1], options, session);
   for (int i = 0; i < 2; ++i) {
-    if (status == MB_OK) {
+    if (status == MB_OK && (i == 0 || (*session)->keeps_checkpoint)) {
       (*session)->mapped[i + 1] = maps[i];
       (*session)->mapped_size[i + 1] = sizes[i];
     } else if (maps[i] != nullptr) {
@@ -87,7 +87,7 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
       }
     }
   }
-  return status == MB_OK ? status : s->error.fail(status, "cannot write %s; it is as it was", word_of(path));
+  return status == MB_OK ? status : s->error.fail(status, "cannot write %s", word_of(path));
 }
 
 }  // extern "C"

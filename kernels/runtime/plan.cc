@@ -28,8 +28,9 @@ mb_status PlanView::read(const void* bytes, size_t size, const ErrorText& error)
   }
   good = good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
-         moments < 8 && trainable_bytes * (2 + uint64_t{moments}) + sizeof(Counters) <= persistent_bytes;
-  return good ? mb_status{MB_OK} : error.fail(MB_BAD_PLAN, "not an undamaged, aligned plan of version %d", plan::kVersion);
+         trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
+         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(Counters) <= persistent_bytes;
+  return good ? mb_status{MB_OK} : error.fail(MB_BAD_PLAN, "not an intact, aligned plan of version %d", plan::kVersion);
 }
 
 namespace {
@@ -39,16 +40,29 @@ int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const i
   uint32_t left = static_cast<uint32_t>(e.a);
   if (e.op == plan::kExprConstant) return e.a;
 #if MB_SYMBOLS
+  // The operators of the plan that this library was made for, or all.
   if (e.op == plan::kExprSymbol) return left < kMostSymbols && symbols[left] > 0 ? symbols[left] : -1;
   if (left >= i || e.b >= i) return -1;
   int64_t a = values[left], b = values[e.b];
   switch (e.op) {
+#if MB_EXPR_ADD
     case plan::kExprAdd: return a + b;
+#endif
+#if MB_EXPR_MULTIPLY
     case plan::kExprMultiply: return a * b;
+#endif
+#if MB_EXPR_DIVIDE
     case plan::kExprDivide: return a >= 0 && b > 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : -1;
+#endif
+#if MB_EXPR_MAX
     case plan::kExprMax: return a > b ? a : b;
+#endif
+#if MB_EXPR_MIN
     case plan::kExprMin: return a < b ? a : b;
+#endif
+#if MB_EXPR_STACK
     case plan::kExprStack: return a < 0 || b < 0 ? -1 : a + align16(static_cast<uint32_t>(b));
+#endif
   }
 #endif
   return -1;
@@ -70,22 +84,21 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   uint32_t rank = *shape, exprs = plan.count[plan::kExprs];
   plan.at(plan::kShapes, t.shape + rank);
   tensor->data = nullptr;
-  bool good = rank <= MB_MAX_RANK;
-  tensor->rank = static_cast<int32_t>(good ? rank : 0);
-  good = good && t.at < exprs && t.region < region_count;
-  uint64_t count = 1;
-  for (uint32_t i = 0; good && i < rank; ++i) {
-    uint32_t expr = *++shape;
-    int32_t dim = expr < exprs ? values[expr] : -1;
-    tensor->dims[i] = dim;
-    count *= static_cast<uint32_t>(dim);
-    good = dim >= 0 && count < 0x7fffffff;
-  }
-  tensor->count = static_cast<int32_t>(count);
+  tensor->count = tensor->rank = 0;
+  bool good = rank <= MB_MAX_RANK && t.at < exprs && t.region < region_count;
   if (good) {
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < rank; ++i) {
+      uint32_t expr = *++shape, dim = expr < exprs ? static_cast<uint32_t>(values[expr]) : ~0u;
+      tensor->dims[i] = static_cast<int32_t>(dim);
+      count *= dim;
+      good &= (count | dim) < 0x7fffffff;
+    }
+    tensor->rank = static_cast<int32_t>(rank);
+    tensor->count = static_cast<int32_t>(count);
     const Span& span = regions[t.region];
     uint32_t at = static_cast<uint32_t>(values[t.at]), size = element_size(t.type);
-    good = at + count * size <= span.size && (at & (size - 1)) == 0;
+    good &= at + count * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;
   }
   plan.damaged |= !good;

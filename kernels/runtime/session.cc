@@ -4,6 +4,11 @@
 #include "runtime/memory.h"
 
 namespace minbuild {
+namespace {
+
+constexpr char kTooSmall[] = "needs %d bytes aligned to 16, has %d";
+
+}  // namespace
 
 uintptr_t Session::place(uintptr_t memory) {
   memory += align16(sizeof(Session));
@@ -18,22 +23,10 @@ uintptr_t Session::place(uintptr_t memory) {
 
 mb_status Session::lay_out() {
   int32_t need = evaluate();
-  bool good = need >= 0;
-  if (need > static_cast<int64_t>(regions[kArena].size))
-    return error.fail(MB_OUT_OF_MEMORY, "these inputs need %d bytes of temporaries, there are %d", need,
-                      static_cast<intptr_t>(regions[kArena].size));
-  for (uint32_t i = 0; i < plan.count[plan::kParameters]; ++i) {
-    const plan::Parameter& p = plan.parameter(i);
-    Tensor tensor;
-    const plan::Tensor& t = resolve(p.tensor, &tensor);
-    // A frozen parameter may be nowhere yet. What it is bound to is as large as its shape says.
-    if (p.kind == MB_FROZEN) {
-      good &= t.region == plan.bound(i);
-    } else {
-      good &= tensor.data != nullptr && t.region == (p.kind == MB_TRAINABLE ? uint16_t{kTrained} : uint16_t{kPersistent});
-    }
-  }
-  return good ? mb_status{MB_OK} : error.fail(MB_BAD_SHAPE, "the model takes no inputs of these sizes");
+  if (need < 0) return error.fail(MB_BAD_SHAPE, "the model takes no such sizes");
+  if (static_cast<size_t>(need) > regions[kArena].size)
+    return error.fail(MB_OUT_OF_MEMORY, kTooSmall, need, static_cast<intptr_t>(regions[kArena].size));
+  return MB_OK;
 }
 
 namespace {
@@ -45,7 +38,7 @@ uint32_t find_kernel(uint32_t key) {
 }
 
 // The tensor as users see it. In inputs, free dimensions read -1.
-void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
+const plan::Tensor& describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
   // Both kinds of tensors have their data, rank and dimensions in the same places.
   const plan::Tensor& t = s->resolve(index, reinterpret_cast<Tensor*>(tensor));
   tensor->type = t.type;
@@ -54,39 +47,45 @@ void describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
   for (int i = 0; input && i < tensor->rank; ++i)
     if (s->plan.expr(*++shape).op != plan::kExprConstant) tensor->dims[i] = -1;
 #endif
+  return t;
 }
 
-// Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there, and takes the
-// sizes of the free dimensions from it.
+// Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there. The first walk
+// takes the sizes of the free dimensions from it, the second compares.
 mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   const PlanView& p = s->plan;
+  for (int walk = MB_SYMBOLS ? 0 : 1; walk < 2; ++walk) {
+    for (uint32_t i = 0; i < graph.input_count; ++i) {
+      const plan::Port& port = p.port(graph.ports + i);
+      const mb_tensor& input = inputs[i];
+      Span* region = &s->regions[kBound + graph.ports + i];
+      if (!p.damaged) *region = {static_cast<char*>(input.data), 0x7fffffff};
+      Tensor want;
+      const plan::Tensor& t = s->resolve(port.tensor, &want);
+      if (p.damaged || input.data == nullptr || input.type != t.type || input.rank != want.rank)
+        return s->error.fail(MB_BAD_SHAPE, "input %s: expected data of type %d, rank %d", word_of(p.name(port.name)),
+                             t.type, want.rank);
 #if MB_SYMBOLS
-  int32_t sizes[kMostSymbols] = {};
+      const uint16_t* shape = p.shape(t);
 #endif
-  for (uint32_t i = 0; i < graph.input_count; ++i, ++inputs) {
-    const plan::Port& port = p.port(graph.ports + i);
-    const plan::Tensor& t = p.tensor(port.tensor);
-    const uint16_t* shape = p.shape(t);
-    if (p.damaged || inputs->data == nullptr || inputs->type != t.type || inputs->rank != *shape)
-      return s->error.fail(MB_BAD_SHAPE, "input %s must have data, type %d, %d dimensions",
-                           word_of(p.name(port.name)), t.type, *shape);
-    uint64_t bytes = element_size(t.type);
-    for (int k = 0; k < inputs->rank; ++k) {
-      const plan::Expr& e = p.expr(*++shape);
-      int32_t dim = inputs->dims[k], want = e.a;
+      for (int k = 0; k < want.rank; ++k) {
 #if MB_SYMBOLS
-      if (e.op == plan::kExprSymbol) {
-        int32_t* size = &sizes[e.a & (kMostSymbols - 1)];
-        if (*size == 0) *size = dim;
-        want = *size;
-        s->symbols[e.a & (kMostSymbols - 1)] = dim;
+        const plan::Expr& e = p.expr(*++shape);
+        if (walk == 0) {
+          if (e.op == plan::kExprSymbol) s->symbols[e.a & (kMostSymbols - 1)] = input.dims[k];
+          continue;
+        }
+#endif
+        if (input.dims[k] != want.dims[k])
+          return s->error.fail(MB_BAD_SHAPE, "input %s: expected %d as dimension %d", word_of(p.name(port.name)),
+                               want.dims[k], k);
       }
-#endif
-      bytes *= static_cast<uint32_t>(dim);
-      if (dim != want || dim <= 0 || bytes > 0x7fffffff)
-        return s->error.fail(MB_BAD_SHAPE, "input %s: dimension %d must be %d and not 0", word_of(p.name(port.name)), k, want);
+      region->size = bytes_of(want, t.type);
     }
-    s->regions[kBound + graph.ports + i] = {static_cast<char*>(inputs->data), static_cast<size_t>(bytes)};
+#if MB_SYMBOLS
+    mb_status status = walk == 0 ? s->lay_out() : mb_status{MB_OK};
+    if (status != MB_OK) return status;
+#endif
   }
   return MB_OK;
 }
@@ -114,15 +113,15 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     Call call = {tensors, end - row.param_count, s->reset_gradients ? 0u : step.accumulate};
     mb_status status = p.damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(number, call));
     if (status != MB_OK)
-      return s->error.fail(status, "%s in step %d: %s", word_of(p.name(kernel.name)), i,
-                           word_of(status == MB_BAD_VALUE ? "a value is out of range" : "tensors do not fit together"));
+      return s->error.fail(status, "step %d, %s: %s", i, word_of(p.name(kernel.name)),
+                           word_of(status == MB_BAD_VALUE ? "value out of range" : "shapes do not fit"));
   }
   return MB_OK;
 }
 
 mb_status run(Session* s, uint32_t which, const mb_tensor* inputs, size_t count) {
   const plan::Graph& graph = s->plan.graph(which);
-  if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "the package has no such graph");
+  if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "no such graph");
   if (count != graph.input_count) return s->error.fail(MB_INVALID_ARGUMENT, "expected %d inputs", graph.input_count);
   s->plan.damaged = false;
 #if MB_SYMBOLS
@@ -131,7 +130,6 @@ mb_status run(Session* s, uint32_t which, const mb_tensor* inputs, size_t count)
 #endif
   mb_status status = bind(s, graph, inputs);
 #if MB_SYMBOLS
-  if (status == MB_OK) status = s->lay_out();
   if (status != MB_OK) {
     memcpy(s->symbols, before, sizeof before);
     s->lay_out();
@@ -153,7 +151,7 @@ mb_status create(const void* plan, size_t plan_size, const void* checkpoint, siz
   const uint32_t* count = first.plan.count;
   uint32_t free = count[plan::kDefaults];
   if (options.symbols != nullptr && options.symbol_count != free)
-    return first.error.fail(MB_INVALID_ARGUMENT, "the plan has %d free dimensions", free);
+    return first.error.fail(MB_INVALID_ARGUMENT, "expected %d symbols", free);
   memcpy(first.symbols, options.symbols != nullptr ? static_cast<const void*>(options.symbols) : first.plan.data[plan::kDefaults],
          free * sizeof(int32_t));
   size_t fixed = first.place(0) + align16(first.plan.persistent_bytes);
@@ -165,9 +163,8 @@ mb_status create(const void* plan, size_t plan_size, const void* checkpoint, siz
   size_t size = own ? *need : options.arena_size;
   char* memory = static_cast<char*>(own ? map_memory(size) : options.arena);
   if (memory == nullptr || size < *need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
-    return first.error.fail(MB_OUT_OF_MEMORY, "a session needs %d bytes aligned to 16",
-                            static_cast<intptr_t>(*need));
-  memset(memory, 0, fixed);
+    return first.error.fail(MB_OUT_OF_MEMORY, kTooSmall, static_cast<intptr_t>(*need), static_cast<intptr_t>(size));
+  if (!own) memset(memory, 0, fixed);  // fresh pages are zero
   mb_session* s = static_cast<mb_session*>(memcpy(memory, &first, sizeof first));
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
   s->regions[kArena] = {memory + fixed, size - fixed};
@@ -180,7 +177,7 @@ mb_status create(const void* plan, size_t plan_size, const void* checkpoint, siz
   for (uint32_t i = 0; i < count[plan::kKernels] && status == MB_OK; ++i) {
     const plan::Kernel& kernel = s->plan.kernel(i);
     if (kKernelRows[find_kernel(kernel.key)].key == 0)
-      status = s->error.fail(MB_MISSING_KERNEL, "this library lacks %s", word_of(s->plan.name(kernel.name)));
+      status = s->error.fail(MB_MISSING_KERNEL, "the library lacks %s", word_of(s->plan.name(kernel.name)));
   }
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
   s->error = {s->error_room, sizeof s->error_room};
@@ -283,10 +280,10 @@ mb_status mb_get_parameter(const mb_session* s, size_t index, mb_parameter* para
   if (index >= s->plan.count[plan::kParameters]) return MB_INVALID_ARGUMENT;
   const plan::Parameter& found = s->plan.parameter(static_cast<uint32_t>(index));
   parameter->name = s->plan.name(found.name);
-  parameter->kind = found.kind;
-  describe(s, found.tensor, false, &parameter->value);
+  uint32_t region = describe(s, found.tensor, false, &parameter->value).region;
+  parameter->kind = region < kNothing ? region + MB_TRAINABLE - kTrained : MB_FROZEN;
   char* value = static_cast<char*>(parameter->value.data);
-  parameter->gradient = found.kind == MB_TRAINABLE ? value + s->plan.trainable_bytes : nullptr;
+  parameter->gradient = region == kTrained && value != nullptr ? value + s->plan.trainable_bytes : nullptr;
   return MB_OK;
 }
 

@@ -33,7 +33,7 @@ MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>
 struct PlanView {
   const char* start;
   mutable bool damaged;
-  uint32_t trainable_bytes, persistent_bytes, moments, arena;
+  uint32_t trainable_bytes, persistent_bytes, trained, arena;
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];
 
@@ -47,6 +47,8 @@ struct PlanView {
     return *static_cast<const plan::Parameter*>(at(plan::kParameters, i));
   }
   const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(plan::kKernels, i)); }
+  // What checkpoints call a moment.
+  const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(plan::kMoments, i))); }
   const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(plan::kGraphs, i)); }
   // The rank, then an expression for each dimension.
   const uint16_t* shape(const plan::Tensor& t) const {
@@ -74,8 +76,9 @@ struct Session {
   Counters* counters;
   uint32_t region_count;
   bool reset_gradients;
-  int32_t symbols[kMostSymbols];
+  bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
   PlanView plan;
+  int32_t symbols[kMostSymbols];
   void* mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
   size_t mapped_size[3];
   char error_room[160];
@@ -84,7 +87,7 @@ struct Session {
   uintptr_t place(uintptr_t memory);
   // Evaluates all expressions under `symbols`; returns the bytes of temporaries, negative when that is no size.
   int32_t evaluate();
-  // Evaluates, and refuses when temporaries or parameters are not within their regions.
+  // Evaluates, and refuses when temporaries do not fit.
   mb_status lay_out();
   // Shape and place of a tensor under the current sizes. One that is malformed or not within its region has no data and
   // makes the plan damaged.
@@ -94,6 +97,10 @@ struct Session {
 // Bytes of one element by type number; 0: no such type, as with extents, which have dimensions and no data.
 inline constexpr uint8_t kElementSizes[32] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 MB_INLINE uint32_t element_size(uint32_t type) { return kElementSizes[type % sizeof kElementSizes]; }
+
+MB_INLINE uint32_t bytes_of(const Tensor& tensor, uint32_t type) {
+  return static_cast<uint32_t>(tensor.count) * element_size(type);
+}
 
 MB_INLINE uint32_t align16(uint32_t n) { return (n + 15) & ~15u; }
 

@@ -21,7 +21,7 @@ struct BinaryBody {
 };
 template <class T, class F>
 MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
-  for_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask, static_cast<const T*>(b),
+  stream_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask, static_cast<const T*>(b),
                                  b_mask);
 }
 
@@ -106,7 +106,7 @@ MB_INLINE Status binary(const Call& call) {
   if constexpr (kShapes || kScalars) {
     return broadcast<kShapes>(call, &call[1], &call[2], sizeof(T), sizeof(T), binary_loop<T, F>);
   } else {
-    return map<T>(call, F{}, 1, 2);
+    return stream<T>(call, F{}, 1, 2);
   }
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.model import ElementType
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, itself, same_as
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
 _PARAMS = ("low_0", "low_1", "high_0", "high_1")  # two words each: the bits of one element
@@ -67,7 +67,7 @@ clip = Op(
     reference=_reference,
     select=_select,
     in_place=((0, 0),),
-    cheap=True,
+    again=itself,
     cases=_cases,
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.dims import Dim
-from minbuild.model import ElementType, Shape, TensorType
+from minbuild.model import Call, ElementType, Shape, TensorType
 
 FLOAT = ElementType.FLOAT
 INT64 = ElementType.INT64
@@ -177,7 +177,7 @@ class Op:
     in_place   (output, input) pairs that may share bytes when shape and type agree and the input dies here
     updates    inputs whose bytes it changes -> the output that is the new value, or None (running statistics, moments)
     adds       outputs that can accumulate into a gradient buffer
-    cheap      takes no longer than reading its output: better computed again than kept
+    again      the call that makes output 0 a second time, for results that are cheaper to make than to keep
     """
 
     name: str
@@ -191,7 +191,7 @@ class Op:
     in_place: tuple[tuple[int, int], ...] = ()
     updates: Mapping[int, int | None] = field(default_factory=dict)
     adds: frozenset[int] = frozenset()
-    cheap: bool = False
+    again: Callable[[Call], Call | None] | None = None
     cases: Callable[[np.random.Generator], Iterable[Case]] | None = None
 
     @property
@@ -205,6 +205,11 @@ class Op:
 
 
 # ------------------------------------------------------------------------------------ inference rules many share
+
+
+def itself(call: Call) -> Call:
+    """For `Op.again`: the same call."""
+    return call
 
 
 def same_as(i: int = 0) -> Infer:

@@ -9,16 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import Dim, ceil_div, dim_max, dim_min, evaluate
+from minbuild.dims import Dim, ceil_div, dim_max, dim_min, evaluate, product
 from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown
 
-_PARAMS = tuple(f"{name}_{axis}" for name in ("taps", "stride", "pad", "dilation") for axis in "dhw")
+_PARAMS = tuple(f"{name}_{axis}" for axis in "dhw" for name in ("taps", "stride", "pad", "dilation"))
 # Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
-_FEATURES = {"pads": "windows that start before the input", "volumes": "three spatial axes"}
-pool_kernel = KernelFunction("max_pool", ("y:T=", "indices:I=?", "x:T"), _PARAMS, _TYPES, _FEATURES)
-grad_kernel = KernelFunction("max_pool_grad", ("dx:T=", "dy:T", "indices:I"), _PARAMS, _TYPES, _FEATURES)
+_FEATURES = {"volumes": "three spatial axes"}
+_EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
+pool_kernel = KernelFunction(
+    "max_pool", ("y:T=", "indices:I=?", "x:T", *_EXTENTS), _PARAMS, _TYPES, _FEATURES
+)
+grad_kernel = KernelFunction(
+    "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), _PARAMS, _TYPES, _FEATURES
+)
 
 
 @dataclass(frozen=True)
@@ -74,18 +79,27 @@ def _infer(site: Site) -> Sequence[TensorType]:
     return TensorType(site.element(), pooled), TensorType(INT64, pooled)
 
 
-def _launch(site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape) -> Launch:
+def _as_volumes(shape: Shape) -> TensorType:
+    """[N,C,...] as [planes,D,H,W]; axes that are missing count as D or H of one."""
+    planes, *rest = product(shape[:2]), *shape[2:]
+    return TensorType(ElementType.UINT8, (planes, *(1,) * (3 - len(rest)), *rest))
+
+
+def _launch(
+    site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
+) -> Launch:
     if site.attribute("storage_order", 0):
         raise Unknown("indices in column-major order (storage_order 1) are not supported")
     axes = windows(site.attributes, sizes[2:])
     words = [(w.taps, w.stride, w.before, w.dilation) for w in axes]
     words = [(1, 1, 0, 1)] * (3 - len(axes)) + words
-    asked = {"pads": any(w.before for w in axes), "volumes": len(axes) == 3}
     return kernel.launch(
         *args,
+        _as_volumes(sizes),
+        _as_volumes(pooled),
         types=(site.element(0), _index_type(site)),
-        params=[word for row in zip(*words, strict=True) for word in row],
-        features=tuple(name for name, wanted in asked.items() if wanted),
+        params=[word for axis in words for word in axis],
+        features=("volumes",) * (len(axes) == 3),
     )
 
 
@@ -99,7 +113,7 @@ def _select(site: Site) -> Sequence[Launch]:
     pooled = site.result_shape(0 if site.result(0) else 1)
     # Where only the indices are read, the maxima need a place all the same.
     args = (site.result(0) or TensorType(site.element(), pooled), site.result(1), site.name(0))
-    return (_launch(site, pool_kernel, args, site.shape(0)),)
+    return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
 
 
 def _taps(attributes: Mapping[str, Any], x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -167,7 +181,7 @@ def _grad_infer(site: Site) -> Sequence[TensorType]:
 
 def _grad_select(site: Site) -> Sequence[Launch]:
     args = (site.result(0), site.name(0), site.name(1))
-    return (_launch(site, grad_kernel, args, site.result_shape(0)),)
+    return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
 
 
 max_pool_grad = Op("MaxPoolGrad", since=(9,), infer=_grad_infer, select=_grad_select)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, itself, same_as
 
 relu_kernel = KernelFunction("relu", ("y:T=", "x:T"), types={"T": FLOATS})
 relu_grad_kernel = KernelFunction("relu_grad", ("dx:T=", "dy:T", "x:T"), types={"T": FLOATS})
@@ -33,6 +33,7 @@ relu = Op(
     reference=_reference,
     select=_select,
     in_place=((0, 0),),
+    again=itself,
     cases=_cases,
 )
 

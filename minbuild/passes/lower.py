@@ -3,12 +3,12 @@ what can be computed now is computed now."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.dims import product, substitute, symbols_in
+from minbuild.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.errors import Unsupported
 from minbuild.model import (
     Bundle,
@@ -214,6 +214,7 @@ def _lower(
             lowering.values[input_name] = Value(input_name, parameters[of].type, Role.GRADIENT, of=of)
         else:
             shape = tuple(substitute(d, fixed) for d in tensor.shape or ())
+            findings.extend(_unreadable(graph.source, input_name, shape))
             tensor = TensorType(tensor.element, shape)
             lowering.values[input_name] = Value(input_name, tensor, Role.INPUT, index=len(inputs))
             inputs.append(input_name)
@@ -226,6 +227,17 @@ def _lower(
     outputs = tuple(o for o in graph.outputs if o not in flags)
     calls = tuple(lowering.calls)
     return Procedure(name, graph.source, calls, lowering.values, tuple(inputs), outputs, lowering.alias)
+
+
+def _unreadable(source: str, name: str, shape: Sequence[Dim]) -> Iterator[str]:
+    """Findings about dimensions from which the device cannot tell the size of a free dimension."""
+    for axis, dim in enumerate(shape):
+        free = symbols_in(dim)
+        if free and not (len(free) == 1 and dim == symbol(next(iter(free)))):
+            yield (
+                f"{source}: input '{name}': dimension {axis} is {dim}. Only a number or the name of one free "
+                "dimension can be an input's size. Give it a name of its own."
+            )
 
 
 def _lower_optimizer(
