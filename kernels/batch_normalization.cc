@@ -43,18 +43,22 @@ struct Channel {
     product = minbuild::sum(all_products);
   }
 
-  // y = scale (x - mean) / sqrt(variance + epsilon) + bias; the answer is 1 / sqrt(variance + epsilon). x, scale and bias
-  // follow each other. As x stands for u too, each takes half the factor.
-  MB_NOINLINE T normalize(T* const* x_scale_bias, T variance, T epsilon) {
-    T inverse;
-    (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(variance + epsilon))).store(&inverse);
+  // y = scale (x - mean) inverse + bias. x, scale and bias follow each other. As x stands for u too, each takes half the
+  // factor.
+  MB_NOINLINE void normalize(T* const* x_scale_bias, T inverse) {
     shift = mean;
     a = b = *x_scale_bias[1] * inverse / 2;
     c = *x_scale_bias[2];
     pass(x_scale_bias[0], x_scale_bias[0], at[0]);
-    return inverse;
   }
 };
+
+// 1 / sqrt(x)
+template <class T>
+MB_NOINLINE T inverse_root(T x) {
+  (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(x))).store(&x);
+  return x;
+}
 
 // `work` on every channel. Argument `x` has the layout, those in the set `whole` are as large, and the others, of which
 // there are `count` in all, have one element per channel.
@@ -95,7 +99,8 @@ void train_channel(Channel<T>& ch, const Call& call) {
     ch.mean += off;
   }
   if (variance < 0) variance = 0;
-  T inverse = ch.normalize(ch.at + 5, variance, static_cast<T>(call.real(0)));
+  T inverse = inverse_root(variance + static_cast<T>(call.real(0)));
+  ch.normalize(ch.at + 5, inverse);
   const T found[] = {ch.mean, variance, ch.mean, inverse};
   for (int i = 0; i < 4; ++i)
     if (T* to = ch.at[i + 1]) *to = i < 2 ? keep * *to + (1 - keep) * found[i] : found[i];
@@ -111,10 +116,13 @@ Status batch_norm_train(const Call& call) {
 template <class T>
 void infer_channel(Channel<T>& ch, const Call& call) {
   ch.mean = *ch.at[4];
-  ch.normalize(ch.at + 1, *ch.at[5], static_cast<T>(call.real(0)));
+  T spread = *ch.at[5];
+  bool again = MB_BATCH_NORMALIZATION_AGAIN && call.params[1] != 0;
+  ch.normalize(ch.at + 1, again ? spread : inverse_root(spread + static_cast<T>(call.real(0))));
 }
 
-// x, y: [N,C,...]; scale, bias, mean, variance: [C]
+// x, y: [N,C,...]; scale, bias, mean, variance: [C]. When a training step normalises again, what it saved of the first
+// time, 1 / sqrt(variance + epsilon), stands in for the variance: the same bits come out.
 template <class T>
 Status batch_norm(const Call& call) {
   return each_channel<T>(call, 1, 6, 1 << 0 | 1 << 1, infer_channel<T>);

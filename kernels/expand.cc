@@ -19,6 +19,7 @@ MB_INLINE T factor_of(const Call& call) {
   return factor;
 }
 
+#if MB_EXPAND_BROADCAST
 // b is the factor
 template <class T>
 MB_NOINLINE void expand_loop(void* y, const void* a, int a_mask, const void* b, int, int count) {
@@ -26,15 +27,40 @@ MB_NOINLINE void expand_loop(void* y, const void* a, int a_mask, const void* b, 
   for (int i = 0; i < count; ++i) static_cast<T*>(y)[i] = static_cast<T>(static_cast<const T*>(a)[i & a_mask] * factor);
 }
 
-// y = x * factor, x repeated along the axes where it has size 1
-template <class Element>
-Status expand(const Call& call) {
-  using T = typename Stored<Element>::type;
-  T value = factor_of<T>(call);
+template <class T>
+Status expand_over_axes(const Call& call, T value) {
   Tensor factor;
   factor.data = reinterpret_cast<char*>(&value);
   factor.count = 1;
-  return broadcast<MB_EXPAND_BROADCAST>(call, &call[1], &factor, sizeof(T), sizeof(T), expand_loop<T>);
+  return broadcast<true>(call, &call[1], &factor, sizeof(T), sizeof(T), expand_loop<T>);
+}
+#endif
+
+// y = x * factor, x repeated along the axes where it has size 1. The axes of most fold into two: y: [R,C],
+// where x moves along one, both or neither.
+template <class Element>
+Status expand(const Call& call) {
+  using T = typename Stored<Element>::type;
+  const Tensor &y = call[0], &x = call[1], &walk = call[3];
+  T factor = factor_of<T>(call);
+  int moves = call.params[0], rows = 1, columns = y.count;
+  if (moves == 0) {
+    moves = x.count == y.count ? 2 : 0;
+  } else if (walk.rank == 2) {
+    rows = walk.dims[0], columns = walk.dims[1];
+  } else {
+#if MB_EXPAND_BROADCAST
+    return expand_over_axes<T>(call, factor);
+#else
+    return Status::kBadPlan;
+#endif
+  }
+  int step = moves >> 1 & 1, row = moves & 1 ? (step ? columns : 1) : 0;
+  if (rows * columns != y.count || x.count != (row ? rows : 1) * (step ? columns : 1)) return Status::kBadPlan;
+  T *to = y.as<T>(), *from = x.as<T>();
+  for (int i = 0; i < rows; ++i, from += row)
+    for (int j = 0; j < columns; ++j) *to++ = static_cast<T>(from[j * step] * factor);
+  return Status::kOk;
 }
 
 MB_INSTANTIATE_EXPAND

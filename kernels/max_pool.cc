@@ -21,9 +21,10 @@ MB_INLINE Bits mask_if(bool yes) {
   return static_cast<Bits>(mask);
 }
 
-// Every window of every plane. Forward, y becomes the largest of each window, and marks, unless absent, say which that
-// is, the first of equals: by its tap in the window if they are bytes, else as ONNX has it, by its place in x. Backward,
-// x collects y where marks says so. in: [P,D,H,W]  out: [P,OD,OH,OW]  params: the axes D, H and W.
+// Every window of every plane, tap by tap, so that each row of outputs is one plain loop. Forward, y becomes the
+// largest of each window, and marks, unless absent, say which that is, the first of equals: by its tap in the window if
+// they are bytes, else as ONNX has it, by its place in x. Backward, x collects y where marks say so.
+// in: [P,D,H,W]  out: [P,OD,OH,OW]  params: the axes D, H and W.
 template <class T, class I>
 MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward) {
   const Tensor &in = call[3], &out = call[4];

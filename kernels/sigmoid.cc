@@ -1,6 +1,7 @@
 // Sigmoid and its gradient, over any shape.
 #include "shared/elementwise.h"
 #include "shared/math.h"
+#include "shared/slow_map.h"
 
 namespace minbuild {
 
@@ -14,7 +15,7 @@ struct SigmoidOf {
 // y = 1 / (1 + e^-x)
 template <class T>
 Status sigmoid(const Call& call) {
-  return map<T>(call, SigmoidOf{}, 1);
+  return map_slow<T>(call, SigmoidOf{});
 }
 
 struct SigmoidGradOf {
@@ -27,7 +28,7 @@ struct SigmoidGradOf {
 // dx = dy * y * (1 - y), where y = sigmoid(x)
 template <class T>
 Status sigmoid_grad(const Call& call) {
-  return map<T>(call, SigmoidGradOf{}, 1, 2);
+  return stream<T>(call, SigmoidGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_SIGMOID

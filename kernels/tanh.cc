@@ -1,6 +1,7 @@
 // Tanh and its gradient, over any shape.
 #include "shared/elementwise.h"
 #include "shared/math.h"
+#include "shared/slow_map.h"
 
 namespace minbuild {
 
@@ -14,7 +15,7 @@ struct TanhOf {
 // y = tanh(x)
 template <class T>
 Status tanh(const Call& call) {
-  return map<T>(call, TanhOf{}, 1);
+  return map_slow<T>(call, TanhOf{});
 }
 
 struct TanhGradOf {
@@ -27,7 +28,7 @@ struct TanhGradOf {
 // dx = dy * (1 - y^2), where y = tanh(x)
 template <class T>
 Status tanh_grad(const Call& call) {
-  return map<T>(call, TanhGradOf{}, 1, 2);
+  return stream<T>(call, TanhGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_TANH

@@ -1,6 +1,7 @@
 // Functions of one element, over any shape.
 #include "shared/elementwise.h"
 #include "shared/math.h"
+#include "shared/slow_map.h"
 
 namespace minbuild {
 
@@ -49,31 +50,31 @@ struct ReciprocalOf {
 
 template <class T>
 Status neg(const Call& call) {
-  return map<T>(call, NegOf{}, 1);
+  return stream<T>(call, NegOf{}, 1);
 }
 template <class T>
 Status abs(const Call& call) {
-  return map<T>(call, AbsOf{}, 1);
+  return stream<T>(call, AbsOf{}, 1);
 }
 template <class T>
 Status sign(const Call& call) {
-  return map<T>(call, SignOf{}, 1);
+  return stream<T>(call, SignOf{}, 1);
 }
 template <class T>
 Status log(const Call& call) {
-  return map<T>(call, LogOf{}, 1);
+  return map_slow<T>(call, LogOf{});
 }
 template <class T>
 Status sqrt(const Call& call) {
-  return map<T>(call, SqrtOf{}, 1);
+  return stream<T>(call, SqrtOf{}, 1);
 }
 template <class T>
 Status exp(const Call& call) {
-  return map<T>(call, ExpOf{}, 1);
+  return map_slow<T>(call, ExpOf{});
 }
 template <class T>
 Status reciprocal(const Call& call) {
-  return map<T>(call, ReciprocalOf{}, 1);
+  return stream<T>(call, ReciprocalOf{}, 1);
 }
 
 MB_INSTANTIATE_UNARY

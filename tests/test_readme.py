@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from minbuild.toolchain import build_program, find_toolchain, host_target
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -39,7 +39,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   bool good = file.scalar(root, checkpoint::kCheckpoint_version, 4) == checkpoint::kVersion && size <= 0x7fffffff &&
               reinterpret_cast<uintptr_t>(bytes) % 4 == 0;
   if (bytes != nullptr && !good)
-    return s->error.fail(MB_BAD_CHECKPOINT, "not an aligned ORT checkpoint of version %d", checkpoint::kVersion);
+    return s->error.fail(MB_BAD_CHECKPOINT, kUnreadable, word_of("ORT checkpoint"), checkpoint::kVersion);
   uint32_t group = find(file, root, checkpoint::kCheckpoint_groups, "group0");
   for (int apply = 0; apply < 2; ++apply) {
     for (uint32_t i = 0; i < p.count[plan::kParameters]; ++i) {
@@ -69,7 +69,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
           s->keeps_checkpoint = true;
         }
       }
-      if (!good) return s->error.fail(MB_BAD_CHECKPOINT, "the checkpoint has no %s with data or moments of the model's type and shape", word_of(name));
+      if (!good) return s->error.fail(MB_BAD_CHECKPOINT, "the checkpoint lacks %s in the model's type and shape", word_of(name));
     }
   }
   if (group != 0) s->counters->step = static_cast<int64_t>(file.scalar(group, checkpoint::kGroup_step, 8));

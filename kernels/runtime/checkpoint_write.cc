@@ -83,9 +83,9 @@ struct Writer {
       string("group0");
       return this->list(kStates, 0);
     }
-    if (list == kMoments) return tensor(p.parameter(parameter), p.moment(i), (2 + i) * size_t{p.trainable_bytes});
-    const plan::Parameter& found = p.parameter(i);
+    const plan::Parameter& found = p.parameter(list == kMoments ? parameter : i);
     const char* name = p.name(found.name);
+    if (list == kMoments) return tensor(found, p.moment(i), (2 + i) * size_t{p.trainable_bytes});
     if (list != kStates) return tensor(found, name, 0);
     const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);

@@ -30,7 +30,7 @@ mb_status PlanView::read(const void* bytes, size_t size, const ErrorText& error)
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(Counters) <= persistent_bytes;
-  return good ? mb_status{MB_OK} : error.fail(MB_BAD_PLAN, "not an intact, aligned plan of version %d", plan::kVersion);
+  return good ? mb_status{MB_OK} : error.fail(MB_BAD_PLAN, kUnreadable, word_of("plan"), plan::kVersion);
 }
 
 namespace {

@@ -38,7 +38,7 @@ uint32_t find_kernel(uint32_t key) {
 }
 
 // The tensor as users see it. In inputs, free dimensions read -1.
-const plan::Tensor& describe(const Session* s, uint32_t index, bool input, mb_tensor* tensor) {
+MB_NOINLINE const plan::Tensor& describe(const Session* s, uint32_t index, mb_tensor* tensor, bool input) {
   // Both kinds of tensors have their data, rank and dimensions in the same places.
   const plan::Tensor& t = s->resolve(index, reinterpret_cast<Tensor*>(tensor));
   tensor->type = t.type;
@@ -119,7 +119,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   return MB_OK;
 }
 
-mb_status run(Session* s, uint32_t which, const mb_tensor* inputs, size_t count) {
+mb_status run(Session* s, const mb_tensor* inputs, size_t count, uint32_t which) {
   const plan::Graph& graph = s->plan.graph(which);
   if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "no such graph");
   if (count != graph.input_count) return s->error.fail(MB_INVALID_ARGUMENT, "expected %d inputs", graph.input_count);
@@ -196,12 +196,15 @@ const plan::Graph& graph_of(const Session* s, int which) {
   return s->plan.graph(graph < kOptimize ? graph : uint32_t{kOptimize});
 }
 
-mb_status find_port(const Session* s, uint32_t first, uint32_t count, bool input, size_t index, const char** name,
-                    mb_tensor* tensor) {
+// Arguments stand as in the functions of the API that end here, which saves moving them.
+mb_status find_port(const Session* s, int which, size_t index, const char** name, mb_tensor* tensor, bool input) {
+  const plan::Graph& g = graph_of(s, which);
+  uint32_t first = g.ports, count = g.input_count;
+  if (!input) first += count, count = g.output_count;
   if (index >= count) return MB_INVALID_ARGUMENT;
   const plan::Port& port = s->plan.port(first + static_cast<uint32_t>(index));
   *name = s->plan.name(port.name);
-  describe(s, port.tensor, input, tensor);
+  describe(s, port.tensor, tensor, input);
   return MB_OK;
 }
 
@@ -237,17 +240,17 @@ void mb_destroy(mb_session* s) {
 const char* mb_last_error(const mb_session* s) { return s->error_room; }
 
 mb_status mb_train_step(mb_session* s, const mb_tensor* inputs, size_t count) {
-  mb_status status = run(s, kTrain, inputs, count);
+  mb_status status = run(s, inputs, count, kTrain);
   if (status == MB_OK) s->reset_gradients = false;
   return status;
 }
 
-mb_status mb_eval_step(mb_session* s, const mb_tensor* inputs, size_t count) { return run(s, kEvaluate, inputs, count); }
+mb_status mb_eval_step(mb_session* s, const mb_tensor* inputs, size_t count) { return run(s, inputs, count, kEvaluate); }
 
 mb_status mb_optimizer_step(mb_session* s) {
   // ORT counts the step before it updates: the first update sees 1.
   ++s->counters->step;
-  mb_status status = run(s, kOptimize, nullptr, 0);
+  mb_status status = run(s, nullptr, 0, kOptimize);
   if (status != MB_OK) --s->counters->step;
   return status;
 }
@@ -265,13 +268,11 @@ size_t mb_input_count(const mb_session* s, int graph) { return graph_of(s, graph
 size_t mb_output_count(const mb_session* s, int graph) { return graph_of(s, graph).output_count; }
 
 mb_status mb_input(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  const plan::Graph& g = graph_of(s, graph);
-  return find_port(s, g.ports, g.input_count, true, index, name, tensor);
+  return find_port(s, graph, index, name, tensor, true);
 }
 
 mb_status mb_output(const mb_session* s, int graph, size_t index, const char** name, mb_tensor* tensor) {
-  const plan::Graph& g = graph_of(s, graph);
-  return find_port(s, g.ports + g.input_count, g.output_count, false, index, name, tensor);
+  return find_port(s, graph, index, name, tensor, false);
 }
 
 size_t mb_parameter_count(const mb_session* s) { return s->plan.count[plan::kParameters]; }
@@ -280,7 +281,7 @@ mb_status mb_get_parameter(const mb_session* s, size_t index, mb_parameter* para
   if (index >= s->plan.count[plan::kParameters]) return MB_INVALID_ARGUMENT;
   const plan::Parameter& found = s->plan.parameter(static_cast<uint32_t>(index));
   parameter->name = s->plan.name(found.name);
-  uint32_t region = describe(s, found.tensor, false, &parameter->value).region;
+  uint32_t region = describe(s, found.tensor, &parameter->value, false).region;
   parameter->kind = region < kNothing ? region + MB_TRAINABLE - kTrained : MB_FROZEN;
   char* value = static_cast<char*>(parameter->value.data);
   parameter->gradient = region == kTrained && value != nullptr ? value + s->plan.trainable_bytes : nullptr;

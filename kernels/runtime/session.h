@@ -26,6 +26,7 @@ struct ErrorText {
   // Writes `format`, in which `%s` takes a string and `%d` a number from a, b, c in order. Returns `status`.
   mb_status fail(mb_status status, const char* format, intptr_t a = 0, intptr_t b = 0, intptr_t c = 0) const;
 };
+inline constexpr char kUnreadable[] = "not an intact, aligned %s of version %d";
 MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
 
 // The plan, in place. No index in it is trusted: `at` answers one that is out of range with the plan's first bytes,

@@ -21,8 +21,8 @@ struct BinaryBody {
 };
 template <class T, class F>
 MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
-  stream_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask, static_cast<const T*>(b),
-                                 b_mask);
+  stream_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask,
+                                    static_cast<const T*>(b), b_mask);
 }
 
 // One element as often as the widest vector has lanes.

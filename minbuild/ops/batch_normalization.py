@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minbuild.model import TensorType
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.model import Call, TensorType
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
 
 _TYPES = {"T": FLOATS}
 train_kernel = KernelFunction(
@@ -21,8 +22,9 @@ train_kernel = KernelFunction(
 infer_kernel = KernelFunction(
     "batch_norm",
     ("y:T=", "x:T", "scale:T", "bias:T", "mean:T", "var:T"),
-    params=("epsilon",),
+    params=("epsilon", "again"),
     types=_TYPES,
+    features={"again": "normalises a second time in a training step instead of keeping the result"},
 )
 grad_kernel = KernelFunction(
     "batch_norm_grad",
@@ -127,6 +129,14 @@ def _train_cases(random: np.random.Generator) -> Iterable[Case]:
     yield Case("one row far off", (x, *others), attributes, outputs=5, ulps=64)
 
 
+def _once_more(call: Call) -> Call | None:
+    """The call that normalises again with the statistics that the first one saved."""
+    if len(call.outputs) < 5 or not call.outputs[3] or not call.outputs[4]:
+        return None
+    inputs = (*call.inputs[:3], *call.outputs[3:5])
+    return replace(call, op="minbuild:NormalizeAgain", inputs=inputs, outputs=call.outputs[:1])
+
+
 batch_norm_internal = Op(
     "BatchNormInternal",
     domain="com.microsoft",
@@ -135,6 +145,7 @@ batch_norm_internal = Op(
     select=_train_select,
     in_place=((0, 0),),
     updates={3: 1, 4: 2},
+    again=_once_more,
     cases=_train_cases,
 )
 
@@ -163,7 +174,7 @@ def _reference(
 
 def _select(site: Site) -> Sequence[Launch]:
     launch = infer_kernel.launch(
-        site.result(), *site.names[:5], types=(site.element(),), params=(_epsilon(site.attributes),)
+        site.result(), *site.names[:5], types=(site.element(),), params=(_epsilon(site.attributes), 0)
     )
     return (launch,)
 
@@ -181,6 +192,42 @@ batch_normalization = Op(
     select=_select,
     in_place=((0, 0),),
     cases=_cases,
+)
+
+# ---------------------------------------- once more in a training step
+
+
+def _again_reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    mean: np.ndarray,
+    inv_std: np.ndarray,
+) -> np.ndarray:
+    return (x - _like(x, mean)) * _like(x, scale * inv_std) + _like(x, bias)
+
+
+def _again_select(site: Site) -> Sequence[Launch]:
+    launch = infer_kernel.launch(
+        site.result(), *site.names[:5], types=(site.element(),), params=(0.0, 1), features=("again",)
+    )
+    return (launch,)
+
+
+def _again_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in _SHAPES:
+        yield Case(f"{list(shape)}", _channel_inputs(random, shape), ulps=8)
+
+
+normalize_again = Op(
+    "NormalizeAgain",
+    domain="minbuild",
+    infer=same_as(0),
+    reference=_again_reference,
+    select=_again_select,
+    in_place=((0, 0),),
+    cases=_again_cases,
 )
 
 # ---------------------------------------- gradient

@@ -23,6 +23,11 @@ class Walk:
     axes: tuple[int, ...]
     features: tuple[str, ...]
 
+    @property
+    def axes_count(self) -> int:
+        """How many axes the kernel walks over; 0 where there is no walk."""
+        return len(self.extent.shape or ()) if self.extent else 0
+
 
 def walk_over(result: Shape, *operands: Shape) -> Walk:
     """The walk over a result and the shapes that broadcast to it."""

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import Dim, ceil_div, dim_max, product
+from minbuild.dims import Dim, product
 from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
 from minbuild.ops.reduce import reduce_over
+from minbuild.ops.spatial import Axis, axes
 
 _WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS}
 _FEATURES = {
-    "turned": "the gradient of the input",
     "pointwise": "windows of one element",
     "depthwise": "one filter per channel",
     "groups": "filters that see some of the channels",
@@ -26,71 +26,11 @@ _FEATURES = {
     "volume": "three spatial axes",
     "bias": "adds a number to every channel",
 }
-conv_kernel = KernelFunction(
-    "conv", ("y:T=", "x:T", "w:T", "bias:T?", "bytes:scratch"), ("turned", *_WINDOW), _TYPES, _FEATURES
+OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
+kernel = KernelFunction(
+    "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted", *_WINDOW), _TYPES, _FEATURES
 )
-grad_w_kernel = KernelFunction(
-    "conv_grad_w", ("dw:T=", "dy:T", "x:T", "bytes:scratch"), _WINDOW, _TYPES, _FEATURES
-)
-_SLACK = 32  # elements that the depthwise kernels work on at once, beyond the end of planes
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One spatial axis: output o sees input o * stride + tap * dilation - before."""
-
-    size: Dim
-    taps: int
-    stride: int
-    before: int
-    after: int
-    dilation: int
-
-    @property
-    def reach(self) -> int:
-        return self.dilation * (self.taps - 1)
-
-    @property
-    def outputs(self) -> Dim:
-        return (self.size + (self.before + self.after - self.reach - 1)) // self.stride + 1
-
-    @property
-    def extra(self) -> int:
-        """How much longer than the outputs a phase of the input is."""
-        return self.reach // self.stride
-
-    @property
-    def phases(self) -> int:
-        """How many phases of the input the taps look at."""
-        return min(self.stride, self.reach + 1)
-
-    @property
-    def plain(self) -> bool:
-        return self.stride == 1 and self.before == 0 and self.after == 0
-
-
-def axes(attributes: Mapping[str, Any], sizes: Shape, taps: Sequence[int]) -> tuple[Axis, ...]:
-    """The spatial axes of an input of these sizes under a window of `taps`, with `auto_pad` worked out."""
-    count = len(taps)
-    strides = tuple(attributes.get("strides", ())) or (1,) * count
-    dilations = tuple(attributes.get("dilations", ())) or (1,) * count
-    mode = attributes.get("auto_pad", "NOTSET")
-    pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
-    pads = pads or (0,) * (2 * count)
-    if mode in ("SAME_UPPER", "SAME_LOWER"):
-        each = [_same_pads(*axis, mode) for axis in zip(sizes, taps, strides, dilations, strict=True)]
-        pads = tuple(p[0] for p in each) + tuple(p[1] for p in each)
-    return tuple(map(Axis, sizes, taps, strides, pads[:count], pads[count:], dilations))
-
-
-def _same_pads(size: Dim, taps: int, stride: int, dilation: int, mode: str) -> tuple[int, int]:
-    """Padding that gives ceil(size / stride) outputs; an odd one goes to the end with SAME_UPPER.
-    (ORT forgets dilations here.)"""
-    total = dim_max((ceil_div(size, stride) - 1) * stride + dilation * (taps - 1) + 1 - size, 0)
-    if not isinstance(total, int):
-        raise Unknown(f"auto_pad {mode} needs spatial sizes that are known when the trainer is built")
-    small, large = total // 2, total - total // 2
-    return (small, large) if mode == "SAME_UPPER" else (large, small)
+_WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
 
 def _window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
@@ -143,10 +83,6 @@ class _Layer:
         return all(a.plain and a.taps == 1 for a in self.axes)
 
     @property
-    def plain(self) -> bool:
-        return all(a.plain for a in self.axes)
-
-    @property
     def strided(self) -> bool:
         return any(a.stride > 1 for a in self.axes)
 
@@ -154,45 +90,15 @@ class _Layer:
     def taps(self) -> int:
         return int(np.prod([a.taps for a in self.axes]))
 
-    @property
-    def plane(self) -> Dim:
-        return product([a.outputs + a.extra for a in self.axes])
-
-    @property
-    def phases(self) -> int:
-        return int(np.prod([a.phases for a in self.axes]))
-
-    def _scratch(self, elements: Dim, words: int) -> TensorType:
+    def scratch(self) -> TensorType:
+        """One image of x as padded phases, its outputs on the grid of a phase, and where each tap begins."""
         if self.pointwise:
             return TensorType(ElementType.UINT8, (0,))
-        return TensorType(ElementType.UINT8, (elements * self.element.size + words * 4,))
-
-    @property
-    def image(self) -> Dim:
-        """Elements of the planes of one image of x."""
-        return self.plane * (self.channels * self.phases) + _SLACK
-
-    def for_y(self) -> TensorType:
-        planes = 0 if self.plain and not self.depthwise else self.image
-        results = self.image if self.depthwise else 0
-        return self._scratch(planes + results, (self.channels + 2) * self.taps)
-
-    def for_w(self) -> TensorType:
-        spread = self.axes[0].outputs * product([a.outputs + a.extra for a in self.axes[1:]]) + _SLACK
-        sums = self.channels * self.filters * self.taps
-        return self._scratch(self.image + spread * self.filters + sums, self.taps)
-
-    def for_x(self) -> TensorType:
-        grid = product([a.outputs + 2 * a.extra for a in self.axes])
-        results: Dim = 0
-        if self.depthwise:
-            results = grid + _SLACK
-        elif self.strided:
-            results = self.plane * self.channels
-        weights = self.channels * self.filters * self.taps
-        return self._scratch(
-            grid * self.filters + results + (weights + _SLACK), (self.filters + 2) * self.taps
-        )
+        lengths = [a.outputs + a.extra for a in self.axes]
+        phases = int(np.prod([a.phases for a in self.axes]))
+        planes = product(lengths) * (self.channels * phases) + _WHOLE
+        grid = (self.axes[0].outputs * product(lengths[1:]) + _WHOLE) * self.filters
+        return TensorType(ElementType.UINT8, ((planes + grid) * self.element.size + self.taps * 4,))
 
     def params(self) -> list[int]:
         padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
@@ -211,17 +117,22 @@ class _Layer:
         return tuple(name for name, wanted in (asked | others).items() if wanted)
 
 
+def _launch(layer: _Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0) -> Launch:
+    return kernel.launch(
+        *names,
+        bias,
+        layer.scratch(),
+        types=(layer.element,),
+        params=(wanted, *layer.params()),
+        features=layer.features(bias=bool(bias)),
+        accumulate=accumulate,
+    )
+
+
 def _select(site: Site) -> Sequence[Launch]:
     layer = _Layer.of(site, site.shape(0), site.shape(1), site.element())
-    launch = conv_kernel.launch(
-        site.result(0),
-        *(site.name(i) for i in range(3)),
-        layer.for_y(),
-        types=(site.element(),),
-        params=(0, *layer.params()),
-        features=layer.features(bias=site.has(2)),
-    )
-    return (launch,)
+    names = (site.result(0), site.name(0), site.name(1))
+    return (_launch(layer, OUTPUT, names, site.name(2)),)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
@@ -230,22 +141,16 @@ def _grad_select(site: Site) -> Sequence[Launch]:
 
 def _grad_launches(site: Site, layer: _Layer) -> Iterator[Launch]:
     """dW and dB first: then dX may take the place of X."""
-    (dy, x, w), types, shape = site.names[:3], (site.element(),), site.shape()
+    (dy, x, w), shape = site.names[:3], site.shape()
     dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
     if dw:
-        yield grad_w_kernel.launch(
-            dw, dy, x, layer.for_w(),
-            types=types, params=layer.params(), features=layer.features(), accumulate=int(1 in site.adds),
-        )  # fmt: skip
+        yield _launch(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
     if db:
         others = (0, *range(2, len(shape)))
         tensor = TensorType(site.element(), shape)
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
     if dx:
-        yield conv_kernel.launch(
-            dx, dy, w, "", layer.for_x(),
-            types=types, params=(1, *layer.params()), features=layer.features(turned=True),
-        )  # fmt: skip
+        yield _launch(layer, INPUT_GRADIENT, (dx, dy, w))
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:

@@ -36,7 +36,7 @@ expand_kernel = KernelFunction(
     ),  # the factor's bits; 1: times the size, -1: divided by it
     types={"T": (*FLOATS, *INDICES, BOOL)},
     features={
-        "broadcast": "shapes that differ in more than single elements",
+        "broadcast": "axes that differ and agree more than once in turn",
         "extent": "multiplies or divides by a size that inputs choose",
     },
 )
@@ -50,7 +50,7 @@ def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
 
 def _launch(site: Site, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> Launch:
     walk = walk_over(site.result_shape(), site.shape(0), ())
-    asked = {"broadcast": walk.extent is not None, "extent": size is not None}
+    asked = {"broadcast": walk.axes_count > 2, "extent": size is not None}
     return expand_kernel.launch(
         site.result(),
         site.name(0),

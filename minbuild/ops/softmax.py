@@ -11,11 +11,7 @@ from minbuild.dims import product
 from minbuild.model import ElementType, TensorType
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
 
-_FEATURES = {
-    "log": "logarithms",
-    "rows": "over the last axes",
-    "columns": "over an axis with others behind it",
-}
+_FEATURES = {"log": "logarithms"}
 softmax_kernel = KernelFunction(
     "softmax", ("y:T=", "x:T", "groups:extent"), ("log",), {"T": FLOATS}, _FEATURES
 )
@@ -39,14 +35,13 @@ def _select(
         axis = _axis(site.attributes, len(shape), flat)
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
-        asked = {"log": log, "rows": groups[2] == 1, "columns": groups[2] != 1}
         launch = kernel.launch(
             site.result(),
             *site.names[:inputs],
             TensorType(ElementType.UINT8, groups),
             types=(site.element(),),
             params=(int(log),),
-            features=tuple(name for name, wanted in asked.items() if wanted),
+            features=("log",) * log,
         )
         return (launch,)
 

@@ -49,7 +49,7 @@ EXPORTS = b"{ global: mb_*; local: *; };\n"
 # linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
 # throws. Code and data keep apart (no segment is both writable and executable); the stack stays
 # non-executable. Sections whose headers a shipped library needs come first, so that the others' can be cut
-# off.
+# off. The hash table ends what is loaded from the file, so that it can be cut too.
 LAYOUT = b"""PHDRS {
   text PT_LOAD FILEHDR PHDRS FLAGS(5);
   data PT_LOAD FLAGS(6);
@@ -63,7 +63,6 @@ SECTIONS {
   .text : { *(.text .text.*) } :text
   .plt : { *(.plt) } :text
   .rodata : { *(.rodata .rodata.*) } :text
-  .gnu.hash : { *(.gnu.hash) } :text
   .rela.dyn : { *(.rela.dyn) } :text
   .rel.dyn : { *(.rel.dyn) } :text
   .rela.plt : { *(.rela.plt) } :text
@@ -74,6 +73,7 @@ SECTIONS {
   .got : { *(.got) } :data
   .got.plt : { *(.got.plt) } :data
   .data : { *(.data .data.*) } :data
+  .gnu.hash : { *(.gnu.hash) } :data
   .bss : { *(.bss .bss.* COMMON) } :data
   /DISCARD/ : {
     *(.comment) *(.note.*) *(.eh_frame) *(.ARM.exidx*) *(.ARM.extab*) *(.ARM.attributes) *(.riscv.attributes)

@@ -18,7 +18,7 @@ from pathlib import Path
 from minbuild.errors import ToolchainFailed
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import digest
-from minbuild.toolchain.headers import trim_headers
+from minbuild.toolchain.headers import shorten_hash, trim_headers
 from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
 from minbuild.toolchain.targets import Target, host_target
 
@@ -51,10 +51,12 @@ class Zig:
             text, link = "", self._link_macos(objects, target, shop)
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *objects)
         self._run(archive, shop)
-        shared = shop.read("stripped")
+        shared, twin = shop.read("stripped"), shop.read("twin")
+        if target.traits.is_elf:
+            shared, twin = trim_headers(shorten_hash(shared)), shorten_hash(twin)
         return Built(
-            shared=trim_headers(shared) if target.traits.is_elf else shared,
-            twin=shop.read("twin"),
+            shared=shared,
+            twin=twin,
             archive=shop.read("libminbuild.a"),
             map=text,
             commands=(" ".join((*call, "-c", "SOURCE", "-o", "OBJECT")), " ".join(link), " ".join(archive)),
