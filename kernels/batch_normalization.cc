@@ -21,20 +21,18 @@ struct Channel {
     V all = T(0), all_products = T(0);
     for (int n = 0, i = 0; n < rows; ++n, i += stride - length) {
       V sums = T(0), products = T(0);
-      for (int end = i + length; i < end;) {
-        if (i <= end - V::size) {
-          V from_u = V::load(u + i) - shifts, from_x = V::load(x + i) - means;
-          if (y) muladd(as, from_u, muladd(bs, from_x, cs)).store(y + i);
-          sums = sums + from_u;
-          products = muladd(from_u, from_x, products);
-          i += V::size;
-        } else {
-          T from_u = u[i] - shift, from_x = x[i] - mean;
-          if (y) y[i] = a * from_u + (b * from_x + c);
-          sums = sums + V(typename V::Raw{from_u});
-          products = products + V(typename V::Raw{from_u * from_x});
-          ++i;
-        }
+      const int end = i + length;
+      for (; i <= end - V::size; i += V::size) {
+        V from_u = V::load(u + i) - shifts, from_x = V::load(x + i) - means;
+        if (y) muladd(as, from_u, muladd(bs, from_x, cs)).store(y + i);
+        sums = sums + from_u;
+        products = muladd(from_u, from_x, products);
+      }
+      for (; i < end; ++i) {
+        T from_u = u[i] - shift, from_x = x[i] - mean;
+        if (y) y[i] = a * from_u + (b * from_x + c);
+        sums = sums + V(typename V::Raw{from_u});
+        products = products + V(typename V::Raw{from_u * from_x});
       }
       all = all + sums;
       all_products = all_products + products;
