@@ -13,33 +13,44 @@ struct Channel {
   int rows, length, stride;
   T* at[8];  // where the channel begins in every argument; null where that is absent
 
-  // Makes y, which may be u or x; without y, the sums. Memory keeps both waiting, so one loop for both, with vectors
-  // that every processor has, loses little. Every row has its own partial sums, so that long sums stay precise.
-  MB_NOINLINE void pass(const T* u, const T* x, T* y) {
-    using V = Width<16>::of<T>;
-    const V shifts = shift, means = mean, as = a, bs = b, cs = c;
-    V all = T(0), all_products = T(0);
-    for (int n = 0, i = 0; n < rows; ++n, i += stride - length) {
-      V sums = T(0), products = T(0);
-      const int end = i + length;
-      for (; i <= end - V::size; i += V::size) {
-        V from_u = V::load(u + i) - shifts, from_x = V::load(x + i) - means;
-        if (y) muladd(as, from_u, muladd(bs, from_x, cs)).store(y + i);
-        sums = sums + from_u;
-        products = muladd(from_u, from_x, products);
+  // Makes y, which may be u or x; without y, the sums. Every row has its own partial sums, so that long sums stay precise.
+  struct Pass {
+    template <class W>
+    static MB_INLINE void run(Channel* channel, const T* u, const T* x, T* y) {
+      using V = typename W::template of<T>;
+      const Channel ch = *channel;
+      const V shift = ch.shift, mean = ch.mean, a = ch.a, b = ch.b, c = ch.c;
+      V all = T(0), all_products = T(0);
+      for (int n = 0, i = 0; n < ch.rows; ++n, i += ch.stride - ch.length) {
+        V sums = T(0), products = T(0);
+        const int end = i + ch.length;
+        for (; i <= end - V::size; i += V::size) {
+          V from_u = V::load(u + i) - shift, from_x = V::load(x + i) - mean;
+          if (y) {
+            muladd(a, from_u, muladd(b, from_x, c)).store(y + i);
+          } else {
+            sums = sums + from_u;
+            products = muladd(from_u, from_x, products);
+          }
+        }
+        for (; i < end; ++i) {
+          T from_u = u[i] - ch.shift, from_x = x[i] - ch.mean;
+          if (y) {
+            y[i] = ch.a * from_u + (ch.b * from_x + ch.c);
+          } else {
+            sums = sums + V(typename V::Raw{from_u});
+            products = products + V(typename V::Raw{from_u * from_x});
+          }
+        }
+        all = all + sums;
+        all_products = all_products + products;
       }
-      for (; i < end; ++i) {
-        T from_u = u[i] - shift, from_x = x[i] - mean;
-        if (y) y[i] = a * from_u + (b * from_x + c);
-        sums = sums + V(typename V::Raw{from_u});
-        products = products + V(typename V::Raw{from_u * from_x});
-      }
-      all = all + sums;
-      all_products = all_products + products;
+      channel->sum = minbuild::sum(all);
+      channel->product = minbuild::sum(all_products);
     }
-    sum = minbuild::sum(all);
-    product = minbuild::sum(all_products);
-  }
+  };
+
+  MB_NOINLINE void pass(const T* u, const T* x, T* y) { dispatch<Pass>(this, u, x, y); }
 
   // y = scale (x - mean) inverse + bias. x, scale and bias follow each other. As x stands for u too, each takes half the
   // factor.

@@ -27,7 +27,7 @@ struct ClipOf {
 // y = min(high, max(low, x))
 template <class T>
 Status clip(const Call& call) {
-  return stream<T>(call, ClipOf<T>{Bounds<T>(call)}, 1);
+  return map<T>(call, ClipOf<T>{Bounds<T>(call)}, 1);
 }
 
 template <class T>
