@@ -282,7 +282,7 @@ mb_status mb_get_parameter(const mb_session* s, size_t index, mb_parameter* para
   const plan::Parameter& found = s->plan.parameter(static_cast<uint32_t>(index));
   parameter->name = s->plan.name(found.name);
   uint32_t region = describe(s, found.tensor, &parameter->value, false).region;
-  parameter->kind = region < kNothing ? region + MB_TRAINABLE - kTrained : MB_FROZEN;
+  parameter->kind = region < kNothing ? region + (MB_TRAINABLE - kTrained) : int32_t{MB_FROZEN};
   char* value = static_cast<char*>(parameter->value.data);
   parameter->gradient = region == kTrained && value != nullptr ? value + s->plan.trainable_bytes : nullptr;
   return MB_OK;
