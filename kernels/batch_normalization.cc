@@ -80,14 +80,18 @@ MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, v
   ch.stride = layout.count / ch.rows;
   int channels = layout.dims[1];
   ch.length = ch.stride / channels;
+  int steps[8] = {};
+  for (int i = 0; i < count; ++i) {
+    const Tensor& each = call[i];
+    bool is_whole = whole >> i & 1;
+    ch.at[i] = each.as<T>();
+    if (!each) continue;
+    if (each.count != (is_whole ? layout.count : channels)) return Status::kBadPlan;
+    steps[i] = is_whole ? ch.length : 1;
+  }
   for (int c = 0; c < channels; ++c) {
-    for (int i = 0; i < count; ++i) {
-      const Tensor& each = call[i];
-      bool is_whole = whole >> i & 1;
-      if (each && each.count != (is_whole ? layout.count : channels)) return Status::kBadPlan;
-      ch.at[i] = each ? each.as<T>() + c * (is_whole ? ch.length : 1) : nullptr;
-    }
     work(ch, call);
+    for (int i = 0; i < count; ++i) ch.at[i] += steps[i];
   }
   return Status::kOk;
 }
