@@ -242,11 +242,6 @@ class Kernel:
     params: int  # int32 words it reads
 
     @property
-    def op(self) -> str:
-        """What the size report calls the owner of this kernel's bytes."""
-        return self.stem
-
-    @property
     def symbol(self) -> str:
         """The instantiation as C++ writes it."""
         return f"{self.function}<{', '.join(self.types)}>"

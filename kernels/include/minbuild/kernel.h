@@ -49,14 +49,6 @@ struct Call {
   }
 };
 
-// Equal rank and dimensions.
-MB_INLINE bool same_shape(const Tensor& a, const Tensor& b) {
-  if (a.rank != b.rank) return false;
-  for (int i = 0; i < a.rank; ++i)
-    if (a.dims[i] != b.dims[i]) return false;
-  return true;
-}
-
 }  // namespace minbuild
 #pragma GCC visibility pop
 #endif  // MINBUILD_KERNEL_H_
