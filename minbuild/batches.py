@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.dims import Dim, Poly, Symbol, evaluate, symbols_in
 from minbuild.errors import BadInput
-from minbuild.model import Call, ElementType, Procedure, Program, TensorType
+from minbuild.model import Call, Procedure, Program, TensorType
 from minbuild.ops import Registry
 
 # Operators that read an input as an index: operator -> (which input, of which input, axis attribute or fixed
@@ -84,9 +84,7 @@ def _array(
     if name in limits:
         limit = max(1, evaluate(limits[name], sizes))
         return random.integers(0, limit, shape).astype(tensor.element.dtype)
-    if tensor.element is ElementType.BFLOAT16:
-        return (random.standard_normal(shape, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    if tensor.element.dtype.kind == "f":
+    if tensor.element.is_real:
         return random.standard_normal(shape).astype(tensor.element.dtype)
     return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from minbuild.artifacts.functions import function_nodes
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Bundle, Checkpoint, Graph, Node
+from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
 from minbuild.ops import Registry, registry
+from minbuild.ops.body import Body, named
+from minbuild.ops.definition import Site
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
@@ -91,12 +94,34 @@ class ReferenceTrainer:
             if node.title == ACCUMULATOR:
                 self._accumulate(node, values)
                 flags.add(node.outputs[0])
-                continue
+            else:
+                self._compute(graph, node, values, makers)
+        return [values[name] for name in graph.outputs if name not in flags]
+
+    def _compute(self, graph: Graph, node: Node, values: Tensors, makers: dict[str, Node]) -> None:
+        """Adds the node's outputs to `values`."""
+        parts = self._parts(node, values)
+        for part in parts or ():
+            self._compute(graph, part, values, makers)
+        if parts is None:
             results = self._apply(graph, node, values, makers)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
                     values[name], makers[name] = _exact(np.asarray(result)), node
-        return [values[name] for name in graph.outputs if name not in flags]
+
+    def _parts(self, node: Node, values: Tensors) -> Sequence[Node] | None:
+        """The nodes that `node` is made of, where it has no meaning of its own."""
+        op = self.operators.find(node.domain, node.op_type)
+        given = [values[name] if name else None for name in node.inputs]
+        types = tuple(None if x is None else TensorType(_element(x), x.shape) for x in given)
+        if op is None and node.title != "MaxPoolGrad":
+            return function_nodes(node, types)
+        if op is None or op.reference is not None or op.body is None:
+            return None
+        site = Site(node.attributes, types, tuple(given), node.version)
+        body = Body(site, node.inputs, node.outputs, node.name)
+        results = op.body(body)
+        return None if results is None else named(body, results, node.outputs)
 
     def _accumulate(self, node: Node, values: Mapping[str, np.ndarray]) -> None:
         name = node.inputs[0].removesuffix(GRADIENT_SUFFIX)
@@ -128,9 +153,16 @@ def user_inputs(graph: Graph, parameters: Mapping[str, object]) -> Iterator[str]
             yield name
 
 
+def _element(array: np.ndarray) -> ElementType:
+    element = ElementType.of(array.dtype)
+    assert element is not None, f"no element type is {array.dtype}"
+    return element
+
+
 def _exact(array: np.ndarray) -> np.ndarray:
     """Real numbers in float64, everything else as it is."""
-    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype != np.float64 else array
+    element = ElementType.of(array.dtype)
+    return array.astype(np.float64) if element and element.is_real else array
 
 
 def _moment(

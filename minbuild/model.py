@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from minbuild.dims import Dim
@@ -49,11 +50,21 @@ class ElementType(IntEnum):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the same bytes (bfloat16, which numpy lacks, travels as uint16)."""
+        """The numpy type of the same elements."""
         return np.dtype(_ELEMENTS[self][2])
 
+    @property
+    def is_real(self) -> bool:
+        """Whether it holds real numbers."""
+        return self in (ElementType.FLOAT, ElementType.DOUBLE, ElementType.FLOAT16, ElementType.BFLOAT16)
 
-_ELEMENTS: Mapping[ElementType, tuple[int, str, str]] = {
+    @classmethod
+    def of(cls, dtype: np.dtype[Any]) -> ElementType | None:
+        """The element type of a numpy type; None where there is none."""
+        return next((e for e in cls if e.dtype == dtype), None)
+
+
+_ELEMENTS: Mapping[ElementType, tuple[int, str, Any]] = {
     ElementType.FLOAT: (4, "float", "float32"),
     ElementType.UINT8: (1, "uint8_t", "uint8"),
     ElementType.INT8: (1, "int8_t", "int8"),
@@ -66,7 +77,7 @@ _ELEMENTS: Mapping[ElementType, tuple[int, str, str]] = {
     ElementType.DOUBLE: (8, "double", "float64"),
     ElementType.UINT32: (4, "uint32_t", "uint32"),
     ElementType.UINT64: (8, "uint64_t", "uint64"),
-    ElementType.BFLOAT16: (2, "bfloat16", "uint16"),
+    ElementType.BFLOAT16: (2, "bfloat16", ml_dtypes.bfloat16),
 }
 
 Shape = tuple[Dim, ...]

@@ -36,7 +36,9 @@ GRADIENT_OF = "gradient of "  # parameters that gather the gradients a case make
 
 def element_of(array: np.ndarray) -> ElementType:
     """The element type of an array; float64 is double."""
-    return next(e for e in ElementType if e.dtype == array.dtype)
+    element = ElementType.of(array.dtype)
+    assert element is not None, f"no element type is {array.dtype}"
+    return element
 
 
 def at_precision(array: np.ndarray | None, dtype: type[np.floating]) -> np.ndarray | None:

@@ -30,6 +30,14 @@ def read_graph(data: bytes, path: Path) -> Graph:
     return _Reader(path, model).graph()
 
 
+def read_nodes(model: ModelProto, source: Path) -> tuple[Node, ...]:
+    """The nodes of a model's graph by themselves. Raises BadInput and Unsupported as `read_graph` does."""
+    reader = _Reader(source, model)
+    nodes = tuple(reader.node(n, i) for i, n in enumerate(model.graph.node))
+    reader.raise_findings()
+    return nodes
+
+
 def _parse(data: bytes, path: Path) -> ModelProto:
     try:
         with warnings.catch_warnings():
@@ -71,11 +79,14 @@ class _Reader:
         initializers = {
             name: self.tensor(t, f"initializer '{name}'") for name, t in stored.items() if name in read
         }
+        self.raise_findings()
+        return Graph(self.file, nodes, inputs, sequences, outputs, initializers)
+
+    def raise_findings(self) -> None:
         if self.damage:
             raise BadInput("\n".join(f"{self.path}: {finding}." for finding in self.damage))
         if self.missing:
             raise Unsupported(self.missing)
-        return Graph(self.file, nodes, inputs, sequences, outputs, initializers)
 
     def inputs(self, stored: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, ElementType]]:
         """Typed inputs and sequence inputs. Old files list initializers among them: constants here."""
@@ -197,8 +208,9 @@ class _Reader:
             return np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).reshape(shape)
         try:
             if proto.data_type == TensorProto.BFLOAT16:
-                # Versions of onnx differ in what they make of it; here its bits travel as uint16.
-                return np.array(proto.int32_data, np.int64).astype(dtype).reshape(shape)
+                # Versions of onnx differ in what they make of it.
+                bits = np.array(proto.int32_data, np.int64).astype(np.uint16)
+                return bits.view(dtype).reshape(shape)
             return np.ascontiguousarray(numpy_helper.to_array(proto), dtype).reshape(shape)
         except (ValueError, TypeError) as error:
             self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")

@@ -16,7 +16,7 @@ from minbuild.errors import BadInput
 from minbuild.model import ElementType, Kernel
 from minbuild.ops.definition import EXTENT, SCRATCH, KernelFunction, Op
 
-_FRAMEWORK = {"__init__", "definition"}
+_FRAMEWORK = {"__init__", "body", "definition", "pattern"}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.model import ElementType, TensorType
 from minbuild.ops import unary as _unary
+from minbuild.ops.body import Backward
 from minbuild.ops.broadcasting import AXES, FEATURES, WALK, launch_binary
 from minbuild.ops.definition import (
     FLOATS,
@@ -146,8 +147,24 @@ def _pow_cases(random: np.random.Generator) -> Iterable[Case]:
     yield Case("special values", (bases[:, None], exponents), ulps=8)
 
 
+def _add_gradient(b: Backward) -> Sequence[str]:
+    shape = _infer(b.site)[0].shape
+    return b.each(*(b.summed_to(b.dy[0], shape, i) if i in b.wants else "" for i in (0, 1)))
+
+
+def _mul_gradient(b: Backward) -> Sequence[str]:
+    shape = _infer(b.site)[0].shape
+    return tuple(
+        b.summed_to(b.add("Mul", b.dy[0], b.x[1 - i]), shape, i) if i in b.wants else "" for i in (0, 1)
+    )
+
+
 def _op(
-    name: str, kernel: KernelFunction, function: Callable[..., Any], cases: Callable[..., Iterable[Case]]
+    name: str,
+    kernel: KernelFunction,
+    function: Callable[..., Any],
+    cases: Callable[..., Iterable[Case]],
+    gradient: Callable[[Backward], Sequence[str]] | None = None,
 ) -> Op:
     return Op(
         name,
@@ -157,6 +174,7 @@ def _op(
         select=_select(kernel),
         in_place=((0, 0), (0, 1)),
         cases=cases,
+        gradient=gradient,
     )
 
 
@@ -166,9 +184,9 @@ def _first_power(match: Match) -> Replacement | None:
     return None
 
 
-add = _op("Add", add_kernel, np.add, _integer_cases)
+add = _op("Add", add_kernel, np.add, _integer_cases, _add_gradient)
 sub = _op("Sub", sub_kernel, np.subtract, _integer_cases)
-mul = _op("Mul", mul_kernel, np.multiply, _integer_cases)
+mul = _op("Mul", mul_kernel, np.multiply, _integer_cases, _mul_gradient)
 div = _op("Div", div_kernel, _divide, _cases)
 power = RewritingOp(
     "Pow",

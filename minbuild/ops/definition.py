@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minbuild.dims import Dim
 from minbuild.model import Call, ElementType, Shape, TensorType
 
+if TYPE_CHECKING:
+    from minbuild.ops.body import Backward, Body
+
 FLOAT = ElementType.FLOAT
 INT64 = ElementType.INT64
 BOOL = ElementType.BOOL
 FLOATS = (ElementType.FLOAT, ElementType.DOUBLE)
+HALVES = (
+    ElementType.FLOAT16,
+    ElementType.BFLOAT16,
+)  # kernels that lack them get float copies (passes/widen.py)
 INDICES = (ElementType.INT32, ElementType.INT64)
+SIGNED = (ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.INT64)
+UNSIGNED = (ElementType.UINT8, ElementType.UINT16, ElementType.UINT32, ElementType.UINT64)
+INTEGERS = (*SIGNED, *UNSIGNED)
+NUMBERS = (*FLOATS, *INTEGERS)
+STORED = (
+    UNSIGNED  # what kernels that only move elements are instantiated for: one per size, whatever the type
+)
 EXTENT = "extent"  # an argument whose dimensions matter and that has no data
 SCRATCH = "scratch"  # bytes that live only during the call
 
@@ -49,6 +63,11 @@ class KernelFunction:
             raise AssertionError(f"{self.function}: a launch that does not fit the declaration")
         words = tuple(float_bits(p) if isinstance(p, float) else int(p) for p in params)
         return Launch(self, tuple(a or "" for a in args), types, words, frozenset(features), accumulate)
+
+
+def stored(element: ElementType) -> ElementType:
+    """The member of STORED with as many bytes: the type under which a kernel moves elements it does not read."""
+    return next(e for e in STORED if e.size == element.size)
 
 
 def float_bits(value: float) -> int:
@@ -156,6 +175,7 @@ class Case:
     outputs: int = 1  # how many outputs the node has
     absent: frozenset[int] = frozenset()  # outputs the node leaves out
     ulps: float = 4  # allowed error, in float32 units of the largest magnitude of each output
+    smooth: bool = True  # differentiable at these inputs: gradients are checked there
 
 
 Infer = Callable[[Site], Sequence[TensorType]]
@@ -178,10 +198,13 @@ class Op:
     updates    inputs whose bytes it changes -> the output that is the new value, or None (running statistics, moments)
     adds       outputs that can accumulate into a gradient buffer
     again      the call that makes output 0 a second time, for results that are cheaper to make than to keep
+    body       what the operator is made of, where it needs no kernel of its own (body.py); None where it does
+    gradient   the nodes that compute the gradients of its inputs from those of its outputs (body.py)
+    differentiable  outputs through which gradients flow
     """
 
     name: str
-    infer: Infer
+    infer: Infer | None = None  # None for operators with a body
     domain: str = ""
     since: tuple[int, ...] = (1,)
     reference: Reference | None = None
@@ -192,6 +215,9 @@ class Op:
     updates: Mapping[int, int | None] = field(default_factory=dict)
     adds: frozenset[int] = frozenset()
     again: Callable[[Call], Call | None] | None = None
+    body: Callable[[Body], Sequence[str] | None] | None = None
+    gradient: Callable[[Backward], Sequence[str]] | None = None
+    differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[Case]] | None = None
 
     @property

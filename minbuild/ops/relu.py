@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.ops.body import Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, itself, same_as
 
 relu_kernel = KernelFunction("relu", ("y:T=", "x:T"), types={"T": FLOATS})
@@ -26,6 +27,11 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(f"shape {list(shape)}", (random.standard_normal(shape),), ulps=0)
 
 
+def _gradient(b: Backward) -> Sequence[str]:
+    """The output is positive where the input is, and is kept anyway by what reads it."""
+    return (b.microsoft("ReluGrad", b.dy[0], b.y[0]),)
+
+
 relu = Op(
     "Relu",
     since=(6, 13, 14),
@@ -35,6 +41,7 @@ relu = Op(
     in_place=((0, 0),),
     again=itself,
     cases=_cases,
+    gradient=_gradient,
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.dims import Dim, product
 from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import INT64, Op, Site
+from minbuild.ops.definition import INT64, Op, Site, Unknown
 
 
 def dims_array(dims: Sequence[Dim], shape: tuple[int, ...] | None = None) -> np.ndarray:
@@ -56,7 +56,9 @@ def _constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
 
 def _constant_infer(site: Site) -> Sequence[TensorType]:
     value = _constant_value(site.attributes)
-    element = next(e for e in ElementType if e.dtype == value.dtype)
+    element = ElementType.of(value.dtype)
+    if element is None:
+        raise Unknown(f"constants of type {value.dtype} are not supported")
     return (TensorType(element, value.shape),)
 
 

@@ -14,10 +14,12 @@ from minbuild.passes.in_place import run_in_place
 from minbuild.passes.pool_indices import narrow_pool_indices
 from minbuild.passes.recompute import recompute_cheap
 from minbuild.passes.views import views_as_aliases
+from minbuild.passes.widen import widen_halves
 
 Pass = Callable[[Procedure, Registry], Procedure]
 
 PASSES: tuple[Pass, ...] = (
+    widen_halves,
     views_as_aliases,
     drop_dead_code,
     fuse_patterns,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from minbuild.artifacts.functions import function_nodes
 from minbuild.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.errors import Unsupported
 from minbuild.model import (
@@ -24,6 +25,7 @@ from minbuild.model import (
     Value,
 )
 from minbuild.ops import Registry
+from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Op, Site, Unknown
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
@@ -109,24 +111,42 @@ class _Lowering:
             return
         op = self.registry.find(node.domain, node.op_type)
         problem = None
-        if op is None:
-            problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
-        else:
-            try:
+        try:
+            parts = self.parts(op, node)
+            if parts is not None:
+                for part in parts:
+                    self.node(part)
+            elif op is not None:
                 self.apply(op, node)
-            except Unknown as error:
-                problem = str(error)
+            else:
+                problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
+        except Unknown as error:
+            problem = str(error)
+        except Unsupported as error:
+            problem = f"it stands for nodes that are not supported: {error}"
         if problem is not None:
             self.broken.update(node.outputs)
             self.findings.append(
                 f"{self.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {problem}."
             )
 
-    def apply(self, op: Op, node: Node) -> None:
+    def parts(self, op: Op | None, node: Node) -> Sequence[Node] | None:
+        """The nodes that `node` is made of, where it has no kernel of its own."""
         missing = [name for name in node.inputs if name and name not in self.values]
         if missing:
             raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
+        if op is None:
+            return function_nodes(node, [self.values[n].type if n else None for n in node.inputs])
+        if op.body is None:
+            return None
+        body = Body(self.site(node), node.inputs, node.outputs, node.name)
+        results = op.body(body)
+        return None if results is None else named(body, results, node.outputs)
+
+    def apply(self, op: Op, node: Node) -> None:
         site = self.site(node)
+        if op.infer is None:
+            raise Unknown("this operator is not defined for such inputs")
         types = op.infer(site)
         contents = self.contents(op, site, len(types))
         computed = []
@@ -179,10 +199,10 @@ class _Lowering:
 
 
 def _element(array: np.ndarray) -> ElementType:
-    for element in ElementType:
-        if element.dtype == array.dtype and element is not ElementType.BFLOAT16:
-            return element
-    raise Unknown(f"constants of type {array.dtype} are not supported")
+    element = ElementType.of(array.dtype)
+    if element is None:
+        raise Unknown(f"constants of type {array.dtype} are not supported")
+    return element
 
 
 def _typed(content: np.ndarray, tensor: TensorType) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from minbuild.dims import Dim, product
 from minbuild.errors import BadInput
 from minbuild.model import (
     Buffer,
+    ElementType,
     Kernel,
     Plan,
     PlanParameter,
@@ -24,6 +25,7 @@ from minbuild.model import (
     Value,
 )
 from minbuild.ops import Registry
+from minbuild.ops.definition import STORED
 from minbuild.passes.memory import buffer_sizes, lower_bound, order_buffers, skyline
 from minbuild.passes.memory_check import check_layout
 from minbuild.passes.select import Selection, select_kernels, touched
@@ -175,9 +177,9 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
     builder.buffers += len(ordered)
     builder.ports += len(procedure.inputs) + len(procedure.outputs)
 
-    def tensor(name: str) -> int:
+    def tensor(name: str, slot: int = 0) -> int:
         owner = procedure.values[root(procedure.alias, name)]
-        return builder.place(owner, procedure.values[name].type, numbers, first_port)
+        return builder.place(owner, _as_slot(procedure.values[name].type, slot), numbers, first_port)
 
     steps = []
     for index, selection in enumerate(selections):
@@ -188,13 +190,19 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
                 where = (ARENA, numbers[_scratch_name(index, slot)]) if scratch else (EXTENT, 0)
                 args.append(builder.tensor(*where, arg))
             else:
-                args.append(tensor(arg) if arg else -1)
+                args.append(tensor(arg, selection.kernel.args[slot][0]) if arg else -1)
         builder.features |= selection.features
         kernel = builder.kernel(selection.kernel)
         steps.append(Step(kernel, tuple(args), selection.params, selection.accumulate, selection.call.node))
     inputs = tuple((name, tensor(name)) for name in procedure.inputs)
     outputs = tuple((name, tensor(name)) for name in procedure.outputs)
     return Routine(procedure.name, tuple(steps), ordered, inputs, outputs)
+
+
+def _as_slot(tensor: TensorType, slot: int) -> TensorType:
+    """Kernels that only move elements see any type as the unsigned one of its size."""
+    wanted = ElementType(slot) if slot in STORED else tensor.element
+    return replace(tensor, element=wanted) if wanted.size == tensor.element.size else tensor
 
 
 def _scratch_name(step: int, slot: int) -> str:

@@ -10,16 +10,16 @@ from minbuild.passes.storage import root
 
 
 def views_as_aliases(procedure: Procedure, registry: Registry) -> Procedure:
-    """Without calls of view operators. A view of an input that the procedure returns stays: the input's bytes are the
-    caller's, and gone after the step."""
+    """Without calls of view operators. A view of an input that the procedure returns becomes a copy: the input's bytes
+    are the caller's, and gone after the step."""
     alias = dict(procedure.alias)
     calls = []
     for call in procedure.calls:
         source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
-        if not registry.ops[call.op].view or (
-            result in procedure.outputs and procedure.values[root(alias, source)].role is Role.INPUT
-        ):
+        if not registry.ops[call.op].view:
             calls.append(call)
+        elif result in procedure.outputs and procedure.values[root(alias, source)].role is Role.INPUT:
+            calls.append(replace(call, op="minbuild:Copy", inputs=(source,), attributes={}))
         else:
             alias[result] = source
     return replace(procedure, calls=tuple(calls), alias=alias)

@@ -253,7 +253,7 @@ class Session:
 
 
 def _tensor(array: np.ndarray) -> _Tensor:
-    element = next((e for e in ElementType if e.dtype == array.dtype), None)
+    element = ElementType.of(array.dtype)
     if element is None or array.ndim > MAX_RANK:
         raise BadInput(f"a tensor of {array.dtype} with {array.ndim} dimensions cannot be an input.")
     dims = (ctypes.c_int32 * MAX_RANK)(*array.shape)

@@ -13,6 +13,9 @@
 #pragma GCC visibility push(hidden)
 namespace minbuild {
 
+struct half;  // shared/half.h
+struct bfloat16;
+
 enum class Status : uint8_t {
   kOk = MB_OK,
   kBadPlan = MB_BAD_PLAN,    // shapes or parameters that no correct plan contains
