@@ -19,7 +19,7 @@ _SCALARS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A field's type. `kind` is scalar, struct, table, string or vector; `name` is what the schema calls it,
+    """A field's type. `kind` is scalar, struct, table, string, vector or union; `name` is what the schema calls it,
     empty for a vector; `dtype` is the little-endian numpy type of scalars (also enums) and structs."""
 
     kind: str
@@ -103,6 +103,7 @@ class Schema:
     """Everything a `.fbs` file declares."""
 
     namespace: str
+    unions: Mapping[str, tuple[str, ...]]  # names of tables; the field before one of this type holds 1 + the index
     enums: Mapping[str, Enum]
     structs: Mapping[str, Struct]
     tables: Mapping[str, Table]
@@ -117,9 +118,14 @@ _TOKEN = re.compile(
 )
 
 
+def tag_of(field: str) -> str:
+    """The field that says which table a field of union type holds; flatbuffers adds it before that one."""
+    return f"{field}_type"
+
+
 def parse_schema(text: str) -> Schema:
     """Parse schema `text`. A struct's members must be declared before it; tables may stand in any order.
-    Raises ValueError for anything outside the subset (unions, fixed arrays, includes, services)."""
+    Raises ValueError for anything outside the subset (fixed arrays, includes, services)."""
     return _Parser(text).schema()
 
 
@@ -129,6 +135,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.tokens = list(_tokens(text))
         self.at = 0
+        self.unions: dict[str, tuple[str, ...]] = {}
         self.enums: dict[str, Enum] = {}
         self.structs: dict[str, Struct] = {}
         self.raw: dict[str, list[tuple[str, str, bool, str, dict[str, str]]]] = {}
@@ -148,17 +155,22 @@ class _Parser:
                 self.expect(";")
             elif word == "enum":
                 self.enum()
+            elif word == "union":
+                self.union()
             elif word in ("struct", "table"):
                 self.record(word)
             else:
                 raise ValueError(f"schema: '{word}' is not a declaration this parser knows")
         tables = {name: self.table(name, fields) for name, fields in self.raw.items()}
+        for name, members in self.unions.items():
+            if lost := [m for m in members if m not in tables]:
+                raise ValueError(f"schema: union {name}: '{lost[0]}' is not a table of this schema")
         root, identifier = self.single["root_type"], self.single["file_identifier"]
         if root not in tables:
             raise ValueError(f"schema: root_type '{root}' is not a table of this schema")
         if len(identifier) not in (0, 4):
             raise ValueError(f"schema: file_identifier '{identifier}' must have 4 characters")
-        return Schema(self.single["namespace"], self.enums, self.structs, tables, root, identifier)
+        return Schema(self.single["namespace"], self.unions, self.enums, self.structs, tables, root, identifier)
 
     def next(self) -> str:
         if self.at >= len(self.tokens):
@@ -188,6 +200,14 @@ class _Parser:
             self.accept(",")
         self.enums[name] = Enum(name, scalar, values)
 
+    def union(self) -> None:
+        name, tables = self.next(), []
+        self.expect("{")
+        while not self.accept("}"):
+            tables.append(self.next())
+            self.accept(",")
+        self.unions[name] = tuple(tables)
+
     def record(self, kind: str) -> None:
         name, fields = self.next(), []
         self.metadata()
@@ -200,6 +220,8 @@ class _Parser:
             if vector:
                 self.expect("]")
             default = self.next() if self.accept("=") else ""
+            if type_name in self.unions:
+                fields.append((tag_of(field), "ubyte", False, "", {}))
             fields.append((field, type_name, vector, default, self.metadata()))
             self.expect(";")
         if kind == "struct":
@@ -253,6 +275,8 @@ class _Parser:
             return Type("string")
         if name in self.raw:
             return Type("table", name)
+        if name in self.unions:
+            return Type("union", name)
         raise ValueError(
             f"schema: type '{name}' is not declared (structs and enums must stand before their use)"
         )

@@ -44,7 +44,8 @@ class Model:
     @property
     def name(self) -> str:
         """What the artifacts' common prefix calls the model; folders may be called anything."""
-        return self.bundle.training.source.removesuffix("training_model.onnx").rstrip("_-. ") or "trainer"
+        stem = self.bundle.training.source.rpartition(".")[0]
+        return stem.removesuffix("training_model").rstrip("_-. ") or "trainer"
 
     @property
     def arenas(self) -> tuple[Arena, ...]:
@@ -94,7 +95,7 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
 
 def _checkpoint_bytes(artifacts: Path, bundle: Bundle) -> bytes:
     """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file."""
-    name = next(n for n in bundle.digests if not n.endswith(".onnx"))
+    name = next(n for n in bundle.digests if not n.endswith((".onnx", ".ort")))
     data = read_file(artifacts / name)
     try:
         read_checkpoint(data)

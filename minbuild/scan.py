@@ -182,7 +182,7 @@ def _fate(row: OperatorUse) -> str:
 
 
 def _short(file: str) -> str:
-    return file.removesuffix("_model.onnx")
+    return file.removesuffix(".onnx").removesuffix("_model")
 
 
 def check(answer: Scan) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from minbuild.fbs import Schema, Table, Type, parse_schema
+from minbuild.fbs import Schema, Table, Type, parse_schema, tag_of
 
 __all__ = ["Schema", "decode", "encode", "parse_schema"]
 
@@ -76,7 +76,13 @@ class _Decoder:
                 raise ValueError(f"byte {at}: field '{field.name}' of {table.name} lies outside of its table")
             if not offset and field.required:
                 raise ValueError(f"byte {at}: {table.name} has no '{field.name}'")
-            found[field.name] = self.value(field.type, at + offset, depth) if offset else field.default
+            kind = field.type
+            if kind.kind == "union":
+                members = self.schema.unions[kind.name]
+                tag = found[tag_of(field.name)]
+                offset = offset if 1 <= tag <= len(members) else 0  # newer files may hold what this schema lacks
+                kind = Type("table", members[tag - 1]) if offset else kind
+            found[field.name] = self.value(kind, at + offset, depth) if offset else field.default
         return found
 
     def value(self, kind: Type, at: int, depth: int) -> Any:

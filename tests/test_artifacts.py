@@ -74,9 +74,10 @@ def rewrite(folder: Path, change) -> None:
 @pytest.mark.parametrize("path", SETS, ids=lambda p: p.name)
 def test_golden_sets_load(path):
     bundle = load_bundle(path)
-    assert bundle.training.source == "training_model.onnx"
+    form = "ort" if path.name.endswith("_ort") else "onnx"
+    assert bundle.training.source == f"training_model.{form}"
     assert bundle.evaluation is not None and bundle.optimizer is not None
-    assert sorted(bundle.digests) == sorted(FILES)
+    assert sorted(bundle.digests) == sorted(f.replace("onnx", form) for f in FILES)
     for p in bundle.checkpoint.parameters:
         assert bundle.training.inputs[p.name].shape == p.shape
     for g in (bundle.training, bundle.evaluation, bundle.optimizer):
@@ -146,7 +147,7 @@ def test_no_folder_and_no_artifacts(tmp_path):
     assert "this is a file" in failure(tmp_path / "file")
     assert "no *training_model.onnx and *checkpoint here" in failure(tmp_path)
     (tmp_path / "training_model.ort").write_text("x")
-    assert "give the .onnx files" in failure(tmp_path)
+    assert "no checkpoint beside training_model.ort" in failure(tmp_path)
 
 
 def test_several_sets_in_one_folder_are_listed(folder):
@@ -157,6 +158,37 @@ def test_several_sets_in_one_folder_are_listed(folder):
 def test_missing_checkpoint(folder):
     (folder / "checkpoint").unlink()
     assert "no checkpoint beside training_model.onnx" in failure(folder)
+
+
+def test_ort_files_say_what_onnx_files_say():
+    """ONNX Runtime fused two pairs of nodes and left the rest alone."""
+    converted, original = (load_bundle(GOLDEN / n).training for n in ("dense_ort", "dense"))
+    assert dict(converted.inputs) == dict(original.inputs)
+    assert sorted(converted.outputs) == sorted(original.outputs)
+    fused = [n for n in converted.nodes if n.op_type == "FusedGemm"]
+    assert {n.attributes["activation"] for n in fused} == {"Relu"}
+    assert len(converted.nodes) == len(original.nodes) - len(fused) - 2  # and two Identity nodes are gone
+
+
+def test_damaged_ort_files_are_refused_or_read(tmp_path):
+    """Whatever the bytes are: an answer or one of our own errors."""
+    for path in (GOLDEN / "dense_ort").iterdir():
+        shutil.copy(path, tmp_path)
+    target, random_bytes = tmp_path / "training_model.ort", random.Random(8)
+    whole = target.read_bytes()
+    target.write_bytes(whole[:4000])
+    assert "not a readable .ort file" in failure(tmp_path)
+    target.write_bytes(whole.replace(b"6\0\0\0", b"4\0\0\0", 1))
+    assert "format version is '4'" in failure(tmp_path)
+    for _ in range(150):
+        data = bytearray(whole)
+        for _ in range(4):
+            data[random_bytes.randrange(8, len(data))] = random_bytes.randrange(256)
+        target.write_bytes(data)
+        try:
+            load_bundle(tmp_path)
+        except (BadInput, Unsupported) as error:
+            assert str(error)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -336,14 +368,14 @@ def test_initializers_of_every_type(kind, raw):
     assert found["w"].dtype == ElementType[kind].dtype and np.array_equal(found["w"], values)
 
 
-def test_bfloat16_travels_as_bits():
+def test_bfloat16_is_read_from_raw_and_typed_data():
     tensor = helper.make_tensor(
         "w", TensorProto.BFLOAT16, [2], np.array([0x3F80, 0xC000], "<u2").tobytes(), raw=True
     )
     typed = TensorProto(name="v", data_type=TensorProto.BFLOAT16, dims=[2], int32_data=[0x3F80, 0xC000])
     nodes = [helper.make_node("Add", ["w", "v"], ["y"])]
     found = graph(*nodes, initializers=[tensor, typed]).initializers
-    assert found["w"].tolist() == found["v"].tolist() == [0x3F80, 0xC000]
+    assert found["w"].tolist() == found["v"].tolist() == [1.0, -2.0]
 
 
 def test_initializers_among_the_inputs_are_constants():

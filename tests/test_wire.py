@@ -87,7 +87,7 @@ def test_explicit_ids_order_the_fields():
         ("table T { a:int", "ends inside"),
         ("table T { a:Missing; } root_type T;", "'Missing' is not declared"),
         ("table T { a:int; }", "root_type ''"),
-        ("union U { A }", "'union' is not"),
+        ("union U { A } table T {} root_type T;", "'A' is not a table"),
         ("struct S { a:string; } table T {} root_type T;", "must be a scalar or a struct"),
         ('table T {} root_type T; file_identifier "ABC";', "4 characters"),
         ("table T { a:int ? }", "unexpected character '\\?' in line 1"),

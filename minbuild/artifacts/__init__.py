@@ -12,12 +12,14 @@ from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.artifacts.consistency import disagreements, with_graph_shapes
 from minbuild.artifacts.files import read_file
 from minbuild.artifacts.onnx_reader import read_graph
+from minbuild.artifacts.ort_reader import is_ort, read_ort_graph
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Bundle, Graph
 
-_TRAINING = "training_model.onnx"
-_EVALUATION = "eval_model.onnx"
-_OPTIMIZER = "optimizer_model.onnx"
+_TRAINING = "training_model"
+_EVALUATION = "eval_model"
+_OPTIMIZER = "optimizer_model"
+_FORMATS = (".onnx", ".ort")  # where a model is there in both, the first is read: ORT made the other from it
 _CHECKPOINT = "checkpoint"
 _NOMINAL = "nominal_checkpoint"
 
@@ -25,15 +27,15 @@ _T = TypeVar("_T")
 
 
 def load_bundle(path: Path) -> Bundle:
-    """The artifacts in folder `path`: `<prefix>training_model.onnx`, `<prefix>checkpoint`, and where present
-    `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`. Other files are left alone. Raises BadInput
+    """The artifacts in folder `path`: `<prefix>training_model.onnx` (or `.ort`), `<prefix>checkpoint`, and where
+    present `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`, or one of them. Other files are left alone. Raises BadInput
     (files missing, damaged, or not belonging together) and Unsupported, each with all findings."""
     training, evaluation, optimizer, saved = _locate(path)
     collect = _Collector()
     files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None
              for data in [collect.run(read_file, p)] if data is not None}  # fmt: skip
     graphs = {
-        p.name: collect.run(read_graph, files[p.name], p)
+        p.name: collect.run(_read_model, files[p.name], p)
         for p in (training, evaluation, optimizer)
         if p is not None and p.name in files
     }
@@ -52,6 +54,10 @@ def load_bundle(path: Path) -> Bundle:
         evaluate, notes = repair_normalization(evaluate)
     digests = {name: sha256(data).hexdigest() for name, data in files.items()}
     return Bundle(train, evaluate, optimize, checkpoint, digests, notes)
+
+
+def _read_model(data: bytes, path: Path) -> Graph:
+    return read_ort_graph(data, path) if is_ort(data) else read_graph(data, path)
 
 
 class _Collector:
@@ -87,26 +93,26 @@ def _locate(path: Path) -> tuple[Path, Path | None, Path | None, Path]:
         raise BadInput(f"{path}: this is a file. Give the folder that it is in.") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror or error}.") from error
-    found = [n for n in names if n.endswith(_TRAINING)]
+    found = [n for n in names if n.endswith(_TRAINING + _FORMATS[0])] or [
+        n for n in names if n.endswith(_TRAINING + _FORMATS[1])
+    ]
     if len(found) > 1:
         raise BadInput(
             f"{path}: holds several sets of artifacts: {', '.join(found)}. "
             "Leave one, or give each its own folder."
         )
     if not found:
-        missing = f"*{_TRAINING}" + (
+        missing = f"*{_TRAINING}{_FORMATS[0]}" + (
             "" if any(n.endswith(_CHECKPOINT) for n in names) else f" and *{_CHECKPOINT}"
         )
-        ort = [n for n in names if n.endswith(".ort")]
-        instead = f" Of {', '.join(ort)}, give the .onnx files they were made from." if ort else ""
-        raise BadInput(f"{path}: no {missing} here. Give the folder that generate_artifacts wrote.{instead}")
-    prefix = found[0].removesuffix(_TRAINING)
+        raise BadInput(f"{path}: no {missing} here. Give the folder that generate_artifacts wrote.")
+    prefix = found[0].rpartition(".")[0].removesuffix(_TRAINING)
     saved = next((n for n in (prefix + _CHECKPOINT, prefix + _NOMINAL) if n in names), None)
     if saved is None:
         raise BadInput(f"{path}: no {prefix + _CHECKPOINT} beside {found[0]}. Copy it there.")
 
     def optional(name: str) -> Path | None:
-        return path / (prefix + name) if prefix + name in names else None
+        return next((path / (prefix + name + f) for f in _FORMATS if prefix + name + f in names), None)
 
     return path / found[0], optional(_EVALUATION), optional(_OPTIMIZER), path / saved
 

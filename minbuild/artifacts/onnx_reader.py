@@ -24,7 +24,11 @@ def read_graph(data: bytes, path: Path) -> Graph:
     """The graph in `data`, the bytes of the ONNX file `path`. External tensors are mapped lazily and looked
     for beside `path`. Local functions are inlined. Raises BadInput for damage and Unsupported for what a
     Graph cannot hold, each with all findings."""
-    model = _parse(data, path)
+    return read_model(_parse(data, path), path)
+
+
+def read_model(model: ModelProto, path: Path) -> Graph:
+    """The graph of a model that is called `path` in messages. Raises as `read_graph` does."""
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
     return _Reader(path, model).graph()

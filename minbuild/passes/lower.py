@@ -105,7 +105,9 @@ class _Lowering:
         role = Role.TEMPORARY if array.dtype == object else Role.CONSTANT
         self.values[name] = Value(name, TensorType(element, array.shape), role, array)
 
-    def node(self, node: Node) -> None:
+    def node(self, node: Node, asked: str = "") -> None:
+        """Adds the calls for `node`, which stands for the node of the graph called `asked` or a part of it."""
+        asked = asked or node.name
         if any(name in self.broken for name in node.inputs):
             self.broken.update(node.outputs)
             return
@@ -115,9 +117,9 @@ class _Lowering:
             parts = self.parts(op, node)
             if parts is not None:
                 for part in parts:
-                    self.node(part)
+                    self.node(part, asked)
             elif op is not None:
-                self.apply(op, node)
+                self.apply(op, node, asked)
             else:
                 problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
         except Unknown as error:
@@ -143,7 +145,7 @@ class _Lowering:
         results = op.body(body)
         return None if results is None else named(body, results, node.outputs)
 
-    def apply(self, op: Op, node: Node) -> None:
+    def apply(self, op: Op, node: Node, asked: str) -> None:
         site = self.site(node)
         if op.infer is None:
             raise Unknown("this operator is not defined for such inputs")
@@ -159,7 +161,7 @@ class _Lowering:
         if any(content is None for content in contents):
             self.note_updates(op, node)
             names = node.inputs, tuple(computed)
-            self.calls.append(Call(op.key, node.version, node.name, *names, dict(node.attributes)))
+            self.calls.append(Call(op.key, node.version, asked, *names, dict(node.attributes)))
 
     def site(self, node: Node) -> Site:
         types = tuple(self.values[n].type if n else None for n in node.inputs)

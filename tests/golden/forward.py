@@ -102,6 +102,7 @@ class Case:
     batch: int = 4
     extra_outputs: list[str] = field(default_factory=list)
     loss_inputs: list[str] = field(default_factory=list)
+    ort: bool = False  # models in ONNX Runtime's own format instead of ONNX files
 
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -192,6 +193,10 @@ CASES = (
     Case(
         "dense_fixed", "8-6-3 classifier at batch 4 only, AdamW", lambda: dense(4, (8, 6, 3)),
         "CrossEntropyLoss", "AdamW", 0.01, {"input": "normal 8", "labels": "class 3"},
+    ),
+    Case(
+        "dense_ort", "12-16-5 classifier in .ort files, AdamW", dense,
+        "CrossEntropyLoss", "AdamW", 0.01, {"input": "normal 12", "labels": "class 5"}, ort=True,
     ),
     Case(
         "conv", "8x8 image classifier with max pooling, AdamW", lambda: classifier(8, (4, 6), 12, 3),
