@@ -1,0 +1,106 @@
+"""ONNX's own node tests, run through the backend interface: shared by tests."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+from minbuild import onnx_backend
+from minbuild.errors import BadInput, Unsupported
+from minbuild.model import ElementType
+
+RECORD = Path(__file__).parents[1] / "reports" / "baseline" / "onnx_nodes.json"
+
+
+@dataclass(frozen=True)
+class NodeTest:
+    """A model and what it must give for some inputs."""
+
+    name: str
+    model: onnx.ModelProto
+    data: tuple[tuple[list[Any], list[Any]], ...]
+    rtol: float
+    atol: float
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether inputs and outputs are tensors of the element types there are here."""
+        return all(
+            v.type.WhichOneof("value") == "tensor_type"
+            and v.type.tensor_type.elem_type in ElementType._value2member_map_
+            for v in (*self.model.graph.input, *self.model.graph.output)
+        )
+
+
+@functools.cache
+def node_tests() -> dict[str, NodeTest]:
+    """The numeric ones of the installed onnx, by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some tests are about infinite values
+        cases = load_model_tests(kind="node")
+    tests = [NodeTest(c.name, *_contents(c), c.rtol, c.atol) for c in cases]
+    return {t.name: t for t in tests if t.is_numeric}
+
+
+def _contents(case: Any) -> tuple[onnx.ModelProto, tuple[tuple[list[Any], list[Any]], ...]]:
+    if case.model is not None:
+        return case.model, tuple(case.data_sets)
+    folder = Path(case.model_dir)
+    sets = tuple(
+        (list(_stored(data, "input")), list(_stored(data, "output")))
+        for data in sorted(folder.glob("test_data_set_*"))
+    )
+    return onnx.load(str(folder / "model.onnx")), sets
+
+
+def _stored(folder: Path, kind: str) -> Iterator[TensorProto]:
+    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.rpartition("_")[2]))
+    for path in files:
+        yield TensorProto.FromString(path.read_bytes())
+
+
+def _array(value: Any) -> np.ndarray:
+    return numpy_helper.to_array(value) if isinstance(value, TensorProto) else np.asarray(value)
+
+
+def outcome(test: NodeTest) -> str:
+    """Empty if the test passes, else why it was refused. Raises AssertionError where the answer is wrong."""
+    try:
+        ready = onnx_backend.prepare(test.model)
+        answers = [ready.run([_array(x) for x in inputs]) for inputs, _ in test.data]
+    except (Unsupported, BadInput) as error:
+        return reason(str(error))
+    for found, (_, wanted) in zip(answers, test.data, strict=True):
+        assert len(found) == len(wanted)
+        for y, expected in zip(found, map(_array, wanted), strict=True):
+            _compare(y, expected, test)
+    return ""
+
+
+def _compare(found: np.ndarray, wanted: np.ndarray, test: NodeTest) -> None:
+    assert found.dtype == wanted.dtype, (found.dtype, wanted.dtype)
+    assert found.shape == wanted.shape, (found.shape, wanted.shape)
+    element = ElementType.of(wanted.dtype)
+    if element is not None and element.is_real:
+        np.testing.assert_allclose(
+            found.astype(np.float64), wanted.astype(np.float64), rtol=test.rtol, atol=test.atol
+        )
+    else:
+        np.testing.assert_array_equal(found, wanted)
+
+
+def reason(text: str) -> str:
+    """The first finding without the names of file and node, so that it reads the same for like tests."""
+    line = text.splitlines()[0]
+    found = re.match(r".*?node '[^']*' \(([\w.:]+), opset \d+\): (.*)$", line)
+    return f"{found[1]}: {found[2]}" if found else line
