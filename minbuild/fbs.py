@@ -103,7 +103,9 @@ class Schema:
     """Everything a `.fbs` file declares."""
 
     namespace: str
-    unions: Mapping[str, tuple[str, ...]]  # names of tables; the field before one of this type holds 1 + the index
+    unions: Mapping[
+        str, tuple[str, ...]
+    ]  # names of tables; the field before one of this type holds 1 + the index
     enums: Mapping[str, Enum]
     structs: Mapping[str, Struct]
     tables: Mapping[str, Table]
@@ -170,7 +172,9 @@ class _Parser:
             raise ValueError(f"schema: root_type '{root}' is not a table of this schema")
         if len(identifier) not in (0, 4):
             raise ValueError(f"schema: file_identifier '{identifier}' must have 4 characters")
-        return Schema(self.single["namespace"], self.unions, self.enums, self.structs, tables, root, identifier)
+        return Schema(
+            self.single["namespace"], self.unions, self.enums, self.structs, tables, root, identifier
+        )
 
     def next(self) -> str:
         if self.at >= len(self.tokens):

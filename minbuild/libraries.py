@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from minbuild.emit import Contents, emit_sources, everything
 from minbuild.model import Binary, Kernel
+from minbuild.ops import Registry
 from minbuild.package import cmake_files, library_path
 from minbuild.plan_format import expressions_of
 from minbuild.planned import Model
@@ -70,17 +71,30 @@ class Workbench:
         return Pair(target, trimmed, self._library(everything(model.registry), target))
 
     def _library(self, contents: Contents, target: Target) -> Library:
-        sources = emit_sources(contents, self.model.registry)
-        # Other toolchains do not read the CMake files, and without them the same sources are found in the
-        # cache.
-        given = {**sources, **cmake_files(sources, sample=False)} if self.cmake else sources
-        built = build_library(given, target, self.toolchain, progress=self.detail)
-        binary = read_binary(library_path(target), str(target), built.shared, built.twin)
-        check_link(
-            selected=[k.symbol for k in contents.kernels],
-            kernels=tuple(self.model.registry.functions),
-            symbols=[s.name for s in binary.symbols if not s.name.startswith(".")],  # labels of data
-            exports=binary.exports,
-            imports=binary.imports,
+        return build_checked(
+            contents, self.model.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
         )
-        return Library(built, binary, contents.kernels, sources)
+
+
+def build_checked(
+    contents: Contents,
+    registry: Registry,
+    target: Target,
+    toolchain: Toolchain,
+    cmake: bool = False,
+    detail: Callable[[str], None] = lambda line: None,
+) -> Library:
+    """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
+    sources = emit_sources(contents, registry)
+    # Other toolchains do not read the CMake files, and without them the same sources are found in the cache.
+    given = {**sources, **cmake_files(sources, sample=False)} if cmake else sources
+    built = build_library(given, target, toolchain, progress=detail)
+    binary = read_binary(library_path(target), str(target), built.shared, built.twin)
+    check_link(
+        selected=[k.symbol for k in contents.kernels],
+        kernels=tuple(registry.functions),
+        symbols=[s.name for s in binary.symbols if not s.name.startswith(".")],  # labels of data
+        exports=binary.exports,
+        imports=binary.imports,
+    )
+    return Library(built, binary, contents.kernels, sources)

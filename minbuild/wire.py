@@ -80,7 +80,9 @@ class _Decoder:
             if kind.kind == "union":
                 members = self.schema.unions[kind.name]
                 tag = found[tag_of(field.name)]
-                offset = offset if 1 <= tag <= len(members) else 0  # newer files may hold what this schema lacks
+                offset = (
+                    offset if 1 <= tag <= len(members) else 0
+                )  # newer files may hold what this schema lacks
                 kind = Type("table", members[tag - 1]) if offset else kind
             found[field.name] = self.value(kind, at + offset, depth) if offset else field.default
         return found

@@ -18,7 +18,9 @@ same_onnx = pytest.mark.skipif(
 def test_node(name):
     found = outcome(node_tests()[name])
     if onnx.__version__ == RECORDED["onnx"]:
-        assert found == RECORDED["refused"].get(name, ""), "run tests/slow/record_onnx_nodes.py if this is meant"
+        assert found == RECORDED["refused"].get(name, ""), (
+            "run tests/slow/record_onnx_nodes.py if this is meant"
+        )
 
 
 @same_onnx

@@ -34,7 +34,8 @@ def _activate(b: Body, x: str, parameters: Sequence[float]) -> str:
         raise Unknown(f"the activation {name!r} is not supported; has {', '.join(_ACTIVATIONS)}")
     if name == "Clip":
         return b.add(name, x, *(b.constant(p) for p in parameters[:2]))
-    return b.add(name, x, **dict(zip(_ACTIVATIONS[name], parameters, strict=False)))
+    attributes: dict[str, Any] = dict(zip(_ACTIVATIONS[name], parameters, strict=False))
+    return b.add(name, x, **attributes)
 
 
 def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +109,5 @@ def _conv_cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(f"{name}, with a summand", (x, w, bias, added), attributes, ulps=32)
 
 
-fused_gemm = Op(
-    "FusedGemm", domain=MICROSOFT, reference=_gemm_reference, body=_gemm_body, cases=_gemm_cases
-)
-fused_conv = Op(
-    "FusedConv", domain=MICROSOFT, reference=_conv_reference, body=_conv_body, cases=_conv_cases
-)
+fused_gemm = Op("FusedGemm", domain=MICROSOFT, reference=_gemm_reference, body=_gemm_body, cases=_gemm_cases)
+fused_conv = Op("FusedConv", domain=MICROSOFT, reference=_conv_reference, body=_conv_body, cases=_conv_cases)
