@@ -213,7 +213,8 @@ class _Parser:
         self.unions[name] = tuple(tables)
 
     def record(self, kind: str) -> None:
-        name, fields = self.next(), []
+        name = self.next()
+        fields: list[tuple[str, str, bool, str, dict[str, str]]] = []
         self.metadata()
         self.expect("{")
         while not self.accept("}"):

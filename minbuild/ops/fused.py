@@ -1,5 +1,5 @@
-"""Operators that ONNX Runtime's optimiser puts together, as files converted to its own format contain them: each is taken
-apart again into what it was made of."""
+"""Operators that ONNX Runtime's optimiser puts together, as files converted to its own format contain them: each
+is taken apart again into what it was made of."""
 
 from __future__ import annotations
 

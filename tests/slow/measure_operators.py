@@ -2,7 +2,8 @@
 
     python tests/slow/measure_operators.py [TARGET...]
 
-Own bytes are those that only the operator's file needs; shared bytes those of helpers that it uses together with others.
+Own bytes are those that only the operator's file needs; shared bytes those of helpers that it uses together with
+others.
 `python -m minbuild.docs` puts the figures into reports/operators.md.
 """
 
