@@ -10,7 +10,7 @@ import pytest
 from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # noqa: F401
 from onnx import helper
 
-from minbuild import __version__, cli, reduce, scan
+from minbuild import __version__, reduce, scan
 from minbuild.errors import BadInput, OverBudget, ToolchainFailed, VerificationFailed
 
 
@@ -131,9 +131,9 @@ def test_a_failure_is_a_text_and_a_code(
 
 
 def test_sizes() -> None:
-    assert cli._sizes("--dim", ["batch=8", "a=b=3"]) == {"batch": 8, "a=b": 3}
+    assert sizes_given("--dim", ["batch=8", "a=b=3"]) == {"batch": 8, "a=b": 3}
     for text in ("batch", "batch=", "=8", "batch=8x", "batch=-1", "batch=0", "batch=2147483648", "batch=٣"):
         with pytest.raises(BadInput, match="--dim"):
-            cli._sizes("--dim", [text])
+            sizes_given("--dim", [text])
     with pytest.raises(BadInput, match="two sizes"):
-        cli._sizes("--max", ["batch=8", "batch=9"])
+        sizes_given("--max", ["batch=8", "batch=9"])

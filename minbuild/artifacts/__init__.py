@@ -29,7 +29,8 @@ _T = TypeVar("_T")
 def load_bundle(path: Path) -> Bundle:
     """The artifacts in folder `path`: `<prefix>training_model.onnx` (or `.ort`), `<prefix>checkpoint`, and where
     present `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`, or one of them. Other files are left
-    alone. Raises BadInput (files missing, damaged, or not belonging together) and Unsupported, each with all findings."""
+    alone. Raises BadInput (files missing, damaged, or not belonging together) and Unsupported, each with all
+    findings."""
     training, evaluation, optimizer, saved = _locate(path)
     collect = _Collector()
     files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None

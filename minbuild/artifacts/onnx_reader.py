@@ -34,6 +34,12 @@ def read_model(model: ModelProto, path: Path) -> Graph:
     return _Reader(path, model).graph()
 
 
+def opset_of(data: bytes, path: Path) -> int:
+    """The version of ONNX's own operators that a file imports. Raises BadInput for damage."""
+    versions = [o.version for o in _parse(data, path).opset_import if o.domain in ("", "ai.onnx")]
+    return max(versions, default=1)
+
+
 def read_nodes(model: ModelProto, source: Path) -> tuple[Node, ...]:
     """The nodes of a model's graph by themselves. Raises BadInput and Unsupported as `read_graph` does."""
     reader = _Reader(source, model)

@@ -85,8 +85,10 @@ def _symbols(procedures: list[Procedure]) -> tuple[str, ...]:
 
 
 @dataclass
-class _Lowering:
-    """One graph being lowered: what is known so far, and what came out."""
+class Lowering:
+    """One graph being lowered, node by node: what is known so far, and what came out.
+
+    `findings` grows by one text for every node that has no operator, type or known shape."""
 
     graph: Graph
     registry: Registry
@@ -224,7 +226,7 @@ def _lower(
     fixed: Mapping[str, int],
     findings: list[str],
 ) -> Procedure:
-    lowering = _Lowering(graph, registry, findings)
+    lowering = Lowering(graph, registry, findings)
     inputs: list[str] = []
     for input_name, tensor in graph.inputs.items():
         if input_name == RESET_INPUT:
@@ -278,7 +280,7 @@ def _lower_optimizer(
     count, lanes = sum((product(v.type.shape or ()) for v in trained), 0), 32 // element.size
     assert isinstance(count, int), "a parameter's shape is known"
     flat = TensorType(element, (-(-count // lanes) * lanes,))
-    lowering = _Lowering(graph, registry, findings)
+    lowering = Lowering(graph, registry, findings)
     roles = (Role.PARAMETER, Role.GRADIENT, Role.MOMENT, Role.MOMENT)
     for i, (name, role) in enumerate(zip(_SEQUENCES, roles, strict=True)):
         if name in graph.sequences:

@@ -1,0 +1,136 @@
+"""Losses, as nodes put behind a model's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from minbuild.dims import Dim
+from minbuild.errors import BadInput
+from minbuild.model import ElementType, TensorType
+from minbuild.ops.body import Body
+
+REDUCTIONS = ("mean", "sum")
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    """What a loss can be told. Not every loss takes everything."""
+
+    reduction: str = "mean"
+    class_weights: np.ndarray | None = None  # cross-entropy, NLL: [C]
+    ignore_index: int | None = None  # cross-entropy, NLL
+    pos_weight: np.ndarray | None = None  # BCE with logits: broadcasts to the prediction
+    delta: float = 1.0  # Huber
+
+
+# Writes the loss of a prediction (input 0) against a target (input 1): the name of the scalar.
+Builder = Callable[[Body, LossOptions], str]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss: what its target looks like, and its nodes."""
+
+    title: str
+    build: Builder
+    classes: bool = False  # the target holds class numbers
+    takes: frozenset[str] = field(default_factory=frozenset)  # LossOptions beside the reduction
+
+    def target(self, prediction: TensorType) -> TensorType:
+        """Type of the target of a prediction: [N,C,...] -> [N,...] of int64 for classes, else the same."""
+        if not self.classes:
+            return prediction
+        shape: Sequence[Dim] = prediction.shape or ()
+        return TensorType(ElementType.INT64, (*shape[:1], *shape[2:]))
+
+
+def _reduced(b: Body, x: str, options: LossOptions) -> str:
+    rank = b.site.rank(0)
+    op_type = "ReduceMean" if options.reduction == "mean" else "ReduceSum"
+    return b.reduce(op_type, x, tuple(range(rank)), keepdims=False)
+
+
+def _squared(b: Body, options: LossOptions) -> str:
+    difference = b.add("Sub", b.x[0], b.x[1])
+    return _reduced(b, b.add("Mul", difference, difference), options)
+
+
+def _absolute(b: Body, options: LossOptions) -> str:
+    return _reduced(b, b.add("Abs", b.add("Sub", b.x[0], b.x[1])), options)
+
+
+def _huber(b: Body, options: LossOptions) -> str:
+    """delta (|d| - delta/2) beyond delta, d^2 / 2 within, as torch.nn.HuberLoss: c (|d| - c/2), c = min(|d|, delta)."""
+    size = b.add("Abs", b.add("Sub", b.x[0], b.x[1]))
+    clipped = b.add("Min", size, b.constant(options.delta))
+    inner = b.add("Sub", size, b.add("Mul", clipped, b.constant(0.5)))
+    return _reduced(b, b.add("Mul", clipped, inner), options)
+
+
+def _cross_entropy(b: Body, options: LossOptions) -> str:
+    attributes: dict[str, object] = {"reduction": options.reduction}
+    if options.ignore_index is not None:
+        attributes["ignore_index"] = options.ignore_index
+    weights = () if options.class_weights is None else (b.constant(options.class_weights),)
+    return b.many(2, "SoftmaxCrossEntropyLoss", *b.x[:2], *weights, **attributes)[0]  # type: ignore[arg-type]
+
+
+def _negative_log_likelihood(b: Body, options: LossOptions) -> str:
+    attributes: dict[str, object] = {"reduction": options.reduction}
+    if options.ignore_index is not None:
+        attributes["ignore_index"] = options.ignore_index
+    weights = () if options.class_weights is None else (b.constant(options.class_weights),)
+    return b.add("NegativeLogLikelihoodLoss", *b.x[:2], *weights, **attributes)  # type: ignore[arg-type]
+
+
+def _binary_cross_entropy(b: Body, options: LossOptions) -> str:
+    """Of logits x and targets t: (1 - t) x + w (log(1 + exp(-|x|)) + max(-x, 0)), w = 1 + (pos_weight - 1) t. No term
+    can overflow."""
+    x, t = b.x[:2]
+    one = b.constant(1.0)
+    bend = b.add("Log", b.add("Add", b.add("Exp", b.add("Neg", b.add("Abs", x))), one))
+    bend = b.add("Add", bend, b.add("Relu", b.add("Neg", x)))
+    if options.pos_weight is not None:
+        extra = b.constant(np.asarray(options.pos_weight) - 1)
+        bend = b.add("Mul", bend, b.add("Add", b.add("Mul", t, extra), one))
+    return _reduced(b, b.add("Add", b.add("Mul", b.add("Sub", one, t), x), bend), options)
+
+
+def _divergence(b: Body, options: LossOptions) -> str:
+    """Kullback-Leibler: t * (log t - x) for log-probabilities x, 0 where t is 0; the mean is over the batch."""
+    x, t = b.x[:2]
+    tiny = b.constant(float(np.finfo(b.site.element(0).dtype).tiny))
+    terms = b.add("Mul", t, b.add("Sub", b.add("Log", b.add("Max", t, tiny)), x))
+    rank = b.site.rank(0)
+    rows = b.reduce("ReduceSum", terms, tuple(range(1, rank)), keepdims=False)
+    return b.reduce("ReduceMean" if options.reduction == "mean" else "ReduceSum", rows, (0,), keepdims=False)
+
+
+_WEIGHTED = frozenset({"class_weights", "ignore_index"})
+LOSSES: Mapping[str, Loss] = {
+    "cross-entropy": Loss("softmax and cross-entropy of class numbers", _cross_entropy, True, _WEIGHTED),
+    "mse": Loss("mean squared error", _squared),
+    "l1": Loss("mean absolute error", _absolute),
+    "huber": Loss("squared error near zero, absolute error beyond delta", _huber, takes=frozenset({"delta"})),
+    "bce": Loss("binary cross-entropy of logits", _binary_cross_entropy, takes=frozenset({"pos_weight"})),
+    "kl": Loss("Kullback-Leibler divergence of log-probabilities", _divergence),
+    "nll": Loss("negative log-likelihood of class numbers", _negative_log_likelihood, True, _WEIGHTED),
+}
+
+
+def find_loss(name: str, options: LossOptions) -> Loss:
+    """The loss of that name. Raises BadInput for one there is not, and for an option it does not take."""
+    if name not in LOSSES:
+        raise BadInput(f"--loss {name}: no such loss. Choose from {', '.join(LOSSES)}, or none.")
+    if options.reduction not in REDUCTIONS:
+        raise BadInput(f"reduction {options.reduction!r}: a loss must be one number; choose from mean, sum.")
+    loss, defaults = LOSSES[name], LossOptions()
+    for option in ("class_weights", "ignore_index", "pos_weight", "delta"):
+        given, default = getattr(options, option), getattr(defaults, option)
+        if option not in loss.takes and given is not None and given is not default and given != default:
+            takers = ", ".join(n for n, other in LOSSES.items() if option in other.takes)
+            raise BadInput(f"{option} does nothing with the loss {name}; it is for {takers}.")
+    return loss

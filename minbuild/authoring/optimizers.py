@@ -1,0 +1,120 @@
+"""Optimizer models: one node over all trained parameters, with the inputs that ONNX Runtime's convention names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minbuild.errors import BadInput
+from minbuild.model import ElementType, Graph, Node, TensorType
+
+MICROSOFT, OWN = "com.microsoft", "minbuild"
+
+
+@dataclass(frozen=True)
+class OptimizerOptions:
+    """What an optimizer can be told; None leaves its own default. Not every optimizer takes everything."""
+
+    betas: tuple[float, float] | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
+    alpha: float | None = None  # RMSprop: how much of the mean square stays
+    max_norm: float | None = None  # clip the gradients' common norm first
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer: its operator, how many moments it keeps per parameter, and its defaults."""
+
+    title: str
+    op_type: str
+    domain: str
+    moments: int
+    steps: bool  # whether it needs the step count
+    defaults: OptimizerOptions
+
+
+def _options(**values: float | bool | tuple[float, float]) -> OptimizerOptions:
+    return OptimizerOptions(**values)  # type: ignore[arg-type]
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "adamw": Optimizer(
+        "Adam, parameters decay by themselves", "AdamWOptimizer", MICROSOFT, 2, True,
+        _options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0),
+    ),
+    "adam": Optimizer(
+        "Adam, weight decay added to the gradient", "AdamOptimizer", OWN, 2, True,
+        _options(betas=(0.9, 0.999), epsilon=1e-8, weight_decay=0.0),
+    ),
+    "sgd": Optimizer(
+        "gradient descent", "SGDOptimizerV2", MICROSOFT, 1, False, _options(),
+    ),
+    "momentum": Optimizer(
+        "gradient descent with momentum", "MomentumOptimizer", OWN, 1, False,
+        _options(momentum=0.9, nesterov=False, weight_decay=0.0),
+    ),
+    "adagrad": Optimizer(
+        "Adagrad", "AdagradOptimizer", OWN, 1, False, _options(epsilon=1e-10, weight_decay=0.0),
+    ),
+    "rmsprop": Optimizer(
+        "RMSprop", "RMSPropOptimizer", OWN, 1, False, _options(alpha=0.99, epsilon=1e-8, weight_decay=0.0),
+    ),
+}  # fmt: skip
+
+_SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
+
+
+def optimizer_graph(name: str, options: OptimizerOptions) -> Graph:
+    """The optimizer model `name`. Raises BadInput for one there is not, and for an option it does not take."""
+    if name not in OPTIMIZERS:
+        raise BadInput(
+            f"--optimizer {name}: no such optimizer. Choose from {', '.join(OPTIMIZERS)}, or none."
+        )
+    optimizer = OPTIMIZERS[name]
+    sequences = _SEQUENCES[: 2 + optimizer.moments]
+    nodes = []
+    gradients = "gradients"
+    if options.max_norm is not None:
+        attributes = {"max_norm": float(options.max_norm)}
+        nodes.append(
+            Node("InplaceClipGradNorm", MICROSOFT, 1, "clip", ("gradients",), ("clipped",), attributes)
+        )
+        gradients = "clipped"
+    scalars = {"learning_rate": ElementType.FLOAT} | ({"step": ElementType.INT64} if optimizer.steps else {})
+    fed = sequences if optimizer.op_type != "SGDOptimizerV2" else sequences[:2]  # which keeps a moment unused
+    inputs = (*scalars, *(gradients if n == "gradients" else n for n in fed))
+    node = Node(
+        optimizer.op_type, optimizer.domain, 1, "optimizer", inputs, ("updated",), _attributes(name, options)
+    )
+    # ONNX Runtime feeds the step count whether or not anything reads it.
+    types = {n: TensorType(e, (1,)) for n, e in {**scalars, "step": ElementType.INT64}.items()}
+    return Graph(
+        "optimizer_model.onnx",
+        (*nodes, node),
+        types,
+        dict.fromkeys(sequences, ElementType.FLOAT),
+        ("updated",),
+        {},
+    )
+
+
+def _attributes(name: str, options: OptimizerOptions) -> dict[str, float | int]:
+    optimizer = OPTIMIZERS[name]
+    chosen = {}
+    for option, default in vars(optimizer.defaults).items():
+        given = getattr(options, option)
+        if default is None and given is not None and option != "max_norm":
+            takers = ", ".join(n for n, o in OPTIMIZERS.items() if getattr(o.defaults, option) is not None)
+            raise BadInput(f"{option} does nothing with the optimizer {name}; it is for {takers}.")
+        if default is not None:
+            chosen[option] = default if given is None else given
+    attributes: dict[str, float | int] = {}
+    if "betas" in chosen:
+        attributes["alpha"], attributes["beta"] = chosen.pop("betas")
+    attributes |= {n: int(v) if isinstance(v, bool) else float(v) for n, v in chosen.items()}
+    if optimizer.op_type == "AdamWOptimizer":
+        attributes |= {"adam_mode": 1, "correct_bias": 1}  # the form that ONNX Runtime's tool writes
+    return attributes
