@@ -11,6 +11,7 @@ from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # n
 from onnx import helper
 
 from minbuild import __version__, reduce, scan
+from minbuild.commands.common import sizes_given
 from minbuild.errors import BadInput, OverBudget, ToolchainFailed, VerificationFailed
 
 
