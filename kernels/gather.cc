@@ -41,7 +41,11 @@ Status gather(const Call& call) {
   T* to = call[0].as<T>();
   const T* from = call[1].as<T>();
   slices.each([&](int part, int whole) MB_LAMBDA {
-    __builtin_memcpy(to + part, from + whole, slices.inner * sizeof(T));
+    if (slices.inner == 1) {
+      to[part] = from[whole];
+    } else {
+      __builtin_memcpy(to + part, from + whole, slices.inner * sizeof(T));
+    }
   });
   return Status::kOk;
 }

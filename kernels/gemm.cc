@@ -2,6 +2,8 @@
 #include "shared/gemm.h"
 
 #include "shared/add_range.h"
+#include "shared/plain_product.h"
+#include "shared/stored.h"
 
 namespace minbuild {
 
@@ -27,11 +29,13 @@ struct Bias {
     T* to = y.as<T>();
     for (int i = 0; i < y.dims[0]; ++i, to += y.dims[1]) {
       const T* from = c.as<T>() + i * row;
-      if (!MB_GEMM_BIAS_ANY || (column != 0 && beta == 1)) {
-        add_range(to, from, y.dims[1]);
-      } else {
-        for (int j = 0; j < y.dims[1]; ++j) to[j] += beta * from[j * column];
+      if constexpr (Stored<T>::is_real) {
+        if (!MB_GEMM_BIAS_ANY || (column != 0 && beta == 1)) {
+          add_range(to, from, y.dims[1]);
+          continue;
+        }
       }
+      for (int j = 0; j < y.dims[1]; ++j) to[j] += beta * from[j * column];
     }
   }
 };

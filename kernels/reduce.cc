@@ -11,7 +11,7 @@ Status reduce(const Call& call) {
   if (groups.rank != 5 || groups.count != x.count) return Status::kBadPlan;
   const int32_t* size = groups.dims;
   int kept = size[1], reduced = size[2], inner = size[3], last = size[4];
-  if (y.count != kept * inner) return Status::kBadPlan;
+  if (y.count != int64_t(kept) * inner) return Status::kBadPlan;
   // The mean divides sums, so what is in y already has to be multiplied first.
   const bool mean = MB_REDUCE_MEAN && call.params[0] != 0;
   T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
@@ -19,7 +19,7 @@ Status reduce(const Call& call) {
   if (!call.adds(0)) __builtin_memset(to, 0, y.count * sizeof(T));
   for (int i = 0; mean && i < y.count; ++i) to[i] *= divisor;
   const T* from = x.as<T>();
-  for (int row = 0; row < size[0] * kept * reduced; ++row) {
+  for (int row = 0, left = x.count; left > 0; ++row, left -= inner * last) {
     T* sums = to + row / reduced % kept * inner;
     if (MB_REDUCE_COLUMNS && last == 1) {
       add_range(sums, from, inner);

@@ -1,5 +1,6 @@
-// Relu and its gradient, over any shape.
+// Relu, LeakyRelu and their gradients, over any shape.
 #include "shared/elementwise.h"
+#include "shared/stored.h"
 
 namespace minbuild {
 
@@ -13,7 +14,14 @@ struct ReluOf {
 // y = max(x, 0)
 template <class T>
 Status relu(const Call& call) {
-  return stream<T>(call, ReluOf{}, 1);
+  if constexpr (Stored<T>::is_real) {
+    return stream<T>(call, ReluOf{}, 1);
+  } else {
+    const Tensor &y = call[0], &x = call[1];
+    if (x.count != y.count) return Status::kBadPlan;
+    for (int i = 0; i < y.count; ++i) y.as<T>()[i] = x.as<T>()[i] > 0 ? x.as<T>()[i] : T(0);
+    return Status::kOk;
+  }
 }
 
 struct ReluGradOf {
@@ -27,6 +35,38 @@ struct ReluGradOf {
 template <class T>
 Status relu_grad(const Call& call) {
   return stream<T>(call, ReluGradOf{}, 1, 2);
+}
+
+template <class T>
+struct LeakyReluGradOf {
+  T alpha;
+
+  template <class V>
+  MB_INLINE V operator()(V dy, V x) const {
+    return select(x > V(0), dy, V(alpha) * dy);
+  }
+};
+
+// dx = dy where x > 0, else alpha * dy. params: alpha
+template <class T>
+Status leaky_relu_grad(const Call& call) {
+  return stream<T>(call, LeakyReluGradOf<T>{T(call.real(0))}, 1, 2);
+}
+
+template <class T>
+struct LeakyReluOf {
+  T alpha;
+
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return LeakyReluGradOf<T>{alpha}(x, x);
+  }
+};
+
+// y = x where x > 0, else alpha * x. params: alpha
+template <class T>
+Status leaky_relu(const Call& call) {
+  return stream<T>(call, LeakyReluOf<T>{T(call.real(0))}, 1);
 }
 
 MB_INSTANTIATE_RELU

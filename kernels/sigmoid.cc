@@ -1,7 +1,7 @@
-// Sigmoid and its gradient, over any shape.
+// Sigmoid, Tanh and their gradients, over any shape.
 #include "shared/elementwise.h"
 #include "shared/math.h"
-#include "shared/slow_map.h"
+#include "shared/wide_map.h"
 
 namespace minbuild {
 
@@ -11,24 +11,47 @@ struct SigmoidOf {
     return sigmoid(x);
   }
 };
-
-// y = 1 / (1 + e^-x)
-template <class T>
-Status sigmoid(const Call& call) {
-  return map_slow<T>(call, SigmoidOf{});
-}
-
 struct SigmoidGradOf {
   template <class V>
   MB_INLINE V operator()(V dy, V y) const {
     return dy * y * (V(1) - y);
   }
 };
+struct TanhOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return tanh(x);
+  }
+};
+struct TanhGradOf {
+  template <class V>
+  MB_INLINE V operator()(V dy, V y) const {
+    return dy * (V(1) - y * y);
+  }
+};
+
+// y = 1 / (1 + e^-x)
+template <class T>
+Status sigmoid(const Call& call) {
+  return map_wide<T>(call, SigmoidOf{}, 1);
+}
 
 // dx = dy * y * (1 - y), where y = sigmoid(x)
 template <class T>
 Status sigmoid_grad(const Call& call) {
   return stream<T>(call, SigmoidGradOf{}, 1, 2);
+}
+
+// y = tanh(x)
+template <class T>
+Status tanh(const Call& call) {
+  return map_wide<T>(call, TanhOf{}, 1);
+}
+
+// dx = dy * (1 - y^2), where y = tanh(x)
+template <class T>
+Status tanh_grad(const Call& call) {
+  return stream<T>(call, TanhGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_SIGMOID

@@ -1,26 +1,56 @@
 // Functions of one element, over any shape.
 #include "shared/elementwise.h"
 #include "shared/math.h"
-#include "shared/slow_map.h"
+#include "shared/stored.h"
+#include "shared/wide_map.h"
 
 namespace minbuild {
+
+// On vectors of real numbers, or on single integers, which wrap around.
+template <class T, class F>
+MB_INLINE Status of_number(const Call& call, F f) {
+  if constexpr (Stored<T>::is_real) {
+    return stream<T>(call, f, 1);
+  } else {
+    const Tensor &y = call[0], &x = call[1];
+    if (x.count != y.count) return Status::kBadPlan;
+    for (int i = 0; i < y.count; ++i) y.as<T>()[i] = f(x.as<T>()[i]);
+    return Status::kOk;
+  }
+}
+template <class T>
+MB_INLINE T negated(T x) {
+  return static_cast<T>(uint64_t{0} - static_cast<uint64_t>(x));
+}
 
 struct NegOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
-    return -x;
+    if constexpr (__is_class(V)) {
+      return -x;
+    } else {
+      return negated(x);
+    }
   }
 };
 struct AbsOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
-    return abs(x);
+    if constexpr (__is_class(V)) {
+      return abs(x);
+    } else {
+      return x < 0 ? negated(x) : x;
+    }
   }
 };
 struct SignOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
-    return select(x > V(0), V(1), select(x < V(0), V(-1), x));  // zero and NaN stay
+    if constexpr (__is_class(V)) {
+      return select(x > V(0), V(1), select(x < V(0), V(-1), x));  // zero and NaN stay
+    } else {
+      return static_cast<V>((x > 0) - (x < 0));
+    }
   }
 };
 struct LogOf {
@@ -41,6 +71,12 @@ struct ExpOf {
     return exp(x);
   }
 };
+struct ErfOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return erf(x);
+  }
+};
 struct ReciprocalOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
@@ -50,19 +86,19 @@ struct ReciprocalOf {
 
 template <class T>
 Status neg(const Call& call) {
-  return stream<T>(call, NegOf{}, 1);
+  return of_number<T>(call, NegOf{});
 }
 template <class T>
 Status abs(const Call& call) {
-  return stream<T>(call, AbsOf{}, 1);
+  return of_number<T>(call, AbsOf{});
 }
 template <class T>
 Status sign(const Call& call) {
-  return stream<T>(call, SignOf{}, 1);
+  return of_number<T>(call, SignOf{});
 }
 template <class T>
 Status log(const Call& call) {
-  return map_slow<T>(call, LogOf{});
+  return map_narrow<T>(call, LogOf{}, 1);
 }
 template <class T>
 Status sqrt(const Call& call) {
@@ -70,7 +106,11 @@ Status sqrt(const Call& call) {
 }
 template <class T>
 Status exp(const Call& call) {
-  return map_slow<T>(call, ExpOf{});
+  return map_wide<T>(call, ExpOf{}, 1);
+}
+template <class T>
+Status erf(const Call& call) {
+  return map_wide<T>(call, ErfOf{}, 1);
 }
 template <class T>
 Status reciprocal(const Call& call) {

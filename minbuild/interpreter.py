@@ -6,21 +6,38 @@ passes, no plan, no shapes known in advance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from minbuild.artifacts.control_flow import unrolled
 from minbuild.artifacts.functions import function_nodes
+from minbuild.dims import Dim
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Shape, TensorType
 from minbuild.ops import Registry, registry
 from minbuild.ops.body import Body, named
-from minbuild.ops.definition import Site
+from minbuild.ops.definition import Op, Site
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 Tensors = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Everything is known here."""
+
+    values: Tensors
+
+    def content(self, name: str) -> np.ndarray | None:
+        return self.values.get(name)
+
+    def shape(self, name: str) -> Shape:
+        return self.values[name].shape
 
 
 class ReferenceTrainer:
@@ -101,7 +118,7 @@ class ReferenceTrainer:
     def _compute(self, graph: Graph, node: Node, values: Tensors, makers: dict[str, Node]) -> None:
         """Adds the node's outputs to `values`."""
         parts = self._parts(node, values)
-        for part in parts or ():
+        for part in parts or ():  # some are written when those before them are computed
             self._compute(graph, part, values, makers)
         if parts is None:
             results = self._apply(graph, node, values, makers)
@@ -109,8 +126,11 @@ class ReferenceTrainer:
                 if name:
                     values[name], makers[name] = _exact(np.asarray(result)), node
 
-    def _parts(self, node: Node, values: Tensors) -> Sequence[Node] | None:
+    def _parts(self, node: Node, values: Tensors) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no meaning of its own."""
+        steps = unrolled(node, _Scope(values))
+        if steps is not None:
+            return steps
         op = self.operators.find(node.domain, node.op_type)
         given = [values[name] if name else None for name in node.inputs]
         types = tuple(None if x is None else TensorType(_element(x), x.shape) for x in given)
@@ -137,6 +157,8 @@ class ReferenceTrainer:
         op = self.operators.find(node.domain, node.op_type)
         if op is None or op.reference is None:
             raise _unsupported(graph, node)
+        if node.title == "AveragePoolGrad":
+            given.append(np.array(_pooled_shape(op, node, values, makers), np.int64))
         answer = op.reference(node.attributes, *given)
         results = answer if isinstance(answer, tuple) else (answer,)
         for source, output in op.updates.items():
@@ -183,6 +205,30 @@ def _max_pool_grad(x: np.ndarray, dy: np.ndarray | None, indices: np.ndarray | N
     dx = np.zeros(x.size)
     np.add.at(dx, indices.ravel(), dy.ravel())
     return dx.reshape(x.shape)
+
+
+def _pooled_shape(
+    op: Op, node: Node, values: Mapping[str, np.ndarray], makers: Mapping[str, Node]
+) -> tuple[Dim, ...]:
+    """The shape of what an AveragePool took, which its gradient is not given."""
+
+    def site(of: Node, **others: Any) -> Site:
+        types = tuple(TensorType(_element(values[n]), values[n].shape) for n in of.inputs)
+        known = (None,) * len(types)
+        return Site(
+            of.attributes,
+            types,
+            known,
+            of.version,
+            of.inputs,
+            result_names=of.outputs,
+            op=f":{of.op_type}",
+            **others,
+        )
+
+    earlier = {name: site(made) for name, made in makers.items() if made.title == "AveragePool"}
+    assert op.infer is not None
+    return op.infer(site(node, earlier=earlier))[0].shape or ()
 
 
 # ------------------------------------------------------------------------------------------------ optimizers

@@ -55,13 +55,17 @@ class Representation(BackendRep):
         names = tuple(self.graph.inputs)
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
         feeds = {name: np.asarray(array) for name, array in given.items()}
-        try:
-            return _run(_specialised(self.graph, feeds, frozenset()), feeds)
-        except Unsupported:
-            numbers = frozenset(n for n, x in feeds.items() if x.dtype.kind in "iub" and x.ndim <= 1)
-            if not numbers:
-                raise
-            return _run(_specialised(self.graph, feeds, numbers), feeds)
+        for kinds in ("", "iub"):
+            try:
+                return _run(_specialised(self.graph, feeds, _small(feeds, kinds)), feeds)
+            except Unsupported:
+                continue
+        return _run(_specialised(self.graph, feeds, _small(feeds, "iubf")), feeds)
+
+
+def _small(feeds: Mapping[str, np.ndarray], kinds: str) -> frozenset[str]:
+    """Scalars and vectors of these kinds of numbers, which shapes may depend on."""
+    return frozenset(n for n, x in feeds.items() if x.dtype.kind in kinds and x.ndim <= 1)
 
 
 def _specialised(graph: Graph, feeds: Mapping[str, np.ndarray], known: frozenset[str]) -> Graph:

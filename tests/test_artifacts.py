@@ -392,22 +392,22 @@ def test_functions_are_inlined():
     assert [n.op_type for n in found.nodes] == ["Relu", "Neg"] and found.nodes[-1].outputs == ("y",)
 
 
-def test_subgraphs_are_listed_as_unsupported():
-    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "b", [], [])
-    nodes = [
-        helper.make_node("If", ["c"], [f"y{i}"], f"choice{i}", then_branch=branch, else_branch=branch)
-        for i in (1, 2)
-    ]
+def test_subgraphs_read_what_is_around_them():
+    branch = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["r"])], "b", [], [helper.make_empty_tensor_value_info("r")]
+    )
+    node = helper.make_node("If", ["c"], ["y"], "choice", then_branch=branch, else_branch=branch)
     inputs = [
         helper.make_tensor_value_info(n, t, [1])
         for n, t in (("x", TensorProto.FLOAT), ("c", TensorProto.BOOL))
     ]
-    with pytest.raises(Unsupported) as caught:
-        graph(*nodes, inputs=inputs, outputs=("y1", "y2"))
-    assert len(caught.value.findings) == 4
-    for name in ("then_branch", "else_branch"):
-        start = f"model.onnx: node 'choice2' (If): attribute '{name}' is a subgraph"
-        assert any(finding.startswith(start) for finding in caught.value.findings)
+    weight = numpy_helper.from_array(np.ones(1, np.float32), "w")
+    found = graph(node, inputs=inputs, initializers=[weight])
+    inner = found.nodes[0].attributes["then_branch"]
+    assert [n.op_type for n in inner.nodes] == ["Add"] and inner.outputs == ("r",)
+    assert list(found.initializers) == ["w"], "read by a branch alone"
+    with pytest.raises(BadInput, match="reads 'w', which nothing before it defines"):
+        graph(node, inputs=inputs)
 
 
 def test_strings_and_maps_are_unsupported_not_damage():

@@ -46,5 +46,7 @@ def test_gradient_is_that_of_the_operator(op, gradient_kernels):
     wrong = []
     random = np.random.default_rng(5)
     for one, wanted, plan in applications(op.key):
-        wrong += wanted.problems(trainers.run(gradient_kernels, plan, one), random, TOLERANCE)
+        # A rule without any gradient says that they are zero: nothing to run.
+        found = trainers.run(gradient_kernels, plan, one) if wanted.found else {}
+        wrong += wanted.problems(found, random, TOLERANCE)
     assert not wrong, "\n".join(wrong)

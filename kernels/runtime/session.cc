@@ -121,7 +121,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 
 mb_status run(Session* s, const mb_tensor* inputs, size_t count, uint32_t which) {
   const plan::Graph& graph = s->plan.graph(which);
-  if (graph.step_count == 0) return s->error.fail(MB_UNSUPPORTED, "no such graph");
+  if (graph.step_count + graph.output_count == 0) return s->error.fail(MB_UNSUPPORTED, "no such graph");
   if (count != graph.input_count) return s->error.fail(MB_INVALID_ARGUMENT, "expected %d inputs", graph.input_count);
   s->plan.damaged = false;
 #if MB_SYMBOLS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx.inliner
 from onnx import FunctionProto, NodeProto, TypeProto, helper, numpy_helper
 
 from minbuild.artifacts.onnx_reader import read_nodes
+from minbuild.artifacts.subgraphs import renamed
 from minbuild.model import Node, TensorType
 
 
@@ -32,8 +32,10 @@ def function_nodes(node: Node, inputs: Sequence[TensorType | None]) -> tuple[Nod
     graph = helper.make_graph([proto], node.name, [], [])
     model = helper.make_model(graph, functions=[function], opset_imports=list(function.opset_import))
     inlined = onnx.inliner.inline_local_functions(model)
-    kept = {*node.inputs, *node.outputs, ""}
-    return tuple(_renamed(n, node.name, kept) for n in read_nodes(inlined, Path(node.name)))
+    kept = {*node.inputs, *node.outputs}
+    prefix = next(name for name in node.outputs if name)  # names of nodes may come twice
+    nodes = read_nodes(inlined, Path(node.name))
+    return tuple(renamed(n, lambda x: x if x in kept else f"{prefix}/{x}", node.name) for n in nodes)
 
 
 def _function(
@@ -80,11 +82,3 @@ def _proto(node: Node, schema: Any) -> NodeProto:
         if name not in node.attributes and attribute.default_value.type:
             proto.attribute.append(attribute.default_value)
     return proto
-
-
-def _renamed(node: Node, prefix: str, kept: set[str]) -> Node:
-    """Names of inner values and nodes made the node's own, so that two applications do not meet."""
-    inputs, outputs = (
-        tuple(n if n in kept else f"{prefix}/{n}" for n in names) for names in (node.inputs, node.outputs)
-    )
-    return replace(node, name=f"{prefix}/{node.name}", inputs=inputs, outputs=outputs)

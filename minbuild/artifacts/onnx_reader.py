@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minbuild.artifacts.files import map_array
+from minbuild.artifacts.subgraphs import graphs_in, names_read
 from minbuild.dims import Dim, symbol
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import ElementType, Graph, Node, TensorType
@@ -81,7 +82,7 @@ class _Reader:
         stored = {t.name: t for t in self.proto.initializer}
         nodes = tuple(self.node(n, i) for i, n in enumerate(self.proto.node))
         outputs = tuple(o.name for o in self.proto.output)
-        read = {name for n in nodes for name in n.inputs} | set(outputs)
+        read = {name for n in nodes for name in names_read(n)} | set(outputs)
         inputs, sequences = self.inputs(stored)
         self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
         if self.proto.sparse_initializer:
@@ -184,12 +185,9 @@ class _Reader:
         }
         if proto.type in plain:
             return plain[proto.type]()
-        if proto.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
-            self.missing.append(
-                f"{self.file}: {label}: attribute '{proto.name}' is a subgraph; control flow is not "
-                "supported. Export the model without If, Loop and Scan."
-            )
-        elif proto.type in AttributeProto.AttributeType.values() and proto.type:
+        if proto.type == AttributeProto.GRAPH:
+            return self.subgraph(proto.g)
+        if proto.type in AttributeProto.AttributeType.values() and proto.type:
             kind = AttributeProto.AttributeType.Name(proto.type).lower()
             self.missing.append(
                 f"{self.file}: {label}: attribute '{proto.name}' of kind {kind} is not supported."
@@ -197,6 +195,16 @@ class _Reader:
         else:
             self.damage.append(f"{label}: attribute '{proto.name}' has no valid type")
         return None
+
+    def subgraph(self, proto: GraphProto) -> Graph:
+        """A graph inside of a node. What it reads from around it is looked at with the whole."""
+        outer, self.proto = self.proto, proto
+        stored = {t.name: self.tensor(t, f"initializer '{t.name}'") for t in proto.initializer}
+        nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
+        unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
+        inputs = {i.name: unknown for i in proto.input if i.name not in stored}
+        self.proto = outer
+        return Graph(self.file, nodes, inputs, {}, tuple(o.name for o in proto.output), stored)
 
     def tensor(self, proto: TensorProto, label: str) -> np.ndarray:
         """The elements of `proto`; an empty array after a finding."""
@@ -250,6 +258,9 @@ class _Reader:
             ]
             self.damage += [f"{label} defines '{n}', which exists already" for n in produced if n in known]
             known.update(n for n in produced if n)
+        for node in nodes:
+            for graph in graphs_in(node):
+                self.check_order(graph.nodes, graph.outputs, known | {*graph.inputs, *graph.initializers})
 
 
 def _uses(

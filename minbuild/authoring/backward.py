@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from minbuild.artifacts.control_flow import unrolled
 from minbuild.artifacts.functions import function_nodes
 from minbuild.errors import Unsupported
 from minbuild.model import Graph, Node, Role, TensorType, Value
@@ -78,24 +79,31 @@ class Tape:
             lowering.node(node)  # which says what is wrong
             return
         op = self.registry.find(node.domain, node.op_type)
-        parts: Sequence[Node] | None = None
         try:
-            if op is None:
-                parts = function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
-            elif op.gradient is None and op.body is not None:
-                body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
-                results = op.body(body)
-                parts = None if results is None else named(body, results, node.outputs)
-        except (Unknown, Unsupported):
-            parts = None  # lowering says so
-        if parts is not None:
-            for part in parts:
+            parts = self.parts(op, node)
+            for part in parts or ():  # some are written when those before them are recorded
                 self.node(part)
-        else:
+        except (Unknown, Unsupported):
+            parts = None  # lowering says why
+        if parts is None:
             site = lowering.site(node)
             lowering.node(node)
             if op is not None:
                 self.applications.append(_Application(node, op, site))
+
+    def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
+        """The nodes that `node` stands for."""
+        lowering = self.lowering
+        steps = unrolled(node, lowering)
+        if steps is not None:
+            return steps
+        if op is None:
+            return function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
+        if op.gradient is not None or op.body is None:
+            return None
+        body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
+        results = op.body(body)
+        return None if results is None else named(body, results, node.outputs)
 
     def type_of(self, name: str) -> TensorType:
         return self.lowering.values[name].type

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from minbuild.model import Call, TensorType
+from minbuild.ops import batch_statistics as _statistics
+from minbuild.ops.batch_statistics import epsilon_of as _epsilon
+from minbuild.ops.batch_statistics import momentum_of as _momentum
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
 
 _TYPES = {"T": FLOATS}
@@ -31,14 +34,6 @@ grad_kernel = KernelFunction(
     ("dx:T=?", "d_scale:T=?", "d_bias:T=?", "dy:T", "x:T", "scale:T", "saved_mean:T", "saved_inv_std:T"),
     types=_TYPES,
 )
-
-
-def _epsilon(attributes: Mapping[str, Any]) -> float:
-    return float(attributes.get("epsilon", 1e-5))
-
-
-def _momentum(attributes: Mapping[str, Any]) -> float:
-    return float(attributes.get("momentum", 0.9))
 
 
 def _like(x: np.ndarray, channel: np.ndarray) -> np.ndarray:
@@ -83,7 +78,7 @@ def _train_select(site: Site) -> Sequence[Launch]:
         # The output shares the input's bytes; the kernel works in place.
         running.append(site.result(output) and site.name(source))
     launch = train_kernel.launch(
-        site.result(0),
+        site.result(0) or TensorType(site.element(), site.shape()),
         *running,
         site.result(3),
         site.result(4),
@@ -147,27 +142,16 @@ batch_norm_internal = Op(
     updates={3: 1, 4: 2},
     again=_once_more,
     cases=_train_cases,
+    gradient=_statistics.internal_gradient,
 )
 
 # ---------------------------------------- inference
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    if site.attribute("training_mode", 0) or not site.attribute("spatial", 1):
-        raise Unknown(
-            "training mode outside of BatchNormInternal and statistics per element are not supported"
-        )
-    return (TensorType(site.element(), site.shape()),)
-
-
-def _reference(
-    attributes: Mapping[str, Any],
-    x: np.ndarray,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    mean: np.ndarray,
-    var: np.ndarray,
-) -> np.ndarray:
+def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> Any:
+    if attributes.get("training_mode", 0):
+        return _train_reference(attributes, *inputs)[:3]
+    x, scale, bias, mean, var = inputs
     factor = scale / np.sqrt(var + _epsilon(attributes))
     return (x - _like(x, mean)) * _like(x, factor) + _like(x, bias)
 
@@ -181,17 +165,25 @@ def _select(site: Site) -> Sequence[Launch]:
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for shape in _SHAPES:
-        yield Case(f"{list(shape)}", _channel_inputs(random, shape), {"epsilon": _EPSILON}, ulps=8)
+        inputs = _channel_inputs(random, shape)
+        yield Case(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, ulps=8)
+        attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
+        for outputs in (1, 3):
+            smooth = outputs == 1  # running statistics that are inputs cannot be updated in place
+            name = f"{list(shape)} in training, {outputs} outputs"
+            yield Case(name, inputs, attributes, outputs=outputs, ulps=64, smooth=smooth)
 
 
 batch_normalization = Op(
     "BatchNormalization",
     since=(7, 9, 14, 15),
-    infer=_infer,
+    infer=same_as(0),
     reference=_reference,
     select=_select,
     in_place=((0, 0),),
+    body=_statistics.body,
     cases=_cases,
+    gradient=_statistics.gradient,
 )
 
 # ---------------------------------------- once more in a training step

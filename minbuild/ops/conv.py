@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product as combinations
 from typing import Any
 
 import numpy as np
 
 from minbuild.dims import Dim, product
 from minbuild.model import ElementType, Shape, TensorType
+from minbuild.ops.body import MICROSOFT, Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
 from minbuild.ops.reduce import reduce_over
-from minbuild.ops.spatial import Axis, axes
+from minbuild.ops.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of, unpadded
 
 _WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS}
@@ -59,7 +59,7 @@ def _infer(site: Site) -> Sequence[TensorType]:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class Layer:
     """Which kernels serve a convolution, what they are told, and the scratch memory that conv.cc lays out."""
 
     element: ElementType
@@ -69,10 +69,14 @@ class _Layer:
     axes: tuple[Axis, ...]
 
     @classmethod
-    def of(cls, site: Site, x: Shape, w: Shape, element: ElementType) -> _Layer:
+    def of(cls, site: Site, x: Shape, w: Shape) -> Layer:
+        return cls.over(site, w, _window(site.attributes, x, w))
+
+    @classmethod
+    def over(cls, site: Site, w: Shape, window: tuple[Axis, ...]) -> Layer:
+        """The convolution that an operator with these weights stands for, or is the gradient of."""
         groups = int(site.attribute("group", 1))
-        channels, filters = _number(w[1]), _number(w[0]) // groups
-        return cls(element, groups, channels, filters, _window(site.attributes, x, w))
+        return cls(site.element(), groups, _number(w[1]), _number(w[0]) // groups, window)
 
     @property
     def depthwise(self) -> bool:
@@ -117,7 +121,10 @@ class _Layer:
         return tuple(name for name, wanted in (asked | others).items() if wanted)
 
 
-def _launch(layer: _Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0) -> Launch:
+def launch_layer(
+    layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
+) -> Launch:
+    """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
     return kernel.launch(
         *names,
         bias,
@@ -130,27 +137,27 @@ def _launch(layer: _Layer, wanted: int, names: Sequence[str], bias: str = "", ac
 
 
 def _select(site: Site) -> Sequence[Launch]:
-    layer = _Layer.of(site, site.shape(0), site.shape(1), site.element())
+    layer = Layer.of(site, site.shape(0), site.shape(1))
     names = (site.result(0), site.name(0), site.name(1))
-    return (_launch(layer, OUTPUT, names, site.name(2)),)
+    return (launch_layer(layer, OUTPUT, names, site.name(2)),)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
-    return tuple(_grad_launches(site, _Layer.of(site, site.shape(1), site.shape(2), site.element())))
+    return tuple(_grad_launches(site, Layer.of(site, site.shape(1), site.shape(2))))
 
 
-def _grad_launches(site: Site, layer: _Layer) -> Iterator[Launch]:
+def _grad_launches(site: Site, layer: Layer) -> Iterator[Launch]:
     """dW and dB first: then dX may take the place of X."""
     (dy, x, w), shape = site.names[:3], site.shape()
     dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
     if dw:
-        yield _launch(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
+        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
     if db:
         others = (0, *range(2, len(shape)))
         tensor = TensorType(site.element(), shape)
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
     if dx:
-        yield _launch(layer, INPUT_GRADIENT, (dx, dy, w))
+        yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:
@@ -161,22 +168,12 @@ def _grad_infer(site: Site) -> Sequence[TensorType]:
 # -------------------------------------------------------------------------------------------------- reference
 
 
-Seen = tuple[Any, ...]  # an index that selects what a tap looks at
-
-
 def _views(
     attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[tuple[Seen, Seen]]]:
     """The padding of x, and for every tap where its weights stand and what it sees of the padded x."""
-    each = axes(attributes, x.shape[2:], taps)
-    views: list[tuple[Seen, Seen]] = []
-    for tap in combinations(*(range(a.taps) for a in each)):
-        seen = tuple(
-            slice(t * a.dilation, t * a.dilation + (_number(a.outputs) - 1) * a.stride + 1, a.stride)
-            for t, a in zip(tap, each, strict=True)
-        )
-        views.append(((..., *tap), (..., *seen)))
-    return [(0, 0), (0, 0)] + [(a.before, a.after) for a in each], views
+    window = axes(attributes, x.shape[2:], taps)
+    return padding_of(window), list(taps_of(window))
 
 
 def _grouped(x: np.ndarray, groups: int) -> np.ndarray:
@@ -217,8 +214,7 @@ def _grad_reference(
         dw[tap] = np.einsum("ngms,ngcs->gmc", gradient, _grouped(part, groups)).reshape(w.shape[:2])
         back = np.einsum("gmc,ngms->ngcs", _filters(w, tap, groups), gradient)
         dx[seen] += back.reshape(part.shape)
-    inner = tuple(slice(before, before + size) for (before, _), size in zip(pads, x.shape, strict=True))
-    return dx[inner], dw, dy.sum((0, *range(2, dy.ndim)))
+    return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
 
 
 # ------------------------------------------------------------------------------------------------------ cases
@@ -291,7 +287,21 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         )
 
 
-conv = Op("Conv", since=(1, 11, 22), infer=_infer, reference=_reference, select=_select, cases=_cases)
+def _gradient(b: Backward) -> Sequence[str]:
+    window = _window(b.site.attributes, b.site.shape(0), b.site.shape(1))
+    attributes = explicit_pads(b.site.attributes, window)
+    return b.each(*b.many(3, "ConvGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **attributes)[: len(b.x)])
+
+
+conv = Op(
+    "Conv",
+    since=(1, 11, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+    gradient=_gradient,
+)
 conv_grad = Op(
     "ConvGrad",
     domain="com.microsoft",

@@ -94,7 +94,8 @@ class Site:
     `known[i]` is None, an array of numbers, or an object array of dimensions (shape arithmetic). During selection
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
     the outputs that accumulate into gradient buffers. `makers[i]` is the site whose output input `i` is, during
-    inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given.
+    inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `earlier` are
+    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`.
     """
 
     attributes: Mapping[str, Any]
@@ -106,6 +107,8 @@ class Site:
     result_names: tuple[str, ...] = ()
     adds: frozenset[int] = frozenset()
     makers: tuple[Site | None, ...] = ()
+    earlier: Mapping[str, Site] = field(default_factory=dict)
+    op: str = ""
 
     def has(self, i: int) -> bool:
         """Whether optional input `i` is given."""

@@ -9,6 +9,8 @@ import numpy as np
 
 from minbuild.model import ElementType, TensorType
 from minbuild.ops import arithmetic as _arithmetic
+from minbuild.ops import movement as _movement
+from minbuild.ops.body import Backward
 from minbuild.ops.broadcasting import AXES, WALK, launch_binary, walk_over
 from minbuild.ops.definition import (
     BOOL,
@@ -23,6 +25,7 @@ from minbuild.ops.definition import (
     broadcast_shapes,
     same_as,
 )
+from minbuild.ops.movement import Along, Axis
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
 expand_kernel = KernelFunction(
@@ -79,7 +82,21 @@ def _expand_reference(attributes: Mapping[str, Any], x: np.ndarray, shape: np.nd
 
 
 def _expand_select(site: Site) -> Sequence[Launch]:
-    return (_launch(site),)
+    if site.element() in expand_kernel.types["T"]:
+        return (_launch(site),)
+    return (_movement.launch_move(site.result(), site.name(0), site.element(), _repetition(site)),)
+
+
+def _repetition(site: Site) -> _movement.Movement:
+    """Elements that repeat, whatever their type."""
+    shape = site.result_shape()
+    own = (1,) * (len(shape) - site.rank()) + tuple(site.shape())
+    moves = [Axis(d, Along(d), None if o == 1 else Along(d)) for d, o in zip(shape, own, strict=True)]
+    return _movement.straight(moves)
+
+
+def _expand_gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.summed_to(b.dy[0], _expand_infer(b.site)[0].shape, 0))
 
 
 def _nothing_to_do(match: Match) -> Replacement | None:
@@ -102,7 +119,7 @@ def _expand_cases(random: np.random.Generator) -> Iterable[Case]:
     for shape, to in _SHAPES:
         x = random.standard_normal(shape)
         dims = np.array(to, np.int64)
-        for each in (x, (x * 9).astype(np.int64), (x * 9).astype(np.int32), x > 0):
+        for each in (x, (x * 9).astype(np.int64), (x * 9).astype(np.int32), (x * 9).astype(np.int8), x > 0):
             yield Case(
                 f"{each.dtype} {list(shape)} to {list(to)}", (each, dims), constant=frozenset({1}), ulps=0
             )
@@ -143,6 +160,11 @@ def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.nda
     return x / factor if attributes.get("scale_down", 0) else x * factor
 
 
+def _scale_gradient(b: Backward) -> Sequence[str]:
+    down = int(b.site.attribute("scale_down", 0))
+    return b.each(b.microsoft("Scale", b.dy[0], b.x[1], scale_down=down))
+
+
 def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
     for shape in ((), (1,), (9,), (3, 5)):
         x = random.standard_normal(shape)
@@ -150,7 +172,8 @@ def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
             for down in (0, 1):
                 name = f"{list(shape)} {scale.dtype} down {down}"
                 yield Case(name, (x, scale), {"scale_down": down}, frozenset({1}), ulps=2)
-        yield Case(f"{list(shape)} by a tensor", (x, np.array([1.5])), {"scale_down": 1}, ulps=2)
+        inputs = (x, np.array([1.5]))
+        yield Case(f"{list(shape)} by a tensor", inputs, {"scale_down": 1}, ulps=2, smooth=False)
 
 
 # ---------------------------------------------------------------------------------------------- ScaledExpand
@@ -189,6 +212,7 @@ expand = RewritingOp(
     reference=_expand_reference,
     select=_expand_select,
     cases=_expand_cases,
+    gradient=_expand_gradient,
     rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),
 )
 scale = Op(
@@ -199,6 +223,7 @@ scale = Op(
     select=_scale_select,
     in_place=((0, 0),),
     cases=_scale_cases,
+    gradient=_scale_gradient,
 )
 scaled_expand = RewritingOp(
     "ScaledExpand",

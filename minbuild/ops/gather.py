@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minbuild.dims import product
 from minbuild.model import ElementType, Shape, TensorType
-from minbuild.ops.definition import FLOATS, INDICES, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.body import Backward
+from minbuild.ops.definition import FLOATS, INDICES, STORED, Case, KernelFunction, Launch, Op, Site, stored
 
-_STORED = (*FLOATS, *INDICES, ElementType.BOOL)
 gather_kernel = KernelFunction(
-    "gather", ("y:T=", "x:T", "indices:I", "groups:extent"), types={"T": _STORED, "I": INDICES}
+    "gather", ("y:T=", "x:T", "indices:I", "groups:extent"), types={"T": STORED, "I": INDICES}
 )
 grad_kernel = KernelFunction(
     "gather_grad", ("dx:T=", "dy:T", "indices:I", "groups:extent"), types={"T": FLOATS, "I": INDICES}
@@ -42,7 +43,7 @@ def _select(site: Site) -> Sequence[Launch]:
         site.name(0),
         site.name(1),
         _groups(site, site.shape(0)),
-        types=(site.element(0), site.element(1)),
+        types=(stored(site.element(0)), site.element(1)),
     )
     return (launch,)
 
@@ -71,11 +72,26 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         constant = frozenset({1} if indices.size == 0 else ())
         yield Case(name, (random.standard_normal(shape), indices), attributes, constant, ulps=0)
     numbers = random.integers(-9, 9, (6, 4))
-    for dtype in (np.int64, np.int32, np.bool_):
+    for dtype in (np.int64, np.int32, np.bool_, np.int8, np.float16):
         yield Case(f"of {np.dtype(dtype)}", (numbers.astype(dtype), np.array([[0, 5], [3, -1]])), ulps=0)
 
 
-gather = Op("Gather", since=(1, 11, 13), infer=_infer, reference=_reference, select=_select, cases=_cases)
+def _gradient(b: Backward) -> Sequence[str]:
+    """Every element gets what came from its copies."""
+    axis = b.site.axis()
+    return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), b.x[1], b.dy[0], axis=axis))
+
+
+gather = Op(
+    "Gather",
+    since=(1, 11, 13),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+    gradient=_gradient,
+)
+shrunken_gather = replace(gather, name="ShrunkenGather", domain="com.microsoft", since=(1,))
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:
@@ -104,6 +120,10 @@ def _grad_select(site: Site) -> Sequence[Launch]:
     return (launch,)
 
 
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    return b.each("", "", b.add("Gather", b.dy[0], b.x[1], axis=int(b.site.attribute("axis", 0))))
+
+
 def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
     for name, shape, indices, attributes in _variants(random):
         if indices.size == 0:
@@ -120,4 +140,5 @@ gather_grad = Op(
     select=_grad_select,
     adds=frozenset({0}),
     cases=_grad_cases,
+    gradient=_grad_gradient,
 )

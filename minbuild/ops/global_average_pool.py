@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.dims import product
 from minbuild.model import TensorType
+from minbuild.ops.body import Backward
 from minbuild.ops.definition import Case, Launch, Op, Site
 from minbuild.ops.reduce import reduce_over
 
@@ -31,6 +33,24 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(f"{list(shape)}", (random.standard_normal(shape),), ulps=16)
 
 
+def _gradient(b: Backward) -> Sequence[str]:
+    """Every element has an equal part in the mean."""
+    shape = b.shape_of(b.x[0])
+    count = product(b.site.shape()[2:])
+    if isinstance(count, int):
+        share = b.add("Mul", b.dy[0], b.constant(1 / max(count, 1)))
+    else:
+        sizes = (b.add("Cast", b.add("Size", n), to=int(b.site.element())) for n in (b.x[0], b.y[0]))
+        share = b.microsoft("Scale", b.dy[0], b.add("Div", *sizes), scale_down=1)
+    return (b.add("Expand", share, shape),)
+
+
 global_average_pool = Op(
-    "GlobalAveragePool", infer=_infer, reference=_reference, select=_select, cases=_cases
+    "GlobalAveragePool",
+    since=(1, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+    gradient=_gradient,
 )

@@ -2,104 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product as combinations
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minbuild.dims import Dim, ceil_div, dim_max, dim_min, evaluate, product
+from minbuild.dims import product
 from minbuild.model import ElementType, Shape, TensorType
-from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.body import Backward, Body
+from minbuild.ops.definition import (
+    FLOAT,
+    FLOATS,
+    INT64,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+)
+from minbuild.ops.spatial import (
+    WINDOW_PARAMS,
+    as_volumes,
+    axes,
+    padding_of,
+    pool_axes,
+    pooled_shape,
+    taps_of,
+    window_params,
+)
 
-_PARAMS = tuple(f"{name}_{axis}" for axis in "dhw" for name in ("taps", "stride", "pad", "dilation"))
 # Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
 _FEATURES = {"volumes": "three spatial axes"}
 _EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
 pool_kernel = KernelFunction(
-    "max_pool", ("y:T=", "indices:I=?", "x:T", *_EXTENTS), _PARAMS, _TYPES, _FEATURES
+    "max_pool", ("y:T=", "indices:I=?", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
 )
 grad_kernel = KernelFunction(
-    "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), _PARAMS, _TYPES, _FEATURES
+    "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
 )
-
-
-@dataclass(frozen=True)
-class Window:
-    """The window along one axis; `after` is the padding behind the input."""
-
-    taps: int
-    stride: int
-    before: int
-    after: int
-    dilation: int
-
-    def outputs(self, size: Dim, ceil: bool) -> Dim:
-        """How many windows an axis of `size` has. With `ceil` the last one may reach over the end, but not
-        start there, as in torch."""
-        room = size + (self.before + self.after - self.dilation * (self.taps - 1) - 1)
-        if not ceil:
-            return room // self.stride + 1
-        return dim_min(ceil_div(room, self.stride) + 1, ceil_div(size + self.before, self.stride))
-
-
-def windows(attributes: Mapping[str, Any], sizes: Shape) -> tuple[Window, ...]:
-    """The windows over spatial axes of these sizes, with `auto_pad` worked out."""
-    taps = tuple(attributes["kernel_shape"])
-    strides = tuple(attributes.get("strides", (1,) * len(taps)))
-    dilations = tuple(attributes.get("dilations", (1,) * len(taps)))
-    mode = attributes.get("auto_pad", "NOTSET")
-    if mode in ("NOTSET", "VALID"):
-        pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
-        pads = pads or (0,) * (2 * len(taps))
-    else:
-        each = [_same_pads(*axis, mode) for axis in zip(sizes, taps, strides, dilations, strict=True)]
-        pads = tuple(p[0] for p in each) + tuple(p[1] for p in each)
-    half = len(taps)
-    return tuple(map(Window, taps, strides, pads[:half], pads[half:], dilations))
-
-
-def _same_pads(size: Dim, taps: int, stride: int, dilation: int, mode: str) -> tuple[int, int]:
-    """Padding that gives ceil(size / stride) outputs; an odd one goes to the end with SAME_UPPER."""
-    total = dim_max((ceil_div(size, stride) - 1) * stride + dilation * (taps - 1) + 1 - size, 0)
-    if not isinstance(total, int):
-        raise Unknown(f"auto_pad {mode} needs spatial sizes that are known when the trainer is built")
-    small, large = total // 2, total - total // 2
-    return (small, large) if mode == "SAME_UPPER" else (large, small)
 
 
 def _infer(site: Site) -> Sequence[TensorType]:
-    shape, ceil = site.shape(), bool(site.attribute("ceil_mode", 0))
-    if not 3 <= len(shape) <= 5:
-        raise Unknown(f"pools {len(shape) - 2} spatial axes; only one to three are supported")
-    axes = windows(site.attributes, shape[2:])
-    pooled = shape[:2] + tuple(w.outputs(d, ceil) for w, d in zip(axes, shape[2:], strict=True))
+    pooled = pooled_shape(site)
     return TensorType(site.element(), pooled), TensorType(INT64, pooled)
-
-
-def _as_volumes(shape: Shape) -> TensorType:
-    """[N,C,...] as [planes,D,H,W]; axes that are missing count as D or H of one."""
-    planes, *rest = product(shape[:2]), *shape[2:]
-    return TensorType(ElementType.UINT8, (planes, *(1,) * (3 - len(rest)), *rest))
 
 
 def _launch(
     site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
 ) -> Launch:
-    if site.attribute("storage_order", 0):
-        raise Unknown("indices in column-major order (storage_order 1) are not supported")
-    axes = windows(site.attributes, sizes[2:])
-    words = [(w.taps, w.stride, w.before, w.dilation) for w in axes]
-    words = [(1, 1, 0, 1)] * (3 - len(axes)) + words
+    window = pool_axes(site, sizes)
     return kernel.launch(
         *args,
-        _as_volumes(sizes),
-        _as_volumes(pooled),
+        as_volumes(sizes),
+        as_volumes(pooled),
         types=(site.element(0), _index_type(site)),
-        params=[word for axis in words for word in axis],
-        features=("volumes",) * (len(axes) == 3),
+        params=window_params(window),
+        features=("volumes",) * (len(window) == 3),
     )
 
 
@@ -116,30 +76,58 @@ def _select(site: Site) -> Sequence[Launch]:
     return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
 
 
-def _taps(attributes: Mapping[str, Any], x: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For every tap: the padded input seen through it (-inf outside), and the flat index of what it sees."""
-    axes = windows(attributes, x.shape[2:])
-    ceil = bool(attributes.get("ceil_mode", 0))
-    counts = [evaluate(w.outputs(d, ceil), {}) for w, d in zip(axes, x.shape[2:], strict=True)]
-    reach = [(c - 1) * w.stride + w.dilation * (w.taps - 1) + 1 for c, w in zip(counts, axes, strict=True)]
-    pads = [(0, 0), (0, 0)] + [
-        (w.before, max(0, r - w.before - d)) for w, r, d in zip(axes, reach, x.shape[2:], strict=True)
-    ]
-    padded = np.pad(x, pads, constant_values=-np.inf)
-    places = np.pad(np.arange(x.size).reshape(x.shape), pads)
-    for tap in combinations(*(range(w.taps) for w in axes)):
-        seen: tuple[Any, ...] = (slice(None), slice(None)) + tuple(
-            slice(t * w.dilation, t * w.dilation + (c - 1) * w.stride + 1, w.stride)
-            for t, w, c in zip(tap, axes, counts, strict=True)
-        )
-        yield padded[seen], places[seen]
-
-
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    views, places = zip(*_taps(attributes, x), strict=True)
-    stacked = np.stack(views)
+    window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    pads = padding_of(window)
+    padded = np.pad(x.astype(np.float64), pads, constant_values=-np.inf)
+    numbers = np.arange(x.size).reshape(x.shape)
+    if attributes.get("storage_order", 0):
+        numbers = np.arange(x.size).reshape(*x.shape[:2], *x.shape[:1:-1])
+        numbers = numbers.transpose(0, 1, *range(x.ndim - 1, 1, -1))
+    places = np.pad(numbers, pads)
+    taps = [seen for _, seen in taps_of(window)]
+    stacked = np.stack([padded[seen] for seen in taps])
     first = stacked.argmax(0)[None]
-    return stacked.max(0), np.take_along_axis(np.stack(places), first, 0)[0]
+    indices = np.take_along_axis(np.stack([places[seen] for seen in taps]), first, 0)[0]
+    return stacked.max(0).astype(x.dtype), indices
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """Bytes are pooled as floats, which hold them exactly. Column-major indices follow from row-major ones."""
+    marks = len(b.y) > 1 and bool(b.y[1])
+    element, attributes = b.site.element(), dict(b.site.attributes)
+    columns = bool(attributes.pop("storage_order", 0)) and marks
+    small = element in (ElementType.INT8, ElementType.UINT8)
+    if not small and not columns:
+        return None
+    x = b.add("Cast", b.x[0], to=int(FLOAT)) if small else b.x[0]
+    y, *indices = b.many(1 + marks, "MaxPool", x, **attributes)
+    y = b.add("Cast", y, to=int(element)) if small else y
+    return y, *(_by_columns(b, i) if columns else i for i in indices)
+
+
+def _by_columns(b: Body, index: str) -> str:
+    """Places in [N,C,D,H,W] as places in [N,C,W,H,D]."""
+    sizes = b.site.shape()[2:]
+    if not all(isinstance(d, int) for d in sizes):
+        raise Unknown(
+            "indices in column-major order need spatial sizes that are known when the trainer is built"
+        )
+    place, stride = "", product(sizes)
+    for size in reversed(sizes):
+        rest = b.add("Div", index, b.integers([size]))
+        digit = b.add("Sub", index, b.add("Mul", rest, b.integers([size])))
+        stride = stride // size
+        part = b.add("Mul", digit, b.integers([stride]))
+        place, index = b.add("Add", place, part) if place else part, rest
+    return b.add("Add", place, b.add("Mul", index, b.integers([product(sizes)])))
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    attributes = dict(b.site.attributes)
+    columns = attributes.pop("storage_order", 0)
+    indices = b.many(2, "MaxPool", b.x[0], **attributes)[1] if columns else b.save(1)
+    return (b.add("MaxPoolGrad", b.dy[0], indices, **attributes),)
 
 
 VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
@@ -164,11 +152,23 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         x = random.standard_normal(shape)
         yield Case(f"{list(shape)} {dict(attributes)}", (x,), attributes, ulps=0)
         # Few different numbers, so that maxima tie.
-        yield Case(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0)
+        yield Case(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0, smooth=False)
+        by_columns = {**attributes, "storage_order": 1}
+        yield Case(f"{list(shape)} by columns", (x,), by_columns, outputs=2, ulps=0)
+    for dtype in (np.int8, np.uint8):
+        x = random.integers(0, 127, (2, 3, 7, 6)).astype(dtype)
+        yield Case(f"{np.dtype(dtype)}", (x,), {"kernel_shape": (3, 2), "pads": (1, 0, 1, 1)}, ulps=0)
 
 
 max_pool = Op(
-    "MaxPool", since=(8, 10, 11, 12, 22), infer=_infer, reference=_reference, select=_select, cases=_cases
+    "MaxPool",
+    since=(1, 8, 10, 11, 12, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    body=_body,
+    gradient=_gradient,
+    cases=_cases,
 )
 
 

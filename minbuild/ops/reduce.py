@@ -1,16 +1,17 @@
-"""Sums and means over axes."""
+"""ReduceSum and ReduceMean. Real numbers are summed here, whole ones in reduce_fold.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from minbuild.dims import Dim, product
-from minbuild.model import Shape, TensorType
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, normalized_axes
+from minbuild.model import TensorType
+from minbuild.ops import reduce_fold as _fold
+from minbuild.ops.body import MICROSOFT, Backward
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.reducing import axes_of, cases, expanded, groups_of, in_steps, infer, reference, spread
 
 reduce_kernel = KernelFunction(
     "reduce",
@@ -36,7 +37,7 @@ def reduce_over(
 ) -> Launch:
     """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
     Raises Unknown where reduced and kept axes alternate too often."""
-    groups = _groups(tensor.shape or (), set(axes))
+    groups = groups_of(tensor.shape or (), axes)
     asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
     return reduce_kernel.launch(
         result,
@@ -49,88 +50,57 @@ def reduce_over(
     )
 
 
-def _axes(site: Site) -> tuple[int, ...]:
-    given = tuple(int(a) for a in site.dims(1)) if site.has(1) else tuple(site.attribute("axes", ()))  # type: ignore[arg-type]
-    if not given:
-        return () if site.attribute("noop_with_empty_axes", 0) else tuple(range(site.rank()))
-    return normalized_axes(given, site.rank())
-
-
-def _infer(site: Site) -> Sequence[TensorType]:
-    axes = _axes(site)
-    keep = site.attribute("keepdims", 1)
-    shape = [1 if i in axes else d for i, d in enumerate(site.shape()) if keep or i not in axes]
-    return (TensorType(site.element(), tuple(shape)),)
-
-
-def _groups(shape: Shape, axes: set[int]) -> tuple[Dim, ...]:
-    """The input as [reduced, kept, reduced, kept, reduced]: neighbours of one kind folded together, ones left out, and
-    as much as possible at the end, where sums run over contiguous elements."""
-    sizes = [(i in axes, d) for i, d in enumerate(shape) if d != 1]
-    folded = [(kind, product([d for _, d in run])) for kind, run in groupby(sizes, key=lambda s: s[0])]
-    groups: list[Dim] = []
-    for kind in (True, False, True, False, True):
-        groups.insert(0, folded.pop()[1] if folded and folded[-1][0] == kind else 1)
-    if folded:
-        raise Unknown(f"reduces axes {sorted(axes)} of {list(shape)}, which alternate too often")
-    return tuple(groups)
-
-
 def _select(mean: bool) -> Callable[[Site], Sequence[Launch]]:
     def select(site: Site) -> Sequence[Launch]:
+        if not site.element().is_real:
+            return (_fold.launch_fold(site, "mean" if mean else "sum"),)
         tensor = TensorType(site.element(), site.shape())
+        axes = axes_of(site)
         return (
-            reduce_over(
-                site.result(), site.name(0), tensor, _axes(site), mean=mean, accumulate=site.accumulate
-            ),
+            reduce_over(site.result(), site.name(0), tensor, axes, mean=mean, accumulate=site.accumulate & 1),
         )
 
     return select
 
 
-def _reference(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    def reference(attributes: Mapping[str, Any], x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
-        given = tuple(axes.tolist()) if axes is not None else tuple(attributes.get("axes", ()))
-        if not given and attributes.get("noop_with_empty_axes", 0):
-            return x
-        return np.asarray(function(x, axis=given or None, keepdims=bool(attributes.get("keepdims", 1))))
+def _sum_gradient(b: Backward) -> Sequence[str]:
+    return b.each(expanded(b, b.dy[0]))
 
-    return reference
+
+def _mean_gradient(b: Backward) -> Sequence[str]:
+    count = b.add("Div", b.add("Size", b.x[0]), b.add("Size", b.y[0]))
+    each = b.microsoft("Scale", spread(b, b.dy[0]), count, scale_down=1)
+    return b.each(b.add("Expand", each, b.shape_of(b.x[0])))
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape, axes in (
-        ((5,), (0,)),
-        ((3, 7), (0,)),
-        ((3, 7), (1,)),
-        ((2, 3, 5, 7), (0, 2, 3)),
-        ((2, 3, 4, 5), (1, 3)),
-        ((2, 3, 4, 5), (0, 2)),
-        ((4, 33), (-2, -1)),
-        ((1, 6, 1), (0, 2)),
-    ):
-        for keepdims in (0, 1):
-            x = random.standard_normal(shape)
-            inputs = (x, np.array(axes, np.int64))
-            yield Case(f"{list(shape)} over {axes}", inputs, {"keepdims": keepdims}, frozenset({1}), ulps=16)
-    yield Case("all axes", (random.standard_normal((6, 5)),), {"keepdims": 0}, ulps=32)
+    yield from cases()(random)
+    yield from _fold.whole_cases(_fold.SUMMED)(random)
 
 
-reduce_sum = Op(
-    "ReduceSum",
-    since=(1, 11, 13),
-    infer=_infer,
-    reference=_reference(np.sum),
-    select=_select(mean=False),
-    adds=frozenset({0}),
-    cases=_cases,
-)
-reduce_mean = Op(
-    "ReduceMean",
-    since=(1, 11, 13, 18),
-    infer=_infer,
-    reference=_reference(np.mean),
-    select=_select(mean=True),
-    adds=frozenset({0}),
-    cases=_cases,
-)
+def _mean(x: np.ndarray, **options: Any) -> np.ndarray:
+    """As numpy's, in whole numbers for whole numbers, rounded towards zero."""
+    if x.dtype.kind == "f":
+        return np.asarray(np.mean(x, **options))
+    count = max(x.size // max(np.sum(x, **options).size, 1), 1)
+    return np.trunc(np.sum(x, dtype=np.float64, **options) / count).astype(x.dtype)
+
+
+def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
+    return Op(
+        name,
+        domain=domain,
+        since=since,
+        infer=infer,
+        reference=reference(_mean if mean else np.sum),
+        select=_select(mean),
+        adds=frozenset({0}),
+        body=in_steps("ReduceMean" if mean else "ReduceSum"),
+        cases=_cases,
+        gradient=_mean_gradient if mean else _sum_gradient,
+    )
+
+
+reduce_sum = _op("ReduceSum", False, (1, 11, 13))
+reduce_sum_training = _op("ReduceSumTraining", False, (1,), MICROSOFT)
+reduce_mean = _op("ReduceMean", True, (1, 11, 13, 18))

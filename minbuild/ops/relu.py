@@ -1,4 +1,4 @@
-"""Relu and its gradient."""
+"""Relu, LeakyRelu, ThresholdedRelu and their gradients."""
 
 from __future__ import annotations
 
@@ -7,24 +7,39 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.body import Backward
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, itself, same_as
+from minbuild.ops.body import Backward, Body
+from minbuild.ops.definition import FLOATS, SIGNED, Case, Op, itself
+from minbuild.ops.elementwise import (
+    computing,
+    gradient_cases,
+    gradient_kernel_of,
+    gradient_op,
+    kernel_of,
+    numbers,
+    unary,
+    unary_cases,
+)
 
-relu_kernel = KernelFunction("relu", ("y:T=", "x:T"), types={"T": FLOATS})
-relu_grad_kernel = KernelFunction("relu_grad", ("dx:T=", "dy:T", "x:T"), types={"T": FLOATS})
+relu_kernel = kernel_of("relu", types=FLOATS + SIGNED)
+relu_grad_kernel = gradient_kernel_of("relu_grad")
+leaky_relu_kernel = kernel_of("leaky_relu", params=("alpha",))
+leaky_relu_grad_kernel = gradient_kernel_of("leaky_relu_grad", params=("alpha",))
 
-
-def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0)
-
-
-def _select(site: Site) -> Sequence[Launch]:
-    return (relu_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
+_LEAK = ("alpha", float(np.float32(0.01)))
+_LEAKS: tuple[Mapping[str, Any], ...] = (
+    {"alpha": 0.125},
+    {},
+    {"alpha": 0.0},
+    {"alpha": -0.5},
+    {"alpha": 2.0},
+)
+_REAL = unary_cases(0, special=None)
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape in ((), (1,), (7,), (3, 5), (2, 3, 4, 5)):
-        yield Case(f"shape {list(shape)}", (random.standard_normal(shape),), ulps=0)
+    yield from _REAL(random)
+    for kind in ("int8", "int16", "int32", "int64"):
+        yield Case(kind, (random.integers(-99, 99, (3, 7)).astype(kind),), ulps=0)
 
 
 def _gradient(b: Backward) -> Sequence[str]:
@@ -32,39 +47,79 @@ def _gradient(b: Backward) -> Sequence[str]:
     return (b.microsoft("ReluGrad", b.dy[0], b.y[0]),)
 
 
-relu = Op(
+relu = unary(
     "Relu",
+    relu_kernel,
+    computing(lambda x: np.maximum(x, 0)),
+    _cases,
+    _gradient,
     since=(6, 13, 14),
-    infer=same_as(0),
-    reference=_reference,
-    select=_select,
-    in_place=((0, 0),),
     again=itself,
-    cases=_cases,
-    gradient=_gradient,
+)
+relu_grad = gradient_op(
+    "ReluGrad",
+    relu_grad_kernel,
+    computing(lambda dy, x: np.where(x > 0, dy, 0)),
+    gradient_cases(0),
+    lambda b: b.each(b.microsoft("ReluGrad", b.dy[0], b.x[1])),
 )
 
 
-def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, dy, 0)
+def _leaky(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(x > 0, x, attributes.get(*_LEAK) * x))
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return (relu_grad_kernel.launch(site.result(), site.name(0), site.name(1), types=(site.element(),)),)
+def _leaky_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(x > 0, dy, attributes.get(*_LEAK) * dy))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape in ((1,), (9,), (4, 6), (2, 3, 5, 5)):
-        dy, x = random.standard_normal(shape), np.maximum(random.standard_normal(shape), 0)
-        yield Case(f"shape {list(shape)}", (dy, x), ulps=0)
+def _leaky_gradient(b: Backward) -> Sequence[str]:
+    """The output has the input's sign unless the slope is negative, which ONNX Runtime overlooks."""
+    alpha = float(b.site.attribute(*_LEAK))
+    saved = b.y[0] if alpha >= 0 else b.x[0]
+    return (b.microsoft("LeakyReluGrad", b.dy[0], saved, alpha=alpha),)
 
 
-relu_grad = Op(
-    "ReluGrad",
-    domain="com.microsoft",
-    infer=same_as(0),
-    reference=_grad_reference,
-    select=_grad_select,
-    in_place=((0, 0), (0, 1)),
-    cases=_grad_cases,
+def _leaky_second(b: Backward) -> Sequence[str]:
+    alpha = float(b.site.attribute(*_LEAK))
+    return b.each(b.microsoft("LeakyReluGrad", b.dy[0], b.x[1], alpha=alpha))
+
+
+leaky_relu = unary(
+    "LeakyRelu",
+    leaky_relu_kernel,
+    _leaky,
+    unary_cases(1, _LEAKS),
+    _leaky_gradient,
+    since=(6, 16),
+    words=numbers(_LEAK),
+    again=itself,
+)
+leaky_relu_grad = gradient_op(
+    "LeakyReluGrad",
+    leaky_relu_grad_kernel,
+    _leaky_grad,
+    gradient_cases(1, _LEAKS),
+    _leaky_second,
+    words=numbers(_LEAK),
+)
+
+
+def _thresholded(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(x > attributes.get("alpha", 1.0), x, 0))
+
+
+def _kept(b: Body, x: str) -> str:
+    """`x` where the operator's input exceeds the threshold, else 0."""
+    above = b.add("Greater", b.x[0], b.constant(b.site.attribute("alpha", 1.0)))
+    return b.add("Where", above, x, b.constant(0))
+
+
+thresholded_relu = Op(
+    "ThresholdedRelu",
+    since=(10, 22),
+    reference=_thresholded,
+    body=lambda b: (_kept(b, b.x[0]),),
+    cases=unary_cases(1, ({}, {"alpha": 0.5}, {"alpha": -1.0})),
+    gradient=lambda b: (_kept(b, b.dy[0]),),
 )

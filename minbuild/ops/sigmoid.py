@@ -1,63 +1,67 @@
-"""Sigmoid and its gradient."""
+"""Sigmoid, Tanh and their gradients, which their outputs are enough for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
-
-sigmoid_kernel = KernelFunction("sigmoid", ("y:T=", "x:T"), types={"T": FLOATS})
-sigmoid_grad_kernel = KernelFunction("sigmoid_grad", ("dx:T=", "dy:T", "y:T"), types={"T": FLOATS})
-
-
-def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _select(site: Site) -> Sequence[Launch]:
-    return (sigmoid_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
-
-
-def _cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape in ((), (1,), (7,), (3, 5), (2, 3, 4, 5)):
-        yield Case(f"shape {list(shape)}", (random.standard_normal(shape) * 3,), ulps=4)
-    yield Case("far out", (np.array([0.0, -30.0, 30.0, -700.0, 700.0, np.inf, -np.inf, np.nan]),), ulps=4)
-
-
-sigmoid = Op(
-    "Sigmoid",
-    since=(6, 13),
-    infer=same_as(0),
-    reference=_reference,
-    select=_select,
-    in_place=((0, 0),),
-    cases=_cases,
+from minbuild.ops.body import Backward
+from minbuild.ops.elementwise import (
+    computing,
+    gradient_cases,
+    gradient_kernel_of,
+    gradient_op,
+    kernel_of,
+    unary,
+    unary_cases,
 )
 
-
-def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, y: np.ndarray) -> np.ndarray:
-    return dy * y * (1 - y)
-
-
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return (sigmoid_grad_kernel.launch(site.result(), site.name(0), site.name(1), types=(site.element(),)),)
+sigmoid_kernel = kernel_of("sigmoid")
+sigmoid_grad_kernel = gradient_kernel_of("sigmoid_grad", saved="y")
+tanh_kernel = kernel_of("tanh")
+tanh_grad_kernel = gradient_kernel_of("tanh_grad", saved="y")
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape in ((), (1,), (9,), (4, 6), (2, 3, 5, 5)):
-        dy, y = random.standard_normal(shape), random.uniform(0.1, 0.7, shape)
-        yield Case(f"shape {list(shape)}", (dy, y), ulps=4)
+def _sigmoid_second(b: Backward) -> Sequence[str]:
+    """Of dy * y * (1 - y), given what flows in: by dy the same once more, by y dy * (1 - 2y)."""
+    dy, y = b.x
+    slope = b.add("Sub", b.constant(1), b.add("Add", y, y))
+    return b.each(b.microsoft("SigmoidGrad", b.dy[0], y), b.add("Mul", b.add("Mul", b.dy[0], dy), slope))
 
 
-sigmoid_grad = Op(
+def _tanh_second(b: Backward) -> Sequence[str]:
+    """Of dy * (1 - y^2), given what flows in: by dy the same once more, by y -2 * dy * y."""
+    dy, y = b.x
+    slope = b.add("Mul", y, b.constant(-2))
+    return b.each(b.microsoft("TanhGrad", b.dy[0], y), b.add("Mul", b.add("Mul", b.dy[0], dy), slope))
+
+
+sigmoid = unary(
+    "Sigmoid",
+    sigmoid_kernel,
+    computing(lambda x: 1 / (1 + np.exp(-x))),
+    unary_cases(4),
+    lambda b: (b.microsoft("SigmoidGrad", b.dy[0], b.y[0]),),
+)
+sigmoid_grad = gradient_op(
     "SigmoidGrad",
-    domain="com.microsoft",
-    infer=same_as(0),
-    reference=_grad_reference,
-    select=_grad_select,
-    in_place=((0, 0), (0, 1)),
-    cases=_grad_cases,
+    sigmoid_grad_kernel,
+    computing(lambda dy, y: dy * y * (1 - y)),
+    gradient_cases(4, saved=lambda x: 0.5 + 0.3 * np.tanh(x)),
+    _sigmoid_second,
+)
+tanh = unary(
+    "Tanh",
+    tanh_kernel,
+    computing(np.tanh),
+    unary_cases(2),
+    lambda b: (b.microsoft("TanhGrad", b.dy[0], b.y[0]),),
+)
+tanh_grad = gradient_op(
+    "TanhGrad",
+    tanh_grad_kernel,
+    computing(lambda dy, y: dy * (1 - y * y)),
+    gradient_cases(4, saved=lambda x: 0.7 * np.tanh(x)),
+    _tanh_second,
 )

@@ -1,4 +1,4 @@
-"""Softmax and LogSoftmax, and their gradients."""
+"""Softmax and LogSoftmax, their gradients, and Hardmax."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 
 from minbuild.dims import product
 from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
+from minbuild.ops.body import MICROSOFT, Backward, Body
+from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
 
 _FEATURES = {"log": "logarithms"}
 softmax_kernel = KernelFunction(
@@ -105,40 +106,110 @@ def _before_13(site: Site) -> bool:
     return site.version < 13
 
 
-softmax = Op(
-    "Softmax",
-    since=(1, 11, 13),
-    infer=same_as(0),
-    reference=_reference(_softmax, log=False),
-    select=_select(softmax_kernel, 1, False, _before_13),
-    in_place=((0, 0),),
-    cases=_cases,
-)
-log_softmax = Op(
-    "LogSoftmax",
-    since=(1, 11, 13),
-    infer=same_as(0),
-    reference=_reference(_softmax, log=True),
-    select=_select(softmax_kernel, 1, True, _before_13),
-    in_place=((0, 0),),
-    cases=_cases,
-)
+def _forward_gradient(log: bool) -> Callable[[Backward], Sequence[str]]:
+    """The gradient operators say by their name how the axis counts."""
+    stem = "LogSoftmaxGrad" if log else "SoftmaxGrad"
+
+    def gradient(b: Backward) -> Sequence[str]:
+        flat = _before_13(b.site)
+        axis = _axis(b.site.attributes, b.site.rank(), flat)
+        return (b.microsoft(stem if flat else f"{stem}_13", b.dy[0], b.y[0], axis=axis),)
+
+    return gradient
 
 
-def _gradient(name: str, log: bool, flat: bool) -> Op:
-    """com.microsoft gradients say by their name how the axis counts."""
+def _op(name: str, log: bool) -> Op:
     return Op(
         name,
-        domain="com.microsoft",
+        since=(1, 11, 13),
+        infer=same_as(0),
+        reference=_reference(_softmax, log=log),
+        select=_select(softmax_kernel, 1, log, _before_13),
+        in_place=((0, 0),),
+        cases=_cases,
+        gradient=_forward_gradient(log),
+    )
+
+
+softmax = _op("Softmax", log=False)
+log_softmax = _op("LogSoftmax", log=True)
+
+
+def _second_gradient(log: bool, flat: bool) -> Callable[[Backward], Sequence[str]]:
+    """Of dx = (dy - sum dy y) y, or dx = dy - e^y sum dy, with respect to dy and y."""
+
+    def gradient(b: Backward) -> Sequence[str]:
+        (dy, y), (g,) = b.x, b.dy
+        axis = _axis(b.site.attributes, b.site.rank(), flat)
+        axes = tuple(range(axis, b.site.rank() if flat else axis + 1))
+        total = b.reduce("ReduceSum", dy if log else b.add("Mul", dy, y), axes)
+        power = b.add("Exp", y) if log else y
+        onto = b.add("Mul", g, power)
+        gathered = b.reduce("ReduceSum", onto, axes)
+        if log:
+            to_dy = b.add("Sub", g, gathered)
+            to_y = b.add("Neg", b.add("Mul", onto, total))
+        else:
+            to_dy = b.add("Mul", b.add("Sub", g, gathered), y)
+            to_y = b.add("Sub", b.add("Mul", g, b.add("Sub", dy, total)), b.add("Mul", dy, gathered))
+        return b.each(to_dy, to_y)
+
+    return gradient
+
+
+def _grad_op(name: str, log: bool, flat: bool) -> Op:
+    return Op(
+        name,
+        domain=MICROSOFT,
         infer=same_as(0),
         reference=_reference(_softmax_grad, log, flat),
         select=_select(grad_kernel, 2, log, lambda site: flat),
         in_place=((0, 0), (0, 1)),
         cases=_grad_cases(log, flat),
+        gradient=_second_gradient(log, flat),
     )
 
 
-softmax_grad = _gradient("SoftmaxGrad_13", log=False, flat=False)
-log_softmax_grad = _gradient("LogSoftmaxGrad_13", log=True, flat=False)
-flat_softmax_grad = _gradient("SoftmaxGrad", log=False, flat=True)
-flat_log_softmax_grad = _gradient("LogSoftmaxGrad", log=True, flat=True)
+softmax_grad = _grad_op("SoftmaxGrad_13", log=False, flat=False)
+log_softmax_grad = _grad_op("LogSoftmaxGrad_13", log=True, flat=False)
+flat_softmax_grad = _grad_op("SoftmaxGrad", log=False, flat=True)
+flat_log_softmax_grad = _grad_op("LogSoftmaxGrad", log=True, flat=True)
+
+# ---------------------------------------------------------------------------------------------------- Hardmax
+
+
+def _hardmax_body(b: Body) -> Sequence[str]:
+    """1 where the first largest element along the axis is, before opset 13 along all axes from there on."""
+    flat, shape = _before_13(b.site), b.site.shape()
+    axis = _axis(b.site.attributes, len(shape), flat)
+    classes = product(shape[axis:]) if flat else shape[axis]
+    if not isinstance(classes, int):
+        raise Unknown("the number of classes must be known when the trainer is built; fix it with --dim")
+    behind = 0 if flat else len(shape) - axis - 1
+    x = b.add("Flatten", b.x[0], axis=axis) if flat else b.x[0]
+    place = b.add("ArgMax", x, axis=1 if flat else axis, keepdims=1)
+    numbers = np.arange(classes).reshape((-1,) + (1,) * behind)
+    y = b.add("Cast", b.add("Equal", place, b.constant(numbers, INT64)), to=int(b.site.element()))
+    return (b.add("Reshape", y, b.shape_of(b.x[0])) if flat else y,)
+
+
+def _hardmax_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    axis = _axis(attributes, x.ndim, False)
+    place = np.expand_dims(x.argmax(axis), axis)
+    numbers = np.arange(x.shape[axis]).reshape((-1,) + (1,) * (x.ndim - axis - 1))
+    return (place == numbers).astype(x.dtype)
+
+
+def _hardmax_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, axis in _SHAPES:
+        yield Case(f"{list(shape)} axis {axis}", (random.standard_normal(shape),), {"axis": axis})
+    yield Case("ties", (np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]),))
+
+
+hardmax = Op(
+    "Hardmax",
+    since=(1, 11, 13),
+    reference=_hardmax_reference,
+    body=_hardmax_body,
+    cases=_hardmax_cases,
+)

@@ -9,6 +9,7 @@ from minbuild.model import Procedure, Program
 from minbuild.ops import Registry
 from minbuild.passes.accumulate import accumulate_at_once
 from minbuild.passes.dead_code import drop_dead_code
+from minbuild.passes.fold_transposes import fold_transposes
 from minbuild.passes.fuse import fuse_patterns
 from minbuild.passes.in_place import run_in_place
 from minbuild.passes.pool_indices import narrow_pool_indices
@@ -21,6 +22,7 @@ Pass = Callable[[Procedure, Registry], Procedure]
 PASSES: tuple[Pass, ...] = (
     widen_halves,
     views_as_aliases,
+    fold_transposes,
     drop_dead_code,
     fuse_patterns,
     narrow_pool_indices,

@@ -3,11 +3,12 @@ what can be computed now is computed now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from minbuild.artifacts.control_flow import unrolled
 from minbuild.artifacts.functions import function_nodes
 from minbuild.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.errors import Unsupported
@@ -21,6 +22,7 @@ from minbuild.model import (
     Procedure,
     Program,
     Role,
+    Shape,
     TensorType,
     Value,
 )
@@ -118,7 +120,7 @@ class Lowering:
         try:
             parts = self.parts(op, node)
             if parts is not None:
-                for part in parts:
+                for part in parts:  # some are written when those before them are known
                     self.node(part, asked)
             elif op is not None:
                 self.apply(op, node, asked)
@@ -134,11 +136,24 @@ class Lowering:
                 f"{self.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {problem}."
             )
 
-    def parts(self, op: Op | None, node: Node) -> Sequence[Node] | None:
+    def content(self, name: str) -> np.ndarray | None:
+        """What a value holds, where that is known."""
+        return self.known.get(name)
+
+    def shape(self, name: str) -> Shape:
+        """The dimensions of a value."""
+        if name not in self.values:
+            raise Unknown(f"its input '{name}' is produced by no earlier node")
+        return self.values[name].type.shape or ()
+
+    def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no kernel of its own."""
         missing = [name for name in node.inputs if name and name not in self.values]
         if missing:
             raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
+        steps = unrolled(node, self)
+        if steps is not None:
+            return steps
         if op is None:
             return function_nodes(node, [self.values[n].type if n else None for n in node.inputs])
         if op.body is None:

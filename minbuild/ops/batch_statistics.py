@@ -1,0 +1,110 @@
+"""Batch normalization beside inference and BatchNormInternal: ONNX's training mode, statistics per element as before
+opset 9, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.ops.body import MICROSOFT, Backward, Body
+from minbuild.ops.definition import FLOATS, Site, Unknown
+
+
+def epsilon_of(attributes: Mapping[str, Any]) -> float:
+    return float(attributes.get("epsilon", np.float32(1e-5)))
+
+
+def momentum_of(attributes: Mapping[str, Any]) -> float:
+    return float(attributes.get("momentum", np.float32(0.9)))
+
+
+def trains(site: Site, outputs: int) -> bool:
+    """Before opset 14 the number of outputs said so."""
+    return bool(site.attribute("training_mode", 0)) if site.version >= 14 else outputs > 1
+
+
+def body(b: Body) -> Sequence[str] | None:
+    """None for inference with statistics per channel, which has a kernel."""
+    other = [i for i in range(1, 5) if {b.site.element(i), b.site.element()} == set(FLOATS)]
+    if other:  # since opset 15 types may differ
+        cast = [
+            b.add("Cast", x, to=int(b.site.element())) if i in other else x for i, x in enumerate(b.x[:5])
+        ]
+        return b.many(max(len(b.y), 1), "BatchNormalization", *cast, **b.site.attributes)
+    if trains(b.site, sum(map(bool, b.y))):
+        return _with_batch_statistics(b)
+    if b.site.version < 9 and not b.site.attribute("spatial", 1):
+        return (_per_element(b),)
+    return None
+
+
+def _with_batch_statistics(b: Body) -> Sequence[str]:
+    """Running statistics that nobody updates in place: they are further results."""
+    epsilon, keep = epsilon_of(b.site.attributes), momentum_of(b.site.attributes)
+    if b.site.version < 9 and not b.site.attribute("spatial", 1):
+        raise Unknown("training with statistics per element is not supported; export with opset 9 or newer")
+    made = b.many(5, "BatchNormInternal", *b.x[:5], domain=MICROSOFT, **b.site.attributes)
+    b.nodes[-1] = replace(b.nodes[-1], outputs=(made[0], "", "", *made[3:]))
+    y, _, _, mean, inverse = made
+    if len(b.y) == 1:
+        return (y,)
+    squared = b.add("Mul", inverse, inverse)
+    variance = b.add("Sub", b.add("Reciprocal", squared), b.constant(epsilon))
+
+    def running(before: str, found: str) -> str:
+        kept = b.add("Mul", before, b.constant(keep))
+        return b.add("Add", kept, b.add("Mul", found, b.constant(1 - keep)))
+
+    return y, running(b.x[3], mean), running(b.x[4], variance), mean, variance
+
+
+def _per_element(b: Body) -> str:
+    x, scale, bias, mean, variance = b.x[:5]
+    spread = b.add("Sqrt", b.add("Add", variance, b.constant(epsilon_of(b.site.attributes))))
+    normal = b.add("Div", b.add("Sub", x, mean), spread)
+    return b.add("Add", b.add("Mul", normal, scale), bias)
+
+
+def gradient(b: Backward) -> Sequence[str]:
+    """Training becomes ONNX Runtime's operator, which updates running statistics in place."""
+    if not trains(b.site, sum(map(bool, b.y))):
+        return _frozen_gradient(b)
+    if b.forward is None and b.site.version >= 14:
+        b.become("BatchNormInternal")
+    return internal_gradient(b)
+
+
+def internal_gradient(b: Backward) -> Sequence[str]:
+    inputs = (b.dy[0], b.x[0], b.x[1], b.save(3), b.save(4))
+    epsilon = epsilon_of(b.site.attributes)
+    return b.each(*b.many(3, "BatchNormalizationGrad", *inputs, domain=MICROSOFT, epsilon=epsilon))
+
+
+def _frozen_gradient(b: Backward) -> Sequence[str]:
+    """With the statistics given, every channel is a straight line."""
+    shape, half = b.site.shape(), b.constant(-0.5)
+    others = tuple(a for a in range(len(shape)) if a != 1)
+
+    def along(channel: str) -> str:
+        return b.unsqueeze(channel, tuple(range(1, len(shape) - 1)))
+
+    def gathered(x: str) -> str:
+        return b.reduce("ReduceSum", x, others, False)
+
+    spread = b.add("Sqrt", b.add("Add", b.x[4], b.constant(epsilon_of(b.site.attributes))))
+    factor = b.add("Div", b.x[1], spread)
+    dx = b.add("Mul", b.dy[0], along(factor)) if 0 in b.wants else ""
+    d_bias = gathered(b.dy[0]) if b.wants & {2, 3} else ""
+    d_scale = d_mean = d_variance = ""
+    if b.wants & {1, 4}:
+        away = b.add("Sub", b.x[0], along(b.x[3]))
+        d_scale = b.add("Div", gathered(b.add("Mul", b.dy[0], away)), spread)
+    if 3 in b.wants:
+        d_mean = b.add("Neg", b.add("Mul", d_bias, factor))
+    if 4 in b.wants:  # scale d_scale / (-2 spread^2)
+        each = b.add("Div", b.add("Mul", d_scale, factor), spread)
+        d_variance = b.add("Mul", each, half)
+    return b.each(dx, d_scale, d_bias, d_mean, d_variance)

@@ -1,0 +1,187 @@
+"""If, Loop and Scan, unrolled: the nodes that are left, and that they compute what ONNX says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+import trainers
+from onnx.reference import ReferenceEvaluator
+
+from minbuild.artifacts.onnx_reader import read_graph
+from minbuild.authoring.backward import differentiate
+from minbuild.errors import Unsupported
+from minbuild.interpreter import ReferenceTrainer
+from minbuild.model import Bundle, Checkpoint, Graph
+from minbuild.ops import registry
+from minbuild.passes.lower import lower
+
+REGISTRY = registry()
+X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+
+IF = """
+    m (float[3,4] x) => (float[3,4] y) <bool flag = {{FLAG}}> {
+        y = If (flag) <
+            then_branch = yes () => (float[3,4] a) <float[1] two = {2}> {
+                inner = Mul (x, two)
+                a = If (flag) <
+                    then_branch = deep () => (float[3,4] d) { d = Add (inner, x) },
+                    else_branch = other () => (float[3,4] e) { e = Identity (inner) }>
+            },
+            else_branch = no () => (float[3,4] b) { b = Neg (x) }>
+    }"""
+LOOP = """
+    m (float[3,4] x) => (float[3,4] last, float[4,3,4] all)
+    <int64 count = {4}, bool go = {1}, float[1] one = {1}> {
+        last, all = Loop (count, go, x) <
+            body = round (int64 i, bool before, float[3,4] v) => (bool after, float[3,4] w, float[3,4] slice) {
+                after = Identity (before)
+                number = Cast <to = 1> (i)
+                step = Add (number, one)
+                w = Mul (v, step)
+                slice = Add (w, x)
+            }>
+    }"""
+WHILE = """
+    m (float[3,4] x) => (float[3,4] last, int64 rounds)
+    <int64 zero = {0}, bool go = {1}, int64 most = {5}, int64 unit = {1}> {
+        last, rounds = Loop (, go, x, zero) <
+            body = round (int64 i, bool before, float[3,4] v, int64 n) => (bool after, float[3,4] w, int64 n2) {
+                n2 = Add (n, unit)
+                after = Less (n2, most)
+                w = Add (v, x)
+            }>
+    }"""
+SCAN = """
+    m (float[3,4] x, float[4,2] z) => (float[3] state, float[4,3] sums, float[2,4] doubled)
+    <float[3] start = {1, 2, 3}> {
+        state, sums, doubled = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0],
+            scan_input_directions = [1, 0], scan_output_axes = [0, -1], scan_output_directions = [0, 1],
+            body = round (float[3] s, float[3] column, float[2] row) => (float[3] t, float[3] out, float[2] twice) {
+                t = Add (s, column)
+                out = Mul (t, t)
+                twice = Add (row, row)
+            }> (start, x, z)
+    }"""
+MODELS = {"if": IF.replace("{FLAG}", "1"), "else": IF.replace("{FLAG}", "0"), "loop": LOOP, "while": WHILE}
+MODELS["scan"] = SCAN
+
+
+def graph_of(text: str, version: int = 17) -> tuple[onnx.ModelProto, Graph]:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {version}]>{text}')
+    return model, read_graph(model.SerializeToString(), Path("model.onnx"))
+
+
+def bundle_of(graph: Graph) -> Bundle:
+    return Bundle(graph, None, None, Checkpoint(()), {})
+
+
+def looped(x: np.ndarray) -> list[np.ndarray]:
+    """What LOOP computes: ONNX stacks slices along a new axis, its own evaluator along the first one there is."""
+    states = [x * factor for factor in np.cumprod([1, 2, 3, 4])]
+    return [states[-1], np.stack(states) + x]
+
+
+def scanned(x: np.ndarray, z: np.ndarray) -> list[np.ndarray]:
+    """What SCAN computes; ONNX's own evaluator knows no directions and axes."""
+    states = np.array([1, 2, 3]) + np.cumsum(x[:, ::-1].T, axis=0)
+    return [states[-1], states**2, 2 * z.T[:, ::-1]]
+
+
+OWN = {"loop": looped, "scan": scanned}
+
+
+def feeds_of(graph: Graph) -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    return [random.standard_normal(t.shape).astype(t.element.dtype) for t in graph.inputs.values()]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_unrolled_graphs_compute_what_onnx_says(name, tmp_path):
+    model, graph = graph_of(MODELS[name])
+    feeds = feeds_of(graph)
+    named = dict(zip(graph.inputs, feeds, strict=True))
+    wanted = OWN[name](*feeds) if name in OWN else ReferenceEvaluator(model).run(None, named)
+    meaning = ReferenceTrainer(bundle_of(graph)).train_step(*feeds)
+    plan = trainers.plan_of(bundle_of(graph), REGISTRY)
+    library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
+    found = trainers.session_of(library, plan, {}).run(0, feeds)
+    for want, exact, device in zip(wanted, meaning, found, strict=True):
+        np.testing.assert_allclose(exact, want, rtol=1e-6)
+        np.testing.assert_allclose(device, want, rtol=1e-6)
+
+
+def test_only_the_branch_that_is_taken_is_left():
+    _, graph = graph_of(MODELS["else"])
+    assert [c.op for c in lower(bundle_of(graph), REGISTRY, {}).procedures[0].calls] == [":Neg", ":Identity"]
+
+
+def test_loops_end_when_their_condition_says_so():
+    _, graph = graph_of(WHILE)
+    procedure = lower(bundle_of(graph), REGISTRY, {}).procedures[0]
+    assert [c.op for c in procedure.calls if c.op == ":Add"] == [":Add"] * 5
+    assert procedure.values["rounds"].constant == 5
+
+
+def test_gradients_flow_through_rounds():
+    text = """
+        m (float[3,4] x) => (float loss) <float[3] start = {1, 2, 3}> {
+            state, out = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+                body = round (float[3] s, float[3] column) => (float[3] t, float[3] o) {
+                    t = Mul (s, column)
+                    o = Add (t, s)
+                }> (start, x)
+            loss = ReduceSum <keepdims = 0> (out)
+        }"""
+    _, graph = graph_of(text)
+    made = differentiate(graph, "loss", ["start"], REGISTRY, 17)
+    seed = {"loss_grad": np.ones((), np.float32)}
+    whole = Graph(
+        graph.source,
+        made.nodes,
+        graph.inputs,
+        {},
+        (made.gradients["start"],),
+        {**graph.initializers, **made.initializers, **seed},
+    )
+    (found,) = ReferenceTrainer(bundle_of(whole)).train_step(X)
+    states = np.cumprod(np.concatenate([np.ones((3, 1)), X], axis=1), axis=1)
+    np.testing.assert_allclose(found, (states[:, 1:] + states[:, :-1]).sum(1), rtol=1e-5)
+
+
+REFUSED = {
+    "its condition 'flag' depends on data": """
+        m (float[2] x, bool flag) => (float[2] y) {
+            y = If (flag) <then_branch = a () => (float[2] p) { p = Neg (x) },
+                           else_branch = b () => (float[2] q) { q = Identity (x) }>
+        }""",
+    "how often it runs ('n') depends on data": """
+        m (float[2] x, int64 n) => (float[2] y) {
+            y = Loop (n, , x) <body = r (int64 i, bool c, float[2] v) => (bool d, float[2] w) {
+                d = Identity (c)
+                w = Add (v, v)
+            }>
+        }""",
+    "how often it runs is the free dimension steps": """
+        m (float[steps,2] x) => (float[2] y) <float[2] start = {0, 0}> {
+            y = Scan <num_scan_inputs = 1, body = r (float[2] s, float[2] v) => (float[2] t) { t = Add (s, v) }>
+                (start, x)
+        }""",
+    "it runs more than 4096 times": """
+        m (float[2] x) => (float[2] y) <bool go = {1}> {
+            y = Loop (, go, x) <body = r (int64 i, bool c, float[2] v) => (bool d, float[2] w) {
+                d = Identity (c)
+                w = Identity (v)
+            }>
+        }""",
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_depends_on_data_is_refused_by_name(reason):
+    _, graph = graph_of(REFUSED[reason])
+    with pytest.raises(Unsupported) as caught:
+        lower(bundle_of(graph), REGISTRY, {})
+    assert any(reason in finding for finding in caught.value.findings), caught.value.findings
