@@ -1,5 +1,6 @@
-// Adds a gradient to its accumulation buffer.
+// Adds a gradient to its accumulation buffer, or clears the buffer.
 #include "shared/elementwise.h"
+#include "shared/half.h"
 
 namespace minbuild {
 
@@ -10,12 +11,32 @@ struct SumOf {
   }
 };
 
+// buffer += value, always. Halves are added as floats.
+template <class T>
+MB_NOINLINE Status add_in_place(const Call& call) {
+  if (call[0].count != call[1].count) return Status::kBadPlan;
+  if constexpr (sizeof(T) > 2) {
+    return stream<T>(call, SumOf{}, 0, 1);
+  } else {
+    T *to = call[0].as<T>(), *from = call[1].as<T>();
+    for (int i = 0; i < call[0].count; ++i) to[i] = T(float(to[i]) + float(from[i]));
+    return Status::kOk;
+  }
+}
+
 // buffer += value, or buffer = value when the gradients were reset
 template <class T>
 Status accumulate(const Call& call) {
+  if (call.adds(0)) return add_in_place<T>(call);
   if (call[0].count != call[1].count) return Status::kBadPlan;
-  if (call.adds(0)) return stream<T>(call, SumOf{}, 0, 1);
   __builtin_memcpy(call[0].data, call[1].data, call[0].count * sizeof(T));
+  return Status::kOk;
+}
+
+// buffer = 0, elements of the size of T
+template <class T>
+Status clear(const Call& call) {
+  __builtin_memset(call[0].data, 0, call[0].count * sizeof(T));
   return Status::kOk;
 }
 

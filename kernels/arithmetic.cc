@@ -1,6 +1,6 @@
-// Add, Sub, Mul, Div and Pow, over any shapes that broadcast.
+// Add, Sub, Mul and Div, over any shapes that broadcast.
 #include "shared/broadcast.h"
-#include "shared/math.h"
+#include "shared/quotient.h"
 
 namespace minbuild {
 
@@ -26,21 +26,17 @@ struct MulOf {
   MB_INLINE V operator()(V a, V b) const {
     return a * b;
   }
+  // As int the product could overflow.
+  MB_INLINE uint16_t operator()(uint16_t a, uint16_t b) const { return static_cast<uint16_t>(uint32_t{a} * b); }
 };
 struct DivOf {
   template <class V>
   MB_INLINE V operator()(V a, V b) const {
-    return a / b;
-  }
-};
-struct PowOf {
-  template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return pow(a, b);
+    return quotient(a, b);
   }
 };
 
-// y = a + b
+// y = a + b. Sums, differences and products of integers are the same bits whether they are signed or not.
 template <class T>
 Status add(const Call& call) {
   return arithmetic<T, AddOf>(call);
@@ -58,16 +54,10 @@ Status mul(const Call& call) {
   return arithmetic<T, MulOf>(call);
 }
 
-// y = a / b
+// y = a / b, integers towards zero
 template <class T>
 Status div(const Call& call) {
   return arithmetic<T, DivOf>(call);
-}
-
-// y = a to the power of b
-template <class T>
-Status pow(const Call& call) {
-  return arithmetic<T, PowOf>(call);
 }
 
 MB_INSTANTIATE_ARITHMETIC

@@ -4,40 +4,37 @@
 namespace minbuild {
 
 template <class T, class F>
-MB_NOINLINE void truth_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
-  for (int i = 0; i < count; ++i)
-    static_cast<bool*>(y)[i] = F::of(static_cast<const T*>(a)[i & a_mask], static_cast<const T*>(b)[i & b_mask]);
-}
-
-template <class T, class F>
 MB_INLINE Status truth(const Call& call) {
-  return broadcast<MB_COMPARE_BROADCAST>(call, &call[1], &call[2], 1, sizeof(T), truth_loop<T, F>);
+  return broadcast<MB_COMPARE_BROADCAST>(call, &call[1], &call[2], 1, sizeof(T), single_loop<bool, T, F>);
 }
 
 struct Less {
   template <class T>
-  static MB_INLINE bool of(T a, T b) {
+  MB_INLINE bool operator()(T a, T b) const {
     return a < b;
   }
 };
 struct LessOrEqual {
   template <class T>
-  static MB_INLINE bool of(T a, T b) {
+  MB_INLINE bool operator()(T a, T b) const {
     return a <= b;
   }
 };
 struct Equal {
   template <class T>
-  static MB_INLINE bool of(T a, T b) {
+  MB_INLINE bool operator()(T a, T b) const {
     return a == b;
   }
 };
 // Whatever byte a caller hands over as bool, the result is 0 or 1.
 struct And {
-  static MB_INLINE bool of(uint8_t a, uint8_t b) { return a != 0 && b != 0; }
+  MB_INLINE bool operator()(uint8_t a, uint8_t b) const { return a != 0 && b != 0; }
 };
 struct Or {
-  static MB_INLINE bool of(uint8_t a, uint8_t b) { return (a | b) != 0; }
+  MB_INLINE bool operator()(uint8_t a, uint8_t b) const { return (a | b) != 0; }
+};
+struct Xor {
+  MB_INLINE bool operator()(uint8_t a, uint8_t b) const { return (a != 0) != (b != 0); }
 };
 
 // y = a < b, and `greater` with the operands exchanged
@@ -66,6 +63,11 @@ Status logical_and(const Call& call) {
 template <class>
 Status logical_or(const Call& call) {
   return truth<uint8_t, Or>(call);
+}
+
+template <class>
+Status logical_xor(const Call& call) {
+  return truth<uint8_t, Xor>(call);
 }
 
 template <class>

@@ -46,7 +46,7 @@ struct AcoshOf {
   MB_INLINE Vec<T, N> operator()(Vec<T, N> x) const {
     using V = Vec<T, N>;
     V t = x - V(T(1));
-    return log_either(x, t + sqrt(t * (x + V(T(1)))));
+    return log_either(x, t + sqrt(t) * sqrt(x + V(T(1))));
   }
 };
 struct AtanhOf {

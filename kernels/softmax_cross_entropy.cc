@@ -1,10 +1,8 @@
 // Softmax cross-entropy loss and its gradient with respect to the scores.
-#include "minbuild/kernel.h"
+#include "shared/labels.h"
 #include "shared/math.h"
 
 namespace minbuild {
-
-enum Reduction { kEach, kMean, kSum };
 
 // Softmax over scores that lie `stride` apart. Vectors of 16 bytes are wide enough for many classes, and single elements
 // for few: far more time goes into making the scores. Both give the same bits.
@@ -54,26 +52,22 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
       (MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights && weights.count != row.classes))
     return Status::kBadPlan;
 
-  const I* labels = given.as<I>();
-  // Weight of label i; 0 where it is ignored.
-  auto weight = [&](int i) -> T {
-    if (MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0 && labels[i] == call.params[2]) return 0;
-    return MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights ? weights.as<T>()[labels[i]] : T(1);
-  };
-  T total = 0;
-  for (int i = 0; i < count; ++i) {
-    bool ignored = MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0 && labels[i] == call.params[2];
-    if (!ignored && static_cast<uint64_t>(labels[i]) >= static_cast<uint64_t>(row.classes)) return Status::kBadValue;
-    total += weight(i);
-  }
-  // The mean over nothing is 0, as in ORT.
-  if (reduction != kMean || total == 0) total = 1;
+  const Labels<T, I> labels = {given.as<I>(),
+                               MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS ? weights.as<T>() : nullptr,
+                               count,
+                               row.classes,
+                               row.stride,
+                               MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0,
+                               call.params[2]};
+  T total;
+  Status status = labels.divisor(reduction, &total);
+  if (status != Status::kOk) return status;
 
   T sum = 0;
   T* small = narrow.as<T>();
   for (int i = 0; i < count; ++i) {
-    int at = i / row.stride * block + i % row.stride, label = static_cast<int>(labels[i]);
-    T counts = weight(i);
+    int at = i / row.stride * block + i % row.stride, label = static_cast<int>(labels.labels[i]);
+    T counts = labels.weight(i);
     T* y = wide.as<T>() + at;
     row.run(y, x.as<T>() + at, gradient, label, gradient ? small[each ? i : 0] * counts / total : T(0));
     if (gradient) continue;

@@ -186,7 +186,7 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
     return sum(c * reduce(mul, (atom(a) for a in m), 1) for m, c in _terms(dim))
 
 
-def substitute(dim: Dim, values: Mapping[str, int]) -> Dim:
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
     """`dim` with the symbols in `values` fixed."""
 
     def atom(a: Atom) -> Dim:

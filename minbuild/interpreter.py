@@ -50,6 +50,7 @@ class ReferenceTrainer:
         self.bundle = bundle
         self.operators = operators or registry()
         self.learning_rate = 0.001
+        self.draws: Tensors = {}  # by node that has a seed; "": all others together
         self.load(bundle.checkpoint)
 
     def load(self, checkpoint: Checkpoint) -> None:
@@ -80,6 +81,10 @@ class ReferenceTrainer:
         if self.bundle.evaluation is None:
             raise BadInput("these artifacts have no evaluation model.")
         return self._run(self.bundle.evaluation, inputs)
+
+    def set_seed(self, seed: int) -> None:
+        """What the next node that draws random numbers and has no seed of its own is seeded with."""
+        self.draws[""] = np.array([seed])
 
     def lazy_reset_grad(self) -> None:
         """The next train step replaces the gradients."""
@@ -159,6 +164,8 @@ class ReferenceTrainer:
             raise _unsupported(graph, node)
         if node.title == "AveragePoolGrad":
             given.append(np.array(_pooled_shape(op, node, values, makers), np.int64))
+        if op.generator is not None:
+            return self._drawn(graph, node, op, given)
         answer = op.reference(node.attributes, *given)
         results = answer if isinstance(answer, tuple) else (answer,)
         for source, output in op.updates.items():
@@ -166,6 +173,17 @@ class ReferenceTrainer:
             if output is not None and node.inputs[source] in self.parameters:
                 self.parameters[node.inputs[source]][...] = results[output]
         return results
+
+    def _drawn(
+        self, graph: Graph, node: Node, op: Op, given: Sequence[np.ndarray | None]
+    ) -> tuple[np.ndarray, ...]:
+        """The results of a node that draws random numbers, seeded by how often numbers were drawn before."""
+        assert op.reference is not None and op.generator is not None
+        of = f"{graph.source}:{node.outputs[0]}" if "seed" in node.attributes else ""
+        absent = (None,) * (op.generator - len(given))
+        draws = self.draws.get(of, np.zeros(1, np.int64))
+        *results, self.draws[of] = op.reference(node.attributes, *given, *absent, draws)
+        return tuple(results)
 
 
 def user_inputs(graph: Graph, parameters: Mapping[str, object]) -> Iterator[str]:

@@ -182,11 +182,12 @@ class Role(IntEnum):
     GRADIENT = 6  # accumulation buffer of a parameter
     MOMENT = 7  # optimizer state of a parameter
     SCALAR = 8  # learning rate, step count
+    DRAWS = 9  # how many times random numbers were drawn: by the session, or by the node that `of` names
 
     @property
     def persists(self) -> bool:
         """Whether the bytes outlive a step and kernels may change them."""
-        return self in (Role.PARAMETER, Role.STATE, Role.GRADIENT, Role.MOMENT, Role.SCALAR)
+        return self in (Role.PARAMETER, Role.STATE, Role.GRADIENT, Role.MOMENT, Role.SCALAR, Role.DRAWS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from minbuild.model import Buffer, Plan, PlanTensor, Role, Routine, Shape
 from minbuild.passes.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 from minbuild.wire import Schema, decode, encode, parse_schema
 
-VERSION = 3
+VERSION = 4
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
 ROUTINES = ("train", "eval", "optimize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
-_COUNTERS = 16  # bytes at the end of what persists: int64 step count, float32 learning rate
+_COUNTERS = 16  # bytes behind the draws, at the end of what persists: int64 steps, float32 learning rate
 _LARGEST = 0x7FFFFFEF  # of what an expression may be
 
 

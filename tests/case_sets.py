@@ -33,6 +33,7 @@ SHARED = Path(os.environ.get("MINBUILD_CASES", Path(__file__).parents[2] / "shar
 LISTED = (
     *("mlp", "mlp_fixed", "mlp_sgd", "mlp_bce", "mlp_l1", "mlp_wd_clip", "lenet", "cnn_bn", "resnet8"),
     *("mobilenetv2", "mobilenet_tl", "mobilenet_tl_bn", "custom_loss", "multi_out"),
+    *("bert_tiny", "gpt_tiny_trilu"),
 )
 
 
@@ -78,9 +79,11 @@ class CaseSet:
         return [self.reference[f"eval_in/{n}"] for n in names]
 
     def samples(self, count: int) -> list[np.ndarray]:
-        """The first `count` recorded samples, again from the start where there are not so many."""
+        """The first `count` recorded samples, again from the start where there are not so many. An input may have
+        several rows for each sample of the first one."""
         whole = [self.reference[f"in/{n}"] for n in self.inputs]
-        return [np.resize(x, (count, *x.shape[2:])) for x in whole]
+        recorded = whole[0].shape[1]
+        return [np.resize(x, (count * x.shape[1] // recorded, *x.shape[2:])) for x in whole]
 
     @property
     def parameters(self) -> frozenset[str]:

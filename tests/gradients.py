@@ -38,7 +38,7 @@ def is_smooth(op: Op, case: Case) -> bool:
     if not case.smooth or not wanted_inputs(op, case) or not all(np.isfinite(x).all() for x in arrays):
         return False
     outputs = outputs_of(op, case, case.inputs)
-    return all(np.isfinite(y).all() for y in outputs if y.dtype.kind == "f")
+    return all(y.size and np.isfinite(y).all() for y in outputs if y.dtype.kind == "f")
 
 
 def backward_graph(op: Op, case: Case, random: np.random.Generator) -> tuple[trainers.OneNode, Gradients]:

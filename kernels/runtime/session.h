@@ -66,7 +66,7 @@ struct Span {
 
 // What kernels read besides tensors of the model: the end of the persistent region.
 struct Counters {
-  int64_t step;
+  int64_t draws, step;  // draws: how many times nodes without a seed drew random numbers
   float learning_rate, unused;
 };
 

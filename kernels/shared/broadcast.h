@@ -1,16 +1,27 @@
-// Elementwise operators of two operands whose shapes differ. The walk over the shapes is written once for all types; an
+// Elementwise operators of operands whose shapes differ. The walk over the shapes is written once for all types; an
 // operator brings a loop over one stretch of memory. How the axes fold is worked out when the plan is made
 // (ops/broadcasting.py).
 #ifndef MINBUILD_SHARED_BROADCAST_H_
 #define MINBUILD_SHARED_BROADCAST_H_
 
 #include "shared/elementwise.h"
+#include "shared/stored.h"
 
 namespace minbuild {
 
 // y[i] = f(a[i & a_mask], b[i & b_mask]) for i < count. A mask is -1, or 0 where one element serves all i: then the
 // operand points to as many copies of it as the widest vector has lanes.
 using BinaryLoop = void (*)(void* y, const void* a, int a_mask, const void* b, int b_mask, int count);
+using TernaryLoop = void (*)(void* y, const void* a, int a_mask, const void* b, int b_mask, const void* c, int c_mask,
+                             int count);
+template <int N>
+struct LoopOf {
+  using type = BinaryLoop;
+};
+template <>
+struct LoopOf<3> {
+  using type = TernaryLoop;
+};
 
 template <class T, class F>
 struct BinaryBody {
@@ -24,6 +35,12 @@ MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, 
   stream_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask,
                                     static_cast<const T*>(b), b_mask);
 }
+// For what vectors are not worth their bytes: f takes single elements.
+template <class To, class T, class F>
+MB_NOINLINE void single_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
+  for (int i = 0; i < count; ++i)
+    static_cast<To*>(y)[i] = F{}(static_cast<const T*>(a)[i & a_mask], static_cast<const T*>(b)[i & b_mask]);
+}
 
 // One element as often as the widest vector has lanes.
 struct Copies {
@@ -35,75 +52,115 @@ struct Copies {
   }
 };
 
+template <int N>
+struct Places {
+  const char* at[N];
+};
+// Runs a loop over one stretch of N operands.
+template <int N>
+MB_INLINE void run_loop(typename LoopOf<N>::type loop, void* y, Places<N> x, const int* masks, int count) {
+  if constexpr (N == 2) {
+    loop(y, x.at[0], masks[0], x.at[1], masks[1], count);
+  } else {
+    loop(y, x.at[0], masks[0], x.at[1], masks[1], x.at[2], masks[2], count);
+  }
+}
+
 // What the walk needs to know at every axis. Steps are bytes from one element of an axis to the next.
+template <int N>
 struct Walk {
-  BinaryLoop loop;
+  typename LoopOf<N>::type loop;
   const int32_t* sizes;
   int last;  // axis
-  int size, y_size;
+  int y_size, size[N];
   char* to;
-  ptrdiff_t steps[2][MB_MAX_RANK];
-  Copies copies[2];
+  ptrdiff_t steps[N][MB_MAX_RANK];
+  Copies copies[N];
 
   // Along the last axis an operand moves, or stands.
-  MB_INLINE const char* stretch(int o, const char* at) {
-    return steps[o][last] != 0 ? at : copies[o].of(at, size);
-  }
-  MB_INLINE void run(const char* a, const char* b) {
-    loop(to, stretch(0, a), -(steps[0][last] != 0), stretch(1, b), -(steps[1][last] != 0), sizes[last]);
+  MB_INLINE void run(Places<N> x) {
+    int masks[N];
+    for (int o = 0; o < N; ++o) {
+      masks[o] = -(steps[o][last] != 0);
+      if (masks[o] == 0) x.at[o] = copies[o].of(x.at[o], size[o]);
+    }
+    run_loop<N>(loop, to, x, masks, sizes[last]);
     to += static_cast<ptrdiff_t>(sizes[last]) * y_size;
   }
-  MB_NOINLINE void descend(int axis, const char* a, const char* b) {
-    if (axis == last) return run(a, b);
-    for (int i = 0; i < sizes[axis]; ++i, a += steps[0][axis], b += steps[1][axis]) descend(axis + 1, a, b);
+  MB_NOINLINE void descend(int axis, Places<N> x) {
+    if (axis == last) return run(x);
+    for (int i = 0; i < sizes[axis]; ++i) {
+      descend(axis + 1, x);
+      for (int o = 0; o < N; ++o) x.at[o] += steps[o][axis];
+    }
   }
 };
 
 // Where each operand has y's elements or a single one.
-MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* a, const Tensor* b, int size, BinaryLoop loop) {
-  bool one_a = a->count != y.count, one_b = b->count != y.count;
-  if ((one_a && a->count != 1) || (one_b && b->count != 1)) return Status::kBadPlan;
-  Copies copies[2];
-  const char* left = one_a ? copies[0].of(a->data, size) : a->data;
-  const char* right = one_b ? copies[1].of(b->data, size) : b->data;
-  loop(y.data, left, one_a - 1, right, one_b - 1, y.count);
+template <int N>
+MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* const* x, const int* size,
+                                   typename LoopOf<N>::type loop) {
+  Copies copies[N];
+  Places<N> from;
+  int masks[N];
+  for (int o = 0; o < N; ++o) {
+    masks[o] = -(x[o]->count == y.count);
+    if (masks[o] == 0 && x[o]->count != 1) return Status::kBadPlan;
+    from.at[o] = masks[o] == 0 ? copies[o].of(x[o]->data, size[o]) : x[o]->data;
+  }
+  run_loop<N>(loop, y.data, from, masks, y.count);
   return Status::kOk;
 }
 
-// Argument 0 = f(a, b), elements of `y_size` and `size` bytes. Argument 3 holds the axes of the walk, bit i of parameters
-// 0 and 1 says whether a and b move along axis i; no bits at all: each operand has y's elements or a single one.
-template <bool kShapes>
-MB_NOINLINE Status broadcast(const Call& call, const Tensor* a, const Tensor* b, int y_size, int size, BinaryLoop loop) {
-  const Tensor &y = call[0], &axes = call[3];
+// Argument 0 = f(x[0], x[1], ...), elements of `y_size` and `size` bytes. Argument N + 1 holds the axes of the walk, bit
+// i of parameter o says whether x[o] moves along axis i; no bits at all: each operand has y's elements or a single one.
+template <bool kShapes, int N>
+MB_NOINLINE Status broadcast(const Call& call, const Tensor* const* x, int y_size, const int* size,
+                             typename LoopOf<N>::type loop) {
+  const Tensor &y = call[0], &axes = call[N + 1];
   if (y.count == 0) return Status::kOk;
-  if (!kShapes) return broadcast_scalars(y, a, b, size, loop);
-  bool shapes = (call.params[0] | call.params[1]) != 0;
+  if (!kShapes) return broadcast_scalars<N>(y, x, size, loop);
+  int bits = 0;
+  for (int o = 0; o < N; ++o) bits |= call.params[o];
+  bool shapes = bits != 0;
   if (shapes && (axes.rank == 0 || axes.count != y.count)) return Status::kBadPlan;
-  Walk walk;
+  Walk<N> walk;
   walk.loop = loop;
   walk.sizes = shapes ? axes.dims : &y.count;
   walk.last = shapes ? axes.rank - 1 : 0;
-  walk.size = size;
   walk.y_size = y_size;
   walk.to = y.data;
-  for (int o = 0; o < 2; ++o) {
-    const Tensor& x = o == 0 ? *a : *b;
-    int moves = shapes ? call.params[o] : x.count == y.count, count = 1;
+  Places<N> from;
+  for (int o = 0; o < N; ++o) {
+    int moves = shapes ? call.params[o] : x[o]->count == y.count, count = 1;
+    walk.size[o] = size[o];
+    from.at[o] = x[o]->data;
     for (int axis = walk.last; axis >= 0; --axis) {
       bool own = moves >> axis & 1;
-      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size : 0;
+      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size[o] : 0;
       if (own) count *= walk.sizes[axis];
     }
-    if (count != x.count) return Status::kBadPlan;
+    if (count != x[o]->count) return Status::kBadPlan;
   }
-  walk.descend(0, a->data, b->data);
+  walk.descend(0, from);
   return Status::kOk;
 }
 
-// Arguments 0 = f(1, 2), with no more machinery than the library's models need.
+// Two operands with elements of one size.
+template <bool kShapes>
+MB_INLINE Status broadcast(const Call& call, const Tensor* a, const Tensor* b, int y_size, int size, BinaryLoop loop) {
+  const Tensor* x[2] = {a, b};
+  int sizes[2] = {size, size};
+  return broadcast<kShapes, 2>(call, x, y_size, sizes, loop);
+}
+
+// Arguments 0 = f(1, 2), with no more machinery than the library's models need: real numbers in vectors, integers one by
+// one.
 template <class T, class F, bool kShapes, bool kScalars>
 MB_INLINE Status binary(const Call& call) {
-  if constexpr (kShapes || kScalars) {
+  if constexpr (!Stored<T>::is_real) {
+    return broadcast<kShapes>(call, &call[1], &call[2], sizeof(T), sizeof(T), single_loop<T, T, F>);
+  } else if constexpr (kShapes || kScalars) {
     return broadcast<kShapes>(call, &call[1], &call[2], sizeof(T), sizeof(T), binary_loop<T, F>);
   } else {
     return stream<T>(call, F{}, 1, 2);

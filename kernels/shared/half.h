@@ -19,6 +19,16 @@ MB_INLINE uint32_t bits_of(float x) {
   return bits;
 }
 
+// A double as a float whose last bit says that the rest was not zero: rounded again to fewer bits, the result is what one
+// rounding gives.
+MB_INLINE float rounded_to_odd(double x) {
+  float y = static_cast<float>(x);
+  if (y == x || x != x) return y;
+  uint32_t bits = bits_of(y);
+  bool away = y < 0 ? y < x : y > x;
+  return float_of((bits - away) | 1);
+}
+
 // The upper half of a float.
 struct bfloat16 {
   uint16_t bits;

@@ -23,15 +23,14 @@ MB_INLINE Vec<T, N> expm1(Vec<T, N> x) {
   return select(abs(x) < V(T(0.5)), near, exp(x) - V(T(1)));
 }
 
-// For x >= -1/2.
+// For x >= -1/2 and NaN.
 template <class T, int N>
 MB_INLINE Vec<T, N> log1p(Vec<T, N> x) {
   using V = Vec<T, N>;
   V u = V(T(1)) + x;
   // What the sum lost is made good by the slope log(u) / (u - 1), which changes slowly.
-  V y = log(u), mended = y * (x / (u - V(T(1))));
-  mended = select(u == V(T(1)), x, mended);
-  return select(x < infinity<T, N>(), mended, y);
+  V y = log_of_normal(u) * (x / (u - V(T(1))));
+  return select((u == V(T(1))) | (x == infinity<T, N>()), x, y);
 }
 
 }  // namespace minbuild

@@ -8,9 +8,10 @@ from typing import Any
 
 import onnx
 import onnx.inliner
-from onnx import FunctionProto, NodeProto, TypeProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TypeProto, helper
 
 from minbuild.artifacts.onnx_reader import read_nodes
+from minbuild.artifacts.onnx_writer import node_proto
 from minbuild.artifacts.subgraphs import renamed
 from minbuild.model import Node, TensorType
 
@@ -30,7 +31,10 @@ def function_nodes(node: Node, inputs: Sequence[TensorType | None]) -> tuple[Nod
     if function is None:
         return None
     graph = helper.make_graph([proto], node.name, [], [])
-    model = helper.make_model(graph, functions=[function], opset_imports=list(function.opset_import))
+    imports = {o.domain: o.version for o in function.opset_import}
+    imports.setdefault("", onnx.defs.onnx_opset_version())  # functions of other domains leave it out
+    opsets = [helper.make_opsetid(domain, number) for domain, number in imports.items()]
+    model = helper.make_model(graph, functions=[function], opset_imports=opsets)
     inlined = onnx.inliner.inline_local_functions(model)
     kept = {*node.inputs, *node.outputs}
     prefix = next(name for name in node.outputs if name)  # names of nodes may come twice
@@ -72,12 +76,7 @@ def _type(tensor: TensorType | None) -> bytes:
 
 def _proto(node: Node, schema: Any) -> NodeProto:
     """The node as ONNX writes it, with the schema's defaults for attributes it leaves out."""
-    proto = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
-    proto.input.extend(node.inputs)
-    proto.output.extend(node.outputs)
-    for name, value in node.attributes.items():
-        tensor = numpy_helper.from_array(value) if hasattr(value, "dtype") else value
-        proto.attribute.append(helper.make_attribute(name, tensor))
+    proto = node_proto(node)
     for name, attribute in schema.attributes.items():
         if name not in node.attributes and attribute.default_value.type:
             proto.attribute.append(attribute.default_value)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from minbuild.model import ElementType, Graph, Node, TensorType
 
@@ -19,7 +19,7 @@ def write_graph(graph: Graph, outputs: Mapping[str, TensorType], opsets: Mapping
     inputs = [_value(name, tensor) for name, tensor in graph.inputs.items()]
     inputs += [_sequence(name, element) for name, element in graph.sequences.items()]
     proto = helper.make_graph(
-        [_node(node) for node in graph.nodes],
+        [node_proto(node) for node in graph.nodes],
         graph.source.rpartition(".")[0] or "graph",
         inputs,
         [_value(name, outputs[name]) for name in graph.outputs],
@@ -39,7 +39,8 @@ def opsets_of(nodes: Iterable[Node], default: int) -> dict[str, int]:
     return {"": default, **{n.domain: 1 for n in nodes if n.domain}}
 
 
-def _node(node: Node) -> NodeProto:
+def node_proto(node: Node) -> NodeProto:
+    """A node as ONNX writes it."""
     proto = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
     proto.input.extend(node.inputs)
     proto.output.extend(node.outputs)
@@ -50,9 +51,25 @@ def _node(node: Node) -> NodeProto:
 def _attribute(name: str, value: Any) -> AttributeProto:
     if isinstance(value, np.ndarray):
         return helper.make_attribute(name, numpy_helper.from_array(value))
+    if isinstance(value, Graph):
+        return helper.make_attribute(name, _subgraph(value))
     if isinstance(value, tuple) and not value:
         return AttributeProto(name=name, type=AttributeProto.INTS)
     return helper.make_attribute(name, value)
+
+
+def _subgraph(graph: Graph) -> GraphProto:
+    """A graph inside of a node; what its inputs are follows from where they come from."""
+    return helper.make_graph(
+        [node_proto(node) for node in graph.nodes],
+        "graph",
+        [helper.make_empty_tensor_value_info(name) for name in graph.inputs],
+        [helper.make_empty_tensor_value_info(name) for name in graph.outputs],
+        [
+            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            for name, array in graph.initializers.items()
+        ],
+    )
 
 
 def _value(name: str, tensor: TensorType) -> ValueInfoProto:

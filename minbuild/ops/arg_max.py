@@ -9,13 +9,13 @@ import numpy as np
 
 from minbuild.dims import product
 from minbuild.model import TensorType
-from minbuild.ops.definition import FLOATS, INDICES, INT64, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.definition import INT64, NUMBERS, Case, KernelFunction, Launch, Op, Site
 
 arg_max_kernel = KernelFunction(
     "arg_max",
     ("y:int64=", "x:T", "groups:extent"),
     params=("last", "min"),
-    types={"T": (*FLOATS, *INDICES)},
+    types={"T": NUMBERS},
     features={"last": "takes the last of equal elements", "min": "finds the smallest"},
 )
 
@@ -61,6 +61,9 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
                 x = (random.standard_normal(shape) * 2).round()  # with ties
                 attributes = {"axis": axis, "keepdims": keepdims, "select_last_index": last}
                 yield Case(f"{list(shape)} {attributes}", (x,), attributes, ulps=0)
+    for dtype in (np.int8, np.uint8, np.int64, np.uint64, np.uint16):
+        numbers = random.integers(0, 100, (4, 6)).astype(dtype)
+        yield Case(f"of {np.dtype(dtype)}", (numbers,), {"axis": 1}, ulps=0)
 
 
 arg_max = Op(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.model import ElementType
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, itself, same_as
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
@@ -21,19 +22,39 @@ def _words(bounds: tuple[float, float], element: ElementType) -> tuple[int, ...]
     return tuple(word for pair in words for word in (pair + [0])[:2])
 
 
-def _bound(site: Site, i: int, attribute: str, default: float) -> float:
-    """A bound is an attribute up to opset 6, then an input."""
+def _bound(site: Site, i: int, attribute: str, default: float) -> float | None:
+    """A bound is an attribute up to opset 6, then an input; None where only the device knows it."""
     if not site.has(i):
         return float(site.attribute(attribute, default))
     content = site.content(i)
-    if content is None or content.size != 1 or content.dtype == object:
-        raise Unknown(f"its {attribute} must be a constant")
-    return float(content.item())
+    return (
+        float(content.item())
+        if content is not None and content.size == 1 and content.dtype != object
+        else None
+    )
+
+
+def _bounds(site: Site) -> tuple[float | None, float | None]:
+    return _bound(site, 1, "min", -np.inf), _bound(site, 2, "max", np.inf)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """Integers, and bounds that only the device knows, take Max and Min. The upper bound has the last word."""
+    if b.site.element().is_real and None not in _bounds(b.site):
+        return None
+    y = b.x[0]
+    for i, op_type in ((1, "Max"), (2, "Min")):
+        if b.has(i):
+            axes = tuple(range(b.site.rank(i)))
+            y = b.add(op_type, y, b.squeeze(b.x[i], axes))
+    return (y,)
 
 
 def _select(site: Site) -> Sequence[Launch]:
-    bounds = _bound(site, 1, "min", -np.inf), _bound(site, 2, "max", np.inf)
-    words = _words(bounds, site.element())
+    low, high = _bounds(site)
+    if low is None or high is None or site.element() not in FLOATS:
+        raise Unknown(f"no kernel for {site.element().label}; has float, double")
+    words = _words((low, high), site.element())
     return (clip_kernel.launch(site.result(), site.name(0), types=(site.element(),), params=words),)
 
 
@@ -43,9 +64,12 @@ def _reference(
     low: np.ndarray | None = None,
     high: np.ndarray | None = None,
 ) -> np.ndarray:
-    at_least = attributes.get("min", -np.inf) if low is None else low
-    at_most = attributes.get("max", np.inf) if high is None else high
-    return np.asarray(np.minimum(at_most, np.maximum(at_least, x)))
+    at_least, at_most = (
+        attributes.get(name) if bound is None else bound.reshape(())
+        for name, bound in (("min", low), ("max", high))
+    )
+    y = x if at_least is None else np.maximum(x, at_least)
+    return np.asarray(y if at_most is None else np.minimum(y, at_most))
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
@@ -54,10 +78,32 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         for low, high in ((-0.5, 0.75), (None, 0.5), (-0.5, None), (None, None), (1.0, -1.0)):
             bounds = tuple(None if b is None else np.array(b) for b in (low, high))
             yield Case(f"{list(shape)} {low} to {high}", (x, *bounds), constant=frozenset({1, 2}), ulps=0)
+            yield Case(f"{list(shape)} {low} to {high}, not constant", (x, *bounds), ulps=0, smooth=False)
+    for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
+        x = random.integers(0, 99, (3, 5)).astype(dtype)
+        for low, high in ((9, 60), (None, 60), (9, None), (None, None), (60, 9)):
+            bounds = tuple(None if b is None else np.array(b, dtype) for b in (low, high))
+            yield Case(f"{x.dtype} {low} to {high}", (x, *bounds))
     yield Case("attributes", (random.standard_normal(9),), {"min": -0.25, "max": 0.5}, ulps=0)
     yield Case(
         "special values", (np.array([np.nan, np.inf, -np.inf, 6.0]),), {"min": 0.0, "max": 6.0}, ulps=0
     )
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """As ORT writes it, dY where x lies between the bounds: one ClipGrad where they are constants. As
+    there, bounds have no gradients."""
+    site, dy, x = b.site, b.dy[0], b.x[0]
+    low, high = (
+        b.x[i] if b.has(i) else b.constant(site.attribute(name)) if site.attribute(name) is not None else ""
+        for i, name in ((1, "min"), (2, "max"))
+    )
+    masks = [b.add("GreaterOrEqual", x, low)] if low else []
+    masks += [b.add("LessOrEqual", x, high)] if high else []
+    if not masks:
+        return b.each(dy)
+    inside = b.add("And", *masks) if len(masks) == 2 else masks[0]
+    return b.each(b.add("Mul", dy, b.add("Cast", inside, to=int(site.element()))))
 
 
 clip = Op(
@@ -68,7 +114,9 @@ clip = Op(
     select=_select,
     in_place=((0, 0),),
     again=itself,
+    body=_body,
     cases=_cases,
+    gradient=_gradient,
 )
 
 
@@ -89,7 +137,13 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
     for shape in ((), (1,), (9,), (2, 3, 5, 5)):
         dy, x = random.standard_normal(shape), np.round(random.standard_normal(shape) * 4) / 4
         for bounds in ({"min": -0.5, "max": 0.75}, {"min": 0.0}, {"max": 0.5}):
-            yield Case(f"{list(shape)} {bounds}", (dy, x), bounds, ulps=0)
+            yield Case(f"{list(shape)} {bounds}", (dy, x), bounds, ulps=0, smooth=False)
+            yield Case(f"{list(shape)} {bounds}, off the bounds", (dy, x + 0.1), bounds, ulps=0)
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """Linear in dy."""
+    return b.each(b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.site.attributes))
 
 
 def _fused(match: Match) -> Replacement | None:
@@ -111,6 +165,7 @@ clip_grad = RewritingOp(
     select=_grad_select,
     in_place=((0, 0), (0, 1)),
     cases=_grad_cases,
+    gradient=_grad_gradient,
     rewrites=tuple(
         Rewrite(("Mul", "dy", ("Cast", mask)), _fused) for mask in (("And", _LOW, _HIGH), _LOW, _HIGH)
     ),

@@ -200,6 +200,7 @@ class Op:
     in_place   (output, input) pairs that may share bytes when shape and type agree and the input dies here
     updates    inputs whose bytes it changes -> the output that is the new value, or None (running statistics, moments)
     adds       outputs that can accumulate into a gradient buffer
+    generator  the input, behind those that files give, by which the count of random draws comes in
     again      the call that makes output 0 a second time, for results that are cheaper to make than to keep
     body       what the operator is made of, where it needs no kernel of its own (body.py); None where it does
     gradient   the nodes that compute the gradients of its inputs from those of its outputs (body.py)
@@ -217,6 +218,7 @@ class Op:
     in_place: tuple[tuple[int, int], ...] = ()
     updates: Mapping[int, int | None] = field(default_factory=dict)
     adds: frozenset[int] = frozenset()
+    generator: int | None = None
     again: Callable[[Call], Call | None] | None = None
     body: Callable[[Body], Sequence[str] | None] | None = None
     gradient: Callable[[Backward], Sequence[str]] | None = None

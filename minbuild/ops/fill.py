@@ -12,7 +12,7 @@ from minbuild.model import ElementType, TensorType
 from minbuild.ops.definition import STORED, KernelFunction, Launch, Op, Site, Unknown, stored
 
 fill_kernel = KernelFunction("fill", ("y:T=", "value:T?"), params=("value_0", "value_1"), types={"T": STORED})
-_SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
+SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
 
 
 def words_of(value: float | np.generic, element: ElementType) -> tuple[int, int]:
@@ -43,14 +43,14 @@ def _infer(site: Site) -> Sequence[TensorType]:
 def _known(site: Site) -> Sequence[np.ndarray | None]:
     dims = site.dims(0)
     count = product(dims)
-    if not isinstance(count, int) or count > _SMALL:
+    if not isinstance(count, int) or count > SMALL:
         return (None,)
     return (np.full([int(d) for d in dims], _value(site.attributes).ravel()[0]),)  # type: ignore[arg-type]
 
 
 def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:
     dims = [int(d) for d in shape.tolist()]
-    if int(np.prod(dims)) > _SMALL:
+    if int(np.prod(dims)) > SMALL:
         raise TypeError("too large to stand in the plan")
     return np.full(dims, _value(attributes).ravel()[0])
 

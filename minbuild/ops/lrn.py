@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.dims import product
 from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import Case, Op
+from minbuild.ops.spatial import reshaped
 
 
 def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
@@ -26,11 +27,10 @@ def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
 def _over_channels(b: Body, x: str, before: int, after: int) -> str:
     """The sum over a window of channels: a pool over [N,1,C,S]."""
     shape = b.site.shape()
-    planes = b.integers((shape[0], 1, shape[1], product(shape[2:])))
-    image = b.add("Reshape", x, planes, allowzero=1)
+    image = reshaped(b, x, (shape[0], 1, shape[1], product(shape[2:])))
     pads, window = (before, 0, after, 0), (before + after + 1, 1)
     total = b.add("SumPool", image, domain="minbuild", kernel_shape=window, pads=pads)
-    return b.add("Reshape", total, b.shape_of(b.x[0]), allowzero=1)
+    return b.add("Reshape", total, b.shape_of(b.x[0]))
 
 
 def _base(b: Body) -> str:

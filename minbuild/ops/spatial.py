@@ -9,6 +9,7 @@ from typing import Any
 
 from minbuild.dims import Dim, ceil_div, dim_max, dim_min, product
 from minbuild.model import ElementType, Shape, TensorType
+from minbuild.ops.body import Body
 from minbuild.ops.definition import Site, Unknown
 
 Seen = tuple[Any, ...]  # an index that selects what a tap looks at
@@ -89,6 +90,16 @@ def explicit_pads(attributes: Mapping[str, Any], window: Sequence[Axis]) -> dict
     """The attributes with `auto_pad` replaced by the padding it stands for (whose gradients ORT gets wrong)."""
     kept = {name: value for name, value in attributes.items() if name != "auto_pad"}
     return kept | {"pads": tuple(a.before for a in window) + tuple(int(a.after) for a in window)}  # type: ignore[arg-type]
+
+
+def reshaped(b: Body, x: str, dims: Sequence[Dim]) -> str:
+    """`x` with these dimensions, of which one may be symbolic, and the first as well where it is that of `x`."""
+    words = [d if isinstance(d, int) else -1 for d in dims]
+    if words.count(-1) > 1 and words[0] == -1:
+        words[0] = 0  # as it is
+    if words.count(-1) > 1:
+        raise Unknown(f"the shape {list(dims)} must be known but for one dimension when the trainer is built")
+    return b.add("Reshape", x, b.integers(words))
 
 
 # --------------------------------------------------------------------------------------------------- pooling

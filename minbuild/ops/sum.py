@@ -1,4 +1,4 @@
-"""Sum of any number of tensors, as additions."""
+"""Sum and Mean of any number of tensors, as additions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.model import TensorType
 from minbuild.ops import arithmetic as _arithmetic
-from minbuild.ops import expand as _expand
-from minbuild.ops.broadcasting import launch_binary
-from minbuild.ops.definition import Case, Launch, Site, broadcast_shapes
+from minbuild.ops.body import Backward, Body
+from minbuild.ops.broadcasting import joint_shape, joint_type, launch_chain
+from minbuild.ops.definition import Case, Launch, Op, Site
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
-
-
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), broadcast_shapes(*(site.shape(i) for i in range(len(site.inputs))))),)
 
 
 def _reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
@@ -26,25 +21,49 @@ def _reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
     return total
 
 
+def _mean_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
+    return np.asarray(_reference(attributes, *terms) / len(terms))
+
+
 def _select(site: Site) -> Sequence[Launch]:
-    """y = a + b, then y += c, ..."""
-    if len(site.inputs) == 1:
-        return (_expand.launch_copy(site),)
-    add, result = _arithmetic.add_kernel, site.result()
-    rest = (launch_binary(add, site, right=i, result_as=result) for i in range(2, len(site.inputs)))
-    return (launch_binary(add, site), *rest)
+    return launch_chain(_arithmetic.add_kernel, site)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    return b.x if len(b.x) == 1 else None
+
+
+def _mean_body(b: Body) -> Sequence[str]:
+    if len(b.x) == 1:
+        return b.x
+    return (b.add("Div", b.add("Sum", *b.x), b.constant(len(b.x))),)
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for count in (1, 2, 3, 5):
         yield Case(f"{count} terms", tuple(random.standard_normal((3, 7)) for _ in range(count)), ulps=4)
-    for shapes in (((3, 7), (7,), ()), ((7,), (1,), (3, 7)), ((3, 1), (1, 7), (1, 1), (3, 7))):
+    for shapes in (
+        ((3, 7), (7,), ()),
+        ((7,), (1,), (3, 7)),
+        ((3, 1), (1, 7), (1, 1), (3, 7)),
+        ((0, 2), (2,)),
+    ):
         terms = tuple(random.standard_normal(s) for s in shapes)
         yield Case(" ".join(str(list(s)) for s in shapes), terms, ulps=4)
 
 
-def _of_one(match: Match) -> Replacement | None:
-    return Replacement(":Identity", ("a",), {})
+def _gradient(b: Backward) -> Sequence[str]:
+    return _spread(b, b.dy[0])
+
+
+def _mean_gradient(b: Backward) -> Sequence[str]:
+    return _spread(b, b.add("Div", b.dy[0], b.constant(len(b.x))))
+
+
+def _spread(b: Backward, gradient: str) -> Sequence[str]:
+    """The same gradient for every input, summed where the input was broadcast."""
+    shape = joint_shape(b.site)
+    return tuple(b.summed_to(gradient, shape, i) if i in b.wants else "" for i in range(len(b.x)))
 
 
 def _of_two(match: Match) -> Replacement | None:
@@ -55,9 +74,19 @@ def _of_two(match: Match) -> Replacement | None:
 total = RewritingOp(
     "Sum",
     since=(6, 8, 13),
-    infer=_infer,
+    infer=joint_type,
     reference=_reference,
     select=_select,
+    body=_body,
     cases=_cases,
-    rewrites=(Rewrite(("Sum", "a"), _of_one), Rewrite(("Sum", "a", "b"), _of_two)),
+    gradient=_gradient,
+    rewrites=(Rewrite(("Sum", "a", "b"), _of_two),),
+)
+mean = Op(
+    "Mean",
+    since=(6, 8, 13),
+    reference=_mean_reference,
+    body=_mean_body,
+    cases=_cases,
+    gradient=_mean_gradient,
 )

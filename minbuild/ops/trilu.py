@@ -27,16 +27,23 @@ def _diagonal(site: Site) -> int:
     return min(max(k, -(2**31)), 2**31 - 1)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    *outer, rows, columns = site.shape()
-    launch = trilu_kernel.launch(
-        site.result(),
-        site.name(0),
+def launch_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> Launch:
+    """One triangle of `x`, a tensor of this type, in `y`, which may be `x`."""
+    assert tensor.shape is not None
+    *outer, rows, columns = tensor.shape
+    return trilu_kernel.launch(
+        y,
+        x,
         TensorType(ElementType.UINT8, (product(outer), rows, columns)),
-        types=(stored(site.element()),),
-        params=(_diagonal(site), int(site.attribute("upper", 1))),
+        types=(stored(tensor.element),),
+        params=(diagonal, upper),
     )
-    return (launch,)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    tensor, upper = site.results[0], bool(site.attribute("upper", 1))
+    assert tensor is not None
+    return (launch_triangle(site.result(), site.name(0), tensor, _diagonal(site), upper),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | None = None) -> np.ndarray:
@@ -59,9 +66,9 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             for k in (-2, 1, 3, 2**40, -(2**40)):
                 name = f"{list(shape)} upper {upper} from {k}"
                 yield Case(name, (x, np.array(k)), {"upper": upper}, frozenset({1}), ulps=0)
-    x = random.integers(0, 2, (2, 4, 4))
+    bits = random.integers(0, 2, (2, 4, 4))
     for dtype in (np.bool_, np.int8, np.float16, np.int32, np.int64):
-        yield Case(f"of {np.dtype(dtype)}", (x.astype(dtype),), ulps=0)
+        yield Case(f"of {np.dtype(dtype)}", (bits.astype(dtype),), ulps=0)
 
 
 trilu = Op(

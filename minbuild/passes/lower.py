@@ -3,7 +3,7 @@ what can be computed now is computed now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,13 +29,14 @@ from minbuild.model import (
 from minbuild.ops import Registry
 from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Op, Site, Unknown
+from minbuild.passes.equal_sizes import equal_sizes
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
 _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
 
 
-def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, int]) -> Program:
+def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Program:
     """The bundle's graphs over known operators. `fixed` gives free dimensions a size.
 
     Raises Unsupported with every node that has no operator, type or known shape.
@@ -45,6 +46,9 @@ def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, int]) -> Progr
     procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings)]
     if bundle.evaluation is not None:
         procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings))
+    equal = {name: size for p in reversed(procedures) for name, size in equal_sizes(p).items()}
+    if equal and not findings:
+        return lower(bundle, registry, {**{n: substitute(d, equal) for n, d in fixed.items()}, **equal})
     moments = 0
     if bundle.optimizer is not None:
         moments = sum(name in bundle.optimizer.sequences for name in _SEQUENCES[2:])
@@ -163,6 +167,7 @@ class Lowering:
         return None if results is None else named(body, results, node.outputs)
 
     def apply(self, op: Op, node: Node, asked: str) -> None:
+        node = self.with_draws(op, node)
         site = self.site(node)
         if op.infer is None:
             raise Unknown("this operator is not defined for such inputs")
@@ -179,6 +184,16 @@ class Lowering:
             self.note_updates(op, node)
             names = node.inputs, tuple(computed)
             self.calls.append(Call(op.key, node.version, asked, *names, dict(node.attributes)))
+
+    def with_draws(self, op: Op, node: Node) -> Node:
+        """The node with the count of random draws that its engine starts from: its own where it has a seed."""
+        if op.generator is None or len(node.inputs) > op.generator:
+            return node
+        of = f"{self.graph.source}:{node.outputs[0]}" if "seed" in node.attributes else ""
+        name = f"draws of {of or 'the session'}"
+        self.values[name] = Value(name, TensorType(ElementType.INT64, (1,)), Role.DRAWS, of=of)
+        absent = ("",) * (op.generator - len(node.inputs))
+        return replace(node, inputs=(*node.inputs, *absent, name))
 
     def site(self, node: Node) -> Site:
         types = tuple(self.values[n].type if n else None for n in node.inputs)
@@ -238,11 +253,13 @@ def _lower(
     name: str,
     parameters: Mapping[str, Value],
     registry: Registry,
-    fixed: Mapping[str, int],
+    fixed: Mapping[str, Dim],
     findings: list[str],
 ) -> Procedure:
     lowering = Lowering(graph, registry, findings)
     inputs: list[str] = []
+    given = {d for tensor in graph.inputs.values() for d in tensor.shape or ()}
+    told = {name for d in given for name in symbols_in(d) if d == symbol(name) and name not in fixed}
     for input_name, tensor in graph.inputs.items():
         if input_name == RESET_INPUT:
             continue
@@ -253,7 +270,7 @@ def _lower(
             lowering.values[input_name] = Value(input_name, parameters[of].type, Role.GRADIENT, of=of)
         else:
             shape = tuple(substitute(d, fixed) for d in tensor.shape or ())
-            findings.extend(_unreadable(graph.source, input_name, shape))
+            findings.extend(_unreadable(graph.source, input_name, shape, told))
             tensor = TensorType(tensor.element, shape)
             lowering.values[input_name] = Value(input_name, tensor, Role.INPUT, index=len(inputs))
             inputs.append(input_name)
@@ -268,11 +285,10 @@ def _lower(
     return Procedure(name, graph.source, calls, lowering.values, tuple(inputs), outputs, lowering.alias)
 
 
-def _unreadable(source: str, name: str, shape: Sequence[Dim]) -> Iterator[str]:
-    """Findings about dimensions from which the device cannot tell the size of a free dimension."""
+def _unreadable(source: str, name: str, shape: Sequence[Dim], told: Set[str]) -> Iterator[str]:
+    """Findings about dimensions that depend on free ones that no input has by themselves: those in `told`."""
     for axis, dim in enumerate(shape):
-        free = symbols_in(dim)
-        if free and not (len(free) == 1 and dim == symbol(next(iter(free)))):
+        if not symbols_in(dim) <= told:
             yield (
                 f"{source}: input '{name}': dimension {axis} is {dim}. Only a number or the name of one free "
                 "dimension can be an input's size. Give it a name of its own."

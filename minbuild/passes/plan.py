@@ -48,6 +48,7 @@ class _Builder:
     constant_at: dict[bytes, int] = field(default_factory=dict)
     persistent_at: dict[str, int] = field(default_factory=dict)
     frozen_at: dict[str, int] = field(default_factory=dict)
+    draws_at: dict[str, int] = field(default_factory=dict)  # of nodes; "": of the session
     trainable_bytes: int = 0
     persistent_bytes: int = 0
     learning_rate_at: int = 0
@@ -56,7 +57,7 @@ class _Builder:
     ports: int = 0
 
     def lay_out_persistent(self) -> None:
-        """Trained parameters, as many bytes again of gradients and of each moment, state, and two scalars."""
+        """Trained parameters, as many bytes again of gradients and of each moment, state, and counters."""
         offset = 0
         for value in self.program.parameters:
             if value.role is Role.PARAMETER:
@@ -72,7 +73,11 @@ class _Builder:
                 offset += _bytes(value.type)
             elif value.role is Role.FROZEN:
                 self.frozen_at[value.name] = index
-        self.step_at = -(-offset // 8) * 8
+        values = (v for p in self.program.procedures for v in p.values.values())
+        nodes = dict.fromkeys(v.of for v in values if v.role is Role.DRAWS and v.of)
+        start = -(-offset // 8) * 8
+        self.draws_at = {of: start + 8 * i for i, of in enumerate((*nodes, ""))}
+        self.step_at = start + 8 * len(self.draws_at)
         self.learning_rate_at = self.step_at + 8
         self.persistent_bytes = self.learning_rate_at + 8
 
@@ -102,6 +107,8 @@ class _Builder:
         return self.tensor(PERSISTENT, self.persistent(owner), tensor)
 
     def persistent(self, value: Value) -> int:
+        if value.role is Role.DRAWS:
+            return self.draws_at[value.of]
         if value.role is Role.SCALAR:
             return (self.learning_rate_at, self.step_at)[value.index]
         if value.role is Role.GRADIENT:

@@ -59,11 +59,16 @@ def widen_halves(procedure: Procedure, registry: Registry) -> Procedure:
     for call in procedure.calls:
         names = (*call.inputs, *call.outputs)
         halves = any(n and procedure.values[n].type.element in HALVES for n in names)
-        if halves and not registry.ops[call.op].updates and not _served(procedure, call, registry):
+        if halves and not _updates_half(procedure, call, registry) and not _served(procedure, call, registry):
             work.widen(call)
         else:
             work.calls.append(call)
     return replace(procedure, calls=tuple(work.calls), values=work.values)
+
+
+def _updates_half(procedure: Procedure, call: Call, registry: Registry) -> bool:
+    changed = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+    return any(n and procedure.values[n].type.element in HALVES for n in changed)
 
 
 def _served(procedure: Procedure, call: Call, registry: Registry) -> bool:

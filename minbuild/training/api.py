@@ -83,6 +83,11 @@ class Module:
         """Calls evaluate from here on."""
         return self.train(False)
 
+    def set_seed(self, seed: int) -> None:
+        """The seed of the next node that draws random numbers and has none of its own; the one after it takes the
+        next number. 0 until set, and as `onnxruntime.set_seed` for every module."""
+        self._device.session.seed = seed
+
     def lazy_reset_grad(self) -> None:
         """The next training step replaces the gradients; until then they keep their values."""
         self._device.lazy_reset_grad()

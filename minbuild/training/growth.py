@@ -16,7 +16,7 @@ Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has
 
 class GrowingSession:
     """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
-    parameters, optimizer state, learning rate and gradients; arrays of the old session are gone with it."""
+    parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session are gone with it."""
 
     def __init__(self, library: Library, plan: bytes, checkpoint: bytes | None) -> None:
         self._library, self._plan = library, plan
@@ -65,6 +65,7 @@ class GrowingSession:
         old = self.session
         new = Session(self._library, self._plan, old.checkpoint(True), sizes)
         new.learning_rate = old.learning_rate
+        new.seed = old.seed
         for name, gradient in self._gradients().items():
             target = new.gradient(name)
             assert target is not None

@@ -60,6 +60,7 @@ class _Options(ctypes.Structure):
 
 
 _SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_RANDOM = frozenset({"mb_set_seed", "mb_seed"})  # in libraries whose models draw random numbers
 _P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "mb_arena_size": (ctypes.c_uint8, (_P, _Z, _P, _Z, ctypes.POINTER(_Z))),
@@ -77,6 +78,8 @@ _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "mb_set_learning_rate": (None, (_P, ctypes.c_float)),
     "mb_learning_rate": (ctypes.c_float, (_P,)),
     "mb_step_count": (ctypes.c_int64, (_P,)),
+    "mb_set_seed": (None, (_P, ctypes.c_int64)),
+    "mb_seed": (ctypes.c_int64, (_P,)),
     "mb_input_count": (_Z, (_P, _I)),
     "mb_input": (ctypes.c_uint8, (_P, _I, _Z, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Tensor))),
     "mb_output_count": (_Z, (_P, _I)),
@@ -96,13 +99,20 @@ class Library:
         try:
             self.handle = ctypes.CDLL(str(Path(path).resolve()))
             for name, (result, arguments) in _PROTOTYPES.items():
-                function = getattr(self.handle, name)
+                function = getattr(self.handle, name, None) if name in _RANDOM else getattr(self.handle, name)
+                if function is None:
+                    continue
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise BadInput(
                 f"{path}: this machine cannot load the library ({error}). "
                 "Reduce again with the target of this machine."
             ) from error
+
+    @property
+    def draws(self) -> bool:
+        """Whether its models draw random numbers."""
+        return hasattr(self.handle, "mb_seed")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.handle, f"mb_{name}")
@@ -212,6 +222,17 @@ class Session:
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         self.library.set_learning_rate(self._session, rate)
+
+    @property
+    def seed(self) -> int:
+        """What the next node that draws random numbers and has no seed of its own is seeded with. A model that
+        draws none has 0 and takes any."""
+        return int(self.library.seed(self._session)) if self.library.draws else 0
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        if self.library.draws:
+            self.library.set_seed(self._session, seed)
 
     @property
     def step_count(self) -> int:

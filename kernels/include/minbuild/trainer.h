@@ -102,6 +102,11 @@ MB_API void mb_set_learning_rate(mb_session* session, float rate);
 MB_API float mb_learning_rate(const mb_session* session); /* 0.001 until set */
 MB_API int64_t mb_step_count(const mb_session* session);  /* optimizer steps taken, restored from checkpoints */
 
+/* The seed of the next node that draws random numbers and has no seed of its own; the one after it takes the next number.
+ * 0 until set. Not in libraries whose models draw none. */
+MB_API void mb_set_seed(mb_session* session, int64_t seed);
+MB_API int64_t mb_seed(const mb_session* session);
+
 /* Inputs and outputs of a graph. `data` of an input is null; of an output it points into the arena and is valid until
  * the next step. A free dimension reads -1 in an input. */
 MB_API size_t mb_input_count(const mb_session* session, int graph);
