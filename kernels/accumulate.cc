@@ -29,14 +29,14 @@ template <class T>
 Status accumulate(const Call& call) {
   if (call.adds(0)) return add_in_place<T>(call);
   if (call[0].count != call[1].count) return Status::kBadPlan;
-  __builtin_memcpy(call[0].data, call[1].data, call[0].count * sizeof(T));
+  copy_bytes(call[0].data, call[1].data, call[0].count * sizeof(T));
   return Status::kOk;
 }
 
 // buffer = 0, elements of the size of T
 template <class T>
 Status clear(const Call& call) {
-  __builtin_memset(call[0].data, 0, call[0].count * sizeof(T));
+  clear_bytes(call[0].data, call[0].count * sizeof(T));
   return Status::kOk;
 }
 

@@ -64,21 +64,20 @@ struct AdamWBody {
 // mode 0: p -= rate decay p, then p -= rate / (1 - alpha^t) m / (sqrt(v / (1 - beta^t)) + epsilon)
 template <class T>
 Status adamw(const Call& call) {
-  const Tensor* args = call.args;
-  int count = args->count;
+  const int count = call[0].count;
   for (int i = 1; i < 4; ++i)
-    if (args[i].count != count) return Status::kBadPlan;
-  if (count % (32 / int(sizeof(T))) != 0 || args[4].count != 1 || args[5].count != 1) return Status::kBadPlan;
+    if (call[i].count != count) return Status::kBadPlan;
+  if (count % (32 / int(sizeof(T))) != 0 || call[4].count != 1 || call[5].count != 1) return Status::kBadPlan;
   AdamW<T> all;
-  all.p = args[0].as<T>(), all.m = args[1].as<T>(), all.v = args[2].as<T>(), all.g = args[3].as<T>();
+  all.p = call[0].as<T>(), all.m = call[1].as<T>(), all.v = call[2].as<T>(), all.g = call[3].as<T>();
   for (int i = 0; i < 2; ++i) {
     T factor = call.real(i);
     all.one_less[i] = 1 - factor;
     all.correction[i] = 1;
-    if (!MB_ADAMW_UNCORRECTED || call.params[4] != 0) all.correction[i] -= power(factor, *args[5].as<int64_t>());
+    if (!MB_ADAMW_UNCORRECTED || call.params[4] != 0) all.correction[i] -= power(factor, *call[5].as<int64_t>());
   }
   all.decays_first = MB_ADAMW_DECAY_FIRST && call.params[5] == 0;
-  T rate = *args[4].as<float>();
+  T rate = *call[4].as<float>();
   all.step_size = (all.decays_first ? rate : rate * __builtin_sqrtf(all.correction[1])) / all.correction[0];
   all.epsilon = call.real(2);
   if (MB_ADAMW_DECAY) all.decay = rate * call.real(3);

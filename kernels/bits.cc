@@ -39,7 +39,7 @@ struct ShiftRightOf {
 
 template <class T, class F>
 MB_INLINE Status bitwise(const Call& call) {
-  return broadcast<true>(call, &call[1], &call[2], sizeof(T), sizeof(T), single_loop<T, T, F>);
+  return broadcast_two<T, T, true>(call, single_loop<T, T, F>);
 }
 
 // y = a & b

@@ -54,10 +54,13 @@ Status cast_real(const Call& call) {
   });
 }
 
-// 1 for true, 0 for false, whatever byte a caller hands over as bool
+// 1 for true, 0 for false, whatever byte a caller hands over as bool. The parameters are the bits of 1, of which the type
+// is no matter; masks, because jumps that depend on data are slow.
 template <class To>
 Status cast_bool(const Call& call) {
-  return convert_each<To, uint8_t>(call, [](uint8_t x) MB_LAMBDA { return To(x != 0); });
+  To one;
+  __builtin_memcpy(&one, call.params, sizeof one);
+  return convert_each<To, uint8_t>(call, [one](uint8_t x) MB_LAMBDA { return To(one & (To(0) - To(x != 0))); });
 }
 
 // Anything but zero is true, NaN too.

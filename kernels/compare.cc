@@ -5,7 +5,7 @@ namespace minbuild {
 
 template <class T, class F>
 MB_INLINE Status truth(const Call& call) {
-  return broadcast<MB_COMPARE_BROADCAST>(call, &call[1], &call[2], 1, sizeof(T), single_loop<bool, T, F>);
+  return broadcast_two<bool, T, MB_COMPARE_BROADCAST>(call, single_loop<bool, T, F>);
 }
 
 struct Less {

@@ -18,7 +18,7 @@ Status copy_piece(const Call& call) {
   if (width * rows != piece.count || stride * rows != whole.count || at > stride - width) return Status::kBadPlan;
   T *to = y.as<T>() + (out ? 0 : at), *from = x.as<T>() + (out ? at : 0);
   int to_stride = out ? width : stride, from_stride = out ? stride : width;
-  for (int i = 0; i < rows; ++i, to += to_stride, from += from_stride) __builtin_memcpy(to, from, width * sizeof(T));
+  for (int i = 0; i < rows; ++i, to += to_stride, from += from_stride) copy_bytes(to, from, width * sizeof(T));
   return Status::kOk;
 }
 

@@ -67,7 +67,7 @@ MB_INLINE void start_with_bias(const Tensor& y, const Tensor& bias, bool adds) {
   T* to = y.as<T>();
   for (int left = y.count; left > 0; left -= bias.count, to += bias.count) {
     if (!adds) {
-      __builtin_memcpy(to, bias.data, bias.count * sizeof(T));
+      copy_bytes(to, bias.data, bias.count * sizeof(T));
     } else {
       for (int i = 0; i < bias.count; ++i) to[i] += bias.as<T>()[i];
     }
@@ -97,7 +97,7 @@ Status contraction(const Call& call) {
   if (call[5].count != 0) {
     axes.multiply(product, 0);
   } else if (!product.accumulate) {
-    __builtin_memset(y.data, 0, y.count * sizeof(T));  // empty sums
+    clear_bytes(y.data, y.count * sizeof(T));  // empty sums
   }
   return Status::kOk;
 }

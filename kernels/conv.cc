@@ -145,7 +145,7 @@ struct Conv {
     places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
     if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
     if (!apart(written, sizeof(T), bytes, 1)) return false;  // results must not become places
-    __builtin_memset(bytes.data, 0, bytes.count);  // padding, gaps in the grid
+    clear_bytes(bytes.data, bytes.count);  // padding, gaps in the grid
     for (int number = 0; number < taps; ++number) {
       int tap = number, place = 0, phase = xs.size;
       for (int a = kAxes - 1; a >= 0; --a) {
@@ -198,7 +198,7 @@ struct Conv {
       add = wanted != kOutput;
       x = planes;
       y = grid;
-      if (wanted == kInputGradient) __builtin_memset(x, 0, size_t(y - x) * sizeof(T));
+      if (wanted == kInputGradient) clear_bytes(x, size_t(y - x) * sizeof(T));
       else xs.move(image, x, false);
       if (wanted != kOutput) ys.move(outputs, y, false);
     }
@@ -237,7 +237,7 @@ Status conv(const Call& call) {
     return Status::kBadPlan;
   if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
   // Sums start at zero, and inputs that no tap looks at have no gradient.
-  if (c.wanted != kOutput && !call.adds(0)) __builtin_memset(out.data, 0, out.count * sizeof(T));
+  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
   T *image = x->as<T>(), *outputs = y->as<T>();
   for (int n = 0; n < c.batch; ++n) {
     T* filters = w->as<T>();

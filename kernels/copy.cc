@@ -7,7 +7,7 @@ namespace minbuild {
 template <class T>
 Status copy(const Call& call) {
   if (call[0].count != call[1].count) return Status::kBadPlan;
-  __builtin_memcpy(call[0].data, call[1].data, call[0].count * sizeof(T));
+  copy_bytes(call[0].data, call[1].data, call[0].count * sizeof(T));
   return Status::kOk;
 }
 

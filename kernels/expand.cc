@@ -29,10 +29,10 @@ MB_NOINLINE void expand_loop(void* y, const void* a, int a_mask, const void* b, 
 
 template <class T>
 Status expand_over_axes(const Call& call, T value) {
-  Tensor factor;
-  factor.data = reinterpret_cast<char*>(&value);
-  factor.count = 1;
-  return broadcast<true>(call, &call[1], &factor, sizeof(T), sizeof(T), expand_loop<T>);
+  Tensor operands[2] = {call[1], {}};
+  operands[1].data = reinterpret_cast<char*>(&value);
+  operands[1].count = 1;
+  return broadcast<true, 2>(call, operands, sizes_of(sizeof(T), sizeof(T), sizeof(T)), expand_loop<T>);
 }
 #endif
 

@@ -1,5 +1,5 @@
 // Gives every element the same value.
-#include "minbuild/kernel.h"
+#include "shared/filled.h"
 
 namespace minbuild {
 
@@ -13,8 +13,7 @@ Status fill(const Call& call) {
     if (value.count != 1) return Status::kBadPlan;
     element = *value.as<T>();
   }
-  T* to = y.as<T>();
-  for (int i = 0; i < y.count; ++i) to[i] = element;
+  fill_range(y.as<T>(), y.count, element);
   return Status::kOk;
 }
 

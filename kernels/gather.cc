@@ -44,7 +44,7 @@ Status gather(const Call& call) {
     if (slices.inner == 1) {
       to[part] = from[whole];
     } else {
-      __builtin_memcpy(to + part, from + whole, slices.inner * sizeof(T));
+      copy_bytes(to + part, from + whole, slices.inner * sizeof(T));
     }
   });
   return Status::kOk;
@@ -59,7 +59,7 @@ Status gather_grad(const Call& call) {
   if (status != Status::kOk) return status;
   T* to = dx.as<T>();
   const T* from = call[1].as<T>();
-  if (!call.adds(0)) __builtin_memset(to, 0, dx.count * sizeof(T));
+  if (!call.adds(0)) clear_bytes(to, dx.count * sizeof(T));
   slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
   return Status::kOk;
 }

@@ -4,59 +4,59 @@
 namespace minbuild {
 
 // layout, of the whole tensor: [batches, axes that indices name..., slice]
-struct SlicePlaces {
+struct SlicePlaces : Places {
   const int64_t* indices;
   const int32_t* sizes;
-  int32_t inner, batches, depth, per_batch, all;
+  int32_t depth, per_batch, batch, at;
 
   MB_NOINLINE bool read(const Tensor& whole, const Tensor& part, const Tensor& index, const Tensor& layout) {
     if (layout.rank < 2 || layout.count != whole.count) return false;
-    indices = index.as<int64_t>();
+    indices = index.as<int64_t>(), next = find;
     sizes = layout.dims + 1, depth = layout.rank - 2;
-    batches = layout.dims[0], inner = layout.dims[layout.rank - 1];
-    uint32_t named = 1;
-    for (int i = 0; i < depth; ++i) named *= static_cast<uint32_t>(sizes[i]);
-    all = static_cast<int32_t>(named), per_batch = 0;
+    int32_t batches = layout.dims[0];
+    inner = layout.dims[layout.rank - 1];
+    per_batch = count = batch = at = 0;
     if (part.count == 0) return true;
     if (batches == 0 || inner == 0) return false;
     per_batch = part.count / batches / inner;
-    return int64_t(per_batch) * batches * inner == part.count && int64_t(per_batch) * batches * depth == index.count;
+    count = per_batch * batches;
+    return int64_t(count) * inner == part.count && int64_t(count) * depth == index.count;
   }
 
-  // body(place) for every vector of indices in order, up to one that names nothing
-  template <class Body>
-  MB_INLINE bool each(Body body) const {
-    const int64_t* next = indices;
-    for (int b = 0; b < batches; ++b) {
-      for (int i = 0; i < per_batch; ++i) {
-        int32_t place = 0;
-        for (int k = 0; k < depth; ++k) {
-          int64_t index = *next++;
-          if (!counted(index, sizes[k])) return false;
-          place = place * sizes[k] + static_cast<int32_t>(index);
-        }
-        body((b * all + place) * inner);
-      }
+  static int32_t find(Places& places) {
+    SlicePlaces& p = static_cast<SlicePlaces&>(places);
+    int32_t place = p.batch;
+    for (int k = 0; k < p.depth; ++k) {
+      int64_t index = *p.indices++;
+      if (!counted(index, p.sizes[k])) return -1;
+      place = place * p.sizes[k] + static_cast<int32_t>(index);
     }
-    return true;
+    if (++p.at == p.per_batch) ++p.batch, p.at = 0;
+    return place * p.inner;
   }
 };
 
 // The last argument is the layout.
 template <class T>
 Status gather_nd(const Call& call) {
-  return take<T, SlicePlaces>(call, call[3]);
+  SlicePlaces places;
+  if (!places.read(call[1], call[0], call[2], call[3])) return Status::kBadPlan;
+  return take<T>(call[0], call[1], places);
 }
 
 template <class T>
 Status scatter_nd(const Call& call) {
-  return put<T, false, SlicePlaces>(call, call[4], 0);
+  SlicePlaces places;
+  if (!places.read(call[0], call[3], call[2], call[4])) return Status::kBadPlan;
+  return put_checked<T, false>(call, places, 0);
 }
 
 // Parameter 0 says how an update meets what is there.
 template <class T>
 Status scatter_nd_meeting(const Call& call) {
-  return put<T, true, SlicePlaces>(call, call[4], call.params[0]);
+  SlicePlaces places;
+  if (!places.read(call[0], call[3], call[2], call[4])) return Status::kBadPlan;
+  return put_checked<T, true>(call, places, call.params[0]);
 }
 
 MB_INSTANTIATE_GATHER_ND

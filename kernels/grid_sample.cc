@@ -173,7 +173,7 @@ Status grid_sample_grad(const Call& call) {
   Sampler<T> s;
   if (!s.read(x, dy, grid, call.params) || (dx && dx.count != x.count) || (dgrid && dgrid.count != grid.count))
     return Status::kBadPlan;
-  if (dx) __builtin_memset(dx.data, 0, dx.count * sizeof(T));
+  if (dx) clear_bytes(dx.data, dx.count * sizeof(T));
   const T* numbers = grid.as<T>();
   T* changes = dgrid.as<T>();
   for (int n = 0; n < s.batch; ++n) {

@@ -142,7 +142,7 @@ Status layer_norm_grad(const Call& call) {
   for (int i = 1; i < 3; ++i) {
     if (!call[i]) continue;
     if (call[i].count != scale.count) return Status::kBadPlan;
-    if (!call.adds(i)) __builtin_memset(call[i].data, 0, scale.count * sizeof(T));
+    if (!call.adds(i)) clear_bytes(call[i].data, scale.count * sizeof(T));
   }
   const T size = static_cast<T>(rows.length);
   Run<T> r = {};

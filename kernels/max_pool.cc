@@ -75,7 +75,7 @@ template <class T, class I>
 Status max_pool(const Call& call) {
   const Tensor &y = call[0], &indices = call[1];
   for (int i = 0; i < y.count; ++i) y.as<T>()[i] = -static_cast<T>(__builtin_inff());
-  if (indices) __builtin_memset(indices.data, 0, indices.count * sizeof(I));
+  if (indices) clear_bytes(indices.data, indices.count * sizeof(I));
   return pool<T, I>(call, call[2], call[0], call[1], false);
 }
 
@@ -83,7 +83,7 @@ Status max_pool(const Call& call) {
 template <class T, class I>
 Status max_pool_grad(const Call& call) {
   const Tensor& dx = call[0];
-  __builtin_memset(dx.data, 0, dx.count * sizeof(T));
+  clear_bytes(dx.data, dx.count * sizeof(T));
   return pool<T, I>(call, dx, call[1], call[2], true);
 }
 

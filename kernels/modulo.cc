@@ -25,7 +25,7 @@ MB_INLINE Word fraction_of(Word bits, int& exponent) {
 
 // Long division of the fractions, one bit at a time.
 template <class T, class Word>
-MB_INLINE T real_left_over(T a, T b) {
+MB_NOINLINE T real_left_over(T a, T b) {
   constexpr int mantissa = Format<T>::mantissa;
   constexpr Word hidden = Word(1) << mantissa, sign = Word(1) << (sizeof(T) * 8 - 1), infinite = sign - hidden;
   Word x, y;
@@ -77,7 +77,7 @@ struct ModuloOf {
 
 template <class T, class F>
 MB_INLINE Status of_division(const Call& call) {
-  return broadcast<true>(call, &call[1], &call[2], sizeof(T), sizeof(T), single_loop<T, T, F>);
+  return broadcast_two<T, T, true>(call, single_loop<T, T, F>);
 }
 
 // y = a - b * trunc(a / b)

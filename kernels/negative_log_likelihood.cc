@@ -45,7 +45,7 @@ Status nll_loss_grad(const Call& call) {
   T divisor;
   Status status = all.divisor(call.params[0], &divisor);
   if (status != Status::kOk) return status;
-  __builtin_memset(dx.data, 0, dx.count * sizeof(T));
+  clear_bytes(dx.data, dx.count * sizeof(T));
   for (int i = 0; i < all.count; ++i) {
     if (all.ignore(i)) continue;
     int at = all.scores(i) + static_cast<int>(all.labels[i]) * all.inner;

@@ -1,5 +1,5 @@
 // One-hot vectors.
-#include "minbuild/kernel.h"
+#include "shared/filled.h"
 
 namespace minbuild {
 
@@ -12,7 +12,7 @@ Status one_hot(const Call& call) {
   if (indices.count != layout.dims[0] * inner) return Status::kBadPlan;
   T* to = y.as<T>();
   const T off = values.as<T>()[0], on = values.as<T>()[1];
-  for (int i = 0; i < y.count; ++i) to[i] = off;
+  fill_range(to, y.count, off);
   const int64_t* index = indices.as<int64_t>();
   for (int a = 0; a < layout.dims[0]; ++a, to += depth * inner) {
     for (int64_t b = 0; b < inner; ++b, ++index) {

@@ -5,7 +5,14 @@
 
 namespace minbuild {
 
-constexpr uint32_t kModulus = 0x7fffffff;
+constexpr uint32_t kModulus = 0x7fffffff, kMultiplier = 16807;
+
+// a * b modulo 2^31 - 1, for which 2^31 is 1.
+constexpr uint32_t times(uint32_t a, uint32_t b) {
+  uint64_t product = uint64_t{a} * b;
+  uint32_t sum = static_cast<uint32_t>(product & kModulus) + static_cast<uint32_t>(product >> 31);
+  return sum < kModulus ? sum : sum - kModulus;
+}
 
 struct Engine {
   uint32_t state;
@@ -13,29 +20,28 @@ struct Engine {
   explicit Engine(uint32_t seed) : state(seed % kModulus) {
     if (state == 0) state = 1;
   }
-  // 16807 * state modulo 2^31 - 1, for which 2^31 is 1.
-  uint32_t next() {
-    uint64_t product = uint64_t{state} * 16807;
-    uint32_t sum = static_cast<uint32_t>(product & kModulus) + static_cast<uint32_t>(product >> 31);
-    state = sum < kModulus ? sum : sum - kModulus;
-    return state;
-  }
+  uint32_t next() { return state = times(state, kMultiplier); }
   // The next number as a whole one from 0.
   int32_t draw() { return static_cast<int32_t>(next() - 1); }
 };
 
-// From 0 to 1, 1 left out. A double takes two draws.
+// Draws as a number from 0 to 1, 1 left out.
+MB_INLINE float part(int32_t draw) {
+  float result = static_cast<float>(draw) / 2147483646.f;
+  return result < 1.f ? result : 0x1.fffffep-1f;
+}
+MB_INLINE double part(int32_t low, int32_t high) {
+  double result = (low + high * 2147483646.) / (2147483646. * 2147483646.);
+  return result < 1. ? result : 0x1.fffffffffffffp-1;
+}
 template <class T>
 MB_INLINE T uniform(Engine& engine) {
-  constexpr T kNumbers = T(2147483646);
-  T sum = T(engine.draw()), total = kNumbers, most = T(0x1.fffffep-1);
-  if constexpr (sizeof(T) == 8) {
-    sum += T(engine.draw()) * kNumbers;
-    total *= kNumbers;
-    most = T(0x1.fffffffffffffp-1);
+  int32_t draw = engine.draw();
+  if constexpr (sizeof(T) == 4) {
+    return part(draw);
+  } else {
+    return part(draw, engine.draw());
   }
-  T result = sum / total;
-  return result < T(1) ? result : most;
 }
 
 // The engine of one execution. `draws` counts executions, which seed it, on top of the seed that the node has or 0.
@@ -50,8 +56,22 @@ Status random_mask(const Call& call) {
   if (mask.count != x.count || draws.count != 1 || ratio.count != 1) return Status::kBadPlan;
   float dropped = static_cast<float>(*ratio.as<R>());
   if (!(dropped >= 0.f && dropped < 1.f)) return Status::kBadValue;
+  // The first draw whose number is not below the ratio.
+  uint32_t bound = 0;
+  for (uint32_t bit = 1u << 30; bit != 0; bit >>= 1)
+    if (part(static_cast<int32_t>(bound + bit - 1)) < dropped) bound += bit;
+  // Four states side by side, because one would have to wait for itself.
+  constexpr uint32_t kSquare = times(kMultiplier, kMultiplier), kFourth = times(kSquare, kSquare);
   Engine engine = start(call, draws);
-  for (int i = 0; i < mask.count; ++i) mask.as<uint8_t>()[i] = uniform<float>(engine) >= dropped;
+  uint32_t state[4];
+  for (uint32_t& s : state) s = engine.next();
+  uint8_t* to = mask.as<uint8_t>();
+  for (int i = 0; i < mask.count; i += 4) {
+    unroll<4>([&](auto k) MB_LAMBDA {
+      if (i + k < mask.count) to[i + k] = state[k] > bound;  // a state is its draw and 1
+      state[k] = times(state[k], kFourth);
+    });
+  }
   return Status::kOk;
 }
 

@@ -16,7 +16,7 @@ Status reduce(const Call& call) {
   const bool mean = MB_REDUCE_MEAN && call.params[0] != 0;
   T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
   T* to = y.as<T>();
-  if (!call.adds(0)) __builtin_memset(to, 0, y.count * sizeof(T));
+  if (!call.adds(0)) clear_bytes(to, y.count * sizeof(T));
   for (int i = 0; mean && i < y.count; ++i) to[i] *= divisor;
   const T* from = x.as<T>();
   for (int row = 0, left = x.count; left > 0; ++row, left -= inner * last) {

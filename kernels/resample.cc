@@ -1,15 +1,7 @@
 // Weighted sums of elements along an axis: interpolation, and with the table transposed its gradient.
-#include "shared/elementwise.h"
+#include "shared/add_scaled.h"
 
 namespace minbuild {
-
-template <class T>
-struct AddScaledBody {
-  template <class V>
-  static MB_INLINE void step(int i, T* y, const T* x, T weight) {
-    muladd(V::load(x + i), V(weight), V::load(y + i)).store(y + i);
-  }
-};
 
 // x: [A,D,B]  y: [A,O,B]  indices, weights: [O,K]  y[a,o] is the sum over k of weights[o,k] * x[a,indices[o,k]].
 template <class T>
@@ -24,13 +16,13 @@ Status resample(const Call& call) {
   const T* weights = weight.as<T>();
   for (int i = 0; i < index.count; ++i)
     if (unsigned(indices[i]) >= unsigned(size)) return Status::kBadPlan;
-  __builtin_memset(y.data, 0, y.count * sizeof(T));
+  clear_bytes(y.data, y.count * sizeof(T));
   T* to = y.as<T>();
   const T* from = x.as<T>();
   for (int a = 0; a < outer; ++a, from += size * inner) {
     for (int i = 0; i < index.count; ++i) {
       // Rows of fewer taps are filled up with weights of zero, which must not spread what is not finite.
-      if (weights[i] != T(0)) stream_range<T, AddScaledBody<T>>(inner, to, from + indices[i] * inner, weights[i]);
+      if (weights[i] != T(0)) add_scaled(to, from + indices[i] * inner, weights[i], inner);
       if ((i + 1) % taps == 0) to += inner;
     }
   }

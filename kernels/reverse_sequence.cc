@@ -21,7 +21,7 @@ Status reverse_sequence(const Call& call) {
     T* to = y.as<T>() + b * next;
     const T* from = x.as<T>() + b * next;
     for (int t = 0; t < times; ++t)
-      __builtin_memcpy(to + t * step, from + (t < end ? end - 1 - t : t) * step, inner * sizeof(T));
+      copy_bytes(to + t * step, from + (t < end ? end - 1 - t : t) * step, inner * sizeof(T));
   }
   return Status::kOk;
 }

@@ -101,14 +101,14 @@ MB_NOINLINE Status regions(const Call& call, const Tensor* inputs, const Tensor&
 
 template <class T>
 Status roi_align(const Call& call) {
-  return regions<T>(call, call.args + 1, call[0], nullptr);
+  return regions<T>(call, &call[1], call[0], nullptr);
 }
 
 template <class T>
 Status roi_align_grad(const Call& call) {
   const Tensor &dx = call[0], &x = call[2];
   if (dx.count != x.count) return Status::kBadPlan;
-  __builtin_memset(dx.data, 0, dx.count * sizeof(T));
+  clear_bytes(dx.data, dx.count * sizeof(T));
   return regions<T>(call, &x, call[1], dx.as<T>());
 }
 

@@ -15,25 +15,26 @@ struct SoftmaxRow {
   // Without gradient: y = x - log(sum over the classes of e^x), below the maximum so that nothing overflows.
   // With it x is that already, and y = factor * (e^x - onehot(label)).
   MB_NOINLINE void run(T* y, const T* x, bool gradient, int label, T factor) const {
+    const int step = MB_SOFTMAX_CROSS_ENTROPY_INNER ? stride : 1;
     T largest = 0, sum = 0;
     if (!gradient) {
       largest = *x;
-      for (int c = 1; c < classes; ++c) largest = x[c * stride] > largest ? x[c * stride] : largest;
+      for (int c = 0; c < classes; ++c) largest = x[c * step] > largest ? x[c * step] : largest;
     }
     for (int first = 0; first < classes; first += kChunk) {
       T chunk[kChunk] = {};
       int count = classes - first < kChunk ? classes - first : kChunk;
-      for (int i = 0; i < count; ++i) chunk[i] = x[(first + i) * stride] - largest;
-      exp(V::load(chunk)).store(chunk);
+      for (int i = 0; i < count; ++i) chunk[i] = x[(first + i) * step] - largest;
+      exp_of_negative(V::load(chunk)).store(chunk);
       for (int i = 0; i < count; ++i) {
         sum += chunk[i];
-        if (gradient) y[(first + i) * stride] = factor * (chunk[i] - (first + i == label));
+        if (gradient) y[(first + i) * step] = factor * (chunk[i] - (first + i == label));
       }
     }
     if (gradient) return;
     // In this order nothing cancels: at the largest score the answer is the logarithm alone.
-    T log_sum = log_of_normal(Vec<T, 1>(sum)).v[0];
-    for (int c = 0; c < classes; ++c) y[c * stride] = x[c * stride] - largest - log_sum;
+    T log_sum = log_of_one(sum);
+    for (int c = 0; c < classes; ++c) y[c * step] = x[c * step] - largest - log_sum;
   }
 };
 
@@ -45,20 +46,17 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
   const Tensor &narrow = call[gradient], &wide = call[!gradient], &x = call[2], &given = call[3], &weights = call[4];
   const int reduction = call.params[0];
   const bool each = MB_SOFTMAX_CROSS_ENTROPY_EACH && reduction == kEach;
+  const bool weighs = MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights;
   if (x.rank < 2 || x.count == 0 || wide.count != x.count) return Status::kBadPlan;
-  const SoftmaxRow<T> row = {x.dims[1], MB_SOFTMAX_CROSS_ENTROPY_INNER ? x.count / (x.dims[0] * x.dims[1]) : 1};
-  const int block = row.classes * row.stride, count = given.count;
-  if (x.dims[0] * block != x.count || x.dims[0] * row.stride != count || narrow.count != (each ? count : 1) ||
-      (MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS && weights && weights.count != row.classes))
+  const int classes = x.dims[1], stride = MB_SOFTMAX_CROSS_ENTROPY_INNER ? x.count / (x.dims[0] * classes) : 1;
+  const int block = classes * stride, count = given.count;
+  if (x.dims[0] * block != x.count || x.dims[0] * stride != count || narrow.count != (each ? count : 1) ||
+      (weighs && weights.count != classes))
     return Status::kBadPlan;
 
-  const Labels<T, I> labels = {given.as<I>(),
-                               MB_SOFTMAX_CROSS_ENTROPY_WEIGHTS ? weights.as<T>() : nullptr,
-                               count,
-                               row.classes,
-                               row.stride,
-                               MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0,
-                               call.params[2]};
+  const SoftmaxRow<T> row = {classes, stride};
+  const Labels<T, I> labels = {given.as<I>(), weighs ? weights.as<T>() : nullptr, count, classes, stride,
+                               MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0, call.params[2]};
   T total;
   Status status = labels.divisor(reduction, &total);
   if (status != Status::kOk) return status;
@@ -66,12 +64,12 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
   T sum = 0;
   T* small = narrow.as<T>();
   for (int i = 0; i < count; ++i) {
-    int at = i / row.stride * block + i % row.stride, label = static_cast<int>(labels.labels[i]);
+    int at = labels.scores(i), label = static_cast<int>(labels.labels[i]);
     T counts = labels.weight(i);
     T* y = wide.as<T>() + at;
     row.run(y, x.as<T>() + at, gradient, label, gradient ? small[each ? i : 0] * counts / total : T(0));
     if (gradient) continue;
-    T loss = counts != 0 ? counts * y[label * row.stride] : T(0);
+    T loss = counts != 0 ? counts * y[label * stride] : T(0);
     sum -= loss;
     if (each) small[i] = -loss;
   }

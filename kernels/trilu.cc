@@ -18,11 +18,11 @@ Status trilu(const Call& call) {
       int64_t edge = r + diagonal + (upper ? 0 : 1);  // the first column of the right part
       int split = static_cast<int>(edge < 0 ? 0 : edge > columns ? columns : edge);
       int first = upper ? split : 0, last = upper ? columns : split;
-      if (to != from) __builtin_memcpy(to + first, from + first, (last - first) * sizeof(T));
+      if (to != from) copy_bytes(to + first, from + first, (last - first) * sizeof(T));
       if (upper) {
-        __builtin_memset(to, 0, split * sizeof(T));
+        clear_bytes(to, split * sizeof(T));
       } else {
-        __builtin_memset(to + split, 0, (columns - split) * sizeof(T));
+        clear_bytes(to + split, (columns - split) * sizeof(T));
       }
     }
   }

@@ -16,9 +16,8 @@ MB_NOINLINE void where_loop(void* y, const void* condition, int condition_mask, 
 // y = condition ? a : b, elements of the size of T
 template <class T>
 Status where(const Call& call) {
-  const Tensor* operands[3] = {&call[1], &call[2], &call[3]};
-  const int sizes[3] = {1, sizeof(T), sizeof(T)};
-  return broadcast<MB_WHERE_BROADCAST, 3>(call, operands, sizeof(T), sizes, where_loop<T>);
+  constexpr int bytes = sizes_of(sizeof(T), 1, sizeof(T), sizeof(T));
+  return broadcast<MB_WHERE_BROADCAST, 3>(call, &call[1], bytes, where_loop<T>);
 }
 
 MB_INSTANTIATE_WHERE

@@ -14,6 +14,7 @@ from minbuild.errors import BadInput
 from minbuild.model import Bundle, Plan, Program
 from minbuild.ops import Registry, registry
 from minbuild.passes import optimize
+from minbuild.passes.loss_check import check_loss
 from minbuild.passes.lower import lower
 from minbuild.passes.memory import buffer_sizes, lower_bound, skyline
 from minbuild.passes.plan import build_plan
@@ -64,12 +65,16 @@ def plan_model(
     largest: Mapping[str, int],
     ops_folders: tuple[Path, ...] = (),
     tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
 ) -> Model:
     """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
-    per pass. Raises BadInput and Unsupported."""
+    per pass; `checks_loss` makes training steps refuse a loss that is not finite. Raises BadInput and
+    Unsupported."""
     bundle, operators = load_bundle(artifacts), registry(ops_folders)
     _check_names("--dim", fixed, _free_dimensions(bundle))
     program = lower(bundle, operators, fixed)
+    program = check_loss(program) if checks_loss else program
     _check_names("--max", largest, program.symbols)
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}

@@ -22,7 +22,7 @@ from minbuild.toolchain import Target, find_toolchain, host_target, parse_target
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the user asks for. `dims` fixes free dimensions, `largest` are the sizes to make memory for by
-    default."""
+    default; `check_loss` makes training steps refuse a loss that is not finite."""
 
     artifacts: Path
     out: Path
@@ -33,6 +33,7 @@ class Request:
     cmake_toolchain: Path | None = None
     reference: Path | None = None
     ops_folders: tuple[Path, ...] = ()
+    check_loss: bool = False
 
 
 class Listener(Protocol):
@@ -55,7 +56,14 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain)
     targets = wanted_targets(request.targets)
     listener.stage(f"Reading {request.artifacts}")
-    model = plan_model(request.artifacts, request.dims, request.largest, request.ops_folders, listener.detail)
+    model = plan_model(
+        request.artifacts,
+        request.dims,
+        request.largest,
+        request.ops_folders,
+        listener.detail,
+        checks_loss=request.check_loss,
+    )
     for note in (*model.bundle.notes, _memory_line(model)):
         listener.note(note)
     cmake = request.cmake_toolchain is not None

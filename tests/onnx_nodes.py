@@ -19,6 +19,8 @@ from minbuild import onnx_backend
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import ElementType
 
+# What these expect was drawn by numpy's generator.
+_DRAWN = re.compile(r"test_bernoulli.*|test_training_dropout(_default)?(_mask)?")
 RECORD = Path(__file__).parents[1] / "reports" / "baseline" / "onnx_nodes.json"
 
 
@@ -49,7 +51,7 @@ def node_tests() -> dict[str, NodeTest]:
         warnings.simplefilter("ignore")  # some tests are about infinite values
         cases = load_model_tests(kind="node")
     tests = [NodeTest(c.name, *_contents(c), c.rtol, c.atol) for c in cases]
-    return {t.name: t for t in tests if t.is_numeric}
+    return {t.name: t for t in tests if t.is_numeric and not _DRAWN.fullmatch(t.name)}
 
 
 def _contents(case: Any) -> tuple[onnx.ModelProto, tuple[tuple[list[Any], list[Any]], ...]]:

@@ -565,6 +565,14 @@ def test_program_that_hangs(tmp_path: Path) -> None:
             "cast<uint8_t, int64_t>",
         ),
         (
+            "minbuild::Status minbuild::cast_real<minbuild::half, minbuild::bfloat16>(minbuild::Call const&)",
+            "cast_real<half, bfloat16>",
+        ),
+        (
+            "minbuild::Status minbuild::cast_whole<unsigned short, signed char>(minbuild::Call const&)",
+            "cast_whole<uint16_t, int8_t>",
+        ),
+        (
             "minbuild::Status minbuild::binary<minbuild::Add, float>(minbuild::Call const&)",
             "binary<Add, float>",
         ),

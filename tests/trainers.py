@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from minbuild.emit import Contents, emit_sources
@@ -43,7 +44,7 @@ def element_of(array: np.ndarray) -> ElementType:
 
 def at_precision(array: np.ndarray | None, dtype: type[np.floating]) -> np.ndarray | None:
     """Real numbers in `dtype`, everything else as it is."""
-    if array is None or array.dtype.kind != "f":
+    if array is None or not element_of(array).is_real:
         return array
     return array.astype(dtype)
 
@@ -176,25 +177,29 @@ def expected(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> dict[
     return named | {f"x{i}": np.asarray(y) for i, y in zip(silent, answers[len(outputs) :], strict=True)}
 
 
-def disagreement(found: np.ndarray, wanted: np.ndarray, ulps: float) -> str:
-    """What is wrong with an array, or nothing. Numbers that are not finite must be the same ones."""
+def disagreement(
+    found: np.ndarray, wanted: np.ndarray, ulps: float, between: type[np.floating] = np.float64
+) -> str:
+    """What is wrong with an array, or nothing. Numbers that are not finite must be the same ones. `between` is the
+    precision of what was computed on the way, where that is less than the result's."""
     if found.shape != wanted.shape:
         return f"shape {list(found.shape)}, expected {list(wanted.shape)}"
-    if found.dtype.kind != "f":
+    if not element_of(found).is_real:
         wrong = np.count_nonzero(found != wanted)
         return f"{wrong} of {found.size} elements differ" if wrong else ""
-    unit = np.finfo(found.dtype).eps / 2
-    finite = np.isfinite(wanted)
-    if not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+    with np.errstate(over="ignore"):
+        rounded = wanted.astype(found.dtype).astype(np.float64)
+    numbers = max((ml_dtypes.finfo(t) for t in (found.dtype, between)), key=lambda n: float(n.eps))
+    unit = float(numbers.eps) / 2
+    found, wanted, finite = found.astype(np.float64), wanted.astype(np.float64), np.isfinite(rounded)
+    if not np.array_equal(found[~finite], rounded[~finite], equal_nan=True):
         return "differs where the result is infinite or no number"
     largest = np.abs(wanted[finite]).max(initial=0)
-    error = np.abs(found[finite].astype(np.float64) - wanted[finite])
-    # Rounding the exact result costs half a unit, and a double reference has errors of its own.
-    allowed = (
-        (ulps * (1 if found.dtype == np.float32 else 4) + 0.5)
-        * unit
-        * max(largest, np.finfo(found.dtype).tiny)
-    )
+    error = np.abs(found[finite] - wanted[finite])
+    # Rounding the exact result costs half a unit. A double reference has errors of its own; halves are rounded from
+    # floats, and once more where an operator is made of others.
+    factor, rounding = {16: (1, 1.5), 32: (1, 0.5), 64: (4, 0.5)}[numbers.bits]
+    allowed = (ulps * factor + rounding) * unit * max(largest, float(numbers.smallest_normal))
     if np.all(error <= allowed):
         return ""
     return f"worst error {np.nanmax(error) / (unit * largest):.1f} units of {largest:g}, allowed {ulps:g}"

@@ -73,19 +73,18 @@ struct Writer {
 
   // Element i of a list; `parameter` is whose moments they are.
   void element(List list, uint32_t i, uint32_t parameter) {
-    const PlanView& p = s->plan;
-    if (list == kGroups) {
+      if (list == kGroups) {
       // The only optimizer group there is.
       uint32_t table[] = {at - kGroupVtable, 0, 0, 0, 24 - 16, 40 - 20};
-      memcpy(table + 1, &s->counters->learning_rate, 4);
-      memcpy(table + 2, &s->counters->step, 8);
+      __builtin_memcpy(table + 1, &s->progress->learning_rate, 4);
+      __builtin_memcpy(table + 2, &s->progress->step, 8);
       put(table, sizeof table);
       string("group0");
       return this->list(kStates, 0);
     }
-    const plan::Parameter& found = p.parameter(list == kMoments ? parameter : i);
-    const char* name = p.name(found.name);
-    if (list == kMoments) return tensor(found, p.moment(i), (2 + i) * size_t{p.trainable_bytes});
+    const plan::Parameter& found = s->parameter(list == kMoments ? parameter : i);
+    const char* name = s->name(found.name);
+    if (list == kMoments) return tensor(found, s->moment(i), (2 + i) * size_t{s->trainable_bytes});
     if (list != kStates) return tensor(found, name, 0);
     const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);
@@ -95,10 +94,9 @@ struct Writer {
 
   // A vector of tables and the tables.
   void list(List list, uint32_t parameter) {
-    const PlanView& p = s->plan;
-    uint32_t first = 0, end = p.trained;
-    if (list == kFrozen) first = end, end = p.count[plan::kParameters];
-    if (list == kMoments) end = p.count[plan::kMoments];
+      uint32_t first = 0, end = s->trained;
+    if (list == kFrozen) first = end, end = s->count[plan::kParameters];
+    if (list == kMoments) end = s->count[plan::kMoments];
     if (list == kGroups) end = optimizer;
     word(end - first);
     uint32_t place = round_up_8(at + 4 * (end - first));
@@ -135,10 +133,11 @@ struct Writer {
 
 using namespace minbuild;
 
-extern "C" mb_status mb_write_checkpoint(mb_session* s, int include_optimizer, mb_sink sink, void* user) {
+extern "C" mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user) {
+  Session* s = static_cast<Session*>(session);
   Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}};
   writer.file();
   writer.sink = sink;
   writer.file();
-  return writer.failed ? s->error.fail(MB_IO, "cannot write") : mb_status{MB_OK};
+  return writer.failed ? fail(s, Failure::kSink) : mb_status{MB_OK};
 }

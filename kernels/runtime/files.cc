@@ -2,28 +2,18 @@
 #include "minbuild/config.h"
 
 #if MB_FILES
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "runtime/memory.h"
 #include "runtime/session.h"
+#include "runtime/system.h"
 
 namespace minbuild {
 namespace {
-
-// Maps a file privately, so that writes to frozen parameters stay in this process, or zeros where there is none.
-void* map(size_t size, int file) {
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_PRIVATE, file, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
-}
 
 // The sink of mb_save_checkpoint; `user` is the file.
 int write_all(void* user, const void* bytes, size_t size) {
   const char* at = static_cast<const char*>(bytes);
   while (size > 0) {
-    ssize_t written = write(*static_cast<int*>(user), at, size);
+    intptr_t written = system_write(*static_cast<int*>(user), at, size);
     if (written <= 0) return 1;
     at += written;
     size -= static_cast<size_t>(written);
@@ -31,10 +21,12 @@ int write_all(void* user, const void* bytes, size_t size) {
   return 0;
 }
 
+MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
+
 }  // namespace
 
-void* map_memory(size_t size) { return map(size, -1); }
-void unmap_memory(void* memory, size_t size) { munmap(memory, size); }
+void* map_memory(size_t size) { return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1); }
+void unmap_memory(void* memory, size_t size) { system_unmap(memory, size); }
 
 }  // namespace minbuild
 
@@ -42,30 +34,28 @@ using namespace minbuild;
 
 extern "C" {
 
-mb_status mb_create_from_files(const char* plan, const char* checkpoint, const mb_options* options, mb_session** session) {
+mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_options* options, mb_session** session) {
   const char* paths[] = {plan, checkpoint};
-  void* maps[2] = {};
-  size_t sizes[2] = {};
+  Span maps[2] = {};
   mb_status status = MB_OK;
-  for (int i = 0; i < 2 && status == MB_OK; ++i) {
-    if (paths[i] == nullptr) continue;
-    int file = open(paths[i], O_RDONLY | O_CLOEXEC);
-    // A file that cannot be opened or has no bytes is not mapped either.
-    sizes[i] = static_cast<size_t>(lseek(file, 0, SEEK_END));
-    if (file >= 0) maps[i] = map(sizes[i], file);
-    close(file);
-    if (maps[i] != nullptr) continue;
-    ErrorText error = {nullptr, 0};
-    if (options != nullptr && options->error != nullptr) error = {options->error, options->error_size};
-    status = error.fail(MB_IO, "cannot read %s", word_of(paths[i]));
-  }
-  if (status == MB_OK) status = mb_create(maps[0], sizes[0], maps[1], sizes[1], options, session);
   for (int i = 0; i < 2; ++i) {
-    if (status == MB_OK && (i == 0 || (*session)->keeps_checkpoint)) {
-      (*session)->mapped[i + 1] = maps[i];
-      (*session)->mapped_size[i + 1] = sizes[i];
-    } else if (maps[i] != nullptr) {
-      unmap_memory(maps[i], sizes[i]);
+    if (paths[i] == nullptr || status != MB_OK) continue;
+    int file = system_open(paths[i], O_RDONLY);
+    // A file that cannot be opened or has no bytes is not mapped either. Private, so that writes to frozen parameters
+    // stay in this process.
+    maps[i].size = static_cast<size_t>(system_size(file));
+    maps[i].data = static_cast<char*>(map(maps[i].size, MAP_PRIVATE, file));
+    system_close(file);
+    const mb_session none = {nullptr, options->error, 0};
+    if (maps[i].data == nullptr) status = fail(&none, Failure::kRead, word_of(paths[i]));
+  }
+  if (status == MB_OK) status = mb_create(maps[0].data, maps[0].size, maps[1].data, maps[1].size, options, session);
+  for (int i = 0; i < 2; ++i) {
+    Session* s = static_cast<Session*>(*session);
+    if (status == MB_OK && (i == 0 || s->keeps_checkpoint)) {
+      s->mapped[i + 1] = maps[i];
+    } else if (maps[i].data != nullptr) {
+      unmap_memory(maps[i].data, maps[i].size);
     }
   }
   return status;
@@ -76,18 +66,19 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
   uint32_t length = length_of(path);
   mb_status status = MB_IO;
   if (length + 5 <= sizeof temporary) {
-    memcpy(temporary, path, length);
-    memcpy(temporary + length, ".new", 5);
-    int file = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    copy_bytes(temporary, path, length);
+    copy_bytes(temporary + length, ".new", 5);
+    int file = system_open(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     if (file >= 0) {
       status = mb_write_checkpoint(s, include_optimizer, write_all, &file);
-      if ((fsync(file) | close(file)) != 0 || status != MB_OK || rename(temporary, path) != 0) {
+      bool synced = system_sync(file);
+      if (!system_close(file) || !synced || status != MB_OK || !system_rename(temporary, path)) {
         status = MB_IO;
-        unlink(temporary);
+        system_remove(temporary);
       }
     }
   }
-  return status == MB_OK ? status : s->error.fail(status, "cannot write %s", word_of(path));
+  return status == MB_OK ? status : fail(s, Failure::kWrite, word_of(path));
 }
 
 }  // extern "C"

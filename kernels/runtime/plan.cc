@@ -4,18 +4,18 @@
 
 namespace minbuild {
 
-const void* PlanView::at(plan::VectorIndex vector, uint32_t index) const {
+const void* Session::at(plan::VectorIndex vector, uint32_t index) const {
   if (index < count[vector]) return data[vector] + index * size_t{plan::kStrides[vector]};
   damaged = true;
   return start;
 }
 
-mb_status PlanView::read(const void* bytes, size_t size, const ErrorText& error) {
+bool Session::read_plan(const void* bytes, size_t size) {
   start = static_cast<const char*>(bytes);
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 1 << 28;
-  uint32_t root = good ? file.root(plan::kIdentifier) : 0;
-  good = root != 0 && file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
+  uint32_t root = file.root(plan::kIdentifier);
+  good &= file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   uint32_t* number = &trainable_bytes;
   for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= plan::kTrainer_arena; slot += 2)
@@ -26,11 +26,10 @@ mb_status PlanView::read(const void* bytes, size_t size, const ErrorText& error)
     count[i] = vector.count;
     good &= vector.data != nullptr;
   }
-  good = good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
+  return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
-         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(Counters) <= persistent_bytes;
-  return good ? mb_status{MB_OK} : error.fail(MB_BAD_PLAN, kUnreadable, word_of("plan"), plan::kVersion);
+         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(mb_progress) <= persistent_bytes;
 }
 
 namespace {
@@ -71,37 +70,37 @@ int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const i
 }  // namespace
 
 int32_t Session::evaluate() {
-  for (uint32_t i = 0; i < plan.count[plan::kExprs]; ++i) {
-    int64_t value = compute(plan.expr(i), i, symbols, values);
+  for (uint32_t i = 0; i < count[plan::kExprs]; ++i) {
+    int64_t value = compute(expr(i), i, symbols, values);
     values[i] = value < 0x7ffffff0 ? static_cast<int32_t>(value) : -1;
   }
-  return values[plan.arena];
+  return values[arena];
 }
 
 const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
-  const plan::Tensor& t = plan.tensor(index);
-  const uint16_t* shape = plan.shape(t);
-  uint32_t rank = *shape, exprs = plan.count[plan::kExprs];
-  plan.at(plan::kShapes, t.shape + rank);
+  const plan::Tensor& t = this->tensor(index);
+  const uint16_t* dims = shape(t);
+  uint32_t rank = *dims, exprs = count[plan::kExprs];
+  at(plan::kShapes, t.shape + rank);
   tensor->data = nullptr;
   tensor->count = tensor->rank = 0;
   bool good = rank <= MB_MAX_RANK && t.at < exprs && t.region < region_count;
   if (good) {
-    uint64_t count = 1;
+    uint64_t elements = 1;
     for (uint32_t i = 0; i < rank; ++i) {
-      uint32_t expr = *++shape, dim = expr < exprs ? static_cast<uint32_t>(values[expr]) : ~0u;
+      uint32_t expr = *++dims, dim = expr < exprs ? static_cast<uint32_t>(values[expr]) : ~0u;
       tensor->dims[i] = static_cast<int32_t>(dim);
-      count *= dim;
-      good &= (count | dim) < 0x7fffffff;
+      elements *= dim;
+      good &= (elements | dim) < 0x7fffffff;
     }
     tensor->rank = static_cast<int32_t>(rank);
-    tensor->count = static_cast<int32_t>(count);
+    tensor->count = static_cast<int32_t>(elements);
     const Span& span = regions[t.region];
     uint32_t at = static_cast<uint32_t>(values[t.at]), size = element_size(t.type);
-    good &= at + count * size <= span.size && (at & (size - 1)) == 0;
+    good &= at + elements * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;
   }
-  plan.damaged |= !good;
+  damaged |= !good;
   return t;
 }
 

@@ -1,4 +1,4 @@
-// The session and what its parts share. One piece of memory holds everything: this struct, where the regions are, the
+// The session and what its parts share. One piece of memory holds everything: the struct, where the regions are, the
 // values of the plan's expressions, the persistent region (parameters, gradients, optimizer state), and the arena of
 // temporaries.
 #ifndef MINBUILD_RUNTIME_SESSION_H_
@@ -18,27 +18,50 @@ constexpr uint32_t kMostSymbols = 8;
 enum Region : uint16_t { kArena, kTrained, kPersistent, kNothing, kConstants, kBound };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 
-// Where the text of a failure goes, put together without printf and silently cut where the room ends.
-struct ErrorText {
-  char* text;
-  size_t room;  // 0: nobody reads it
-
-  // Writes `format`, in which `%s` takes a string and `%d` a number from a, b, c in order. Returns `status`.
-  mb_status fail(mb_status status, const char* format, intptr_t a = 0, intptr_t b = 0, intptr_t c = 0) const;
-};
-inline constexpr char kUnreadable[] = "not an intact, aligned %s of version %d";
+// strlen, which would cost more as an import.
+uint32_t length_of(const char* text);
 MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
 
-// The plan, in place. No index in it is trusted: `at` answers one that is out of range with the plan's first bytes,
-// whatever they are, and remembers; who asked looks at `damaged` before anything comes of it.
-struct PlanView {
-  const char* start;
+// What can go wrong; text.cc has a status and a text for each.
+enum class Failure : uint8_t {
+  kPlan, kSymbolCount, kKernel, kRoom, kSizes,            // when a session is made
+  kGraph, kInputCount, kInput, kStepShapes, kStepValues,  // when a graph runs
+  kCheckpoint, kParameter, kSink, kRead, kWrite,          // files
+};
+// For an argument that nobody reads: whatever is in its register.
+MB_INLINE intptr_t anything() {
+  intptr_t value;
+  __asm__("" : "=r"(value));
+  return value;
+}
+// Leaves a failure's text in the session, with a, b, c for its `%s` and `%d` in order. Returns its status.
+mb_status fail(const mb_session* session, Failure failure, intptr_t a = anything(), intptr_t b = anything(),
+               intptr_t c = anything());
+
+struct Span {
+  char* data;  // null: not bound now
+  size_t size;
+};
+
+// The plan is read in place, and no index in it is trusted: `at` answers one that is out of range with the plan's first
+// bytes, whatever they are, and remembers; who asked looks at `damaged` before anything comes of it. The progress that
+// callers see, and kernels as tensors, is the end of the persistent region.
+struct Session : mb_session {
   mutable bool damaged;
+  bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
+  const char* start;  // of the plan
+  Span* regions;
+  int32_t* values;  // of the plan's expressions; -1 where there is none
+  uint32_t region_count;
   uint32_t trainable_bytes, persistent_bytes, trained, arena;
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];
+  int32_t symbols[kMostSymbols];
+  Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
+  char error_room[sizeof(mb_options::error)];
 
-  mb_status read(const void* bytes, size_t size, const ErrorText& error);
+  // Opens a plan; whether it is one.
+  bool read_plan(const void* bytes, size_t size);
   MB_NOINLINE const void* at(plan::VectorIndex vector, uint32_t index) const;
   const char* name(uint32_t i) const { return static_cast<const char*>(at(plan::kNames, i)); }
   const plan::Expr& expr(uint32_t i) const { return *static_cast<const plan::Expr*>(at(plan::kExprs, i)); }
@@ -48,41 +71,15 @@ struct PlanView {
     return *static_cast<const plan::Parameter*>(at(plan::kParameters, i));
   }
   const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(plan::kKernels, i)); }
+  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(plan::kGraphs, i)); }
   // What checkpoints call a moment.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(plan::kMoments, i))); }
-  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(plan::kGraphs, i)); }
   // The rank, then an expression for each dimension.
   const uint16_t* shape(const plan::Tensor& t) const {
     return static_cast<const uint16_t*>(at(plan::kShapes, t.shape));
   }
   // Region of a parameter that is bound.
   uint32_t bound(uint32_t parameter) const { return kBound + count[plan::kPorts] + parameter; }
-};
-
-struct Span {
-  char* data;  // null: not bound now
-  size_t size;
-};
-
-// What kernels read besides tensors of the model: the end of the persistent region.
-struct Counters {
-  int64_t draws, step;  // draws: how many times nodes without a seed drew random numbers
-  float learning_rate, unused;
-};
-
-struct Session {
-  ErrorText error;
-  Span* regions;
-  int32_t* values;  // of the plan's expressions; -1 where there is none
-  Counters* counters;
-  uint32_t region_count;
-  bool reset_gradients;
-  bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
-  PlanView plan;
-  int32_t symbols[kMostSymbols];
-  void* mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
-  size_t mapped_size[3];
-  char error_room[160];
 
   // Where the persistent region starts in a session that starts at `memory`; places what is before it.
   uintptr_t place(uintptr_t memory);
@@ -123,8 +120,6 @@ extern const uint8_t kKernelSlots[];
 Status run_kernel(uint32_t row, const Call& call);
 
 }  // namespace minbuild
-
-struct mb_session : minbuild::Session {};
 #pragma GCC visibility pop
 
 #endif  // MINBUILD_RUNTIME_SESSION_H_

@@ -10,18 +10,8 @@
 namespace minbuild {
 
 // y[i] = f(a[i & a_mask], b[i & b_mask]) for i < count. A mask is -1, or 0 where one element serves all i: then the
-// operand points to as many copies of it as the widest vector has lanes.
+// operand points to as many copies of it as the widest vector has lanes. A loop over three operands has c and c_mask too.
 using BinaryLoop = void (*)(void* y, const void* a, int a_mask, const void* b, int b_mask, int count);
-using TernaryLoop = void (*)(void* y, const void* a, int a_mask, const void* b, int b_mask, const void* c, int c_mask,
-                             int count);
-template <int N>
-struct LoopOf {
-  using type = BinaryLoop;
-};
-template <>
-struct LoopOf<3> {
-  using type = TernaryLoop;
-};
 
 template <class T, class F>
 struct BinaryBody {
@@ -52,13 +42,17 @@ struct Copies {
   }
 };
 
+// Bytes of an element of y and of each operand, a byte each.
+MB_INLINE constexpr int sizes_of(int y, int a, int b, int c = 0) { return y | a << 8 | b << 16 | c << 24; }
+MB_INLINE int size_in(int sizes, int operand) { return sizes >> (8 * operand + 8) & 0xff; }
+
 template <int N>
 struct Places {
   const char* at[N];
 };
 // Runs a loop over one stretch of N operands.
-template <int N>
-MB_INLINE void run_loop(typename LoopOf<N>::type loop, void* y, Places<N> x, const int* masks, int count) {
+template <int N, class Loop>
+MB_INLINE void run_loop(Loop loop, void* y, Places<N> x, const int* masks, int count) {
   if constexpr (N == 2) {
     loop(y, x.at[0], masks[0], x.at[1], masks[1], count);
   } else {
@@ -67,12 +61,12 @@ MB_INLINE void run_loop(typename LoopOf<N>::type loop, void* y, Places<N> x, con
 }
 
 // What the walk needs to know at every axis. Steps are bytes from one element of an axis to the next.
-template <int N>
+template <int N, class Loop>
 struct Walk {
-  typename LoopOf<N>::type loop;
+  Loop loop;
   const int32_t* sizes;
   int last;  // axis
-  int y_size, size[N];
+  int bytes;  // of elements
   char* to;
   ptrdiff_t steps[N][MB_MAX_RANK];
   Copies copies[N];
@@ -82,10 +76,10 @@ struct Walk {
     int masks[N];
     for (int o = 0; o < N; ++o) {
       masks[o] = -(steps[o][last] != 0);
-      if (masks[o] == 0) x.at[o] = copies[o].of(x.at[o], size[o]);
+      if (masks[o] == 0) x.at[o] = copies[o].of(x.at[o], size_in(bytes, o));
     }
-    run_loop<N>(loop, to, x, masks, sizes[last]);
-    to += static_cast<ptrdiff_t>(sizes[last]) * y_size;
+    run_loop(loop, to, x, masks, sizes[last]);
+    to += static_cast<ptrdiff_t>(sizes[last]) * (bytes & 0xff);
   }
   MB_NOINLINE void descend(int axis, Places<N> x) {
     if (axis == last) return run(x);
@@ -97,61 +91,56 @@ struct Walk {
 };
 
 // Where each operand has y's elements or a single one.
-template <int N>
-MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* const* x, const int* size,
-                                   typename LoopOf<N>::type loop) {
+template <int N, class Loop>
+MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* x, int bytes, Loop loop) {
   Copies copies[N];
   Places<N> from;
   int masks[N];
   for (int o = 0; o < N; ++o) {
-    masks[o] = -(x[o]->count == y.count);
-    if (masks[o] == 0 && x[o]->count != 1) return Status::kBadPlan;
-    from.at[o] = masks[o] == 0 ? copies[o].of(x[o]->data, size[o]) : x[o]->data;
+    masks[o] = -(x[o].count == y.count);
+    if (masks[o] == 0 && x[o].count != 1) return Status::kBadPlan;
+    from.at[o] = masks[o] == 0 ? copies[o].of(x[o].data, size_in(bytes, o)) : x[o].data;
   }
-  run_loop<N>(loop, y.data, from, masks, y.count);
+  run_loop(loop, y.data, from, masks, y.count);
   return Status::kOk;
 }
 
-// Argument 0 = f(x[0], x[1], ...), elements of `y_size` and `size` bytes. Argument N + 1 holds the axes of the walk, bit
+// Argument 0 = f(x[0], x[1], ...), elements of the sizes_of() `bytes`. Argument N + 1 holds the axes of the walk, bit
 // i of parameter o says whether x[o] moves along axis i; no bits at all: each operand has y's elements or a single one.
-template <bool kShapes, int N>
-MB_NOINLINE Status broadcast(const Call& call, const Tensor* const* x, int y_size, const int* size,
-                             typename LoopOf<N>::type loop) {
+template <bool kShapes, int N, class Loop>
+MB_NOINLINE Status broadcast(const Call& call, const Tensor* x, int bytes, Loop loop) {
   const Tensor &y = call[0], &axes = call[N + 1];
   if (y.count == 0) return Status::kOk;
-  if (!kShapes) return broadcast_scalars<N>(y, x, size, loop);
+  if (!kShapes) return broadcast_scalars<N>(y, x, bytes, loop);
   int bits = 0;
   for (int o = 0; o < N; ++o) bits |= call.params[o];
   bool shapes = bits != 0;
   if (shapes && (axes.rank == 0 || axes.count != y.count)) return Status::kBadPlan;
-  Walk<N> walk;
+  Walk<N, Loop> walk;
   walk.loop = loop;
   walk.sizes = shapes ? axes.dims : &y.count;
   walk.last = shapes ? axes.rank - 1 : 0;
-  walk.y_size = y_size;
+  walk.bytes = bytes;
   walk.to = y.data;
   Places<N> from;
   for (int o = 0; o < N; ++o) {
-    int moves = shapes ? call.params[o] : x[o]->count == y.count, count = 1;
-    walk.size[o] = size[o];
-    from.at[o] = x[o]->data;
+    int moves = shapes ? call.params[o] : x[o].count == y.count, count = 1;
+    from.at[o] = x[o].data;
     for (int axis = walk.last; axis >= 0; --axis) {
       bool own = moves >> axis & 1;
-      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size[o] : 0;
+      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size_in(bytes, o) : 0;
       if (own) count *= walk.sizes[axis];
     }
-    if (count != x[o]->count) return Status::kBadPlan;
+    if (count != x[o].count) return Status::kBadPlan;
   }
   walk.descend(0, from);
   return Status::kOk;
 }
 
-// Two operands with elements of one size.
-template <bool kShapes>
-MB_INLINE Status broadcast(const Call& call, const Tensor* a, const Tensor* b, int y_size, int size, BinaryLoop loop) {
-  const Tensor* x[2] = {a, b};
-  int sizes[2] = {size, size};
-  return broadcast<kShapes, 2>(call, x, y_size, sizes, loop);
+// Arguments 0 = f(1, 2), elements of To and of T.
+template <class To, class T, bool kShapes>
+MB_INLINE Status broadcast_two(const Call& call, BinaryLoop loop) {
+  return broadcast<kShapes, 2>(call, &call[1], sizes_of(sizeof(To), sizeof(T), sizeof(T)), loop);
 }
 
 // Arguments 0 = f(1, 2), with no more machinery than the library's models need: real numbers in vectors, integers one by
@@ -159,9 +148,9 @@ MB_INLINE Status broadcast(const Call& call, const Tensor* a, const Tensor* b, i
 template <class T, class F, bool kShapes, bool kScalars>
 MB_INLINE Status binary(const Call& call) {
   if constexpr (!Stored<T>::is_real) {
-    return broadcast<kShapes>(call, &call[1], &call[2], sizeof(T), sizeof(T), single_loop<T, T, F>);
+    return broadcast_two<T, T, kShapes>(call, single_loop<T, T, F>);
   } else if constexpr (kShapes || kScalars) {
-    return broadcast<kShapes>(call, &call[1], &call[2], sizeof(T), sizeof(T), binary_loop<T, F>);
+    return broadcast_two<T, T, kShapes>(call, binary_loop<T, F>);
   } else {
     return stream<T>(call, F{}, 1, 2);
   }

@@ -5,6 +5,7 @@
 #ifndef MINBUILD_SHARED_GEMM_H_
 #define MINBUILD_SHARED_GEMM_H_
 
+#include "shared/bytes.h"
 #include "shared/gemm_tiles.h"
 
 #ifndef MINBUILD_SMALL_STACK
@@ -26,7 +27,12 @@ struct StridedPacker {
   MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
     const T* from = b + k * b_row + j0 * b_col;
     if (b_col == 1) {
-      for (; depth > 0; --depth, from += b_row, panel += width) __builtin_memcpy(panel, from, columns * sizeof(T));
+      using V = Width<16>::of<T>;
+      for (; depth > 0; --depth, from += b_row, panel += width) {
+        int i = 0;
+        for (; i <= columns - V::size; i += V::size) V::load(from + i).store(panel + i);
+        for (; i < columns; ++i) panel[i] = from[i];
+      }
       return;
     }
     for (; columns > 0; --columns, from += b_col, ++panel) {
@@ -48,16 +54,22 @@ void pack_with(const void* packer, T* panel, int k, int depth, int j, int column
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
 template <class T>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
-  const intptr_t width = bytes / int(sizeof(T)) * kTileVectors, most = tile_rows(bytes);
+  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, most = tile_rows(bytes);
   const T* a = g.a;
   T* c = g.c;
   for (intptr_t left = g.m; left > 0; left -= most) {
     const intptr_t rows = left < most ? left : most;
-    const bool whole = rows == most && g.n == width && g.c_col == 1;
-    T* out = whole ? c : edge;
-    const T* old = whole && g.accumulate ? c : zero_row<T>;
-    run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, whole ? g.c_row : width, old);
-    if (!whole) {
+    T* out = edge;
+    intptr_t out_row = width;
+    const T* old = zero_row<T>;
+    if (rows == most && g.n == width && g.c_col == 1) {
+      out = c;
+      out_row = g.c_row;
+      if (g.accumulate) old = c;
+    }
+    MB_OPAQUE(out);
+    run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, out_row, old);
+    if (out == edge) {
       T* to_row = c;
       const T* from = edge;
       for (intptr_t r = 0; r < rows; ++r, to_row += g.c_row, from += width) {
@@ -72,40 +84,36 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
 
 constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 
-// The product, panel after panel. `direct`: whole panels are read in place. `room`: a panel and an edge. Uses `g` up: it
-// becomes one panel after the other.
+// The product, panel after panel. `direct`: whole panels are read in place. `room`: a panel and an edge.
 template <class T>
-MB_NOINLINE void multiply(Gemm<T>& g, int bytes, bool direct, T* room, Pack<T> pack, const void* packer) {
-  const intptr_t width = bytes / int(sizeof(T)) * kTileVectors, deepest = kPanelBytes / intptr_t(sizeof(T)) / width;
-  const T *a = g.a, *b = g.b;
-  const intptr_t n = g.n, depth = g.k, b_row = g.b_row;
-  const bool accumulate = g.accumulate;
-  for (intptr_t j = 0; j < n; j += width) {
-    g.n = n - j;
-    if (g.n < width) {
+MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, T* room, Pack<T> pack, const void* packer) {
+  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+  Gemm<T> panel = g;
+  for (intptr_t j = 0; j < g.n; j += width) {
+    panel.n = g.n - j;
+    if (panel.n < width) {
       direct = false;
-      __builtin_memset(room, 0, kPanelBytes);
+      clear_bytes(room, kPanelBytes);
     } else {
-      g.n = width;
+      panel.n = width;
     }
+    panel.a = g.a;
+    panel.accumulate = g.accumulate;
     intptr_t k = 0;
-    g.a = a;
-    g.accumulate = accumulate;
     do {  // at least once: an empty sum is zero
-      g.k = depth - k < deepest ? depth - k : deepest;
-      if (direct) {
-        g.b = b + k * b_row + j;
-      } else {
-        pack(packer, room, int(k), int(g.k), int(j), int(g.n), int(width));
-        g.b = room;
-        g.b_row = width;
+      panel.k = g.k - k < deepest ? g.k - k : deepest;
+      panel.b = g.b + k * g.b_row + j;
+      if (!direct) {
+        pack(packer, room, int(k), int(panel.k), int(j), int(panel.n), int(width));
+        panel.b = room;
+        panel.b_row = width;
       }
-      multiply_panel(g, bytes, room + kPanelBytes / sizeof(T));
-      g.a += deepest * g.a_col;
-      g.accumulate = true;
+      multiply_panel(panel, bytes, room + kPanelBytes / sizeof(T));
+      panel.a += deepest * g.a_col;
+      panel.accumulate = true;
       k += deepest;
-    } while (k < depth);
-    g.c += width * g.c_col;
+    } while (k < g.k);
+    panel.c += width * g.c_col;
   }
 }
 

@@ -122,6 +122,7 @@ struct DotsBody {
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
         }
+        MB_OPAQUE(k);
         V sums[kDotColumns][kDotRows];
         unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { sums[s][r] = x[r][s]; }); });
         for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {

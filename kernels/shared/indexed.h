@@ -1,4 +1,5 @@
-// Elements, or rows of them, of one tensor that indices name, and what may be done with them.
+// Elements, or slices, of one tensor that indices name, and what may be done with them. How indices are read and how
+// elements are moved are compiled apart: every way of reading serves all types.
 #ifndef MINBUILD_SHARED_INDEXED_H_
 #define MINBUILD_SHARED_INDEXED_H_
 
@@ -26,50 +27,63 @@ MB_INLINE bool counted(int64_t& index, int32_t size) {
   return index >= 0 && index < size;
 }
 
-// Arguments 0 (whole, written) and 1 (what it was, or absent: zeros) before updates come. Zeros are not written over
-// where the output adds to what is there.
+// `count` places one after the other, `inner` elements side by side at each. `next` gives the first element, or -1
+// where the index names nothing.
+struct Places {
+  int32_t (*next)(Places& places);
+  int32_t count, inner;
+};
+
+// Whether all places exist.
+MB_NOINLINE inline bool all_exist(Places& places) {
+  for (int i = 0; i < places.count; ++i)
+    if (places.next(places) < 0) return false;
+  return true;
+}
+
+// y = what stands in x at the places
 template <class T>
-MB_INLINE void start_updates(const Call& call) {
+MB_NOINLINE Status take(const Tensor& y, const Tensor& x, Places& places) {
+  T* to = y.as<T>();
+  for (int i = 0; i < places.count; ++i) {
+    int32_t place = places.next(places);
+    if (place < 0) return Status::kBadValue;
+    const T* from = x.as<T>() + place;
+    for (int k = 0; k < places.inner; ++k) *to++ = *from++;
+  }
+  return Status::kOk;
+}
+
+// y = x (arguments 0 and 1; zeros, or what is there, without x) with the updates (argument 3) at the places, which
+// exist: without `meets` they replace what is there.
+template <class T, bool kMeets>
+MB_NOINLINE Status put(const Call& call, Places& places, int32_t meeting) {
   const Tensor &y = call[0], &x = call[1];
   size_t bytes = y.count * sizeof(T);
   if (!x) {
-    if (!call.adds(0)) __builtin_memset(y.data, 0, bytes);
+    if (!call.adds(0)) clear_bytes(y.data, bytes);
+  } else if (x.count != y.count) {
+    return Status::kBadPlan;
   } else if (x.data != y.data) {
-    __builtin_memcpy(y.data, x.data, bytes);
+    copy_bytes(y.data, x.data, bytes);
   }
-}
-
-// y = what stands in x (arguments 0 and 1) at the places that Places finds by indices (argument 2) and `how`: `inner`
-// elements side by side at each.
-template <class T, class Places, class How>
-MB_INLINE Status take(const Call& call, const How& how) {
-  Places places;
-  const Tensor &part = call[0], &whole = call[1];
-  if (!places.read(whole, part, call[2], how)) return Status::kBadPlan;
-  const T* from = whole.as<T>();
-  T* to = part.as<T>();
-  bool good = places.each([&](int place) MB_LAMBDA {
-    for (int i = 0; i < places.inner; ++i) *to++ = from[place + i];
-  });
-  return good ? Status::kOk : Status::kBadValue;
-}
-
-// y = x (argument 1) with the updates (argument 3) at the places. Nothing changes where an index is wrong.
-template <class T, bool kMeets, class Places, class How>
-MB_INLINE Status put(const Call& call, const How& how, int32_t meeting) {
-  Places places;
-  const Tensor &whole = call[0], &updates = call[3];
-  if (!places.read(whole, updates, call[2], how)) return Status::kBadPlan;
-  if (call[1] && call[1].count != whole.count) return Status::kBadPlan;
-  if (!places.each([](int) MB_LAMBDA {})) return Status::kBadValue;
-  start_updates<T>(call);
-  const T* from = updates.as<T>();
-  T* to = whole.as<T>();
-  places.each([&](int place) MB_LAMBDA {
-    for (int i = 0; i < places.inner; ++i, ++from)
-      to[place + i] = kMeets ? met(static_cast<Meeting>(meeting), to[place + i], *from) : *from;
-  });
+  const T* from = call[3].as<T>();
+  for (int i = 0; i < places.count; ++i) {
+    int32_t place = places.next(places);
+    if (place < 0) return Status::kBadValue;  // an output over its own indices
+    T* to = y.as<T>() + place;
+    for (int k = 0; k < places.inner; ++k, ++to, ++from)
+      *to = kMeets ? met(static_cast<Meeting>(meeting), *to, *from) : *from;
+  }
   return Status::kOk;
+}
+
+// The same after all indices were looked at, so that nothing changes where one is wrong.
+template <class T, bool kMeets, class Found>
+MB_INLINE Status put_checked(const Call& call, Found places, int32_t meeting) {
+  Found first = places;
+  if (!all_exist(first)) return Status::kBadValue;
+  return put<T, kMeets>(call, places, meeting);
 }
 
 }  // namespace minbuild

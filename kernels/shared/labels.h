@@ -25,10 +25,11 @@ struct Labels {
   MB_INLINE int scores(int i) const { return i / inner * classes * inner + i % inner; }
   // Checks all labels, and finds what to divide by: the mean over nothing is 0, as in ORT.
   MB_INLINE Status divisor(int reduction, T* divisor) const {
-    T total = 0;
+    const bool alike = !weights && !ignores;
+    T total = alike ? T(count) : T(0);
     for (int i = 0; i < count; ++i) {
       if (!ignore(i) && static_cast<uint64_t>(labels[i]) >= static_cast<uint64_t>(classes)) return Status::kBadValue;
-      total += weight(i);
+      if (!alike) total += weight(i);
     }
     *divisor = reduction != kMean || total == 0 ? T(1) : total;
     return Status::kOk;

@@ -73,34 +73,73 @@ MB_INLINE Vec<T, N> sqrt(Vec<T, N> x) {
 #endif
 }
 
-// e^r * 2^n for |r| <= ln(2)/2 and integers n from -2 to +1 beyond the range of exponents.
+// What exp is made of, in one place, so that code can refer to it all by one address.
+template <class T>
+struct ExpNumbers {
+  T log2_e = T(1.4426950408889634), round = Format<T>::round, minus_ln2_high = -Format<T>::ln2_high;
+  T minus_ln2_low = -Format<T>::ln2_low, lowest = T(-Format<T>::bias * 0.6931471805599453);  // where 2^n becomes denormal
+  T powers[5] = {T(0.00138189388f), T(0.00836870354f), T(0.0416682884f), T(0.166665211f), T(0.49999994f)};
+  T one = 1;
+};
+template <class T>
+inline constexpr ExpNumbers<T> kExpNumbers;
+
+// e^r for |r| <= ln(2)/2.
 template <class T, int N>
-MB_INLINE Vec<T, N> exp_of_parts(Vec<T, N> r, Integers<T, N> n) {
-  using F = Format<T>;
+MB_INLINE Vec<T, N> exp_of_rest(Vec<T, N> r, const ExpNumbers<T>& c = kExpNumbers<T>) {
   Vec<T, N> p;
   if constexpr (sizeof(T) == 4) {
-    p = poly(r, 0.00138189388f, 0.00836870354f, 0.0416682884f, 0.166665211f, 0.49999994f);
+    p = poly(r, c.powers[0], c.powers[1], c.powers[2], c.powers[3], c.powers[4]);
   } else {
     p = T(1);  // Taylor, 13 terms: sum of r^i * 2 / (i+2)!
     for (int i = 15; i > 2; --i) p = Vec<T, N>(T(1)) + p * r / Vec<T, N>(T(i));
     p = p * Vec<T, N>(T(0.5));
   }
-  p = muladd(p, r * r, r) + Vec<T, N>(T(1));
+  return muladd(p, r * r, r) + Vec<T, N>(c.one);
+}
+
+// e^r * 2^n for integers n from -2 to +1 beyond the range of exponents.
+template <class T, int N>
+MB_INLINE Vec<T, N> exp_of_parts(Vec<T, N> r, Integers<T, N> n) {
+  using F = Format<T>;
   // In two factors, because 2^n alone may overflow or be denormal.
   Integers<T, N> bias = typename LaneBits<T>::type(F::bias), half = n >> 1;
-  return p * bits_as<T>((half + bias) << F::mantissa) * bits_as<T>((n - half + bias) << F::mantissa);
+  return exp_of_rest(r) * bits_as<T>((half + bias) << F::mantissa) * bits_as<T>((n - half + bias) << F::mantissa);
 }
+
+// x = n * ln(2) + rest
+template <class T, int N>
+struct ExpParts {
+  Vec<T, N> rest;
+  Integers<T, N> n;
+
+  MB_INLINE explicit ExpParts(Vec<T, N> x, const ExpNumbers<T>& c = kExpNumbers<T>) {
+    using V = Vec<T, N>;
+    using I = typename LaneBits<T>::type;
+    V shifted = muladd(x, V(c.log2_e), V(c.round));
+    V whole = shifted - V(c.round);
+    rest = muladd(whole, V(c.minus_ln2_low), muladd(whole, V(c.minus_ln2_high), x));
+    n = bits_as<I>(shifted) - bits_as<I>(V(Format<T>::round));
+  }
+};
 
 template <class T, int N>
 MB_INLINE Vec<T, N> exp(Vec<T, N> x) {
   using V = Vec<T, N>;
   using F = Format<T>;
-  x = min(V(F::exp_high), max(V(F::exp_low), x));  // in this order NaN stays
-  V shifted = muladd(x, V(T(1.4426950408889634)), V(F::round));
-  V n = shifted - V(F::round);
-  V r = muladd(n, V(-F::ln2_low), muladd(n, V(-F::ln2_high), x));
-  using I = typename LaneBits<T>::type;
-  return exp_of_parts(r, bits_as<I>(shifted) - bits_as<I>(V(F::round)));
+  ExpParts<T, N> parts(min(V(F::exp_high), max(V(F::exp_low), x)));  // in this order NaN stays
+  return exp_of_parts(parts.rest, parts.n);
+}
+
+// e^x of what is not above 0: shorter, and 0 where e^x would be denormal.
+template <class T, int N>
+MB_INLINE Vec<T, N> exp_of_negative(Vec<T, N> x) {
+  using F = Format<T>;
+  const ExpNumbers<T>* c = &kExpNumbers<T>;
+  if (N == 1) __asm__ volatile("" : "+r"(c));  // single numbers are read where they are, not kept in registers
+  ExpParts<T, N> parts(max(Vec<T, N>(c->lowest), x), *c);
+  Integers<T, N> bias = typename LaneBits<T>::type(F::bias);
+  return exp_of_rest(parts.rest, *c) * bits_as<T>((parts.n + bias) << F::mantissa);
 }
 
 // log(x) = k*ln(2) + f - (square - s*(square + rest)) for positive x: 1 + f = x / 2^k lies in [sqrt(1/2), sqrt(2)),
@@ -150,6 +189,18 @@ MB_INLINE Vec<T, N> join(const LogParts<T, N>& p) {
 template <class T, int N>
 MB_INLINE Vec<T, N> log_of_normal(Vec<T, N> x) {
   return join(log_parts_of_normal(x, Integers<T, N>(0))) + (x - x);
+}
+
+// The same of a single number. x86-64 has an instruction for it, slow, short and exact.
+template <class T>
+MB_INLINE T log_of_one(T x) {
+#if defined(__x86_64__)
+  long double y;
+  __asm__("fldln2; fxch; fyl2x" : "=t"(y) : "0"(static_cast<long double>(x)));
+  return static_cast<T>(y);
+#else
+  return log_of_normal(Vec<T, 1>(x)).v[0];
+#endif
 }
 
 template <class T, int N>

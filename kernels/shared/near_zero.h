@@ -1,5 +1,5 @@
 // e^x - 1 and log(1 + x), which keep their precision where x is small. Largest errors, in units of the last place of the
-// result: float 2, double 4.
+// result: 2 and 3.
 // The float polynomial is a minimax fit made by tests/slow/derive_polynomials.py; the double one is a Taylor series.
 #ifndef MINBUILD_SHARED_NEAR_ZERO_H_
 #define MINBUILD_SHARED_NEAR_ZERO_H_

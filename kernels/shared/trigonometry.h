@@ -1,5 +1,6 @@
 // Sine, cosine, tangent and arc tangent on vectors of float or double, without libm. Largest errors, in units of the
-// last place of the result: float 2, double 4. Angles beyond 2^28 lose precision, but results stay between -1 and 1.
+// last place of the result: sine and cosine 2, tangent 4, arc tangent 3 for float and 5 for double. Angles beyond 2^28
+// lose precision, but sine and cosine stay between -1 and 1.
 // Float polynomials are minimax fits made by tests/slow/derive_polynomials.py; double ones are Taylor series.
 #ifndef MINBUILD_SHARED_TRIGONOMETRY_H_
 #define MINBUILD_SHARED_TRIGONOMETRY_H_

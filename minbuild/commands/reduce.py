@@ -47,6 +47,13 @@ def reduce(
         Path | None,
         typer.Option(help="Recorded trajectory (.npz) that the trainer must follow, to within its noise."),
     ] = None,
+    check_loss: Annotated[
+        bool,
+        typer.Option(
+            "--check-loss",
+            help="Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
+        ),
+    ] = False,
     ops_dir: OpsFolders = None,
     json_output: Json = False,
     verbose: Verbose = False,
@@ -63,6 +70,7 @@ def reduce(
             cmake_toolchain,
             reference,
             tuple(ops_dir or ()),
+            check_loss,
         )
         report = reducing.reduce(request, terminal)
         terminal.done()

@@ -141,6 +141,7 @@ batch_norm_internal = Op(
     in_place=((0, 0),),
     updates={3: 1, 4: 2},
     again=_once_more,
+    body=_statistics.internal_body,
     cases=_train_cases,
     gradient=_statistics.internal_gradient,
 )

@@ -46,7 +46,8 @@ def _with_batch_statistics(b: Body) -> Sequence[str]:
     epsilon, keep = epsilon_of(b.site.attributes), momentum_of(b.site.attributes)
     if b.site.version < 9 and not b.site.attribute("spatial", 1):
         raise Unknown("training with statistics per element is not supported; export with opset 9 or newer")
-    made = b.many(5, "BatchNormInternal", *b.x[:5], domain=MICROSOFT, **b.site.attributes)
+    attributes = {"epsilon": epsilon, "momentum": keep, "training_mode": 1}
+    made = b.many(5, "BatchNormInternal", *b.x[:5], domain=MICROSOFT, **attributes)
     b.nodes[-1] = replace(b.nodes[-1], outputs=(made[0], "", "", *made[3:]))
     y, _, _, mean, inverse = made
     if len(b.y) == 1:
@@ -68,17 +69,33 @@ def _per_element(b: Body) -> str:
     return b.add("Add", b.add("Mul", normal, scale), bias)
 
 
+def internal_body(b: Body) -> Sequence[str] | None:
+    """BatchNormInternal trains only where it is told to."""
+    if b.site.attribute("training_mode", 0):
+        return None
+    return b.many(1, "BatchNormalization", *b.x[:5], epsilon=epsilon_of(b.site.attributes))
+
+
 def gradient(b: Backward) -> Sequence[str]:
     """Training becomes ONNX Runtime's operator, which updates running statistics in place."""
     if not trains(b.site, sum(map(bool, b.y))):
         return _frozen_gradient(b)
-    if b.forward is None and b.site.version >= 14:
+    if b.site.version >= 14:
         b.become("BatchNormInternal")
-    return internal_gradient(b)
+        return _trained_gradient(b, b.save(4))
+    # Older operators give the variance instead.
+    variance = b.add("Add", b.save(4), b.constant(epsilon_of(b.site.attributes)))
+    return _trained_gradient(b, b.add("Reciprocal", b.add("Sqrt", variance)))
 
 
 def internal_gradient(b: Backward) -> Sequence[str]:
-    inputs = (b.dy[0], b.x[0], b.x[1], b.save(3), b.save(4))
+    if not b.site.attribute("training_mode", 0):
+        return _frozen_gradient(b)
+    return _trained_gradient(b, b.save(4))
+
+
+def _trained_gradient(b: Backward, inverse: str) -> Sequence[str]:
+    inputs = (b.dy[0], b.x[0], b.x[1], b.save(3), inverse)
     epsilon = epsilon_of(b.site.attributes)
     return b.each(*b.many(3, "BatchNormalizationGrad", *inputs, domain=MICROSOFT, epsilon=epsilon))
 

@@ -33,16 +33,13 @@ from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
 
 def _kernel(function: str, **types: tuple[ElementType, ...]) -> KernelFunction:
-    (to, source) = (types.get("U"), types.get("T"))
-    return KernelFunction(
-        function, (f"y:{'U' if to else 'bool'}=", f"x:{'T' if source else 'bool'}"), types=types
-    )
+    return KernelFunction(function, ("y:U=" if "U" in types else "y:bool=", "x:T"), types=types)
 
 
 whole_kernel = _kernel("cast_whole", U=FLOATS + STORED, T=INTEGERS)
 to_whole_kernel = _kernel("cast_to_whole", U=STORED, T=FLOATS)
 real_kernel = _kernel("cast_real", U=FLOATS + HALVES, T=FLOATS + HALVES)
-bool_kernel = _kernel("cast_bool", U=FLOATS + STORED)
+bool_kernel = KernelFunction("cast_bool", ("y:U=", "x:bool"), params=("one_0", "one_1"), types={"U": STORED})
 to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORED)
 
 
@@ -79,7 +76,8 @@ def _launch(site: Site, to: ElementType, source: ElementType) -> Launch:
     if to is BOOL:
         return to_bool_kernel.launch(y, x, types=(_bits(source),))
     if source is BOOL:
-        return bool_kernel.launch(y, x, types=(_bits(to),))
+        one = np.ones(1, to.dtype).tobytes().ljust(8, b"\0")
+        return bool_kernel.launch(y, x, types=(stored(to),), params=np.frombuffer(one, np.int32).tolist())
     if source in INTEGERS:
         narrower = to in INTEGERS and to.size < source.size
         return whole_kernel.launch(y, x, types=(_bits(to), _bits(source) if narrower else source))

@@ -121,6 +121,8 @@ clip = Op(
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
+    if site.element() not in FLOATS:
+        raise Unknown(f"no kernel for {site.element().label}; has float, double")
     words = _words((site.attribute("min", -np.inf), site.attribute("max", np.inf)), site.element())
     launch = clip_grad_kernel.launch(
         site.result(), site.name(0), site.name(1), types=(site.element(),), params=words

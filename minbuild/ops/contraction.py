@@ -6,18 +6,18 @@ reorder the letters of their equations (equations.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from minbuild.dims import Dim, evaluate, symbols_in
-from minbuild.model import Call, ElementType, Shape, TensorType
+from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.body import Backward
 from minbuild.ops.definition import FLOAT, FLOATS, Case, KernelFunction, Launch, Site, Unknown, stored
 from minbuild.ops.equations import Equation, operand_gradient
-from minbuild.ops.pattern import RewritingOp
+from minbuild.ops.products import ProductOp, product_rewrites, scaled
 
 WORDS = (ElementType.UINT32, ElementType.UINT64)  # whole numbers, signed or not
 MOST_AXES = 15
@@ -30,25 +30,6 @@ contraction_kernel = KernelFunction(
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand"},
 )
-
-
-def as_contraction(call: Call, equation: Equation) -> Call:
-    """A product of two tensors by its equation."""
-    attributes = {"equation": str(equation), "alpha": float(call.attributes.get("alpha", 1.0))}
-    return replace(call, op="minbuild:Contraction", version=1, attributes=attributes)
-
-
-@dataclass(frozen=True)
-class ProductOp(RewritingOp):
-    """An operator that is a product of its first two inputs.
-
-    equation   what product it is, from attributes and the ranks of both inputs
-    reordered  the call that reads or writes axes in another order: the call with its new inputs and outputs, and the
-               new equation; None where it cannot
-    """
-
-    equation: Callable[[Mapping[str, Any], Sequence[int]], Equation] = field(kw_only=True)
-    reordered: Callable[[Call, Equation], Call | None] = as_contraction
 
 
 @dataclass(frozen=True)
@@ -182,12 +163,6 @@ def _reference(
     return y if bias is None else y + bias
 
 
-def scaled(y: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """A product times attribute `alpha`; whole numbers stay whole."""
-    alpha = attributes.get("alpha", 1.0)
-    return y if alpha == 1 else y * alpha
-
-
 def _gradient(b: Backward) -> Sequence[str]:
     equation, alpha = equation_at(b.site), b.site.attribute("alpha", 1.0)
 
@@ -249,4 +224,5 @@ contraction = ProductOp(
     cases=_cases,
     equation=_equation,
     gradient=_gradient,
+    rewrites=product_rewrites("minbuild:Contraction", _equation),
 )

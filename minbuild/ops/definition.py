@@ -167,6 +167,14 @@ class Unknown(Exception):
     """The operator is applied in a way that this definition does not cover; the text says which."""
 
 
+class Mismatch(Unknown):
+    """Two sizes of operands differ by what is written, but may be meant to be equal: a free dimension and a size."""
+
+    def __init__(self, text: str, sizes: tuple[Dim, Dim]) -> None:
+        super().__init__(text)
+        self.sizes = sizes
+
+
 @dataclass(frozen=True)
 class Case:
     """A test of one operator application: inputs (None where absent), attributes, which inputs are constants."""
@@ -253,14 +261,16 @@ def same_as(i: int = 0) -> Infer:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Multidirectional broadcasting. Two different symbols are taken as equal sizes only if they are identical."""
+    """Multidirectional broadcasting. Raises Mismatch where sizes other than one differ, or are different symbols."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Dim] = []
     for axis in range(rank):
         sizes = {s[axis] for s in padded} - {1}
         if len(sizes) > 1:
-            raise Unknown(f"cannot broadcast {' with '.join(str(list(s)) for s in shapes)}")
+            text = f"cannot broadcast {' with '.join(str(list(s)) for s in shapes)}"
+            first, second = sorted(sizes, key=str)[:2]
+            raise Mismatch(text, (first, second))
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
 

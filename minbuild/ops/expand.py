@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.model import ElementType, TensorType
 from minbuild.ops import arithmetic as _arithmetic
 from minbuild.ops import movement as _movement
-from minbuild.ops.body import Backward
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.broadcasting import AXES, WALK, launch_binary, walk_over
 from minbuild.ops.definition import (
     BOOL,
@@ -134,10 +134,6 @@ def _scale_launch(site: Site, down: bool) -> Launch:
     if content is not None and content.size != 1:
         raise Unknown("it scales by more than one number")
     if content is None:
-        if site.element(0) != site.element(1):
-            raise Unknown(
-                f"a scale of type {site.element(1).label} must be a constant or the size of something"
-            )
         kernel = _arithmetic.div_kernel if down else _arithmetic.mul_kernel
         return launch_binary(kernel, site)
     if content.dtype == object:
@@ -147,6 +143,15 @@ def _scale_launch(site: Site, down: bool) -> Launch:
     number = content.astype(site.element().dtype).item()
     one = site.element().dtype.type(1)
     return _launch(site, factor=one / site.element().dtype.type(number) if down else number)
+
+
+def _scale_body(b: Body) -> Sequence[str] | None:
+    """A scale that only the device knows takes the type of what it scales."""
+    element = b.site.element()
+    if b.site.content(1) is not None or b.site.element(1) is element:
+        return None
+    scale, down = b.add("Cast", b.x[1], to=int(element)), int(b.site.attribute("scale_down", 0))
+    return (b.microsoft("Scale", b.x[0], scale, scale_down=down),)
 
 
 def _scale_select(site: Site) -> Sequence[Launch]:
@@ -174,6 +179,8 @@ def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
                 yield Case(name, (x, scale), {"scale_down": down}, frozenset({1}), ulps=2)
         inputs = (x, np.array([1.5]))
         yield Case(f"{list(shape)} by a tensor", inputs, {"scale_down": 1}, ulps=2, smooth=False)
+        inputs = (x, np.array([4], np.int32))
+        yield Case(f"{list(shape)} by an integer tensor", inputs, {"scale_down": 1}, ulps=2)
 
 
 # ---------------------------------------------------------------------------------------------- ScaledExpand
@@ -221,6 +228,7 @@ scale = Op(
     infer=same_as(0),
     reference=_scale_reference,
     select=_scale_select,
+    body=_scale_body,
     in_place=((0, 0),),
     cases=_scale_cases,
     gradient=_scale_gradient,

@@ -10,9 +10,10 @@ import numpy as np
 
 from minbuild.model import Call, TensorType
 from minbuild.ops.body import Backward
-from minbuild.ops.contraction import WORDS, ProductOp
+from minbuild.ops.contraction import WORDS
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Site, Unknown, stored
 from minbuild.ops.equations import Equation
+from minbuild.ops.products import ProductOp
 
 gemm_kernel = KernelFunction(
     "gemm",

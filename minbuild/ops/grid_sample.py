@@ -78,7 +78,7 @@ def _taps(attributes: Mapping[str, Any], number: np.ndarray, size: int) -> list[
         change = np.where((v - low) % (2 * max(high - low, 1)) > high - low, -change, change)
         v = _reflected(v, low, high)
     first = np.floor(v)
-    found = []
+    found: list[tuple[np.ndarray, ...]] = []
     for offset in {0: (0,), 1: (0, 1), 2: (-1, 0, 1, 2)}[mode]:
         place, off = first + offset, v - first - offset
         weight, slope = _weights(mode, np.abs(off))

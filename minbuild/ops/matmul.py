@@ -10,9 +10,10 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops.body import Backward
-from minbuild.ops.contraction import ProductOp, launch_product, product_type, scaled
+from minbuild.ops.contraction import launch_product, product_type
 from minbuild.ops.definition import Case, Launch, Site, Unknown
 from minbuild.ops.equations import Equation, operand_gradient
+from minbuild.ops.products import ProductOp, product_rewrites, scaled
 
 ROW, COLUMN, DEPTH = "m", "n", "k"  # letters of the matrices' axes; those of stacks are capitals
 
@@ -204,6 +205,7 @@ matmul = ProductOp(
     equation=equation_of,
     cases=_cases,
     gradient=_matmul_gradient,
+    rewrites=product_rewrites("MatMul", equation_of),
 )
 fused_matmul = ProductOp(
     "FusedMatMul",
@@ -215,4 +217,5 @@ fused_matmul = ProductOp(
     equation=equation_of,
     cases=_fused_cases,
     gradient=_fused_gradient,
+    rewrites=product_rewrites("com.microsoft:FusedMatMul", equation_of),
 )

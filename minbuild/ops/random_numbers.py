@@ -1,4 +1,4 @@
-"""Random numbers: RandomUniform, RandomNormal, their Like forms, Multinomial, and the masks of Dropout.
+"""Random numbers: RandomUniform, RandomNormal, their Like forms, Bernoulli, Multinomial, and the masks of Dropout.
 
 Every execution has a minstd_rand0 engine of its own. Its seed is the count of executions so far, of all nodes
 together (`mb_set_seed` sets it), or, where the node has a seed, that seed and the count of its own. Masks are those
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.model import ElementType, Shape, TensorType
+from minbuild.ops.body import Body
 from minbuild.ops.definition import (
     BOOL,
     FLOAT,
@@ -225,6 +226,17 @@ random_normal = _distribution("RandomNormal", random_normal_kernel, _normal, _MO
 random_normal_like = _distribution("RandomNormal", random_normal_kernel, _normal, _MOMENTS, True)
 
 
+def _bernoulli(b: Body) -> Sequence[str]:
+    """1 with the given probability. The function that ONNX defines compares the other way round and has its
+    complement."""
+    seed: dict[str, Any] = {"seed": float(b.site.attributes["seed"])} if "seed" in b.site.attributes else {}
+    drawn = b.add("RandomUniformLike", b.x[0], dtype=int(b.site.element()), **seed)
+    return (b.add("Cast", b.add("Less", drawn, b.x[0]), to=int(b.site.attribute("dtype", b.site.element()))),)
+
+
+bernoulli = Op("Bernoulli", since=(15, 22), body=_bernoulli, gradient=zero_gradient)
+
+
 def _multinomial_infer(site: Site) -> Sequence[TensorType]:
     if site.rank() != 2:
         raise Unknown(f"its input has {site.rank()} axes; it takes rows of classes")
@@ -235,8 +247,8 @@ def _multinomial_infer(site: Site) -> Sequence[TensorType]:
 def _multinomial_select(site: Site) -> Sequence[Launch]:
     result = site.results[0]
     assert result is not None
-    sums = TensorType(ElementType.DOUBLE, (site.shape()[1],))
-    args = (site.result(), site.name(1), site.name(0), TensorType(ElementType.UINT8, (sums.shape[0] * 8,)))
+    sums = TensorType(ElementType.UINT8, (site.shape()[1] * ElementType.DOUBLE.size,))
+    args = (site.result(), site.name(1), site.name(0), sums)
     types = (site.element(), result.element)
     return (multinomial_kernel.launch(*args, types=types, params=(_seed(site.attributes),)),)
 

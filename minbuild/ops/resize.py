@@ -1,4 +1,4 @@
-"""Resize, Upsample and ResizeGrad: one weighted sum per resized axis, by tables made when the trainer is built."""
+"""Resize and its gradient: one weighted sum per resized axis, by tables made when the trainer is built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from minbuild.ops.definition import BOOL, FLOAT, FLOATS, HALVES, Case, Op, Unkno
 from minbuild.ops.interpolation import Stretch
 from minbuild.ops.resample import add_resample
 
-_UPSAMPLE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 _OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
 
 
@@ -142,7 +141,7 @@ def _extrapolated(b: Body, attributes: Mapping[str, Any], stretches: Sequence[St
     return b.add("Where", b.constant(outside, BOOL), value, y)
 
 
-def _reference(
+def resized(
     attributes: Mapping[str, Any],
     x: np.ndarray,
     roi: np.ndarray | None = None,
@@ -220,32 +219,6 @@ def _grad_reference(
     return gradient
 
 
-# ------------------------------------------------------------------------------------------- Upsample
-
-
-def _upsampled(b: Body) -> tuple[str, dict[str, Any]]:
-    """Scales, an attribute in opset 7, and the attributes of the Resize that does the same."""
-    scales = b.x[1] if b.has(1) else b.constant(b.site.attribute("scales", ()), FLOAT)
-    return scales, {"mode": b.site.attribute("mode", "nearest"), **_UPSAMPLE}
-
-
-def _upsample_body(b: Body) -> Sequence[str]:
-    scales, attributes = _upsampled(b)
-    return (b.add("Resize", b.x[0], "", scales, **attributes),)
-
-
-def _upsample_gradient(b: Backward) -> Sequence[str]:
-    scales, attributes = _upsampled(b)
-    return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], "", scales, **attributes),)
-
-
-def _upsample_reference(
-    attributes: Mapping[str, Any], x: np.ndarray, scales: np.ndarray | None = None
-) -> np.ndarray:
-    given = np.array(attributes["scales"], np.float32) if scales is None else scales
-    return _reference({"mode": attributes.get("mode", "nearest"), **_UPSAMPLE}, x, None, given)
-
-
 # ---------------------------------------------------------------------------------------------- cases
 
 _MODES: tuple[Mapping[str, Any], ...] = (
@@ -262,11 +235,11 @@ _MODES: tuple[Mapping[str, Any], ...] = (
     {"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "asymmetric"},
     {"mode": "cubic", "antialias": 1, "exclude_outside": 1},
 )
-_SHAPES = (((2, 3, 4, 5), (1, 1, 2, 2)), ((1, 2, 7, 6), (1, 1, 0.6, 1.5)), ((2, 3, 9), (1, 1, 0.34)))
+SHAPES = (((2, 3, 4, 5), (1, 1, 2, 2)), ((1, 2, 7, 6), (1, 1, 0.6, 1.5)), ((2, 3, 9), (1, 1, 0.34)))
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape, factors in _SHAPES:
+    for shape, factors in SHAPES:
         x, scales = random.standard_normal(shape), np.array(factors, np.float64)
         sizes = np.floor(np.array(shape) * scales).astype(np.int64)
         for mode in _MODES:
@@ -296,40 +269,22 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape, factors in _SHAPES:
+    for shape, factors in SHAPES:
         x, scales = random.standard_normal(shape), np.array(factors, np.float64)
         for mode in _MODES:
-            dy = random.standard_normal(_reference(mode, x, None, scales).shape)
+            dy = random.standard_normal(resized(mode, x, None, scales).shape)
             yield Case(f"{list(shape)} {dict(mode)}", (dy, x, None, scales), mode, frozenset({3}), ulps=32)
             yield Case(f"{list(shape)} {dict(mode)} sizes", (dy, x), mode, ulps=32)
-
-
-def _upsample_cases(random: np.random.Generator) -> Iterable[Case]:
-    for shape, factors in _SHAPES[:2]:
-        for mode in ("nearest", "linear"):
-            inputs = (random.standard_normal(shape), np.array(factors, np.float64))
-            yield Case(f"{list(shape)} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=16)
-            yield Case(
-                f"{list(shape)} {mode} opset 7", inputs[:1], {"mode": mode, "scales": factors}, ulps=16
-            )
 
 
 resize = Op(
     "Resize",
     since=(10, 11, 13, 18, 19),
     body=_body,
-    reference=_reference,
+    reference=resized,
     gradient=_gradient,
     cases=_cases,
 )
 resize_grad = Op(
     "ResizeGrad", domain=MICROSOFT, body=_grad_body, reference=_grad_reference, cases=_grad_cases
-)
-upsample = Op(
-    "Upsample",
-    since=(7, 9, 10),
-    body=_upsample_body,
-    reference=_upsample_reference,
-    gradient=_upsample_gradient,
-    cases=_upsample_cases,
 )

@@ -27,13 +27,18 @@ class Range:
     step: int = 1
 
 
-def _not_below_zero(dim: Dim) -> Dim:
-    """max(dim, 0); sizes of inputs are at least 1."""
+def _least(dim: Dim) -> int | None:
+    """The smallest value that a dimension can have, where that can be told: sizes of inputs are at least 1."""
     if not isinstance(dim, Poly):
-        return max(dim, 0)
+        return dim
     grows = all(c > 0 and all(isinstance(a, Symbol) for a in atoms) for atoms, c in dim.terms if atoms)
-    least = evaluate(dim, dict.fromkeys(symbols_in(dim), 1)) if grows else -1
-    return dim if least >= 0 else dim_max(dim, 0)
+    return evaluate(dim, dict.fromkeys(symbols_in(dim), 1)) if grows else None
+
+
+def _not_below_zero(dim: Dim) -> Dim:
+    """max(dim, 0)"""
+    least = _least(dim)
+    return dim if least is not None and least >= 0 else dim_max(dim, 0)
 
 
 def _place(wanted: Dim, dim: Dim, low: int, high: Dim) -> Dim:
@@ -49,7 +54,8 @@ def _place(wanted: Dim, dim: Dim, low: int, high: Dim) -> Dim:
         return low
     if wanted < 0:
         return _not_below_zero(dim + wanted) if low == 0 else dim_max(dim + wanted, low)
-    return dim_min(wanted, high)
+    least = _least(high)
+    return wanted if least is not None and wanted <= least else dim_min(wanted, high)
 
 
 def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from minbuild.dims import Dim, Poly, symbol, symbols_in
 from minbuild.model import Procedure
@@ -19,8 +19,13 @@ _LABELLED = frozenset(
 
 def equal_sizes(procedure: Procedure) -> dict[str, Dim]:
     """What free dimensions must be, by name, in terms of the others: `tokens` is `32*batch`."""
+    return solved(_pairs(procedure))
+
+
+def solved(pairs: Iterable[tuple[Dim, Dim]]) -> dict[str, Dim]:
+    """Free dimensions, by name, so that the sizes of each pair are equal, as far as one of them is nothing else."""
     found: dict[str, Dim] = {}
-    for left, right in _pairs(procedure):
+    for left, right in pairs:
         name, size = (_name(right), left) if _name(right) else (_name(left), right)
         if left != right and name and name not in symbols_in(size) and not symbols_in(size) & set(found):
             found.setdefault(name, size)

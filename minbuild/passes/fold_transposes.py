@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from minbuild.model import Call, Procedure
 from minbuild.ops import Registry
-from minbuild.ops.contraction import ProductOp
 from minbuild.ops.equations import Equation
+from minbuild.ops.products import ProductOp
 from minbuild.passes.storage import readers, root, writes
 
 

@@ -28,8 +28,8 @@ from minbuild.model import (
 )
 from minbuild.ops import Registry
 from minbuild.ops.body import Body, named
-from minbuild.ops.definition import Op, Site, Unknown
-from minbuild.passes.equal_sizes import equal_sizes
+from minbuild.ops.definition import Mismatch, Op, Site, Unknown
+from minbuild.passes.equal_sizes import equal_sizes, solved
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
@@ -42,12 +42,15 @@ def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Progr
     Raises Unsupported with every node that has no operator, type or known shape.
     """
     findings: list[str] = []
+    differing: list[tuple[Dim, Dim]] = []
     parameters = _parameters(bundle.checkpoint)
-    procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings)]
+    procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings, differing)]
     if bundle.evaluation is not None:
-        procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings))
-    equal = {name: size for p in reversed(procedures) for name, size in equal_sizes(p).items()}
-    if equal and not findings:
+        procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings, differing))
+    equal = solved(differing)
+    if not findings:
+        equal = {name: size for p in reversed(procedures) for name, size in equal_sizes(p).items()}
+    if equal:
         return lower(bundle, registry, {**{n: substitute(d, equal) for n, d in fixed.items()}, **equal})
     moments = 0
     if bundle.optimizer is not None:
@@ -99,6 +102,7 @@ class Lowering:
     graph: Graph
     registry: Registry
     findings: list[str]
+    differing: list[tuple[Dim, Dim]] = field(default_factory=list)  # sizes that should be equal
     values: dict[str, Value] = field(default_factory=dict)
     known: dict[str, np.ndarray] = field(default_factory=dict)
     made: dict[str, Site] = field(default_factory=dict)  # value -> the application that made it
@@ -132,6 +136,8 @@ class Lowering:
                 problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
         except Unknown as error:
             problem = str(error)
+            if isinstance(error, Mismatch):
+                self.differing.append(error.sizes)
         except Unsupported as error:
             problem = f"it stands for nodes that are not supported: {error}"
         if problem is not None:
@@ -199,7 +205,17 @@ class Lowering:
         types = tuple(self.values[n].type if n else None for n in node.inputs)
         known = tuple(self.known.get(n) for n in node.inputs)
         makers = tuple(self.made.get(n) for n in node.inputs)
-        return Site(node.attributes, types, known, node.version, makers=makers)
+        return Site(
+            node.attributes,
+            types,
+            known,
+            node.version,
+            node.inputs,
+            result_names=node.outputs,
+            makers=makers,
+            earlier=self.made,
+            op=f"{node.domain}:{node.op_type}",
+        )
 
     def contents(self, op: Op, site: Site, count: int) -> tuple[np.ndarray | None, ...]:
         """The contents of each of `count` outputs where they can be told now, else None."""
@@ -255,8 +271,9 @@ def _lower(
     registry: Registry,
     fixed: Mapping[str, Dim],
     findings: list[str],
+    differing: list[tuple[Dim, Dim]],
 ) -> Procedure:
-    lowering = Lowering(graph, registry, findings)
+    lowering = Lowering(graph, registry, findings, differing)
     inputs: list[str] = []
     given = {d for tensor in graph.inputs.values() for d in tensor.shape or ()}
     told = {name for d in given for name in symbols_in(d) if d == symbol(name) and name not in fixed}

@@ -62,7 +62,19 @@ def _select(
         call.accumulate,
     )
     for launch in op.select(site):
+        _check_data(launch, known)
         yield _selection(call, launch, registry)
+
+
+def _check_data(launch: Launch, known: Mapping[str, np.ndarray]) -> None:
+    """Free dimensions are sizes of tensors on the device, and in none of them."""
+    for arg in launch.args:
+        content = known.get(arg) if isinstance(arg, str) else None
+        if content is not None and content.dtype == object:
+            raise Unknown(
+                f"it computes with {content.ravel().tolist()}, which the device knows as sizes only. "
+                "Give the free dimensions a size with --dim"
+            )
 
 
 def _selection(call: Call, launch: Launch, registry: Registry) -> Selection:

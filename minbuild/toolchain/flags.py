@@ -34,6 +34,7 @@ COMPILE = (
 # entries for them.
 LINK_ELF = (
     "--gc-sections",
+    "--as-needed",
     "-Bsymbolic-functions",
     "--hash-style=gnu",
     "--build-id=none",

@@ -178,7 +178,8 @@ def _driver(target: Target, language: str, name: str = "") -> tuple[str, ...]:
 def _compile(target: Target, language: str, name: str = "") -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
-    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all")
+    # Tables of jumps are longer than comparisons, and loops that matter are vectors already.
+    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all", "-fno-jump-tables", "-fno-vectorize", "-fno-slp-vectorize")
     common = flags.COMPILE if language == "c++" else tuple(f for f in flags.COMPILE if f not in _CXX_ONLY)
     return (*_driver(target, language, name), *cxx, *size, *common, *target.traits.flags, *INCLUDES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,42 +55,44 @@ class _Options(ctypes.Structure):
         ("arena_size", ctypes.c_size_t),
         ("symbols", ctypes.POINTER(ctypes.c_int32)),
         ("symbol_count", ctypes.c_size_t),
+        ("error", ctypes.c_char * 160),
+    )
+
+
+class _Progress(ctypes.Structure):
+    _fields_ = (
+        ("seed", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("learning_rate", ctypes.c_float),
+        ("unused", ctypes.c_float),
+    )
+
+
+class _Session(ctypes.Structure):
+    """The part of mb_session that is declared in trainer.h."""
+
+    _fields_ = (
+        ("progress", ctypes.POINTER(_Progress)),
         ("error", ctypes.c_char_p),
-        ("error_size", ctypes.c_size_t),
+        ("replaces_gradients", ctypes.c_int32),
     )
 
 
 _SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_RANDOM = frozenset({"mb_set_seed", "mb_seed"})  # in libraries whose models draw random numbers
 _P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_S, _O = ctypes.POINTER(_Session), ctypes.POINTER(_Options)
 _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "mb_arena_size": (ctypes.c_uint8, (_P, _Z, _P, _Z, ctypes.POINTER(_Z))),
-    "mb_create": (ctypes.c_uint8, (_P, _Z, _P, _Z, ctypes.POINTER(_Options), ctypes.POINTER(_P))),
-    "mb_create_from_files": (
-        ctypes.c_uint8,
-        (ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(_Options), ctypes.POINTER(_P)),
-    ),
-    "mb_destroy": (None, (_P,)),
-    "mb_last_error": (ctypes.c_char_p, (_P,)),
-    "mb_train_step": (ctypes.c_uint8, (_P, ctypes.POINTER(_Tensor), _Z)),
-    "mb_eval_step": (ctypes.c_uint8, (_P, ctypes.POINTER(_Tensor), _Z)),
-    "mb_optimizer_step": (ctypes.c_uint8, (_P,)),
-    "mb_lazy_reset_grad": (None, (_P,)),
-    "mb_set_learning_rate": (None, (_P, ctypes.c_float)),
-    "mb_learning_rate": (ctypes.c_float, (_P,)),
-    "mb_step_count": (ctypes.c_int64, (_P,)),
-    "mb_set_seed": (None, (_P, ctypes.c_int64)),
-    "mb_seed": (ctypes.c_int64, (_P,)),
-    "mb_input_count": (_Z, (_P, _I)),
-    "mb_input": (ctypes.c_uint8, (_P, _I, _Z, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Tensor))),
-    "mb_output_count": (_Z, (_P, _I)),
-    "mb_output": (ctypes.c_uint8, (_P, _I, _Z, ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_Tensor))),
-    "mb_parameter_count": (_Z, (_P,)),
-    "mb_get_parameter": (ctypes.c_uint8, (_P, _Z, ctypes.POINTER(_Parameter))),
-    "mb_load_checkpoint": (ctypes.c_uint8, (_P, _P, _Z)),
-    "mb_write_checkpoint": (ctypes.c_uint8, (_P, _I, _SINK, _P)),
-    "mb_save_checkpoint": (ctypes.c_uint8, (_P, ctypes.c_char_p, _I)),
+    "mb_create": (ctypes.c_uint8, (_P, _Z, _P, _Z, _O, ctypes.POINTER(_S))),
+    "mb_create_from_files": (ctypes.c_uint8, (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
+    "mb_destroy": (None, (_S,)),
+    "mb_run": (ctypes.c_uint8, (_S, _I, ctypes.POINTER(_Tensor), _Z)),
+    "mb_get": (ctypes.c_uint8, (_S, _I, _Z, ctypes.POINTER(_Parameter))),
+    "mb_load_checkpoint": (ctypes.c_uint8, (_S, _P, _Z)),
+    "mb_write_checkpoint": (ctypes.c_uint8, (_S, _I, _SINK, _P)),
+    "mb_save_checkpoint": (ctypes.c_uint8, (_S, ctypes.c_char_p, _I)),
 }
+_OPTIMIZER = 2  # the graph after TRAIN and EVAL
+_PARAMETERS = 4  # the list after the inputs and outputs of both
 
 
 class Library:
@@ -99,20 +102,13 @@ class Library:
         try:
             self.handle = ctypes.CDLL(str(Path(path).resolve()))
             for name, (result, arguments) in _PROTOTYPES.items():
-                function = getattr(self.handle, name, None) if name in _RANDOM else getattr(self.handle, name)
-                if function is None:
-                    continue
+                function = getattr(self.handle, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as error:
             raise BadInput(
                 f"{path}: this machine cannot load the library ({error}). "
                 "Reduce again with the target of this machine."
             ) from error
-
-    @property
-    def draws(self) -> bool:
-        """Whether its models draw random numbers."""
-        return hasattr(self.handle, "mb_seed")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.handle, f"mb_{name}")
@@ -144,17 +140,10 @@ class Session:
         self._plan = aligned_copy(plan)
         self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
         self._arena = arena
-        symbols = None if sizes is None else (ctypes.c_int32 * len(sizes))(*sizes)
-        error = ctypes.create_string_buffer(512)
-        options = _Options(
-            None if arena is None else arena.ctypes.data,
-            0 if arena is None else arena.nbytes,
-            symbols,
-            0 if sizes is None else len(sizes),
-            ctypes.cast(error, ctypes.c_char_p),
-            len(error),
-        )
-        self._session = ctypes.c_void_p()
+        options = _options(sizes)
+        if arena is not None:
+            options.arena, options.arena_size = arena.ctypes.data, arena.nbytes
+        self._session = _S()
         given = self._checkpoint
         status = library.create(
             self._plan.ctypes.data,
@@ -165,78 +154,68 @@ class Session:
             ctypes.byref(self._session),
         )
         if status:
-            raise TrainerError(status, error.value.decode(errors="replace"))
-        self.parameters = {p.name.decode(): p for p in self._read_parameters()}
+            raise TrainerError(status, options.error.decode(errors="replace"))
+        self.parameters = {p.name.decode(): p for p in self._listed(_PARAMETERS)}
 
     def close(self) -> None:
         """Frees the session; every array it handed out is gone with it."""
         if self._session:
             self.library.destroy(self._session)
-            self._session = ctypes.c_void_p()
+            self._session = _S()
 
     def __del__(self) -> None:
         if getattr(self, "_session", None):
             self.close()
 
-    def _read_parameters(self) -> Iterator[_Parameter]:
-        for index in range(self.library.parameter_count(self._session)):
-            parameter = _Parameter()
-            self._check(self.library.get_parameter(self._session, index, ctypes.byref(parameter)))
-            yield parameter
+    def _listed(self, number: int) -> Iterator[_Parameter]:
+        """What a list of the session holds."""
+        for index in itertools.count():
+            found = _Parameter()
+            if self.library.get(self._session, number, index, ctypes.byref(found)):
+                return
+            yield found
 
     def _check(self, status: int) -> None:
         if status:
-            raise TrainerError(status, self.library.last_error(self._session).decode(errors="replace"))
+            raise TrainerError(status, self._session.contents.error.decode(errors="replace"))
 
     def names(self, graph: int, outputs: bool) -> list[str]:
         """Names of the inputs or outputs of a graph."""
-        count = (self.library.output_count if outputs else self.library.input_count)(self._session, graph)
-        return [self._port(graph, outputs, i)[0] for i in range(count)]
-
-    def _port(self, graph: int, outputs: bool, index: int) -> tuple[str, _Tensor]:
-        name, tensor = ctypes.c_char_p(), _Tensor()
-        ask = self.library.output if outputs else self.library.input
-        self._check(ask(self._session, graph, index, ctypes.byref(name), ctypes.byref(tensor)))
-        assert name.value is not None
-        return name.value.decode(), tensor
+        return [found.name.decode() for found in self._listed(2 * graph + outputs)]
 
     def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One step of a graph; outputs are copies."""
         arrays = [np.asarray(x, order="C") for x in inputs]  # ascontiguousarray would give scalars an axis
         tensors = (_Tensor * max(1, len(arrays)))(*(_tensor(x) for x in arrays))
-        step = self.library.eval_step if graph == EVAL else self.library.train_step
-        self._check(step(self._session, tensors, len(arrays)))
-        count = self.library.output_count(self._session, graph)
-        return [_array(self._port(graph, True, i)[1]).copy() for i in range(count)]
+        self._check(self.library.run(self._session, graph, tensors, len(arrays)))
+        return [_array(found.value).copy() for found in self._listed(2 * graph + 1)]
 
     def optimizer_step(self) -> None:
-        self._check(self.library.optimizer_step(self._session))
+        self._check(self.library.run(self._session, _OPTIMIZER, None, 0))
 
     def lazy_reset_grad(self) -> None:
-        self.library.lazy_reset_grad(self._session)
+        self._session.contents.replaces_gradients = 1
 
     @property
     def learning_rate(self) -> float:
-        return float(self.library.learning_rate(self._session))
+        return float(self._session.contents.progress.contents.learning_rate)
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        self.library.set_learning_rate(self._session, rate)
+        self._session.contents.progress.contents.learning_rate = rate
 
     @property
     def seed(self) -> int:
-        """What the next node that draws random numbers and has no seed of its own is seeded with. A model that
-        draws none has 0 and takes any."""
-        return int(self.library.seed(self._session)) if self.library.draws else 0
+        """What the next node that draws random numbers and has no seed of its own is seeded with."""
+        return int(self._session.contents.progress.contents.seed)
 
     @seed.setter
     def seed(self, seed: int) -> None:
-        if self.library.draws:
-            self.library.set_seed(self._session, seed)
+        self._session.contents.progress.contents.seed = seed
 
     @property
     def step_count(self) -> int:
-        return int(self.library.step_count(self._session))
+        return int(self._session.contents.progress.contents.step)
 
     def parameter(self, name: str) -> np.ndarray:
         """The parameter's own memory."""
@@ -293,11 +272,16 @@ def _array(tensor: _Tensor) -> np.ndarray:
 
 def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
     """Bytes of arena a session needs when its free dimensions grow up to `sizes`. Raises TrainerError."""
-    data, need = aligned_copy(plan), ctypes.c_size_t()
-    symbols = None if sizes is None else (ctypes.c_int32 * len(sizes))(*sizes)
-    status = library.arena_size(
-        data.ctypes.data, data.nbytes, symbols, 0 if sizes is None else len(sizes), ctypes.byref(need)
-    )
+    data, options = aligned_copy(plan), _options(sizes)
+    status = library.create(data.ctypes.data, data.nbytes, None, 0, ctypes.byref(options), None)
     if status:
-        raise TrainerError(status, "the plan was refused")
-    return need.value
+        raise TrainerError(status, options.error.decode(errors="replace"))
+    return int(options.arena_size)
+
+
+def _options(sizes: Sequence[int] | None) -> _Options:
+    """Options with the largest sizes of the free dimensions, in plan order."""
+    options = _Options()
+    if sizes is not None:
+        options.symbols, options.symbol_count = (ctypes.c_int32 * len(sizes))(*sizes), len(sizes)
+    return options

@@ -11,11 +11,11 @@ enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, S
 enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
 
 static mb_session* session;
-static char error_text[512];
+static mb_options options;
 static const unsigned char* at; /* in the script */
 
 static void fail(const char* what) {
-  const char* why = session ? mb_last_error(session) : error_text;
+  const char* why = session ? mb_last_error(session) : options.error;
   fprintf(stderr, "%s: %s\n", what, why);
   exit(3);
 }
@@ -72,7 +72,6 @@ static size_t bytes_of(const mb_tensor* tensor) {
 static void create(const unsigned char* plan, size_t plan_size, int garbage, const int32_t* sizes, uint32_t count) {
   uint32_t size;
   size_t arena_size;
-  mb_options options;
   unsigned char* checkpoint = blob(&size);
   memset(&options, 0, sizeof options);
   if (session) mb_destroy(session);
@@ -85,8 +84,6 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.arena_size = arena_size;
   options.symbols = sizes;
   options.symbol_count = count;
-  options.error = error_text;
-  options.error_size = sizeof error_text;
   must(mb_create(plan, plan_size, checkpoint, size, &options, &session), "mb_create");
 }
 

@@ -190,23 +190,24 @@ def _batch(about: dict, size: int) -> list:
 def _ours(place: Path, about: dict, batch: list):
     import ctypes
 
-    from minbuild.training.library import Library, _Options, _tensor
+    from minbuild.training.library import TRAIN, Library, _Options, _Session, _tensor
 
     library = Library(place / "trainer.so")
-    count, handle = len(batch), ctypes.c_void_p()
+    count, handle = len(batch), ctypes.POINTER(_Session)()
     sizes = (ctypes.c_int32 * about["symbols"])(*[len(batch[0])] * about["symbols"])
-    options = _Options(None, 0, sizes, about["symbols"], None, 0)
+    options = _Options(None, 0, sizes, about["symbols"])
     files = (str(place / "trainer.plan").encode(), f"{about['artifacts']}/checkpoint".encode())
     if library.create_from_files(*files, ctypes.byref(options), ctypes.byref(handle)):
         raise RuntimeError("the trainer cannot be created")
-    library.set_learning_rate(handle, about["rate"])
+    session = handle.contents
+    session.progress.contents.learning_rate = about["rate"]
     tensors = (type(_tensor(batch[0])) * count)(*map(_tensor, batch))
-    train, update, reset = library.train_step, library.optimizer_step, library.lazy_reset_grad
+    run, optimizer = library.run, 2
 
     def step() -> None:
-        if train(handle, tensors, count) or update(handle):
+        if run(handle, TRAIN, tensors, count) or run(handle, optimizer, None, 0):
             raise RuntimeError("the trainer failed")
-        reset(handle)
+        session.replaces_gradients = 1
 
     return step
 

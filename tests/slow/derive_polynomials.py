@@ -1,4 +1,5 @@
-"""Derives the polynomial coefficients of kernels/shared/math.h; prints them as they stand there.
+"""Derives the polynomial coefficients of kernels/shared (math.h, near_zero.h, trigonometry.h); prints them as they
+stand there.
 
 Each polynomial minimises the largest weighted error over dense Chebyshev nodes: least squares repeated with
 weights raised where the error is large (Lawson's iteration), in float64. Coefficients are then fixed to
@@ -71,8 +72,34 @@ def tanh_rest(z: np.ndarray) -> np.ndarray:
     return (np.tanh(x) / x - 1) / z
 
 
+def series(first: int, step: int, sign: int = 1, odd_only: bool = False) -> Function:
+    """Sum of sign^(n+1) * z^n / (first + step*n)!, or over first + step*n itself."""
+
+    def term(n: int) -> float:
+        number = first + step * n
+        return sign ** (n + 1) / (number if odd_only else math.factorial(number))
+
+    return elementwise(lambda z: math.fsum(term(n) * z**n for n in range(25)))
+
+
+def show_near_zero() -> None:
+    """e^x - 1 = x + x^2 P(x) for |x| < 1/2; the error counts relative to it."""
+    powers = fit(series(2, 1), -0.5, 0.5, range(6), lambda x: np.abs(x * x / np.expm1(x)))
+    show("expm1 x+x*x*P(x)", powers)
+
+
+def show_trigonometry() -> None:
+    """Of angles up to pi/4 and a bit, and of tangents up to that of pi/8; z = x^2."""
+    top = (math.pi / 4 * 1.002) ** 2
+    show("sin   x+x*z*P(z)", fit(series(3, 2, -1), 0, top, range(3), lambda z: z))
+    cosine_rest = lambda z: -series(4, 2, -1)(z)  # noqa: E731
+    show("cos   1-z/2+z*z*P(z)", fit(cosine_rest, 0, top, range(3), lambda z: z * z / np.cos(np.sqrt(z))))
+    arc_rest = series(3, 2, -1, odd_only=True)
+    show("atan  x+x*z*P(z)", fit(arc_rest, 0, math.tan(math.pi / 8) ** 2, range(5), lambda z: z))
+
+
 def main() -> None:
-    """Prints every polynomial of math.h with its error."""
+    """Prints every polynomial with its error."""
     half = math.log(2) / 2
     # e^r = 1 + r + r^2 P(r); the error counts relative to e^r.
     exp_rest = lambda r: np.array([math.fsum(v**n / math.factorial(n + 2) for n in range(18)) for v in r])  # noqa: E731
@@ -90,6 +117,8 @@ def main() -> None:
     log_erfc = elementwise(lambda a: math.log(math.erfc(a + 1)))
     weight = elementwise(lambda a: math.erfc(a + 1))
     show("erfc  exp(P(a-1))", fit(log_erfc, 0.0, 3.0, range(7), weight))
+    show_near_zero()
+    show_trigonometry()
 
 
 if __name__ == "__main__":

@@ -73,9 +73,6 @@ int main(int argc, char** argv) {
   for (int own = 0; own < 2; ++own) {
     mb_options options;
     memset(&options, 0, sizeof options);
-    char error[200] = "";
-    options.error = error;
-    options.error_size = sizeof error;
     if (own) {
       options.arena = aligned_alloc(16, (bytes + 15) / 16 * 16);
       options.arena_size = bytes;
@@ -83,7 +80,7 @@ int main(int argc, char** argv) {
     }
     mb_session* s = NULL;
     mb_status status = mb_create(plan, plan_size, checkpoint, checkpoint_size, &options, &s);
-    if (status != MB_OK) fprintf(stderr, "%s\n", error);
+    if (status != MB_OK) fprintf(stderr, "%s\n", options.error);
     check(NULL, status, "create");
     for (int step = 0; step < 3; ++step) {
       if (counts[1] > 0) check(s, mb_eval_step(s, inputs[1], counts[1]), "evaluate");

@@ -7,6 +7,7 @@
 
 #include "minbuild/config.h"
 #include "minbuild/trainer.h"
+#include "shared/bytes.h"
 #include "shared/vec.h"
 
 // Calls between files stay inside the library.
@@ -39,11 +40,13 @@ struct Tensor {
 // One call of a kernel. The session has checked the number of arguments and parameters, the element types, and that
 // outputs are writable; the kernel checks every relation between shapes and parameters before it touches data.
 struct Call {
-  const Tensor* args;     // outputs first, then inputs, then scratch
+  static constexpr int kMiddle = 2;
+  const Tensor* middle;   // argument kMiddle, from which the first five are reached with short offsets
   const int32_t* params;  // attributes; floats as their bits
   uint32_t accumulate;    // bit i: add to output i instead of replacing it
 
-  const Tensor& operator[](int i) const { return args[i]; }
+  // Outputs first, then inputs, then scratch.
+  const Tensor& operator[](int i) const { return middle[i - kMiddle]; }
   bool adds(int output) const { return (accumulate >> output) & 1; }
   float real(int i) const {
     float value;

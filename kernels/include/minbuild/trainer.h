@@ -1,11 +1,13 @@
 /* minbuild trainer: the public C API. One session trains one model; sessions share nothing and may run on different
  * threads. No function allocates after mb_create. Every function that can fail returns an mb_status and leaves the
- * session as it was before the call unless it says otherwise. */
+ * session as it was before the call unless it says otherwise. The library exports few functions; what can be
+ * said with those is inline below them. */
 #ifndef MINBUILD_TRAINER_H_
 #define MINBUILD_TRAINER_H_
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,13 +22,13 @@ extern "C" {
 typedef uint8_t mb_status;
 enum {
   MB_OK = 0,
-  MB_INVALID_ARGUMENT = 1, /* a null pointer, an index or a name that does not exist */
+  MB_INVALID_ARGUMENT = 1, /* an index or a name that does not exist, a wrong number of things */
   MB_BAD_PLAN = 2,         /* the plan's bytes are damaged or of another version */
   MB_MISSING_KERNEL = 3,   /* the plan needs a kernel or feature this library was built without */
   MB_BAD_CHECKPOINT = 4,   /* the checkpoint's bytes are damaged, or it belongs to another model */
   MB_OUT_OF_MEMORY = 5,    /* the arena is smaller than these input sizes need */
   MB_BAD_SHAPE = 6,        /* an input's rank, dimensions or element type are not what the model takes */
-  MB_BAD_VALUE = 7,        /* data out of range, such as a label that is no class */
+  MB_BAD_VALUE = 7,        /* data out of range, such as a label that is no class; a lost loss, if checked */
   MB_IO = 8,               /* a file could not be read or written */
   MB_UNSUPPORTED = 9       /* this library was built without that part (evaluation, optimizer, ...) */
 };
@@ -47,12 +49,12 @@ typedef struct mb_tensor {
   int32_t dims[MB_MAX_RANK];
 } mb_tensor;
 
-/* Which graph a question is about. */
-enum { MB_TRAIN = 0, MB_EVAL = 1 };
+enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2 }; /* graphs */
 
 /* How a parameter lives: trained by the optimizer, changed by kernels (running statistics), or only read. */
-enum { MB_TRAINABLE = 3, MB_STATE = 4, MB_FROZEN = 5 };
+enum { MB_TRAINABLE = 1, MB_STATE = 2, MB_FROZEN = 3 };
 
+/* A parameter; or an input or output, of which only name and value matter. */
 typedef struct mb_parameter {
   const char* name;
   mb_tensor value;
@@ -60,65 +62,48 @@ typedef struct mb_parameter {
   int32_t kind;   /* MB_TRAINABLE, MB_STATE or MB_FROZEN */
 } mb_parameter;
 
+/* Zeros are the defaults. */
 typedef struct mb_options {
   void* arena;            /* memory for the session, 16-byte aligned; null to let the library map its own */
-  size_t arena_size;
+  size_t arena_size;      /* its bytes; mb_create leaves here how many are needed */
   const int32_t* symbols; /* largest size of each free dimension, in plan order; null for the plan's default */
   size_t symbol_count;
-  char* error;            /* receives the text of a failed creation; may be null */
-  size_t error_size;
+  char error[160];        /* receives the text of a failed creation */
 } mb_options;
 
-typedef struct mb_session mb_session;
+/* How far training is, and what the next step goes by. */
+typedef struct mb_progress {
+  int64_t seed;        /* of the next node that draws random numbers and has no seed of its own; counts up, from 0 */
+  int64_t step;        /* optimizer steps taken, restored from checkpoints */
+  float learning_rate; /* 0.001 until set */
+  float unused;
+} mb_progress;
 
-/* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
-MB_API mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
-                               size_t* bytes);
+/* The part of a session that is not the library's own. */
+typedef struct mb_session {
+  mb_progress* progress;
+  char* error;                /* text of the last failure: what was found where and what was expected; empty before any */
+  int32_t replaces_gradients; /* whether the next train step replaces the gradients instead of adding to them */
+} mb_session;
 
 /* Creates a session from memory. `plan` and `checkpoint` must be 8-byte aligned and outlive the session, which reads
  * constants and frozen parameters from them in place. `checkpoint` may be null: parameters start at zero.
- * `options` may be null. */
+ * `options` is not null. With a null `session` only finds the bytes that are needed; a failure leaves `session` alone. */
 MB_API mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
-                           const mb_options* options, mb_session** session);
+                           mb_options* options, mb_session** session);
 
 /* The same from files, which the session maps and unmaps itself. Not in libraries built without files. */
-MB_API mb_status mb_create_from_files(const char* plan, const char* checkpoint, const mb_options* options,
+MB_API mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_options* options,
                                       mb_session** session);
 MB_API void mb_destroy(mb_session* session);
 
-/* Text of the session's last failure: what was found where and what was expected. Empty before any failure. */
-MB_API const char* mb_last_error(const mb_session* session);
+/* Runs a graph. MB_TRAIN and MB_EVAL take their inputs in the order of mb_input. */
+MB_API mb_status mb_run(mb_session* session, int graph, const mb_tensor* inputs, size_t input_count);
 
-/* Forward and backward over one batch. Adds to the gradients, or replaces them after mb_lazy_reset_grad.
- * `inputs` stand in the order of mb_input. */
-MB_API mb_status mb_train_step(mb_session* session, const mb_tensor* inputs, size_t input_count);
-MB_API mb_status mb_eval_step(mb_session* session, const mb_tensor* inputs, size_t input_count);
-/* Updates the parameters from the gradients and counts a step. */
-MB_API mb_status mb_optimizer_step(mb_session* session);
-/* The next train step replaces the gradients instead of adding to them. */
-MB_API void mb_lazy_reset_grad(mb_session* session);
-
-MB_API void mb_set_learning_rate(mb_session* session, float rate);
-MB_API float mb_learning_rate(const mb_session* session); /* 0.001 until set */
-MB_API int64_t mb_step_count(const mb_session* session);  /* optimizer steps taken, restored from checkpoints */
-
-/* The seed of the next node that draws random numbers and has no seed of its own; the one after it takes the next number.
- * 0 until set. Not in libraries whose models draw none. */
-MB_API void mb_set_seed(mb_session* session, int64_t seed);
-MB_API int64_t mb_seed(const mb_session* session);
-
-/* Inputs and outputs of a graph. `data` of an input is null; of an output it points into the arena and is valid until
- * the next step. A free dimension reads -1 in an input. */
-MB_API size_t mb_input_count(const mb_session* session, int graph);
-MB_API mb_status mb_input(const mb_session* session, int graph, size_t index, const char** name, mb_tensor* tensor);
-MB_API size_t mb_output_count(const mb_session* session, int graph);
-MB_API mb_status mb_output(const mb_session* session, int graph, size_t index, const char** name, mb_tensor* tensor);
-
-/* Parameters by index, or by name with mb_find_parameter. Values may be written through `value.data`, except those of
- * MB_FROZEN parameters in a checkpoint the caller gave as read-only memory. */
-MB_API size_t mb_parameter_count(const mb_session* session);
-MB_API mb_status mb_get_parameter(const mb_session* session, size_t index, mb_parameter* parameter);
-MB_API mb_status mb_find_parameter(const mb_session* session, const char* name, mb_parameter* parameter);
+/* What a list of tensors has at `index`, which is less than its length if this is no MB_INVALID_ARGUMENT. The inputs and
+ * outputs are those of MB_TRAIN, then those of MB_EVAL. */
+enum { MB_INPUTS = 0, MB_OUTPUTS = 1, MB_PARAMETERS = 4 };
+MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter* found);
 
 /* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. */
 MB_API mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size);
@@ -128,6 +113,80 @@ typedef int (*mb_sink)(void* user, const void* bytes, size_t size);
 MB_API mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user);
 /* The same into a file: written beside it, synced, then moved over it, so the old file survives any failure. */
 MB_API mb_status mb_save_checkpoint(mb_session* session, const char* path, int include_optimizer);
+
+/* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
+static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
+                                      size_t* bytes) {
+  mb_options options;
+  mb_status status;
+  memset(&options, 0, sizeof options);
+  options.symbols = symbols;
+  options.symbol_count = symbol_count;
+  status = mb_create(plan, plan_size, NULL, 0, &options, NULL);
+  *bytes = options.arena_size;
+  return status;
+}
+
+static inline const char* mb_last_error(const mb_session* session) { return session->error; }
+
+/* Forward and backward over one batch. Adds to the gradients, or replaces them after mb_lazy_reset_grad. */
+static inline mb_status mb_train_step(mb_session* session, const mb_tensor* inputs, size_t input_count) {
+  return mb_run(session, MB_TRAIN, inputs, input_count);
+}
+static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* inputs, size_t input_count) {
+  return mb_run(session, MB_EVAL, inputs, input_count);
+}
+/* Updates the parameters from the gradients and counts a step. */
+static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }
+static inline void mb_lazy_reset_grad(mb_session* session) { session->replaces_gradients = 1; }
+
+static inline void mb_set_learning_rate(mb_session* session, float rate) { session->progress->learning_rate = rate; }
+static inline float mb_learning_rate(const mb_session* session) { return session->progress->learning_rate; }
+static inline int64_t mb_step_count(const mb_session* session) { return session->progress->step; }
+/* The seed of the next node that draws random numbers and has no seed of its own; the one after it takes the next number. */
+static inline void mb_set_seed(mb_session* session, int64_t seed) { session->progress->seed = seed; }
+static inline int64_t mb_seed(const mb_session* session) { return session->progress->seed; }
+
+/* Inputs and outputs of MB_TRAIN or MB_EVAL. `data` of an input is null; of an output it points into the arena and is
+ * valid until the next step. A free dimension reads -1 in an input. */
+static inline mb_status mb_get_port(const mb_session* session, int list, size_t index, const char** name,
+                                    mb_tensor* tensor) {
+  mb_parameter found;
+  mb_status status = mb_get(session, list, index, &found);
+  *name = found.name;
+  *tensor = found.value;
+  return status;
+}
+static inline mb_status mb_input(const mb_session* session, int graph, size_t index, const char** name,
+                                 mb_tensor* tensor) {
+  return mb_get_port(session, 2 * graph + MB_INPUTS, index, name, tensor);
+}
+static inline mb_status mb_output(const mb_session* session, int graph, size_t index, const char** name,
+                                  mb_tensor* tensor) {
+  return mb_get_port(session, 2 * graph + MB_OUTPUTS, index, name, tensor);
+}
+
+static inline size_t mb_count(const mb_session* session, int list) {
+  mb_parameter found;
+  size_t count = 0;
+  while (mb_get(session, list, count, &found) == MB_OK) ++count;
+  return count;
+}
+static inline size_t mb_input_count(const mb_session* session, int graph) { return mb_count(session, 2 * graph + MB_INPUTS); }
+static inline size_t mb_output_count(const mb_session* session, int graph) { return mb_count(session, 2 * graph + MB_OUTPUTS); }
+static inline size_t mb_parameter_count(const mb_session* session) { return mb_count(session, MB_PARAMETERS); }
+
+/* Parameters by index or by name. Values may be written through `value.data`, except those of MB_FROZEN parameters in a
+ * checkpoint the caller gave as read-only memory. */
+static inline mb_status mb_get_parameter(const mb_session* session, size_t index, mb_parameter* parameter) {
+  return mb_get(session, MB_PARAMETERS, index, parameter);
+}
+static inline mb_status mb_find_parameter(const mb_session* session, const char* name, mb_parameter* parameter) {
+  size_t i;
+  for (i = 0; mb_get_parameter(session, i, parameter) == MB_OK; ++i)
+    if (strcmp(parameter->name, name) == 0) return MB_OK;
+  return MB_INVALID_ARGUMENT;
+}
 
 #ifdef __cplusplus
 }
