@@ -75,7 +75,7 @@ MB_NOINLINE Status average(const Call& call, const Tensor& x, const Tensor& y, b
       const int counted = d.counted * h.counted * w.counted;
       const T divisor = static_cast<T>(n.divides && counted > 0 ? counted : 1);
       const T weight = backward ? T(1) / divisor : T(1);
-      if (!backward) __builtin_memset(to, 0, run * sizeof(T));
+      if (!backward) clear_bytes(to, run * sizeof(T));
       for (int a = 0; a < d.seen; ++a) {
         for (int b = 0; b < h.seen; ++b) {
           T* from = x.as<T>() + ((plane + d.at + a * n.d.dilation) * n.in[2] + h.at + b * n.h.dilation) * n.in[3] + w.at;

@@ -7,7 +7,7 @@ namespace minbuild {
 struct ReluOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
-    return max(x, V(0));
+    return max(V(0), x);  // in this order NaN stays
   }
 };
 

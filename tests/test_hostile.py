@@ -193,6 +193,12 @@ def test_absurd_memory_is_refused(bench, member, value):
     assert bench.status() != 0
 
 
+@pytest.mark.parametrize("value", [2**32 - 1, 2**32 - 15, 2**31, 0x70000000])
+def test_more_persistent_memory_than_can_be_counted_is_refused(bench, value):
+    bench.tables["persistent_bytes"] = value
+    assert bench.status() != 0
+
+
 def test_missing_kernels_are_named(bench):
     bench.tables["kernels"]["key"][0] ^= 1
     with pytest.raises(TrainerError, match="missing kernel.*lacks"):

@@ -29,7 +29,8 @@ bool Session::read_plan(const void* bytes, size_t size) {
   return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
-         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(mb_progress) <= persistent_bytes;
+         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(mb_progress) <= persistent_bytes &&
+         persistent_bytes < 0x70000000;  // more, with the arena, is not counted in 32 bits
 }
 
 namespace {

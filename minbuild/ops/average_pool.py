@@ -115,6 +115,7 @@ def _variants() -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for shape, attributes in _variants():
         yield Case(f"{list(shape)} {dict(attributes)}", (random.standard_normal(shape),), attributes, ulps=32)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)})
 
 
 def _gradient(b: Backward) -> Sequence[str]:
@@ -218,4 +219,5 @@ sum_pool_grad = Op(
     reference=_sum_grad_reference,
     select=_grad_select(divides=False),
     cases=_sum_grad_cases,
+    gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.site.attributes),),
 )

@@ -1,8 +1,8 @@
-"""Conv over one to three spatial axes, and its gradients."""
+"""Conv over one to three spatial axes; the kernel serves its gradients as well."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,7 @@ from minbuild.dims import Dim, product
 from minbuild.model import ElementType, Shape, TensorType
 from minbuild.ops.body import MICROSOFT, Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.reduce import reduce_over
-from minbuild.ops.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of, unpadded
+from minbuild.ops.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
 
 _WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS}
@@ -142,33 +141,10 @@ def _select(site: Site) -> Sequence[Launch]:
     return (launch_layer(layer, OUTPUT, names, site.name(2)),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return tuple(_grad_launches(site, Layer.of(site, site.shape(1), site.shape(2))))
-
-
-def _grad_launches(site: Site, layer: Layer) -> Iterator[Launch]:
-    """dW and dB first: then dX may take the place of X."""
-    (dy, x, w), shape = site.names[:3], site.shape()
-    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
-    if dw:
-        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
-    if db:
-        others = (0, *range(2, len(shape)))
-        tensor = TensorType(site.element(), shape)
-        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
-    if dx:
-        yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
-
-
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    element, w = site.element(), site.shape(2)
-    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, w[:1]))
-
-
 # -------------------------------------------------------------------------------------------------- reference
 
 
-def _views(
+def seen_by(
     attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[tuple[Seen, Seen]]]:
     """The padding of x, and for every tap where its weights stand and what it sees of the padded x."""
@@ -176,12 +152,12 @@ def _views(
     return padding_of(window), list(taps_of(window))
 
 
-def _grouped(x: np.ndarray, groups: int) -> np.ndarray:
+def grouped(x: np.ndarray, groups: int) -> np.ndarray:
     """[N,C,...] as [N,G,C/G,S]."""
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, -1)
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
 
 
-def _filters(w: np.ndarray, tap: Seen, groups: int) -> np.ndarray:
+def filters_of(w: np.ndarray, tap: Seen, groups: int) -> np.ndarray:
     """The weights of one tap as [G,M/G,C/G]."""
     return w[tap].reshape(groups, w.shape[0] // groups, w.shape[1])
 
@@ -190,31 +166,15 @@ def _reference(
     attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None
 ) -> np.ndarray:
     groups = attributes.get("group", 1)
-    pads, views = _views(attributes, x, w.shape[2:])
+    pads, views = seen_by(attributes, x, w.shape[2:])
     padded = np.pad(x, pads)
     spatial = padded[views[0][1]].shape[2:]
     parts = [
-        np.einsum("gmc,ngcs->ngms", _filters(w, tap, groups), _grouped(padded[seen], groups))
+        np.einsum("gmc,ngcs->ngms", filters_of(w, tap, groups), grouped(padded[seen], groups))
         for tap, seen in views
     ]
     y = np.sum(parts, 0).reshape(x.shape[0], w.shape[0], *spatial)
     return y if b is None else y + b.reshape((-1,) + (1,) * len(spatial))
-
-
-def _grad_reference(
-    attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, w: np.ndarray
-) -> tuple[np.ndarray, ...]:
-    groups = attributes.get("group", 1)
-    gradient = _grouped(dy, groups)
-    pads, views = _views(attributes, x, w.shape[2:])
-    padded = np.pad(x, pads)
-    dx, dw = np.zeros_like(padded), np.zeros_like(w)
-    for tap, seen in views:
-        part = padded[seen]
-        dw[tap] = np.einsum("ngms,ngcs->gmc", gradient, _grouped(part, groups)).reshape(w.shape[:2])
-        back = np.einsum("gmc,ngms->ngcs", _filters(w, tap, groups), gradient)
-        dx[seen] += back.reshape(part.shape)
-    return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
 
 
 # ------------------------------------------------------------------------------------------------------ cases
@@ -272,19 +232,9 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         name = f"{list(x)} {list(w)} {dict(given)}"
         yield Case(name, inputs, attributes, ulps=16)
         yield Case(f"{name} bias", (*inputs, random.standard_normal(w[0])), attributes, ulps=16)
-
-
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
-    for index, (x, w, given) in enumerate(VARIANTS):
-        attributes = {"kernel_shape": w[2:], **given}
-        dy = random.standard_normal((x[0], w[0], *(_number(a.outputs) for a in axes(given, x[2:], w[2:]))))
-        inputs = (dy, random.standard_normal(x), random.standard_normal(w))
-        name = f"{list(x)} {list(w)} {dict(given)}"
-        yield Case(name, inputs, attributes, outputs=3, ulps=32)
-        absent = ({0}, {1, 2}, {0, 1}, {0, 2})[index % 4]
-        yield Case(
-            f"{name} without {absent}", inputs, attributes, outputs=3, absent=frozenset(absent), ulps=32
-        )
+    weights, b = random.standard_normal((4, 3, 3, 3)), random.standard_normal(4)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights, b), {"pads": (1, 1, 1, 1)})
+    yield Case("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
 
 
 def _gradient(b: Backward) -> Sequence[str]:
@@ -301,13 +251,4 @@ conv = Op(
     select=_select,
     cases=_cases,
     gradient=_gradient,
-)
-conv_grad = Op(
-    "ConvGrad",
-    domain="com.microsoft",
-    infer=_grad_infer,
-    reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({1, 2}),
-    cases=_grad_cases,
 )

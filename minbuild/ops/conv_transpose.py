@@ -1,4 +1,4 @@
-"""ConvTranspose over one to three spatial axes, and its gradients: the kernel of Conv with inputs and outputs swapped."""
+"""ConvTranspose over one to three spatial axes, and its gradients: Conv's kernel, inputs and outputs swapped."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _reference(
     sizes = (len(x), channels, *(int(a.size) for a in window))  # type: ignore[arg-type]
     pads = padding_of(window)
     y = np.pad(np.zeros(sizes), pads)
-    grouped = x.reshape(len(x), groups, x.shape[1] // groups, -1)
+    grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
     for tap, seen in taps_of(window):
         part = np.einsum("gmc,ngms->ngcs", w[tap].reshape(groups, -1, w.shape[1]), grouped)
         y[seen] += part.reshape(y[seen].shape)
@@ -129,6 +129,8 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(name, inputs, attributes, ulps=16)
         bias = random.standard_normal(w[1] * attributes.get("group", 1))
         yield Case(f"{name} bias", (*inputs, bias), attributes, ulps=16)
+    weights = random.standard_normal((3, 4, 3, 3))
+    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights), {"strides": (2, 2)})
 
 
 def _gradient(b: Backward) -> Sequence[str]:
@@ -179,7 +181,7 @@ def _grad_reference(
 ) -> tuple[np.ndarray, ...]:
     window, groups = window_of(attributes, x.shape, w.shape), attributes.get("group", 1)
     padded = np.pad(dy, padding_of(window))
-    grouped = x.reshape(len(x), groups, x.shape[1] // groups, -1)
+    grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
     dx, dw = np.zeros_like(grouped), np.zeros_like(w)
     for tap, seen in taps_of(window):
         part = padded[seen].reshape(len(x), groups, w.shape[1], -1)

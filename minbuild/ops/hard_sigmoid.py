@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.body import Backward
+from minbuild.ops.definition import itself
 from minbuild.ops.elementwise import (
     computing,
     gradient_cases,
@@ -59,6 +60,7 @@ hard_sigmoid = unary(
     _hard_sigmoid_gradient,
     since=(6, 22),
     words=numbers(_ALPHA, _BETA),
+    again=itself,
 )
 hard_sigmoid_grad = gradient_op(
     "HardSigmoidGrad",
@@ -75,6 +77,7 @@ hard_swish = unary(
     unary_cases(2),
     lambda b: (b.add("HardSwishGrad", b.dy[0], b.x[0], domain="minbuild"),),
     since=(14, 22),
+    again=itself,
 )
 hard_swish_grad = gradient_op(
     "HardSwishGrad",

@@ -155,6 +155,7 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0, smooth=False)
         by_columns = {**attributes, "storage_order": 1}
         yield Case(f"{list(shape)} by columns", (x,), by_columns, outputs=2, ulps=0)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)}, outputs=2)
     for dtype in (np.int8, np.uint8):
         x = random.integers(0, 127, (2, 3, 7, 6)).astype(dtype)
         yield Case(f"{np.dtype(dtype)}", (x,), {"kernel_shape": (3, 2), "pads": (1, 0, 1, 1)}, ulps=0)

@@ -33,7 +33,7 @@ _LEAKS: tuple[Mapping[str, Any], ...] = (
     {"alpha": -0.5},
     {"alpha": 2.0},
 )
-_REAL = unary_cases(0, special=None)
+_REAL = unary_cases(0)
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:

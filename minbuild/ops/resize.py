@@ -262,6 +262,8 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
     yield Case(
         "crop axes", (x, roi[[2, 6]], None, sizes[:1]), {**crop, "axes": (2,)}, frozenset({1, 3}), ulps=16
     )
+    none = (np.zeros((0, 2, 3, 4)), None, np.array([1, 1, 2, 0.5]))
+    yield Case("no images", none, {"mode": "linear"}, frozenset({2}))
     yield Case("nothing changes", (x, None, np.ones(4)), {}, frozenset({2}), ulps=0)
     for dtype in (np.uint8, np.int8, np.int32):
         whole = random.integers(0, 100, (1, 2, 3, 4)).astype(dtype)
