@@ -14,7 +14,7 @@ struct Steps {
 
   // `order` names the axes of x from the last one to the first, four bits each; a number that is no axis ends it. An axis
   // that comes twice is a diagonal.
-  MB_INLINE bool read(const Tensor& x, const int32_t* sizes, int axes, int32_t order) {
+  MB_NOINLINE bool read(const Tensor& x, const int32_t* sizes, int axes, int32_t order) {
     int32_t count = 1;
     for (int i = 0; i < axes; ++i) of[i] = 0;
     for (int i = 0; i < MB_MAX_RANK; ++i) {
@@ -33,7 +33,7 @@ struct Axes {
   int count, rows;  // `rows` is the place of the rows; columns follow, and the last axis is the depth
   Steps y, a, b;
 
-  MB_INLINE bool read(const Call& call) {
+  MB_NOINLINE bool read(const Call& call) {
     const Tensor &outer = call[4], &inner = call[5];
     if (outer.rank < 2 || inner.rank < 1 || outer.count != call[0].count) return false;
     count = outer.rank + inner.rank;

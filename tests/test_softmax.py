@@ -26,4 +26,4 @@ X = TensorType(ElementType.FLOAT, (2, 3, 4, 5))
 def test_axes_by_version(op, version, attributes, groups):
     site = Site(attributes, (X, X), (None, None), version, ("a", "b"), (X,), ("c",))
     (launch,) = op.select(site)
-    assert launch.args[-1].shape == groups
+    assert launch.args[-2].shape == groups

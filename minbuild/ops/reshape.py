@@ -91,7 +91,7 @@ def _flatten(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 
 def _given_axes(attributes: Mapping[str, Any], axes: np.ndarray | None) -> tuple[int, ...] | None:
-    found = attributes.get("axes") if axes is None else axes.tolist()
+    found = attributes.get("axes") if axes is None else axes.ravel().tolist()
     return None if found is None else tuple(found)
 
 

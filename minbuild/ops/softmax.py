@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.dims import product
+from minbuild.dims import ceil_div, product
 from minbuild.model import ElementType, TensorType
 from minbuild.ops.body import MICROSOFT, Backward, Body
 from minbuild.ops.definition import FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
 
-_FEATURES = {"log": "logarithms"}
+_WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
+_FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
 softmax_kernel = KernelFunction(
-    "softmax", ("y:T=", "x:T", "groups:extent"), ("log",), {"T": FLOATS}, _FEATURES
+    "softmax", ("y:T=", "x:T", "groups:extent", "apart:T=?"), ("log",), {"T": FLOATS}, _FEATURES
 )
 grad_kernel = KernelFunction(
-    "softmax_grad", ("dx:T=", "dy:T", "y:T", "groups:extent"), ("log",), {"T": FLOATS}, _FEATURES
+    "softmax_grad", ("dx:T=", "dy:T", "y:T", "groups:extent", "apart:T=?"), ("log",), {"T": FLOATS}, _FEATURES
 )
 
 
@@ -36,13 +37,16 @@ def _select(
         axis = _axis(site.attributes, len(shape), flat)
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
+        apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
+        whole = ceil_div(groups[1], _WHOLE) * _WHOLE
         launch = kernel.launch(
             site.result(),
             *site.names[:inputs],
             TensorType(ElementType.UINT8, groups),
+            TensorType(site.element(), (inputs * whole,)) if apart else None,
             types=(site.element(),),
             params=(int(log),),
-            features=("log",) * log,
+            features=("log",) * log + ("apart",) * apart,
         )
         return (launch,)
 

@@ -14,6 +14,8 @@ from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import Case, Launch, Op, Site, Unknown
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
+MANY = frozenset(range(1024))  # outputs
+
 
 def _sizes(site: Site) -> tuple[Dim, ...]:
     """The sizes asked for: input 1, an attribute, or equal shares of which the last may be smaller."""
@@ -116,6 +118,7 @@ split = RewritingOp(
     select=_select,
     cases=_equal_cases,
     gradient=_gradient,
+    differentiable=MANY,
 )
 split_training = Op(
     "SplitTraining",
@@ -125,4 +128,5 @@ split_training = Op(
     select=_select,
     cases=_cases,
     gradient=_gradient,
+    differentiable=MANY,
 )
