@@ -18,39 +18,45 @@ struct Channel {
     template <class W>
     static MB_INLINE void run(Channel* channel, const T* u, const T* x, T* y) {
       using V = typename W::template of<T>;
+      constexpr int kTogether = V::size > 1 ? 2 : 1;  // additions of one do not wait for those of the other
       const Channel ch = *channel;
       const V shift = ch.shift, mean = ch.mean, a = ch.a, b = ch.b, c = ch.c;
       V all = T(0), all_products = T(0);
       for (int n = 0, i = 0; n < ch.rows; ++n, i += ch.stride - ch.length) {
-        V sums = T(0), products = T(0);
+        V sums[kTogether], products[kTogether];
+        unroll<kTogether>([&](auto k) MB_LAMBDA { sums[k] = products[k] = V(T(0)); });
         const int end = i + ch.length;
-        for (; i <= end - V::size; i += V::size) {
-          V from_u = V::load(u + i) - shift, from_x = V::load(x + i) - mean;
-          if (y) {
-            muladd(a, from_u, muladd(b, from_x, c)).store(y + i);
-          } else {
-            sums = sums + from_u;
-            products = muladd(from_u, from_x, products);
-          }
+        for (; i <= end - kTogether * V::size; i += kTogether * V::size) {
+          unroll<kTogether>([&](auto k) MB_LAMBDA {
+            V from_u = V::load(u + i + k * V::size) - shift, from_x = V::load(x + i + k * V::size) - mean;
+            if (y) {
+              muladd(a, from_u, muladd(b, from_x, c)).store(y + i + k * V::size);
+            } else {
+              sums[k] = sums[k] + from_u;
+              products[k] = muladd(from_u, from_x, products[k]);
+            }
+          });
         }
         for (; i < end; ++i) {
           T from_u = u[i] - ch.shift, from_x = x[i] - ch.mean;
           if (y) {
             y[i] = ch.a * from_u + (ch.b * from_x + ch.c);
           } else {
-            sums = sums + V(typename V::Raw{from_u});
-            products = products + V(typename V::Raw{from_u * from_x});
+            sums[0] = sums[0] + V(typename V::Raw{from_u});
+            products[0] = products[0] + V(typename V::Raw{from_u * from_x});
           }
         }
-        all = all + sums;
-        all_products = all_products + products;
+        unroll<kTogether>([&](auto k) MB_LAMBDA {
+          all = all + sums[k];
+          all_products = all_products + products[k];
+        });
       }
       channel->sum = minbuild::sum(all);
       channel->product = minbuild::sum(all_products);
     }
   };
 
-  MB_NOINLINE void pass(const T* u, const T* x, T* y) { dispatch<Pass>(this, u, x, y); }
+  MB_NOINLINE void pass(const T* u, const T* x, T* y) { dispatch_or_single<Pass, T>(this, u, x, y); }
 
   // y = scale (x - mean) inverse + bias. x, scale and bias follow each other. As x stands for u too, each takes half the
   // factor.
@@ -106,9 +112,10 @@ void train_channel(Channel<T>& ch, const Call& call) {
   for (int n : some_rows) {
     ch.rows = n;
     ch.shift = ch.mean;
+    T share = 1 / static_cast<T>(n * ch.length);  // before the sums are there: divisions take long
     ch.pass(ch.at[5], ch.at[5], nullptr);
-    T count = static_cast<T>(n * ch.length), off = ch.sum / count;
-    variance = ch.product / count - off * off;
+    T off = ch.sum * share;
+    variance = ch.product * share - off * off;
     ch.mean += off;
   }
   if (variance < 0) variance = 0;
@@ -146,13 +153,13 @@ void gradient_of_channel(Channel<T>& ch, const Call& call) {
   ch.shift = 0;
   ch.mean = *ch.at[6];
   ch.pass(ch.at[3], ch.at[4], nullptr);
-  T inverse = *ch.at[7], d_scale = ch.product * inverse, count = static_cast<T>(ch.rows * ch.length);
+  T inverse = *ch.at[7], d_scale = ch.product * inverse, share = 1 / static_cast<T>(ch.rows * ch.length);
   const T found[] = {d_scale, ch.sum};
   for (int i = 0; i < 2; ++i)
     if (T* to = ch.at[i + 1]) *to = call.adds(i + 1) ? *to + found[i] : found[i];
-  ch.shift = ch.sum / count;
+  ch.shift = ch.sum * share;
   ch.a = *ch.at[5] * inverse;
-  ch.b = -ch.a * inverse * d_scale / count;
+  ch.b = -ch.a * inverse * d_scale * share;
   ch.c = 0;
   if (ch.at[0]) ch.pass(ch.at[3], ch.at[4], ch.at[0]);
 }

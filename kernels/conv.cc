@@ -145,7 +145,10 @@ struct Conv {
     places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
     if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
     if (!apart(written, sizeof(T), bytes, 1)) return false;  // results must not become places
-    clear_bytes(bytes.data, bytes.count);  // padding, gaps in the grid
+    // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
+    char* begin = wanted == kInputGradient ? reinterpret_cast<char*>(grid) : bytes.data;
+    char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
+    clear_bytes(begin, size_t(end - begin));
     for (int number = 0; number < taps; ++number) {
       int tap = number, place = 0, phase = xs.size;
       for (int a = kAxes - 1; a >= 0; --a) {

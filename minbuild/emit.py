@@ -34,6 +34,7 @@ class Contents:
     symbols: bool  # dimensions chosen at run time
     files: bool = True
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
+    loops: bool = True  # steps that run once per sample
     digest: str = ""  # of the model it was made for
 
 
@@ -138,6 +139,7 @@ def _config(contents: Contents, registry: Registry, stamp: str) -> str:
         stamp=stamp,
         files=int(contents.files),
         symbols=int(contents.symbols),
+        loops=int(contents.loops),
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],
         max_args=max((len(k.args) for k in contents.kernels), default=1),
         features=[(_macro(f), int(f in contents.features)) for f in features],

@@ -63,6 +63,7 @@ class Workbench:
             frozenset(plan.features),
             bool(plan.symbols),
             expressions=expressions_of(model.plan_bytes),
+            loops=model.plan.loops,
             digest=model.digest,
         )
         self.stage(f"Building the trainer for {target}")

@@ -193,7 +193,8 @@ class Role(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of a Program. `constant` holds the elements of a CONSTANT; `of` names the parameter of a
-    GRADIENT or MOMENT; `index` counts moments and inputs."""
+    GRADIENT or MOMENT; `index` counts moments and inputs. `sample` says that it is one sample of the value it is an
+    alias of, the next one in every round of a loop."""
 
     name: str
     type: TensorType
@@ -201,6 +202,7 @@ class Value:
     constant: np.ndarray | None = None
     of: str = ""
     index: int = 0
+    sample: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """One graph the device can run, in execution order. `alias` maps a value to the one whose bytes it is."""
+    """One graph the device can run, in execution order. `alias` maps a value to the one whose bytes it is. The calls of
+    each of the `loops` run once per sample, of which there are `samples`."""
 
     name: str  # "train", "eval", "optimize"
     source: str
@@ -227,6 +230,8 @@ class Procedure:
     inputs: tuple[str, ...]  # user inputs in order
     outputs: tuple[str, ...]  # user outputs in order
     alias: Mapping[str, str] = field(default_factory=dict)
+    loops: tuple[range, ...] = ()
+    samples: Dim = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,23 +276,27 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class PlanTensor:
-    """A tensor as the device sees it: where (region and offset or index), what type, what shape."""
+    """A tensor as the device sees it: where (region and offset or index), what type, what shape. One that `walks`
+    is as many bytes further in every round of a loop as it has."""
 
     region: int
     at: int
     element: ElementType
     shape: Shape
+    walks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Run one kernel. `args` index the plan's tensors (-1 for absent), outputs, inputs, then scratch."""
+    """Run one kernel. `args` index the plan's tensors (-1 for absent), outputs, inputs, then scratch. The `loop`
+    steps that end here, if any, run once per sample."""
 
     kernel: int
     args: tuple[int, ...]
     params: tuple[int, ...]
     accumulate: int  # bit i: output i adds to what is there unless gradients were reset
     node: str
+    loop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +309,7 @@ class Routine:
     buffers: tuple[Buffer, ...]
     inputs: tuple[tuple[str, int], ...]  # name, tensor
     outputs: tuple[tuple[str, int], ...]
+    samples: Dim = 1  # rounds of a loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +337,11 @@ class Plan:
     persistent_bytes: int
     learning_rate_at: int  # persistent offset of the float32 learning rate
     step_at: int  # persistent offset of the int64 step count
+
+    @property
+    def loops(self) -> bool:
+        """Whether there are steps that run once per sample."""
+        return any(step.loop for routine in self.routines for step in routine.steps)
 
 
 # -------------------------------------------------------------------------------------- Package and Binary

@@ -15,7 +15,7 @@ from minbuild.model import Buffer, Plan, PlanTensor, Role, Routine, Shape
 from minbuild.passes.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 from minbuild.wire import Schema, decode, encode, parse_schema
 
-VERSION = 4
+VERSION = 5
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
 ROUTINES = ("train", "eval", "optimize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
@@ -142,7 +142,7 @@ class _Tables:
             region = _BOUND + sum(len(r.inputs) + len(r.outputs) for r in plan.routines) + tensor.at
         else:
             region, element = _NOTHING, 0
-        return self.index(at), self.shape(tensor.shape), region, element, 0
+        return self.index(at), self.shape(tensor.shape), region, element, int(tensor.walks)
 
 
 _FOLD: Mapping[str, Callable[[int, int], int]] = {
@@ -199,14 +199,15 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
     tensors.append((tables.index(_Number(0)), tables.shape((0,)), _NOTHING, 0, 0))
     for name in ROUTINES:
         routine = routines.get(name, Routine(name, (), (), (), ()))
-        first = (len(steps), len(args), len(ports))
+        first_step, first_port = len(steps), len(ports)
         for step in routine.steps:
-            steps.append((step.kernel, tables.words(step.params), step.accumulate, 0))
+            words = tables.words(step.params)
+            steps.append((step.kernel, words, len(args), step.accumulate, step.loop))
             args += [absent if a < 0 else a for a in step.args]
         ports += [(tables.name(n), tensor, 0) for n, tensor in routine.inputs + routine.outputs]
-        graphs.append(
-            (first[0], len(routine.steps), *first[1:], len(routine.inputs), len(routine.outputs), 0)
-        )
+        samples = tables.index(tables.dim(routine.samples))
+        counts = len(routine.inputs), len(routine.outputs)
+        graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
     value = {
         "version": VERSION,
         "trainable_bytes": plan.trainable_bytes,

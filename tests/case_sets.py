@@ -153,7 +153,7 @@ def trainer(folder: Path, batch: int | None = None) -> Trainer:
     if batch is not None:
         program = lower(case.bundle, operators, dict.fromkeys(program.symbols[:1], batch))
     plan = build_plan(optimize(program, operators), operators)
-    contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols))
+    contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
     return Trainer(*_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 

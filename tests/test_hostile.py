@@ -97,7 +97,7 @@ def test_the_unchanged_plan_works(bench):
         ("steps", "params"),
         ("graphs", "steps"),
         ("graphs", "step_count"),
-        ("graphs", "args"),
+        ("steps", "args"),
     ],
 )
 @pytest.mark.parametrize("distance", [0, 1, 1000])
@@ -180,7 +180,7 @@ def test_temporaries_outside_of_the_arena_are_refused(bench):
 @pytest.mark.parametrize("region", [NOTHING, CONSTANTS, BOUND, BOUND + 1, 255, 65535])
 def test_kernels_write_only_where_they_may(bench, region):
     """A step's first argument is written: constants, inputs and frozen parameters must not be."""
-    written = int(bench.tables["args"][bench.tables["graphs"]["args"][0]])
+    written = int(bench.tables["args"][bench.tables["steps"]["args"][0]])
     bench.tables["tensors"]["region"][written] = region
     bench.tables["tensors"]["at"][written] = bench.add_expr("Constant", 0)
     assert bench.status() != 0

@@ -16,7 +16,7 @@ from minbuild.dims import Dim, symbol
 from minbuild.model import Buffer
 from minbuild.passes import memory
 from minbuild.passes.memory import aligned, buffer_sizes, lower_bound, order_buffers, skyline
-from minbuild.passes.memory_check import LayoutFault, check_layout
+from minbuild.passes.memory_check import LayoutFault, Loops, check_layout
 
 BATCH = symbol("batch")
 BATCHES = ({"batch": 1}, {"batch": 8}, {"batch": 32})
@@ -325,6 +325,40 @@ def test_a_longer_lifetime_than_planned_is_an_overlap() -> None:
     offsets, peak = skyline(planned, [32, 32])
     with pytest.raises(LayoutFault, match=r"\[0, 32\) belong to two buffers at step 2"):
         check_layout("eval", longer, offsets, peak, {}, accesses_of(longer))
+
+
+LOOPED = buffers_of(
+    (0, 3, 64), (1, 2, 16), (2, 4, 64)
+)  # steps 1 to 3 are a loop; the second buffer is its own
+
+
+def loop_faults(buffers: Sequence[Buffer], loops: Loops) -> tuple[set[str], str]:
+    """The rules that the checker names where only loops may be wrong, and its text."""
+    offsets, peak = skyline(buffers, buffer_sizes(buffers, {"batch": 4}))
+    try:
+        check_layout("train", buffers, offsets, peak, {"batch": 4}, accesses_of(buffers), loops)
+    except LayoutFault as fault:
+        return {finding.rule for finding in fault.findings}, str(fault)
+    return set(), ""
+
+
+def test_what_outlives_a_round_is_alive_through_the_loop() -> None:
+    first, own, last = LOOPED
+    sound = (first, own, replace(last, first=1))
+    assert loop_faults(sound, Loops(((1, 3),))) == (set(), "")
+    rules, said = loop_faults(LOOPED, Loops(((1, 3),)))
+    assert rules == {"loop"}
+    assert f"'{last.name}' is alive from step 2 to 4, not through the loop of steps 1 to 3" in said
+    assert loop_faults((replace(first, last=2), *sound[1:]), Loops(((1, 3),)))[0] == {"loop"}
+    assert loop_faults(sound, Loops(((1, 3),), {own.name: 4}))[0] == {"loop"}
+
+
+def test_rounds_see_no_more_than_a_buffer_has() -> None:
+    (whole,) = buffers_of((0, 3, 16 * BATCH))
+    assert loop_faults((whole,), Loops(((1, 3),), {whole.name: 16 * BATCH})) == (set(), "")
+    rules, said = loop_faults((whole,), Loops(((1, 3),), {whole.name: 17 * BATCH}))
+    assert rules == {"loop"}
+    assert f"rounds see 68 bytes of buffer '{whole.name}', which has 64" in said
 
 
 def test_many_findings_are_counted_not_listed() -> None:

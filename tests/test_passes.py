@@ -180,3 +180,43 @@ def test_nothing_is_computed_again_when_its_input_is_gone() -> None:
     order = (nodes[1], nodes[0], *nodes[2:])
     train = optimized(replace(bundle, training=replace(graph, nodes=order)))
     assert [call.outputs[0] for call in train.calls if call.op == ":Clip"] == ["c"]
+
+
+def test_of_two_branches_the_wide_one_waits() -> None:
+    """A wide result that a sum needs late is made late, from what is narrow and there anyway."""
+    chain = tuple(node("Relu", "y" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(4))
+    wide = (node("Expand", "y,size", "wide"), *chain, node("Add", "r3,wide", "kept"))
+    bundle = linear(wide, ("loss", "kept"))
+    initializers = {**bundle.training.initializers, "size": np.array([7, 1, 1], np.int64)}
+    train = optimized(replace(bundle, training=replace(bundle.training, initializers=initializers)))
+    outputs = [call.outputs[0] for call in train.calls]
+    assert outputs.index("wide") == outputs.index("kept") - 1
+
+
+def test_a_narrow_result_does_not_wait_for_its_wide_input() -> None:
+    chain = tuple(node("Relu", "y" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(4))
+    narrow = (node("Relu", "x", "wide"), node("ReduceSum", "wide", "sum", keepdims=0), *chain)
+    train = optimized(linear((*narrow, node("Add", "r3,sum", "kept")), ("loss", "kept")))
+    outputs = [call.outputs[0] for call in train.calls]
+    assert outputs.index("sum") < outputs.index("r0")
+
+
+def test_a_sum_is_made_again_of_what_is_kept() -> None:
+    """s = h + y, read at once and far behind, where both terms are read too."""
+    chain = tuple(node("Relu", "s" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
+    late = (node("Mul", "r11,s", "m"), node("Add", "m,h", "n"), node("Add", "n,y", "kept"))
+    train = optimized(linear((node("Add", "h,y", "s"), *chain, *late), ("loss", "kept")))
+    sums = [call.outputs[0] for call in train.calls if call.inputs == ("h", "y")]
+    assert sums == ["s", "s (again)"]
+
+
+def test_what_takes_many_calls_is_kept() -> None:
+    """c6 <- ... <- c0 <- h: each is dropped by itself, but one that needs seven calls is not."""
+    clips = tuple(node("Clip", f"{'h' if i == 0 else f'c{i - 1}'},low,high", f"c{i}") for i in range(8))
+    chain = tuple(node("Relu", "c7" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
+    late = (node("Mul", "r11,c7", "m"), node("Add", "m,h", "kept"))
+    bundle = linear((*clips, *chain, *late), ("loss", "kept"))
+    limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
+    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
+    train = optimized(replace(bundle, training=graph))
+    assert not [call for call in train.calls if "again" in call.outputs[0]]

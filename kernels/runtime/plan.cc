@@ -98,6 +98,9 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
     tensor->count = static_cast<int32_t>(elements);
     const Span& span = regions[t.region];
     uint32_t at = static_cast<uint32_t>(values[t.at]), size = element_size(t.type);
+#if MB_LOOPS
+    if (t.walks != 0) at += static_cast<uint32_t>(sample * (elements * size));
+#endif
     good &= at + elements * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;
   }

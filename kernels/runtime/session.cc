@@ -72,7 +72,10 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
 }
 
 mb_status run_steps(Session* s, const plan::Graph& graph) {
-  uint32_t arg = graph.args;
+#if MB_LOOPS
+  uint32_t last = 0;  // step of a loop
+  s->sample = 0;
+#endif
   for (uint32_t i = 0; i < graph.step_count; ++i) {
     const plan::Step& step = *static_cast<const plan::Step*>(s->at(plan::kSteps, graph.steps + i));
     const plan::Kernel& kernel = s->kernel(step.kernel);
@@ -81,7 +84,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
-      uint32_t index = *static_cast<const uint16_t*>(s->at(plan::kArgs, arg++));
+      uint32_t index = *static_cast<const uint16_t*>(s->at(plan::kArgs, step.args + k));
       const plan::Tensor& t = s->resolve(index, &tensors[k]);
       // Of the kernel's type, or absent where that may be; writable where it is written.
       if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
@@ -90,10 +93,22 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     }
     // One word stands behind the last step's parameters: where it is, all before it are.
     const int32_t* end = static_cast<const int32_t*>(s->at(plan::kParams, step.params + row.param_count));
-    Call call = {tensors + Call::kMiddle, end - row.param_count, s->replaces_gradients != 0 ? 0u : step.accumulate};
+    bool replaces = s->replaces_gradients != 0;
+#if MB_LOOPS
+    replaces &= s->sample == 0;
+#endif
+    Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
     mb_status status = s->damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(number, call));
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i, word_of(s->name(kernel.name)));
+#if MB_LOOPS
+    if (step.loop != 0) {
+      if (i < last) s->damaged = true;  // loops within loops may never end
+      last = i;
+      if (++s->sample < s->samples(graph)) i -= step.loop;
+      else s->sample = 0;
+    }
+#endif
   }
   return MB_OK;
 }

@@ -57,6 +57,9 @@ struct Session : mb_session {
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];
   int32_t symbols[kMostSymbols];
+#if MB_LOOPS
+  int32_t sample;  // the round that a loop is in
+#endif
   Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
   char error_room[sizeof(mb_options::error)];
 
@@ -87,6 +90,12 @@ struct Session : mb_session {
   int32_t evaluate();
   // Evaluates, and refuses when temporaries do not fit.
   mb_status lay_out();
+#if MB_LOOPS
+  // Rounds of a graph's loops.
+  int32_t samples(const plan::Graph& graph) const {
+    return graph.samples < count[plan::kExprs] ? values[graph.samples] : 0;
+  }
+#endif
   // Shape and place of a tensor under the current sizes. One that is malformed or not within its region has no data and
   // makes the plan damaged.
   const plan::Tensor& resolve(uint32_t index, Tensor* tensor) const;

@@ -44,17 +44,17 @@ struct Planes {
         outer += first * axis.pitch;
         pixel *= axis.in;
       }
-      for (int i = 0; i < (Axes > 2 ? counts[0] : 1); ++i) {
-        for (int j = 0; j < counts[kLine]; ++j) {
-          T* x = inner + j * steps[kLine];
-          T* y = outer + j * axes[kLine].pitch;
+      const bool dense = !Strides || steps[kRow] == 1;
+      for (int c = 0; c < channels; ++c, inner += image, outer += step) {
+        for (int i = 0; i < (Axes > 2 ? counts[0] : 1); ++i) {
+          T *x = inner, *y = outer;
           if (Axes > 2) x += i * steps[0], y += i * axes[0].pitch;
-          for (int c = 0; c < channels; ++c, x += image, y += step) {
+          for (int j = 0; j < counts[kLine]; ++j, x += steps[kLine], y += axes[kLine].pitch) {
             T *from = outwards ? y : x, *to = outwards ? x : y;
             intptr_t from_step = 1, to_step = 1;
             if (Strides) (outwards ? to_step : from_step) = steps[kRow];
             int left = counts[kRow];
-            if (!Strides || steps[kRow] == 1)
+            if (dense)
               for (; left >= V::size; left -= V::size, from += V::size, to += V::size) V::load(from).store(to);
             for (; left > 0; --left, from += from_step, to += to_step) *to = *from;
           }

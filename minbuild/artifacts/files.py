@@ -49,3 +49,13 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int, 
         raise BadInput(
             f"{path}: cannot be read, but {what} is stored in it: {error.strerror or error}."
         ) from error
+
+
+def read_array(path: Path) -> np.ndarray:
+    """The array in .npy file `path`. Raises BadInput."""
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file. Save an array there with numpy.save.") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise BadInput(f"{path}: cannot be read as .npy: {error}. Save it again with numpy.save.") from error

@@ -37,8 +37,17 @@ def read_model(model: ModelProto, path: Path) -> Graph:
 
 def opset_of(data: bytes, path: Path) -> int:
     """The version of ONNX's own operators that a file imports. Raises BadInput for damage."""
-    versions = [o.version for o in _parse(data, path).opset_import if o.domain in ("", "ai.onnx")]
-    return max(versions, default=1)
+    return opset_in(_parse(data, path))
+
+
+def opset_in(model: ModelProto) -> int:
+    """The version of ONNX's own operators that a model imports."""
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+
+
+def array_of(tensor: TensorProto) -> np.ndarray:
+    """The elements of a tensor that holds them itself."""
+    return np.asarray(numpy_helper.to_array(tensor))
 
 
 def read_nodes(model: ModelProto, source: Path) -> tuple[Node, ...]:

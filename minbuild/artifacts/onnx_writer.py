@@ -3,35 +3,112 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
 
 from minbuild.model import ElementType, Graph, Node, TensorType
 
+LARGEST_FILE = 2**31 - 2**20  # protobuf's limit, with room for what is not tensors
+LEAST_OUTSIDE = 1024  # bytes of a tensor that is worth a place outside of the file
+_ALIGNED = 4096  # of tensors in a file of their own: what mapping into memory wants
 IR_VERSION = 8  # the newest that ONNX Runtime 1.19.2's training tools write for models
 
 
-def write_graph(graph: Graph, outputs: Mapping[str, TensorType], opsets: Mapping[str, int]) -> bytes:
-    """The ONNX file of a graph. `outputs` are the types of its outputs, `opsets` the versions of the domains it
-    imports. The same graph gives the same bytes."""
+def write_graph(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> bytes:
+    """The ONNX file of a graph. `types` are those of its outputs and of what its nodes compute, as far as known;
+    `opsets` are the versions of the domains it imports. The same graph gives the same bytes."""
+    return bytes(model_proto(graph, types, opsets).SerializeToString(deterministic=True))
+
+
+def write_files(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    opsets: Mapping[str, int],
+    prefix: str = "",
+    largest: int = LARGEST_FILE,
+) -> dict[str, bytes]:
+    """The ONNX file of a graph as `write_graph` writes it, by name, with `prefix` before the graph's own; where its
+    constants take more than `largest` bytes, they stand in a second file beside it."""
+    name = prefix + graph.source
+    if sum(a.nbytes for a in graph.initializers.values()) <= largest:
+        return {name: write_graph(graph, types, opsets)}
+    outside = {n: a for n, a in graph.initializers.items() if a.nbytes >= LEAST_OUTSIDE}
+    inside = {n: a for n, a in graph.initializers.items() if n not in outside}
+    proto = model_proto(replace(graph, initializers=inside), types, opsets)
+    data = bytearray()
+    for tensor, array in outside.items():
+        data += bytes(-len(data) % _ALIGNED)
+        content = np.ascontiguousarray(array).tobytes()
+        proto.graph.initializer.append(_external(tensor, array, f"{name}.data", len(data)))
+        data += content
+    return {name: bytes(proto.SerializeToString(deterministic=True)), f"{name}.data": bytes(data)}
+
+
+def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
+    """A tensor whose bytes stand in another file."""
+    element = ElementType.of(array.dtype)
+    assert element is not None, "readers refuse other types"
+    tensor = TensorProto(name=name, data_type=int(element), dims=array.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", file), ("offset", offset), ("length", array.nbytes)):
+        tensor.external_data.append(StringStringEntryProto(key=key, value=str(value)))
+    return tensor
+
+
+def model_proto(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> ModelProto:
+    """The ONNX model of a graph, as `write_graph` writes it."""
     inputs = [_value(name, tensor) for name, tensor in graph.inputs.items()]
     inputs += [_sequence(name, element) for name, element in graph.sequences.items()]
     proto = helper.make_graph(
         [node_proto(node) for node in graph.nodes],
         graph.source.rpartition(".")[0] or "graph",
         inputs,
-        [_value(name, outputs[name]) for name in graph.outputs],
+        [_value(name, types[name]) for name in graph.outputs],
         [
-            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
             for name, array in graph.initializers.items()
         ],
+        value_info=_computed(graph, types),
     )
     imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())]
     model: ModelProto = helper.make_model(proto, opset_imports=imports, producer_name="minbuild")
     model.ir_version = IR_VERSION
-    return bytes(model.SerializeToString(deterministic=True))
+    return model
+
+
+def _computed(graph: Graph, types: Mapping[str, TensorType]) -> list[ValueInfoProto]:
+    """What is between inputs and outputs. ONNX Runtime's pooling gradients allocate what is declared here, and
+    crash where nothing is."""
+    told = {*graph.outputs, *graph.inputs, *graph.initializers}
+    names = [n for node in graph.nodes for n in node.outputs if n and n not in told and n in types]
+    return [_value(name, types[name]) for name in names]
+
+
+def tensor_proto(name: str, array: np.ndarray | None) -> TensorProto:
+    """An array as ONNX writes it; None is empty."""
+    return numpy_helper.from_array(np.asarray([] if array is None else array, order="C"), name)
+
+
+def set_initializers(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """Puts arrays into the initializers of these names, in place. The names that there are not."""
+    there = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name in arrays:
+        if name in there:
+            there[name].CopyFrom(tensor_proto(name, arrays[name]))
+    return [name for name in arrays if name not in there]
 
 
 def opsets_of(nodes: Iterable[Node], default: int) -> dict[str, int]:
@@ -66,7 +143,7 @@ def _subgraph(graph: Graph) -> GraphProto:
         [helper.make_empty_tensor_value_info(name) for name in graph.inputs],
         [helper.make_empty_tensor_value_info(name) for name in graph.outputs],
         [
-            numpy_helper.from_array(np.ascontiguousarray(array), name)
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
             for name, array in graph.initializers.items()
         ],
     )

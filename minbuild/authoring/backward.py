@@ -132,6 +132,7 @@ class _Sweep:
         self.contributions: dict[str, list[str]] = defaultdict(list)
         self.forward: dict[int, Node] = {}
         self.backward: list[Node] = []
+        self.titles: dict[str, int] = {}
 
     def _leads_on(self, application: _Application) -> bool:
         outputs = application.node.outputs
@@ -191,15 +192,19 @@ class _Sweep:
         if not any(dy):
             return node
         wants = [i for i, n in enumerate(node.inputs) if n in self.path]
-        rule = Backward(
-            application.site, node.inputs, node.outputs, dy, wants, f"{node.name}_Grad", self.tape.opset
-        )
+        title = self._title(f"{node.name}_Grad")
+        rule = Backward(application.site, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
         results = tuple(op.gradient(rule))
         names = [
             self._name(n) if i in wants and any(results[i : i + 1]) else "" for i, n in enumerate(node.inputs)
         ]
         self.backward += named(rule, results, names)
         return _as_trained(node, rule)
+
+    def _title(self, name: str) -> str:
+        """A name that no other rule's nodes begin with: nodes of a model may share one."""
+        count = self.titles[name] = self.titles.get(name, 0) + 1
+        return name if count == 1 else self._title(f"{name}_{count - 1}")
 
     def _name(self, value: str) -> str:
         """The name of the next contribution to the gradient of a value."""

@@ -23,6 +23,7 @@ class LossOptions:
     class_weights: np.ndarray | None = None  # cross-entropy, NLL: [C]
     ignore_index: int | None = None  # cross-entropy, NLL
     pos_weight: np.ndarray | None = None  # BCE with logits: broadcasts to the prediction
+    weights: np.ndarray | None = None  # BCE with logits: of its terms, broadcasts to the prediction
     delta: float = 1.0  # Huber
 
 
@@ -96,7 +97,10 @@ def _binary_cross_entropy(b: Body, options: LossOptions) -> str:
     if options.pos_weight is not None:
         extra = b.constant(np.asarray(options.pos_weight) - 1)
         bend = b.add("Mul", bend, b.add("Add", b.add("Mul", t, extra), one))
-    return _reduced(b, b.add("Add", b.add("Mul", b.add("Sub", one, t), x), bend), options)
+    terms = b.add("Add", b.add("Mul", b.add("Sub", one, t), x), bend)
+    if options.weights is not None:
+        terms = b.add("Mul", terms, b.constant(options.weights))
+    return _reduced(b, terms, options)
 
 
 def _divergence(b: Body, options: LossOptions) -> str:
@@ -115,7 +119,9 @@ LOSSES: Mapping[str, Loss] = {
     "mse": Loss("mean squared error", _squared),
     "l1": Loss("mean absolute error", _absolute),
     "huber": Loss("squared error near zero, absolute error beyond delta", _huber, takes=frozenset({"delta"})),
-    "bce": Loss("binary cross-entropy of logits", _binary_cross_entropy, takes=frozenset({"pos_weight"})),
+    "bce": Loss(
+        "binary cross-entropy of logits", _binary_cross_entropy, takes=frozenset({"pos_weight", "weights"})
+    ),
     "kl": Loss("Kullback-Leibler divergence of log-probabilities", _divergence),
     "nll": Loss("negative log-likelihood of class numbers", _negative_log_likelihood, True, _WEIGHTED),
 }
@@ -128,9 +134,13 @@ def find_loss(name: str, options: LossOptions) -> Loss:
     if options.reduction not in REDUCTIONS:
         raise BadInput(f"reduction {options.reduction!r}: a loss must be one number; choose from mean, sum.")
     loss, defaults = LOSSES[name], LossOptions()
-    for option in ("class_weights", "ignore_index", "pos_weight", "delta"):
+    for option in ("class_weights", "ignore_index", "pos_weight", "weights", "delta"):
         given, default = getattr(options, option), getattr(defaults, option)
-        if option not in loss.takes and given is not None and given is not default and given != default:
+        if (
+            option not in loss.takes
+            and given is not default
+            and not (np.isscalar(given) and given == default)
+        ):
             takers = ", ".join(n for n, other in LOSSES.items() if option in other.takes)
             raise BadInput(f"{option} does nothing with the loss {name}; it is for {takers}.")
     return loss

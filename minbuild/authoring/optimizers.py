@@ -21,6 +21,7 @@ class OptimizerOptions:
     momentum: float | None = None
     nesterov: bool | None = None
     alpha: float | None = None  # RMSprop: how much of the mean square stays
+    correct_bias: bool | None = None  # AdamW: of the moments, which begin at zero
     max_norm: float | None = None  # clip the gradients' common norm first
 
 
@@ -43,7 +44,7 @@ def _options(**values: float | bool | tuple[float, float]) -> OptimizerOptions:
 OPTIMIZERS: Mapping[str, Optimizer] = {
     "adamw": Optimizer(
         "Adam, parameters decay by themselves", "AdamWOptimizer", MICROSOFT, 2, True,
-        _options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0),
+        _options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True),
     ),
     "adam": Optimizer(
         "Adam, weight decay added to the gradient", "AdamOptimizer", OWN, 2, True,
@@ -116,5 +117,5 @@ def _attributes(name: str, options: OptimizerOptions) -> dict[str, float | int]:
         attributes["alpha"], attributes["beta"] = chosen.pop("betas")
     attributes |= {n: int(v) if isinstance(v, bool) else float(v) for n, v in chosen.items()}
     if optimizer.op_type == "AdamWOptimizer":
-        attributes |= {"adam_mode": 1, "correct_bias": 1}  # the form that ONNX Runtime's tool writes
+        attributes["adam_mode"] = 1  # the form that ONNX Runtime's tool writes
     return attributes

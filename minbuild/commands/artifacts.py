@@ -7,30 +7,17 @@ from typing import Annotated
 
 import typer
 
-from minbuild.authoring import Recipe, make_artifacts, write_artifacts
-from minbuild.authoring.losses import LOSSES, LossOptions
-from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
+from minbuild.authoring import Artifacts, Recipe, make_artifacts, write_artifacts
+from minbuild.authoring.checks import checked_gradients
+from minbuild.authoring.estimate import estimate
+from minbuild.authoring.losses import LossOptions
+from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.commands.common import OpsFolders, Verbose, failures
-
-_LOSS_HELP = (
-    "What to minimise: "
-    + "; ".join(f"{n}: {loss.title}" for n, loss in LOSSES.items())
-    + "; none: an output "
-    "of the model."
-)
-_OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
+from minbuild.commands.making import Frozen, LossName, OptimizerName, Train, numbers_given, pair_given
 
 Model = Annotated[Path, typer.Argument(help="ONNX file of the forward model.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifacts.")]
-LossName = Annotated[str, typer.Option("--loss", help=_LOSS_HELP)]
-OptimizerName = Annotated[str, typer.Option("--optimizer", help=_OPTIMIZER_HELP)]
-Train = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Parameters to train: a name, a pattern such as 'head.*', bias, or last:2. Repeatable."
-    ),
-]
-Frozen = Annotated[list[str] | None, typer.Option(help="Parameters to keep as they are. Repeatable.")]
+Numbers = "Numbers with commas between, or an .npy file."
 
 
 def artifacts(
@@ -43,17 +30,36 @@ def artifacts(
     loss_input: Annotated[
         list[str] | None, typer.Option(help="Output the loss is taken of. Default: the first. Repeatable.")
     ] = None,
+    loss_output: Annotated[
+        str, typer.Option(help="With --loss none: the output that is the loss. Default: the first.")
+    ] = "",
     output: Annotated[
         list[str] | None, typer.Option(help="Further value that training and evaluation return. Repeatable.")
     ] = None,
     reduction: Annotated[str, typer.Option(help="How the loss becomes one number: mean or sum.")] = "mean",
+    class_weights: Annotated[
+        str | None, typer.Option(help=f"For cross-entropy and nll: weight of each class. {Numbers}")
+    ] = None,
     ignore_index: Annotated[int | None, typer.Option(help="Class number that counts for nothing.")] = None,
+    pos_weight: Annotated[
+        str | None, typer.Option(help=f"For bce: weight of positive targets. {Numbers}")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="For huber: where it turns from square to straight.")] = 1.0,
     weight_decay: Annotated[float | None, typer.Option(help="How fast parameters decay.")] = None,
+    betas: Annotated[str | None, typer.Option(help="For adam and adamw, such as 0.9,0.999.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="What adaptive optimizers add to a divisor.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="For rmsprop: how much of the mean stays.")] = None,
     momentum: Annotated[float | None, typer.Option(help="For --optimizer momentum.")] = None,
     nesterov: Annotated[bool, typer.Option("--nesterov", help="For --optimizer momentum.")] = False,
     clip: Annotated[float | None, typer.Option(help="Largest norm of all gradients together.")] = None,
     prefix: Annotated[str, typer.Option(help="What the files' names begin with.")] = "",
     nominal: Annotated[bool, typer.Option("--nominal", help="Write a nominal checkpoint as well.")] = False,
+    check_gradients: Annotated[
+        bool, typer.Option("--check-gradients", help="Compare the gradients with finite differences first.")
+    ] = False,
+    estimated: Annotated[
+        bool, typer.Option("--estimate", help="Print what the trainer will need of memory and kernels.")
+    ] = False,
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
@@ -61,11 +67,24 @@ def artifacts(
     with failures(verbose):
         recipe = Recipe(
             loss="" if loss == "none" else loss,
+            loss_output=loss_output,
             loss_inputs=tuple(loss_input or ()),
-            loss_options=LossOptions(reduction=reduction, ignore_index=ignore_index),
+            loss_options=LossOptions(
+                reduction=reduction,
+                class_weights=numbers_given("--class-weights", class_weights),
+                ignore_index=ignore_index,
+                pos_weight=numbers_given("--pos-weight", pos_weight),
+                delta=delta,
+            ),
             optimizer=optimizer,
             optimizer_options=OptimizerOptions(
-                weight_decay=weight_decay, momentum=momentum, nesterov=nesterov or None, max_norm=clip
+                betas=pair_given("--betas", betas),
+                epsilon=epsilon,
+                alpha=alpha,
+                weight_decay=weight_decay,
+                momentum=momentum,
+                nesterov=nesterov or None,
+                max_norm=clip,
             ),
             train=tuple(train or ()),
             frozen=tuple(frozen or ()),
@@ -73,8 +92,16 @@ def artifacts(
             nominal=nominal,
         )
         made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
+        if check_gradients:
+            print("\n".join(checked_gradients(made, tuple(ops_dir or ()))))
         write_artifacts(made, out)
-        for note in made.notes:
-            print(f"note: {note}")
-        for name, content in sorted(made.files.items()):
-            print(f"{out / name}  {len(content):,} bytes")
+        _tell(made, out)
+        if estimated:
+            print("\n".join(estimate(made, tuple(ops_dir or ()))))
+
+
+def _tell(made: Artifacts, out: Path) -> None:
+    for note in made.notes:
+        print(f"note: {note}")
+    for name, content in sorted(made.files.items()):
+        print(f"{out / name}  {len(content):,} bytes")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.model import ElementType
+from minbuild.model import Call, ElementType
 from minbuild.ops.body import Backward
 from minbuild.ops.broadcasting import (
     AXES,
@@ -19,7 +19,17 @@ from minbuild.ops.broadcasting import (
     operands,
     select_binary,
 )
-from minbuild.ops.definition import FLOATS, INTEGERS, UNSIGNED, Case, KernelFunction, Op
+from minbuild.ops.definition import (
+    FLOATS,
+    INTEGERS,
+    UNSIGNED,
+    Case,
+    KernelFunction,
+    Op,
+    Site,
+    every_input,
+    itself,
+)
 
 
 def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
@@ -110,6 +120,7 @@ def _op(
     function: Callable[..., Any],
     gradient: Callable[[Backward], Sequence[str]],
     cases: Callable[..., Iterable[Case]] = _cases,
+    again: Callable[[Call, Site], Call | None] | None = None,
 ) -> Op:
     return Op(
         name,
@@ -118,12 +129,14 @@ def _op(
         reference=_reference(function),
         select=select_binary(kernel),
         in_place=((0, 0), (0, 1)),
+        again=again,
+        samples=every_input,
         cases=cases,
         gradient=gradient,
     )
 
 
-add = _op("Add", add_kernel, np.add, _add_gradient)
+add = _op("Add", add_kernel, np.add, _add_gradient, again=itself)
 sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient)
 mul = _op("Mul", mul_kernel, np.multiply, _mul_gradient)
 div = _op("Div", div_kernel, _divide, _div_gradient, _div_cases)

@@ -12,7 +12,17 @@ from minbuild.model import Call, TensorType
 from minbuild.ops import batch_statistics as _statistics
 from minbuild.ops.batch_statistics import epsilon_of as _epsilon
 from minbuild.ops.batch_statistics import momentum_of as _momentum
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
+from minbuild.ops.definition import (
+    FLOATS,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+    first_input,
+    same_as,
+)
 
 _TYPES = {"T": FLOATS}
 train_kernel = KernelFunction(
@@ -124,7 +134,7 @@ def _train_cases(random: np.random.Generator) -> Iterable[Case]:
     yield Case("one row far off", (x, *others), attributes, outputs=5, ulps=64)
 
 
-def _once_more(call: Call) -> Call | None:
+def _once_more(call: Call, site: Site) -> Call | None:
     """The call that normalises again with the statistics that the first one saved."""
     if len(call.outputs) < 5 or not call.outputs[3] or not call.outputs[4]:
         return None
@@ -175,6 +185,11 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             yield Case(name, inputs, attributes, outputs=outputs, ulps=64, smooth=smooth)
 
 
+def _samples(site: Site) -> Iterable[int]:
+    """Of training, every sample depends on all."""
+    return () if site.attribute("training_mode", 0) else (0,)
+
+
 batch_normalization = Op(
     "BatchNormalization",
     since=(7, 9, 14, 15),
@@ -182,6 +197,7 @@ batch_normalization = Op(
     reference=_reference,
     select=_select,
     in_place=((0, 0),),
+    samples=_samples,
     body=_statistics.body,
     cases=_cases,
     gradient=_statistics.gradient,
@@ -220,6 +236,7 @@ normalize_again = Op(
     reference=_again_reference,
     select=_again_select,
     in_place=((0, 0),),
+    samples=first_input,
     cases=_again_cases,
 )
 

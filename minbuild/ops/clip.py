@@ -9,7 +9,19 @@ import numpy as np
 
 from minbuild.model import ElementType
 from minbuild.ops.body import Backward, Body
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, itself, same_as
+from minbuild.ops.definition import (
+    FLOATS,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+    every_input,
+    first_input,
+    itself,
+    same_as,
+)
 from minbuild.ops.pattern import Match, Replacement, Rewrite, RewritingOp
 
 _PARAMS = ("low_0", "low_1", "high_0", "high_1")  # two words each: the bits of one element
@@ -114,6 +126,7 @@ clip = Op(
     select=_select,
     in_place=((0, 0),),
     again=itself,
+    samples=first_input,
     body=_body,
     cases=_cases,
     gradient=_gradient,
@@ -166,6 +179,7 @@ clip_grad = RewritingOp(
     reference=_grad_reference,
     select=_grad_select,
     in_place=((0, 0), (0, 1)),
+    samples=every_input,
     cases=_grad_cases,
     gradient=_grad_gradient,
     rewrites=tuple(

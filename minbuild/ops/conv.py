@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from minbuild.dims import Dim, product
-from minbuild.model import ElementType, Shape, TensorType
+from minbuild.model import Call, ElementType, Shape, TensorType
 from minbuild.ops.body import MICROSOFT, Backward
-from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, first_input
 from minbuild.ops.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
 
 _WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
@@ -141,6 +141,15 @@ def _select(site: Site) -> Sequence[Launch]:
     return (launch_layer(layer, OUTPUT, names, site.name(2)),)
 
 
+def _work(site: Site) -> Dim:
+    return product(site.result_shape()) * product(site.shape(1)[1:])
+
+
+def _again(call: Call, site: Site) -> Call | None:
+    """Depthwise convolutions multiply little, but take long."""
+    return call if site.attribute("group", 1) == 1 else None
+
+
 # -------------------------------------------------------------------------------------------------- reference
 
 
@@ -249,6 +258,9 @@ conv = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
+    again=_again,
+    work=_work,
+    samples=first_input,
     cases=_cases,
     gradient=_gradient,
 )

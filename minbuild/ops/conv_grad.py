@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from minbuild.model import TensorType
+from minbuild.dims import Dim, product
+from minbuild.model import Call, TensorType
 from minbuild.ops.body import MICROSOFT, Backward
 from minbuild.ops.conv import (
     INPUT_GRADIENT,
@@ -41,6 +43,30 @@ def _grad_launches(site: Site, layer: Layer) -> Iterator[Launch]:
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
     if dx:
         yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
+
+
+def _grad_work(site: Site) -> Dim:
+    return product(site.shape()) * product(site.shape(2)[1:]) * 2
+
+
+def _grad_samples(site: Site) -> Iterable[int]:
+    """dy and x. Weight gradients add image after image; the bias gradient sums in another order."""
+    return (0, 1)
+
+
+def _grad_apart(call: Call, site: Site) -> Sequence[Call]:
+    """Sums first: then dx may take the place of dy."""
+    dx, dw, db = (*call.outputs, "", "")[:3]
+    calls = []
+    if db:
+        attributes = {"axes": (0, *range(2, site.rank())), "keepdims": 0}
+        adds = frozenset({0} if 2 in call.accumulate else ())
+        calls.append(Call(":ReduceSum", 11, call.node, call.inputs[:1], (db,), attributes, adds))
+    if dw:
+        calls.append(replace(call, outputs=("", dw), accumulate=call.accumulate & {1}))
+    if dx:
+        calls.append(replace(call, outputs=(dx,), accumulate=frozenset()))
+    return calls
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:
@@ -105,6 +131,10 @@ conv_grad = Op(
     reference=_grad_reference,
     select=_grad_select,
     adds=frozenset({1, 2}),
+    work=_grad_work,
+    samples=_grad_samples,
+    sums=frozenset({1}),
+    apart=_grad_apart,
     cases=_grad_cases,
     gradient=_second_gradient,
     differentiable=frozenset({0, 1, 2}),

@@ -210,6 +210,11 @@ class Op:
     adds       outputs that can accumulate into a gradient buffer
     generator  the input, behind those that files give, by which the count of random draws comes in
     again      the call that makes output 0 a second time, for results that are cheaper to make than to keep
+    work       multiplications, of operators that many are spent in: what `again` makes must not take a notable share
+    samples    the inputs whose first dimension counts samples, where each sample of the outputs is computed alone, from
+               these inputs' own, to the same bits whatever the batch
+    sums       outputs that are sums over the samples instead, added one after the other
+    apart      the calls that make each output alone, where outputs have kernels of their own, in a good order
     body       what the operator is made of, where it needs no kernel of its own (body.py); None where it does
     gradient   the nodes that compute the gradients of its inputs from those of its outputs (body.py)
     differentiable  outputs through which gradients flow
@@ -227,7 +232,11 @@ class Op:
     updates: Mapping[int, int | None] = field(default_factory=dict)
     adds: frozenset[int] = frozenset()
     generator: int | None = None
-    again: Callable[[Call], Call | None] | None = None
+    again: Callable[[Call, Site], Call | None] | None = None
+    work: Callable[[Site], Dim] | None = None
+    samples: Callable[[Site], Iterable[int]] | None = None
+    sums: frozenset[int] = frozenset()
+    apart: Callable[[Call, Site], Sequence[Call]] | None = None
     body: Callable[[Body], Sequence[str] | None] | None = None
     gradient: Callable[[Backward], Sequence[str]] | None = None
     differentiable: frozenset[int] = frozenset({0})
@@ -246,9 +255,19 @@ class Op:
 # ------------------------------------------------------------------------------------ inference rules many share
 
 
-def itself(call: Call) -> Call:
+def itself(call: Call, site: Site) -> Call:
     """For `Op.again`: the same call."""
     return call
+
+
+def every_input(site: Site) -> Iterable[int]:
+    """For `Op.samples`: all inputs, where those that do not count samples broadcast."""
+    return range(len(site.inputs))
+
+
+def first_input(site: Site) -> Iterable[int]:
+    """For `Op.samples`: the first input, where others are parameters."""
+    return (0,)
 
 
 def same_as(i: int = 0) -> Infer:

@@ -123,6 +123,7 @@ def unary(
     domain: str = "",
     words: Words = no_words,
     again: Callable[..., Any] | None = None,
+    samples: Callable[[Site], Iterable[int]] | None = None,
 ) -> Op:
     """An operator of one input, whose place its output may take."""
     return Op(
@@ -134,6 +135,7 @@ def unary(
         select=launching(kernel, words),
         in_place=((0, 0),),
         again=again,
+        samples=samples,
         cases=cases,
         gradient=gradient,
     )
@@ -148,6 +150,7 @@ def gradient_op(
     *,
     domain: str = "com.microsoft",
     words: Words = no_words,
+    samples: Callable[[Site], Iterable[int]] | None = None,
 ) -> Op:
     """An operator of `dy` and what the forward pass left, either of whose places its output may take."""
     return Op(
@@ -157,6 +160,7 @@ def gradient_op(
         reference=reference,
         select=launching(kernel, words),
         in_place=((0, 0), (0, 1)),
+        samples=samples,
         cases=cases,
         gradient=gradient,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.dims import product
 from minbuild.model import TensorType
 from minbuild.ops.body import Backward
-from minbuild.ops.definition import Case, Launch, Op, Site
+from minbuild.ops.definition import Case, Launch, Op, Site, first_input
 from minbuild.ops.reduce import reduce_over
 
 
@@ -51,6 +51,7 @@ global_average_pool = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
+    samples=first_input,
     cases=_cases,
     gradient=_gradient,
 )

@@ -69,6 +69,11 @@ def _index_type(site: Site) -> ElementType:
     return marks.element if marks else ElementType.UINT8
 
 
+def _samples(site: Site) -> Iterable[int]:
+    """Wide indices count through the whole batch."""
+    return range(len(site.inputs)) if _index_type(site) is ElementType.UINT8 else ()
+
+
 def _select(site: Site) -> Sequence[Launch]:
     pooled = site.result_shape(0 if site.result(0) else 1)
     # Where only the indices are read, the maxima need a place all the same.
@@ -167,6 +172,7 @@ max_pool = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
+    samples=_samples,
     body=_body,
     gradient=_gradient,
     cases=_cases,
@@ -185,4 +191,10 @@ def _grad_select(site: Site) -> Sequence[Launch]:
     return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
 
 
-max_pool_grad = Op("MaxPoolGrad", since=(9,), infer=_grad_infer, select=_grad_select)
+max_pool_grad = Op(
+    "MaxPoolGrad",
+    since=(9,),
+    infer=_grad_infer,
+    select=_grad_select,
+    samples=_samples,
+)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.body import Backward, Body
-from minbuild.ops.definition import FLOATS, SIGNED, Case, Op, itself
+from minbuild.ops.definition import FLOATS, SIGNED, Case, Op, every_input, itself
 from minbuild.ops.elementwise import (
     computing,
     gradient_cases,
@@ -55,6 +55,7 @@ relu = unary(
     _gradient,
     since=(6, 13, 14),
     again=itself,
+    samples=every_input,
 )
 relu_grad = gradient_op(
     "ReluGrad",
@@ -62,6 +63,7 @@ relu_grad = gradient_op(
     computing(lambda dy, x: np.where(x > 0, dy, 0)),
     gradient_cases(0),
     lambda b: b.each(b.microsoft("ReluGrad", b.dy[0], b.x[1])),
+    samples=every_input,
 )
 
 

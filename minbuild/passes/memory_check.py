@@ -7,9 +7,9 @@ step with a ledger of who owns which bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from minbuild.dims import evaluate
+from minbuild.dims import Dim, evaluate
 from minbuild.model import Buffer
 
 _GRANULE = 16  # bytes; what trainer.h asks of the caller's arena
@@ -18,10 +18,19 @@ _SHOWN = 10  # findings printed in a message
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken rule: `name`, `size`, `lifetime`, `access`, `offset`, `alignment`, `extent` or `overlap`."""
+    """A broken rule: `name`, `size`, `lifetime`, `access`, `loop`, `offset`, `alignment`, `extent` or `overlap`."""
 
     rule: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """First and last step of every loop, and the buffers of which a round sees one sample: the bytes that all rounds
+    see together."""
+
+    steps: tuple[tuple[int, int], ...] = ()
+    walked: Mapping[str, Dim] = field(default_factory=dict)
 
 
 class LayoutFault(Exception):
@@ -45,6 +54,7 @@ def check_layout(
     peak: int,
     assignment: Mapping[str, int],
     accesses: Sequence[Iterable[str]],
+    loops: Loops = Loops(),
 ) -> None:
     """Raises LayoutFault with every rule the layout of procedure `where` breaks at `assignment`.
 
@@ -59,6 +69,7 @@ def check_layout(
     rounded = [(size + _GRANULE - 1) // _GRANULE * _GRANULE for size in sizes]
     findings = [
         *_accesses(buffers, accesses),
+        *_loops(buffers, sizes, assignment, accesses, loops),
         *_offsets(buffers, rounded, offsets),
         *_extents(buffers, rounded, offsets, peak),
         *_overlaps(buffers, rounded, offsets, len(accesses)),
@@ -98,6 +109,25 @@ def _accesses(buffers: Sequence[Buffer], accesses: Sequence[Iterable[str]]) -> I
                 yield Finding("access", f"step {step} uses buffer '{name}', which has no place")
             elif not buffer.first <= step <= buffer.last:
                 yield Finding("access", f"step {step} uses buffer '{name}', but {_alive(buffer)}")
+
+
+def _loops(
+    buffers: Sequence[Buffer],
+    sizes: Sequence[int],
+    assignment: Mapping[str, int],
+    accesses: Sequence[Iterable[str]],
+    loops: Loops,
+) -> Iterator[Finding]:
+    """Is what outlives a round of a loop alive through all of its rounds, and as large as all of them need?"""
+    for buffer, size in zip(buffers, sizes, strict=True):
+        needed = evaluate(loops.walked.get(buffer.name, 0), assignment)
+        if needed > size:
+            yield Finding("loop", f"rounds see {needed} bytes of buffer '{buffer.name}', which has {size}")
+        for first, last in loops.steps:
+            within = first <= buffer.first and buffer.last <= last and buffer.name not in loops.walked
+            used = any(buffer.name in names for names in accesses[first : last + 1])
+            if used and not within and not (buffer.first <= first and last <= buffer.last):
+                yield Finding("loop", f"{_alive(buffer)}, not through the loop of steps {first} to {last}")
 
 
 def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.dims import Dim, product
 from minbuild.errors import BadInput
 from minbuild.model import (
     Buffer,
@@ -26,13 +25,13 @@ from minbuild.model import (
 )
 from minbuild.ops import Registry
 from minbuild.ops.definition import STORED
+from minbuild.passes.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
 from minbuild.passes.memory import buffer_sizes, lower_bound, order_buffers, skyline
 from minbuild.passes.memory_check import check_layout
-from minbuild.passes.select import Selection, select_kernels, touched
-from minbuild.passes.storage import root
+from minbuild.passes.select import Selection, select_kernels
+from minbuild.passes.storage import PLANNED_SIZES, root
 
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
-PLANNED_SIZES = (1, 8, 32)  # every free dimension at these sizes: what the arena layout is good for
 
 
 @dataclass
@@ -81,8 +80,8 @@ class _Builder:
         self.learning_rate_at = self.step_at + 8
         self.persistent_bytes = self.learning_rate_at + 8
 
-    def tensor(self, region: int, at: int, tensor: TensorType) -> int:
-        entry = PlanTensor(region, at, tensor.element, tensor.shape or ())
+    def tensor(self, region: int, at: int, tensor: TensorType, walks: bool = False) -> int:
+        entry = PlanTensor(region, at, tensor.element, tensor.shape or (), walks)
         return self.tensors.setdefault(entry, len(self.tensors))
 
     def constant(self, value: Value) -> int:
@@ -94,14 +93,21 @@ class _Builder:
             self.constants.extend(data)
         return self.constant_at[data]
 
-    def place(self, owner: Value, tensor: TensorType, buffers: Mapping[str, int], first_port: int) -> int:
-        """The plan tensor for a view of type `tensor` on the bytes of `owner`."""
+    def place(
+        self,
+        owner: Value,
+        tensor: TensorType,
+        buffers: Mapping[str, int],
+        first_port: int,
+        walks: bool = False,
+    ) -> int:
+        """The plan tensor for a view of type `tensor` on the bytes of `owner`, or on one sample of it if it `walks`."""
         if owner.role is Role.TEMPORARY:
-            return self.tensor(ARENA, buffers[owner.name], tensor)
+            return self.tensor(ARENA, buffers[owner.name], tensor, walks)
         if owner.role is Role.INPUT:
-            return self.tensor(INPUTS, first_port + owner.index, tensor)
+            return self.tensor(INPUTS, first_port + owner.index, tensor, walks)
         if owner.role is Role.CONSTANT:
-            return self.tensor(CONSTANTS, self.constant(owner), tensor)
+            return self.tensor(CONSTANTS, self.constant(owner), tensor, walks)
         if owner.name in self.frozen_at:
             return self.tensor(FROZEN, self.frozen_at[owner.name], tensor)
         return self.tensor(PERSISTENT, self.persistent(owner), tensor)
@@ -155,16 +161,11 @@ def _device_role(builder: _Builder, value: Value) -> Role:
 
 
 def _renumbered(routine: Routine, kernels: Mapping[int, int]) -> Routine:
-    steps = tuple(Step(kernels[s.kernel], s.args, s.params, s.accumulate, s.node) for s in routine.steps)
-    return Routine(routine.name, steps, routine.buffers, routine.inputs, routine.outputs)
-
-
-def _size(tensor: TensorType) -> Dim:
-    return product(tensor.shape or ()) * tensor.element.size
+    return replace(routine, steps=tuple(replace(s, kernel=kernels[s.kernel]) for s in routine.steps))
 
 
 def _bytes(tensor: TensorType) -> int:
-    size = _size(tensor)
+    size = size_of(tensor)
     if not isinstance(size, int):
         raise BadInput(f"a parameter has a free dimension ({size} bytes); parameters must have fixed shapes.")
     return size
@@ -172,77 +173,55 @@ def _bytes(tensor: TensorType) -> int:
 
 def _routine(builder: _Builder, procedure: Procedure) -> Routine:
     selections = select_kernels(procedure, builder.registry)
-    buffers = _buffers(procedure, selections)
-    assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
-    ordered = order_buffers(buffers, assignments)
-    accesses = _accesses(procedure, selections)
-    for assignment in assignments:
-        offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
-        check_layout(procedure.name, ordered, offsets, peak, assignment, accesses)
+    loops = loops_of(procedure, selections)
+    ordered = _laid_out(builder, procedure, selections, loops)
     numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}
     first_port = builder.ports
     builder.buffers += len(ordered)
     builder.ports += len(procedure.inputs) + len(procedure.outputs)
 
     def tensor(name: str, slot: int = 0) -> int:
-        owner = procedure.values[root(procedure.alias, name)]
-        return builder.place(owner, _as_slot(procedure.values[name].type, slot), numbers, first_port)
+        owner, value = procedure.values[root(procedure.alias, name)], procedure.values[name]
+        return builder.place(owner, _as_slot(value.type, slot), numbers, first_port, value.sample)
 
     steps = []
+    rounds = {loop[-1]: len(loop) for loop in loops}
     for index, selection in enumerate(selections):
         args = []
         for slot, arg in enumerate(selection.args):
             if isinstance(arg, TensorType):
                 scratch = selection.kernel.args[slot][0] != 0
-                where = (ARENA, numbers[_scratch_name(index, slot)]) if scratch else (EXTENT, 0)
+                where = (ARENA, numbers[scratch_name(index, slot)]) if scratch else (EXTENT, 0)
                 args.append(builder.tensor(*where, arg))
             else:
                 args.append(tensor(arg, selection.kernel.args[slot][0]) if arg else -1)
         builder.features |= selection.features
-        kernel = builder.kernel(selection.kernel)
-        steps.append(Step(kernel, tuple(args), selection.params, selection.accumulate, selection.call.node))
+        kernel, node = builder.kernel(selection.kernel), selection.call.node
+        steps.append(
+            Step(kernel, tuple(args), selection.params, selection.accumulate, node, rounds.get(index, 0))
+        )
     inputs = tuple((name, tensor(name)) for name in procedure.inputs)
     outputs = tuple((name, tensor(name)) for name in procedure.outputs)
-    return Routine(procedure.name, tuple(steps), ordered, inputs, outputs)
+    return Routine(procedure.name, tuple(steps), ordered, inputs, outputs, procedure.samples)
+
+
+def _laid_out(
+    builder: _Builder, procedure: Procedure, selections: Sequence[Selection], loops: Sequence[range]
+) -> tuple[Buffer, ...]:
+    """The procedure's buffers in placement order, checked."""
+    assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
+    ordered = order_buffers(buffers_of(procedure, selections, loops), assignments)
+    accesses = accesses_of(procedure, selections)
+    for assignment in assignments:
+        offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
+        check_layout(procedure.name, ordered, offsets, peak, assignment, accesses, checked(procedure, loops))
+    return ordered
 
 
 def _as_slot(tensor: TensorType, slot: int) -> TensorType:
     """Kernels that only move elements see any type as the unsigned one of its size."""
     wanted = ElementType(slot) if slot in STORED else tensor.element
     return replace(tensor, element=wanted) if wanted.size == tensor.element.size else tensor
-
-
-def _scratch_name(step: int, slot: int) -> str:
-    return f"scratch of step {step}, argument {slot}"
-
-
-def _buffers(procedure: Procedure, selections: Sequence[Selection]) -> tuple[Buffer, ...]:
-    """Every temporary with its lifetime; as large as its owner, of which all views are."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    scratch: list[Buffer] = []
-    for index, selection in enumerate(selections):
-        for name, _ in touched(selection, procedure):
-            if procedure.values[name].role is Role.TEMPORARY:
-                first.setdefault(name, index)
-                last[name] = index
-        for slot, arg in enumerate(selection.args):
-            if isinstance(arg, TensorType) and selection.kernel.args[slot][0] != 0:
-                scratch.append(Buffer(_scratch_name(index, slot), index, index, _size(arg)))
-    for name in procedure.outputs:
-        owner = root(procedure.alias, name)
-        if owner in last:
-            last[owner] = max(len(selections) - 1, 0)
-    temporaries = [Buffer(n, first[n], last[n], _size(procedure.values[n].type)) for n in first]
-    return tuple(temporaries + scratch)
-
-
-def _accesses(procedure: Procedure, selections: Sequence[Selection]) -> tuple[tuple[str, ...], ...]:
-    """The temporaries each step touches, for the independent check."""
-    return tuple(
-        tuple(n for n, _ in touched(s, procedure) if procedure.values[n].role is Role.TEMPORARY)
-        for s in selections
-    )
 
 
 def peak_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from minbuild.model import Call, Procedure, Role, Value
 from minbuild.ops import Registry
-from minbuild.passes.storage import root
+from minbuild.passes.select import site_of
+from minbuild.passes.storage import planned_size, root
 
 SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
+MOST_CALLS = 6  # that make a value again
+LARGEST_SHARE = 64  # a call that takes more than one part in so many of a procedure's work is not made again
 
 
 @dataclass
@@ -28,12 +31,17 @@ class _Plan:
     added: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))  # before that call
     renamed: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     values: dict[str, Value] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)  # values that are not kept across their widest gap
+    made: dict[str, tuple[str, int]] = field(
+        default_factory=dict
+    )  # its latest second copy, and before which call
 
     def __post_init__(self) -> None:
         for index, call in enumerate(self.procedure.calls):
             self.makers.update((name, index) for name in call.outputs if name)
             for name in set(call.inputs) - {""}:
                 self.reads[name].append(index)
+        self.total_work = sum(self.work(call) for call in self.procedure.calls)
         # Views and results that must not move keep every value they touch where it is.
         self.fixed = {root(self.procedure.alias, n) for n in (*self.procedure.alias, *self.procedure.outputs)}
 
@@ -49,8 +57,7 @@ class _Plan:
         value = self.procedure.values[root(self.procedure.alias, name)]
         if value.role is not Role.TEMPORARY or name in self.fixed:
             return True
-        dropped = self.gap(name) is not None and self.again(name) is not None
-        return not dropped and max(self.reads.get(name, ()), default=-1) >= index
+        return name not in self.dropped and max(self.reads.get(name, ()), default=-1) >= index
 
     def again(self, name: str) -> Call | None:
         """The call that makes `name` a second time, if its operator has one."""
@@ -59,49 +66,77 @@ class _Plan:
             return None
         call = self.procedure.calls[index]
         repeat = self.registry.ops[call.op].again
-        return repeat(call) if repeat and call.outputs[0] == name else None
+        if repeat is None or call.outputs[0] != name or not self.is_cheap(call):
+            return None
+        return repeat(call, site_of(call, self.procedure.values))
+
+    def is_cheap(self, call: Call) -> bool:
+        """Real work is worth doing twice where it is little and what it is done on is there for nothing."""
+        work = self.work(call)
+        given = self.procedure.values[root(self.procedure.alias, call.inputs[0])].role is Role.INPUT
+        return work == 0 or (given and work * LARGEST_SHARE <= self.total_work)
+
+    def work(self, call: Call) -> int:
+        """Multiplications of a call, at the largest planned sizes."""
+        count = self.registry.ops[call.op].work
+        return planned_size(count(site_of(call, self.procedure.values))) if count else 0
 
     def remake(self, name: str, index: int) -> list[Call] | None:
-        """Calls before `index` after which `name` is there as `name (again)`; None where that is impossible."""
+        """Calls that make `name` before call `index`, what they need first; None where that is impossible or too
+        much."""
         call = self.again(name)
         if call is None:
             return None
         calls: list[Call] = []
-        inputs = []
         for source in call.inputs:
-            if not source or self.kept_until(source, index):
-                inputs.append(source)
-                continue
-            first = self.remake(source, index)
-            if first is None:
-                return None
-            calls += first
-            inputs.append(_again(source))
-        return [*calls, replace(call, inputs=tuple(inputs), outputs=(_again(name),))]
+            if source and not self.kept_until(source, index):
+                first = self.remake(source, index)
+                if first is None:
+                    return None
+                calls += (each for each in first if each not in calls)
+        return [*calls, call] if len(calls) < MOST_CALLS else None
+
+    def repeat(self, call: Call, index: int) -> str:
+        """Has `call` made before call `index`; what its result is called there. One made a little before serves."""
+        name = call.outputs[0]
+        copy, before = self.made.get(name, ("", 0))
+        if copy and index - before < SHORTEST_GAP:
+            return copy
+        copy = f"{name} (again)" if not copy else f"{copy[:-1]} and again)"
+        self.made[name] = copy, index
+        inputs = tuple(n if not n or self.kept_until(n, index) else self.made[n][0] for n in call.inputs)
+        self.added[index].append(replace(call, inputs=inputs, outputs=(copy,)))
+        self.values[copy] = replace(self.procedure.values[name], name=copy)
+        return copy
 
 
-def _again(name: str) -> str:
-    return f"{name} (again)"
+def dropped_values(procedure: Procedure, registry: Registry) -> set[str]:
+    """What is made again rather than kept across the widest gap between its readers."""
+    plan = _Plan(procedure, registry)
+    _choose(plan)
+    return plan.dropped
+
+
+def _choose(plan: _Plan) -> dict[str, tuple[int, list[Call]]]:
+    """For every value to be dropped the first reader behind the gap, and the calls that make it again."""
+    gaps = {name: late for name in plan.reads if (late := plan.gap(name)) is not None}
+    remade = {}
+    for name in sorted(gaps, key=lambda n: plan.makers.get(n, -1)):  # whether sources are kept is known first
+        calls = plan.remake(name, gaps[name])
+        if calls is not None:
+            remade[name] = gaps[name], calls
+            plan.dropped.add(name)
+    return remade
 
 
 def recompute_cheap(procedure: Procedure, registry: Registry) -> Procedure:
     """Adds a second call of cheap operators whose results have readers far behind the others."""
     plan = _Plan(procedure, registry)
-    made: set[str] = set()
-    gaps = {name: late for name in plan.reads if (late := plan.gap(name)) is not None}
-    for name, late in sorted(gaps.items(), key=lambda g: g[1]):
-        calls = plan.remake(name, late)
-        if calls is None:
-            continue
-        for call in calls:
-            if call.outputs[0] not in made:
-                made.add(call.outputs[0])
-                plan.added[late].append(call)
-                source = call.outputs[0].removesuffix(_again(""))
-                plan.values[call.outputs[0]] = replace(procedure.values[source], name=call.outputs[0])
+    for name, (late, calls) in sorted(_choose(plan).items(), key=lambda item: item[1][0]):
+        copies = [plan.repeat(call, late) for call in calls]
         for reader in plan.reads[name]:
             if reader >= late:
-                plan.renamed[reader][name] = _again(name)
+                plan.renamed[reader][name] = copies[-1]
     ordered = []
     for index, call in enumerate(procedure.calls):
         names = plan.renamed[index]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from minbuild.errors import Unsupported
-from minbuild.model import Call, Kernel, Procedure, TensorType
+from minbuild.model import Call, Kernel, Procedure, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.definition import Launch, Site, Unknown
 from minbuild.passes.storage import root
@@ -50,8 +51,16 @@ def _select(
     op = registry.ops[call.op]
     if op.select is None:
         raise Unknown("this operator must be known when the trainer is built; here it depends on data")
-    values = procedure.values
-    site = Site(
+    for launch in op.select(site_of(call, procedure.values, known)):
+        _check_data(launch, known)
+        yield _selection(call, launch, registry)
+
+
+def site_of(
+    call: Call, values: Mapping[str, Value], known: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Site:
+    """Where the call stands, with the contents of inputs that are `known`."""
+    return Site(
         call.attributes,
         tuple(values[n].type if n else None for n in call.inputs),
         tuple(known.get(n) for n in call.inputs),
@@ -61,9 +70,6 @@ def _select(
         call.outputs,
         call.accumulate,
     )
-    for launch in op.select(site):
-        _check_data(launch, known)
-        yield _selection(call, launch, registry)
 
 
 def _check_data(launch: Launch, known: Mapping[str, np.ndarray]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from minbuild.model import Call, Procedure
+from minbuild.dims import Dim, evaluate, product, symbols_in
+from minbuild.model import Call, Procedure, Value
 from minbuild.ops import Registry
+
+PLANNED_SIZES = (1, 8, 32)  # every free dimension at these sizes: what the arena layout is good for
 
 
 def root(alias: Mapping[str, str], name: str) -> str:
@@ -56,3 +59,32 @@ def has_effect(call: Call, procedure: Procedure, registry: Registry) -> bool:
         procedure.values[call.inputs[i]].role for i in op.updates if i < len(call.inputs) and call.inputs[i]
     }
     return any(role.persists for role in kept | updated)
+
+
+def planned_bytes(values: Iterable[Value]) -> dict[str, int]:
+    """Bytes of every value when each free dimension has the largest of the planned sizes."""
+    return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size) for v in values}
+
+
+def planned_size(dim: Dim) -> int:
+    """A dimension when each free one has the largest of the planned sizes."""
+    return evaluate(dim, dict.fromkeys(symbols_in(dim), PLANNED_SIZES[-1]))
+
+
+def lifetimes(
+    accesses: Sequence[Iterable[str]], walked: Iterable[str], loops: Iterable[range]
+) -> dict[str, tuple[int, int]]:
+    """The first and last step at which each name of `accesses` (per step) is alive. What is made and used up within one
+    round of a loop lives between these steps; everything else that a loop touches lives through all of its rounds, and
+    so do the names of `walked`, of which each round sees one sample."""
+    alive: dict[str, tuple[int, int]] = {}
+    for step, names in enumerate(accesses):
+        for name in names:
+            alive[name] = (alive.get(name, (step,))[0], step)
+    whole = set(walked)
+    for loop in loops:
+        for name in {name for step in loop for name in accesses[step]}:
+            first, last = alive[name]
+            if name in whole or first < loop.start or last >= loop.stop:
+                alive[name] = (min(first, loop.start), max(last, loop.stop - 1))
+    return alive

@@ -1,0 +1,132 @@
+"""A graph being continued: nodes, inputs and parameters added to it one by one, each with its type at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.errors import BadInput, Unsupported
+from minbuild.model import ElementType, Graph, Node, Role, TensorType, Value
+from minbuild.ops import Registry
+from minbuild.passes.lower import Lowering
+
+
+class Composer:
+    """Writes behind `graph`. Methods raise Unsupported where a node's types do not fit its operator."""
+
+    def __init__(self, graph: Graph, registry: Registry, opset: int) -> None:
+        self.start, self.registry, self.opset = graph, registry, opset
+        self.inputs = dict(graph.inputs)
+        self.initializers = dict(graph.initializers)
+        self.nodes: list[Node] = []
+        self._taken = {node.name for node in graph.nodes}
+        self._lowering = Lowering(graph, registry, [])
+        for name, tensor in graph.inputs.items():
+            self._lowering.values[name] = Value(name, tensor, Role.INPUT)
+        for name, array in graph.initializers.items():
+            self._lowering.add_constant(name, np.asarray(array))
+        for node in graph.nodes:
+            self._type(node)
+        self._raise()
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the graph that is continued."""
+        return self.start.outputs
+
+    def many(
+        self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """A node with `count` outputs: their names."""
+        name = self.unused(name or f"composed/{op_type}")
+        outputs = tuple(f"{name}:{i}" for i in range(count))
+        version = 1 if domain else self.opset
+        self.extend((Node(op_type, domain, version, name, tuple(inputs), outputs, attributes),))
+        return outputs
+
+    def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
+        """A node with one output: its name."""
+        return self.many(1, op_type, *inputs, domain=domain, name=name, **attributes)[0]
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        """Nodes written elsewhere."""
+        for node in nodes:
+            self._type(node)
+        self._raise()
+        self.nodes += nodes
+
+    def constant(self, value: Any, like: str = "") -> str:
+        """A constant, of the element type of value `like`; without one float, or int64 for whole numbers."""
+        array = np.asarray(value)
+        if like:
+            array = array.astype(self.type_of(like).element.dtype)
+        elif array.dtype == np.float64:
+            array = array.astype(np.float32)
+        return self.add("Constant", value=array)
+
+    def input(self, name: str, tensor: TensorType) -> str:
+        """An input of the model, one more or the one there is. Raises BadInput where that has another type."""
+        there = self.inputs.get(name)
+        if there is None and (name in self._lowering.values or name in self.initializers):
+            raise BadInput(
+                f"{self.start.source}: there is a value '{name}' already. Name the input otherwise."
+            )
+        if there is not None and (
+            there.element is not tensor.element or len(there.shape or ()) != len(tensor.shape or ())
+        ):
+            raise BadInput(
+                f"{self.start.source}: there is an input '{name}' of another type. Name the input otherwise."
+            )
+        if there is None:
+            self.inputs[name] = tensor
+            self._lowering.values[name] = Value(name, tensor, Role.INPUT)
+        return name
+
+    def parameter(self, name: str, array: np.ndarray) -> str:
+        """An initializer. Raises BadInput where the name is taken."""
+        if name in self._lowering.values:
+            raise BadInput(
+                f"{self.start.source}: there is a value '{name}' already. Name the parameter otherwise."
+            )
+        self.initializers[name] = array
+        self._lowering.add_constant(name, array)
+        return name
+
+    def type_of(self, name: str) -> TensorType:
+        """Element type and shape of a value. Raises BadInput where there is no such value."""
+        if name not in self._lowering.values:
+            raise BadInput(
+                f"{self.start.source}: there is no value '{name}'. Name one of the model's values."
+            )
+        return self._lowering.values[name].type
+
+    def unused(self, name: str) -> str:
+        """A name for a node that no node has, that was not given before, and that begins with `name`."""
+        candidate, number = name, 1
+        while candidate in self._taken or f"{candidate}:0" in self._lowering.values:
+            candidate, number = f"{name}_{number}", number + 1
+        self._taken.add(candidate)
+        return candidate
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """The whole, returning `outputs`."""
+        return replace(
+            self.start,
+            nodes=(*self.start.nodes, *self.nodes),
+            inputs=self.inputs,
+            initializers=self.initializers,
+            outputs=tuple(dict.fromkeys(outputs)),
+        )
+
+    def element(self, name: str) -> ElementType:
+        return self.type_of(name).element
+
+    def _type(self, node: Node) -> None:
+        self._lowering.node(node)
+
+    def _raise(self) -> None:
+        if self._lowering.findings:
+            raise Unsupported(self._lowering.findings)

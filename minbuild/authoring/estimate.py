@@ -1,0 +1,36 @@
+"""What the trainer of a set of artifacts will need, before any compiler runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from minbuild.authoring import write_artifacts
+from minbuild.authoring.recipe import Artifacts
+from minbuild.planned import plan_model
+
+
+def estimate(
+    made: Artifacts, ops_folders: tuple[Path, ...] = (), largest: Mapping[str, int] | None = None
+) -> list[str]:
+    """Lines on memory and kernels, with free dimensions of the sizes `largest` (by default 32). The code's size is
+    measured by `minbuild reduce`. Raises BadInput and Unsupported."""
+    with tempfile.TemporaryDirectory(prefix="minbuild-estimate-") as folder:
+        write_artifacts(made, Path(folder))
+        model = plan_model(Path(folder), {}, largest or {}, ops_folders)
+    plan = model.plan
+    at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
+    lines = [
+        f"memory for parameters, gradients and optimizer state: {plan.persistent_bytes:,} bytes",
+        f"  of these, trained parameters: {plan.trainable_bytes:,} bytes, {plan.moments} moment(s) of each",
+    ]
+    lines += [
+        f"memory for temporaries of {a.graph}{f' at {at}' if at else ''}: {a.peak:,} bytes"
+        for a in model.arenas
+    ]
+    lines += [
+        f"plan: {len(model.plan_bytes):,} bytes; checkpoint: {len(model.checkpoint):,} bytes",
+        f"kernels: {len(plan.kernels)} of {len(model.registry.all_kernels())}",
+    ]
+    return lines

@@ -1,0 +1,106 @@
+"""A forward model with its loss behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.artifacts.files import read_file
+from minbuild.artifacts.onnx_reader import opset_of, read_graph
+from minbuild.artifacts.subgraphs import renamed
+from minbuild.authoring.composer import Composer
+from minbuild.authoring.losses import LossOptions, find_loss
+from minbuild.authoring.recipe import Recipe, Source
+from minbuild.errors import BadInput
+from minbuild.model import Graph, Node
+from minbuild.ops import Registry
+from minbuild.ops.body import Body, named
+from minbuild.ops.definition import Site
+
+
+def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with the loss behind it; the loss's name, then those of what a loss of one's own returns beside it.
+    Raises BadInput and Unsupported."""
+    graph = model.graph
+    if not recipe.loss or recipe.loss == "none":
+        return graph, (_loss_there(graph, recipe.loss_output),)
+    compose = Composer(graph, operators, model.opset)
+    if not isinstance(recipe.loss, str):
+        made = recipe.loss(compose, *_outputs(graph, recipe.loss_inputs or graph.outputs))
+        names = (made,) if isinstance(made, str) else tuple(made)
+    elif recipe.loss.endswith(".onnx"):
+        names = _from_file(compose, Path(recipe.loss), _outputs(graph, recipe.loss_inputs))
+    else:
+        names = (_by_name(compose, recipe.loss, recipe.loss_options, _outputs(graph, recipe.loss_inputs)),)
+    return compose.graph((*graph.outputs, *names)), names
+
+
+def _loss_there(graph: Graph, name: str) -> str:
+    loss = name or graph.outputs[0]
+    if loss not in graph.outputs:
+        raise BadInput(
+            f"{graph.source}: the loss '{loss}' is no output; there are {', '.join(graph.outputs)}."
+        )
+    return loss
+
+
+def _outputs(graph: Graph, names: Sequence[str]) -> tuple[str, ...]:
+    """The outputs that a loss is taken of, by default the first."""
+    if missing := [n for n in names if n not in graph.outputs]:
+        raise BadInput(
+            f"{graph.source}: {', '.join(missing)}: no such output to take the loss of; there are "
+            f"{', '.join(graph.outputs)}."
+        )
+    return tuple(names) or graph.outputs[:1]
+
+
+def _by_name(compose: Composer, kind: str, options: LossOptions, names: tuple[str, ...]) -> str:
+    """One of LOSSES, of each of `names` against a target of its own, added up."""
+    loss, losses = find_loss(kind, options), []
+    for name in names:
+        target = ("labels" if loss.classes else "target") if len(names) == 1 else f"{name}_target"
+        result = "loss" if len(names) == 1 else f"loss_of_{name}"
+        losses.append(loss_of(compose, kind, options, name, target, result))
+    if len(losses) > 1:
+        compose.extend([Node("Sum", "", compose.opset, "loss/total", tuple(losses), ("loss",), {})])
+    return "loss"
+
+
+def loss_of(
+    compose: Composer, kind: str, options: LossOptions, prediction: str, target: str, result: str = ""
+) -> str:
+    """Writes loss `kind` of value `prediction` against the new input `target`: the name of the result."""
+    loss, tensor = find_loss(kind, options), compose.type_of(prediction)
+    compose.input(target, loss.target(tensor))
+    title = compose.unused(f"loss/{prediction}")
+    site = Site({}, (tensor, compose.type_of(target)), (None, None), compose.opset)
+    body = Body(site, (prediction, target), (result or f"{title}:loss",), title, compose.opset)
+    compose.extend(named(body, (loss.build(body, options),), body.y))
+    return body.y[0]
+
+
+def _from_file(compose: Composer, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The graph in ONNX file `path`: its first inputs are the outputs the loss is taken of, the others become inputs
+    of the model. Its first output is the loss."""
+    data = read_file(path)
+    loss = read_graph(data, path)
+    if opset_of(data, path) != compose.opset:
+        raise BadInput(
+            f"{path}: imports opset {opset_of(data, path)}, but the model imports {compose.opset}. Convert one of them."
+        )
+    wanted = tuple(loss.inputs)
+    if len(wanted) < len(names):
+        raise BadInput(
+            f"{path}: takes {len(wanted)} inputs, but the loss is to be taken of {len(names)} outputs: "
+            f"{', '.join(names)}."
+        )
+    given = dict(zip(wanted, names, strict=False))
+    for name in wanted[len(names) :]:
+        given[name] = compose.input(name, loss.inputs[name])
+    for name, array in loss.initializers.items():
+        given[name] = compose.add("Constant", name=f"loss/{name}", value=np.asarray(array))
+    given |= {n: compose.unused(f"loss/{n}") for node in loss.nodes for n in node.outputs if n}
+    compose.extend([renamed(node, lambda n: given.get(n, n), "loss") for node in loss.nodes])
+    return tuple(given[n] for n in loss.outputs)

@@ -1,0 +1,55 @@
+"""What is asked for and what comes out when artifacts are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minbuild.authoring.losses import LossOptions
+from minbuild.authoring.optimizers import OptimizerOptions
+from minbuild.model import Graph
+
+# A loss of one's own: writes nodes behind the outputs named, and answers with the name of a single number; or with
+# several names, of which the first is the loss and the others are returned beside it.
+OwnLoss = Callable[..., "str | Sequence[str]"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is to be trained.
+
+    `train` and `frozen` name parameters (see parameters.py). `loss` is one of losses.LOSSES, the path of an ONNX
+    file (own_loss.py), or a function of a Composer and names; empty when output `loss_output` (by default the first)
+    is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first. `optimizer` is one
+    of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the training and
+    evaluation models return.
+    """
+
+    loss: str | OwnLoss = ""
+    loss_output: str = ""
+    loss_inputs: Sequence[str] = ()
+    loss_options: LossOptions = LossOptions()
+    optimizer: str | Graph = "adamw"
+    optimizer_options: OptimizerOptions = OptimizerOptions()
+    train: Sequence[str] = ()
+    frozen: Sequence[str] = ()
+    outputs: Sequence[str] = ()
+    nominal: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """A forward model: its graph, and the version of ONNX's own operators that it imports."""
+
+    graph: Graph
+    opset: int
+    path: Path  # for messages
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """The files, by name, and remarks a user should see."""
+
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...]

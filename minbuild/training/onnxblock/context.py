@@ -1,0 +1,57 @@
+"""What blocks write into: one graph at a time, set up by `base`, `empty_base`, or whoever takes a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from minbuild.artifacts.onnx_reader import opset_in, read_model
+from minbuild.authoring.composer import Composer
+from minbuild.errors import BadInput
+from minbuild.model import Graph
+from minbuild.ops import registry
+
+OPSET = 17  # of graphs that begin with nothing: the newest that ONNX Runtime 1.19.2's training kernels take
+_current: ContextVar[Composer | None] = ContextVar("graph that blocks write into", default=None)
+
+
+def composer() -> Composer:
+    """The graph being written. Raises BadInput where there is none."""
+    current = _current.get()
+    if current is None:
+        raise BadInput(
+            "a block was called with no model to write into. Call it inside of `with onnxblock.base(model):`, or give "
+            "it to generate_artifacts."
+        )
+    return current
+
+
+@contextmanager
+def writing(into: Composer) -> Iterator[Composer]:
+    """Blocks write into this graph."""
+    token = _current.set(into)
+    try:
+        yield into
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def base(model: Any, model_path: str | None = None) -> Iterator[Composer]:
+    """Blocks continue `model`, an onnx.ModelProto; `model_path` names it in messages and says where its external data
+    is. Raises BadInput and Unsupported."""
+    path = Path(model_path or "model.onnx")
+    with writing(Composer(read_model(model, path), registry(), opset_in(model))) as current:
+        yield current
+
+
+@contextmanager
+def empty_base(opset_version: int | None = None) -> Iterator[Composer]:
+    """Blocks begin a graph of their own, such as an optimizer's."""
+    with writing(
+        Composer(Graph("model.onnx", (), {}, {}, (), {}), registry(), opset_version or OPSET)
+    ) as current:
+        yield current

@@ -1,0 +1,129 @@
+"""Optimizers as blocks. Called with a model's parameters they make an optimizer model; `generate_artifacts` takes the
+block itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from minbuild.artifacts.onnx_writer import model_proto, opsets_of
+from minbuild.authoring.models import TRUTH
+from minbuild.authoring.optimizers import OptimizerOptions, optimizer_graph
+from minbuild.model import Graph
+from minbuild.training.onnxblock.context import OPSET
+
+__all__ = ["Adagrad", "Adam", "AdamW", "ClipGradNorm", "Momentum", "RMSProp", "SGD"]
+
+
+class ClipGradNorm:
+    """Scales all gradients down to a common norm of at most `max_norm`, before the optimizer's step."""
+
+    def __init__(self, max_norm: float) -> None:
+        self.max_norm = max_norm
+
+
+class _Optimizer:
+    """An optimizer of the name `kind`, with options."""
+
+    kind: str
+
+    def __init__(self, clip_grad: ClipGradNorm | float | None = None, **options: Any) -> None:
+        norm = clip_grad.max_norm if isinstance(clip_grad, ClipGradNorm) else clip_grad
+        self.options = OptimizerOptions(max_norm=norm, **options)
+
+    @property
+    def graph(self) -> Graph:
+        """The optimizer model."""
+        return optimizer_graph(self.kind, self.options)
+
+    def __call__(self, parameters: Any = None) -> str:
+        """The name of the output that says whether parameters were updated. `parameters` are not looked at: the model
+        takes whatever sequences it is fed."""
+        return self.graph.outputs[0]
+
+    def to_model_proto(self) -> Any:
+        """The optimizer model as an onnx.ModelProto."""
+        graph = self.graph
+        return model_proto(graph, dict.fromkeys(graph.outputs, TRUTH), opsets_of(graph.nodes, OPSET))
+
+
+class AdamW(_Optimizer):
+    """Adam with decoupled weight decay, as ONNX Runtime's training tools write it."""
+
+    kind = "adamw"
+
+    def __init__(
+        self,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
+    ) -> None:
+        super().__init__(
+            clip_grad, betas=betas, epsilon=eps, weight_decay=weight_decay, correct_bias=bias_correction
+        )
+
+
+class Adam(_Optimizer):
+    """Adam; weight decay is added to the gradient."""
+
+    kind = "adam"
+
+    def __init__(
+        self,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
+    ) -> None:
+        super().__init__(clip_grad, betas=betas, epsilon=eps, weight_decay=weight_decay)
+
+
+class SGD(_Optimizer):
+    """Gradient descent."""
+
+    kind = "sgd"
+
+    def __init__(self, clip_grad: ClipGradNorm | None = None) -> None:
+        super().__init__(clip_grad)
+
+
+class Momentum(_Optimizer):
+    """Gradient descent with momentum."""
+
+    kind = "momentum"
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
+    ) -> None:
+        super().__init__(clip_grad, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
+
+
+class Adagrad(_Optimizer):
+    """Adagrad."""
+
+    kind = "adagrad"
+
+    def __init__(
+        self, eps: float = 1e-10, weight_decay: float = 0.0, clip_grad: ClipGradNorm | None = None
+    ) -> None:
+        super().__init__(clip_grad, epsilon=eps, weight_decay=weight_decay)
+
+
+class RMSProp(_Optimizer):
+    """RMSprop."""
+
+    kind = "rmsprop"
+
+    def __init__(
+        self,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        clip_grad: ClipGradNorm | None = None,
+    ) -> None:
+        super().__init__(clip_grad, alpha=alpha, epsilon=eps, weight_decay=weight_decay)
