@@ -11,9 +11,9 @@ struct SumOf {
   }
 };
 
-// buffer += value, always. Halves are added as floats.
+// buffer += value. Halves are added as floats.
 template <class T>
-MB_NOINLINE Status add_in_place(const Call& call) {
+MB_NOINLINE Status add_value(const Call& call) {
   if (call[0].count != call[1].count) return Status::kBadPlan;
   if constexpr (sizeof(T) > 2) {
     return stream<T>(call, SumOf{}, 0, 1);
@@ -24,10 +24,16 @@ MB_NOINLINE Status add_in_place(const Call& call) {
   }
 }
 
+// buffer += value, always
+template <class T>
+Status add_in_place(const Call& call) {
+  return add_value<T>(call);
+}
+
 // buffer += value, or buffer = value when the gradients were reset
 template <class T>
 Status accumulate(const Call& call) {
-  if (call.adds(0)) return add_in_place<T>(call);
+  if (call.adds(0)) return add_value<T>(call);
   if (call[0].count != call[1].count) return Status::kBadPlan;
   copy_bytes(call[0].data, call[1].data, call[0].count * sizeof(T));
   return Status::kOk;

@@ -1,4 +1,4 @@
-// AdamW over all trained parameters at once: they lie one after the other, and so do gradients and moments.
+// Adam and AdamW over all trained parameters at once: they lie one after the other, and so do gradients and moments.
 #include "minbuild/kernel.h"
 #include "shared/math.h"
 
@@ -35,7 +35,8 @@ struct AdamW {
   T one_less[2];    // 1 - alpha, 1 - beta
   T correction[2];  // 1 - alpha^t, 1 - beta^t
   T epsilon, decay, step_size;
-  bool decays_first;
+  bool corrects_moments;   // both of them, in place of the step size
+  bool decays_gradients;   // in place of parameters
 };
 
 template <class T>
@@ -44,10 +45,11 @@ struct AdamWBody {
   static MB_INLINE void run(const AdamW<T>* all, int count) {
     using V = typename W::template of<T>;
     const AdamW<T>& a = *all;
-    const bool first = MB_ADAMW_DECAY_FIRST && a.decays_first;
+    const bool first = MB_ADAMW_DECAY_FIRST && a.corrects_moments, regular = MB_ADAMW_REGULAR && a.decays_gradients;
     for (intptr_t i = 0; i < count; i += V::size) {
       V p = V::load(a.p + i), g = V::load(a.g + i), m = V::load(a.m + i), v = V::load(a.v + i);
-      if (first) p = p - p * V(a.decay);
+      if (regular) g = g + p * V(a.decay);
+      else if (first) p = p - p * V(a.decay);
       m = m + V(a.one_less[0]) * (g - m);
       v = v + V(a.one_less[1]) * (g * g - v);
       V scale = sqrt(first ? v / V(a.correction[1]) : v);
@@ -62,6 +64,7 @@ struct AdamWBody {
 // m += (1 - alpha) (g - m);  v += (1 - beta) (g^2 - v)
 // mode 1: p -= rate sqrt(1 - beta^t) / (1 - alpha^t) m / (sqrt(v) + epsilon), then p -= rate decay p
 // mode 0: p -= rate decay p, then p -= rate / (1 - alpha^t) m / (sqrt(v / (1 - beta^t)) + epsilon)
+// mode 2: g += decay p first of all, then as mode 0 without a decay of p
 template <class T>
 Status adamw(const Call& call) {
   const int count = call[0].count;
@@ -76,11 +79,12 @@ Status adamw(const Call& call) {
     all.correction[i] = 1;
     if (!MB_ADAMW_UNCORRECTED || call.params[4] != 0) all.correction[i] -= power(factor, *call[5].as<int64_t>());
   }
-  all.decays_first = MB_ADAMW_DECAY_FIRST && call.params[5] == 0;
+  all.corrects_moments = MB_ADAMW_DECAY_FIRST && call.params[5] != 1;
+  all.decays_gradients = MB_ADAMW_REGULAR && call.params[5] == 2;
   T rate = *call[4].as<float>();
-  all.step_size = (all.decays_first ? rate : rate * __builtin_sqrtf(all.correction[1])) / all.correction[0];
+  all.step_size = (all.corrects_moments ? rate : rate * __builtin_sqrtf(all.correction[1])) / all.correction[0];
   all.epsilon = call.real(2);
-  if (MB_ADAMW_DECAY) all.decay = rate * call.real(3);
+  if (MB_ADAMW_DECAY) all.decay = (all.decays_gradients ? 1 : rate) * call.real(3);
   dispatch_or_single<AdamWBody<T>, T>(static_cast<const AdamW<T>*>(&all), count);
   return Status::kOk;
 }

@@ -161,10 +161,19 @@ def dim_min(left: Dim, right: Dim) -> Dim:
 
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
     difference = left - right
-    if isinstance(difference, int):
-        keep_left = difference >= 0 if kind == "max" else difference <= 0
-        return left if keep_left else right
+    if _never_negative(difference):
+        return left if kind == "max" else right
+    if _never_negative(-difference):
+        return right if kind == "max" else left
     return symbol_of(Extremum(kind, left, right))
+
+
+def _never_negative(dim: Dim) -> bool:
+    """Whether `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
+    terms = dict(_terms(dim))
+    constant = terms.pop((), 0)
+    sure = all(c > 0 and all(isinstance(a, Symbol) for a in m) for m, c in terms.items())
+    return sure and sum(terms.values()) + constant >= 0
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:

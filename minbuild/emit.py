@@ -25,6 +25,14 @@ _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short":
 _RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
 
 
+PARTS: Mapping[str, tuple[str, str]] = {
+    "properties": ("properties.cc", "numbers and texts kept in checkpoints, and the learning rate with them"),
+    "buffers": ("buffers.cc", "all parameters as one array, and nominal checkpoints"),
+    "export": ("export.cc", "ONNX models for inference"),
+}  # what a library has only if asked for: its source, and what it is
+PROPERTY_BYTES = 1024  # room of a session for its properties
+
+
 @dataclass(frozen=True)
 class Contents:
     """What a library is made of: a plan's needs, or everything."""
@@ -36,11 +44,14 @@ class Contents:
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
     loops: bool = True  # steps that run once per sample
     digest: str = ""  # of the model it was made for
+    parts: frozenset[str] = frozenset()  # of PARTS
 
 
 def everything(registry: Registry) -> Contents:
     """The full build: every kernel for every type with every feature."""
-    return Contents(registry.all_kernels(), frozenset(registry.all_features()), symbols=True)
+    return Contents(
+        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=frozenset(PARTS)
+    )
 
 
 def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:
@@ -56,7 +67,7 @@ def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:
     }
     kernels = assets.root("kernels")
     files["include/minbuild/trainer.h"] = _read(kernels / "include/minbuild/trainer.h")
-    for name in _RUNTIME:
+    for name in (*_RUNTIME, *(source for part, (source, _) in PARTS.items() if part in contents.parts)):
         files[f"src/runtime/{name}"] = _read(kernels / "runtime" / name)
     for stem in sorted({k.stem for k in contents.kernels}):
         files[f"src/kernels/{stem}.cc"] = _read(_kernel_source(stem, registry))
@@ -140,6 +151,8 @@ def _config(contents: Contents, registry: Registry, stamp: str) -> str:
         files=int(contents.files),
         symbols=int(contents.symbols),
         loops=int(contents.loops),
+        parts=[(part.upper(), int(part in contents.parts), what) for part, (_, what) in PARTS.items()],
+        property_bytes=PROPERTY_BYTES,
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],
         max_args=max((len(k.args) for k in contents.kernels), default=1),
         features=[(_macro(f), int(f in contents.features)) for f in features],

@@ -7,7 +7,7 @@ passes, no plan, no shapes known in advance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Shape, 
 from minbuild.ops import Registry, registry
 from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Op, Site
+from minbuild.ops.flat_optimizers import Step, adagrad_step, momentum_step, rmsprop_step
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
@@ -284,8 +285,34 @@ def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
             p *= 1 - rate * decay
 
 
+def _adam(trainer: ReferenceTrainer, node: Node) -> None:
+    """Weight decay is a part of the gradient."""
+    decay = node.attributes.get("weight_decay", 0.0)
+    own = trainer.gradients
+    trainer.gradients = {n: g + decay * trainer.parameters[n] for n, g in own.items()}
+    _adamw(trainer, replace(node, attributes={**node.attributes, "weight_decay": 0.0, "adam_mode": 0}))
+    trainer.gradients = own
+
+
+def _with_one_moment(step: Step) -> Callable[[ReferenceTrainer, Node], None]:
+    """Weight decay is a part of the gradient; `step` gives the direction and the new moment."""
+
+    def apply(trainer: ReferenceTrainer, node: Node) -> None:
+        for name in trainer.trained:
+            p, (m, *_) = trainer.parameters[name], trainer.moments[name]
+            g = trainer.gradients[name] + node.attributes.get("weight_decay", 0.0) * p
+            direction, m[...] = step(node.attributes, m, g)
+            p -= trainer.learning_rate * direction
+
+    return apply
+
+
 _OPTIMIZERS: Mapping[str, Callable[[ReferenceTrainer, Node], None]] = {
     "com.microsoft:InplaceClipGradNorm": _clip,
     "com.microsoft:SGDOptimizerV2": _sgd,
     "com.microsoft:AdamWOptimizer": _adamw,
+    "minbuild:AdamOptimizer": _adam,
+    "minbuild:MomentumOptimizer": _with_one_moment(momentum_step),
+    "minbuild:AdagradOptimizer": _with_one_moment(adagrad_step),
+    "minbuild:RMSPropOptimizer": _with_one_moment(rmsprop_step),
 }

@@ -193,8 +193,8 @@ class Role(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor of a Program. `constant` holds the elements of a CONSTANT; `of` names the parameter of a
-    GRADIENT or MOMENT; `index` counts moments and inputs. `sample` says that it is one sample of the value it is an
-    alias of, the next one in every round of a loop."""
+    GRADIENT or MOMENT; `index` counts moments, inputs and parameters. `sample` says that it is one sample of the
+    value it is an alias of, the next one in every round of a loop."""
 
     name: str
     type: TensorType
@@ -314,11 +314,13 @@ class Routine:
 
 @dataclass(frozen=True, slots=True)
 class PlanParameter:
-    """A checkpoint entry the device knows. `tensor` indexes the plan's tensors."""
+    """A checkpoint entry the device knows. `tensor` indexes the plan's tensors; `order` is its place among the
+    training graph's inputs that are parameters."""
 
     name: str
     role: Role
     tensor: int
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)

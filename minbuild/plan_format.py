@@ -224,7 +224,7 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "args": args,
         "graphs": graphs,
         "ports": ports,
-        "parameters": [(tables.name(p.name), p.tensor, 0) for p in plan.parameters],
+        "parameters": [(tables.name(p.name), p.tensor, p.order) for p in plan.parameters],
         "moments": [tables.name(f"momentum{i}") for i in range(plan.moments)],
         "constants": np.frombuffer(plan.constants + bytes(-len(plan.constants) % 8), "<u8"),
     }

@@ -34,7 +34,7 @@ LISTED = (
     *("mlp", "mlp_fixed", "mlp_sgd", "mlp_bce", "mlp_l1", "mlp_wd_clip", "lenet", "cnn_bn", "resnet8"),
     *("mobilenetv2", "mobilenet_tl", "mobilenet_tl_bn", "custom_loss", "multi_out"),
     *("dscnn_kws_avgpool", "ae_up_concat", "mbv3_decomposed"),
-    *("bert_tiny", "gpt_tiny_trilu"),
+    *("bert_tiny", "gpt_tiny_trilu", "lstm_cls", "gru_cls"),
 )
 
 
@@ -82,9 +82,17 @@ class CaseSet:
     def samples(self, count: int) -> list[np.ndarray]:
         """The first `count` recorded samples, again from the start where there are not so many. An input may have
         several rows for each sample of the first one."""
-        whole = [self.reference[f"in/{n}"] for n in self.inputs]
+        axes = [self._free_axis(n) for n in self.inputs]
+        names = zip(self.inputs, axes, strict=True)
+        whole = [np.moveaxis(self.reference[f"in/{n}"], 1 + axis, 1) for n, axis in names]
         recorded = whole[0].shape[1]
-        return [np.resize(x, (count * x.shape[1] // recorded, *x.shape[2:])) for x in whole]
+        chosen = [np.resize(x, (count * x.shape[1] // recorded, *x.shape[2:])) for x in whole]
+        return [np.moveaxis(x, 0, axis) for x, axis in zip(chosen, axes, strict=True)]
+
+    def _free_axis(self, name: str) -> int:
+        """The axis of an input that counts samples: its first free one; recurrent networks have time in front."""
+        shape = self.bundle.training.inputs[name].shape or ()
+        return next((i for i, d in enumerate(shape) if not isinstance(d, int)), 0)
 
     @property
     def parameters(self) -> frozenset[str]:

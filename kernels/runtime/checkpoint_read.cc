@@ -86,12 +86,31 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   if (bytes != nullptr && (reader.file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion ||
                            size > 0x7fffffff || reinterpret_cast<uintptr_t>(bytes) % 4 != 0))
     return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+#if MB_BUFFERS
+  // A nominal checkpoint names what a buffer will bring, which must have a place of its own.
+  const bool nominal = reader.file.scalar(module, checkpoint::kModule_nominal, 1) != 0;
+  const Reader places = {s, {nullptr, 0}, false};
+  for (uint32_t i = 0; nominal && i < s->count[plan::kParameters]; ++i) {
+    const char* name = s->name(s->parameter(i).name);
+    const uint32_t list = i < s->trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen;
+    if (reader.find(module, list, name) == kNowhere || !places.read(i, kNowhere, kNowhere))
+      return fail(s, Failure::kParameter, word_of(name));
+  }
+  s->nominal = nominal;
+  if (nominal) return MB_OK;
+#endif
+#if MB_PROPERTIES
+  if (!read_properties(s, reader.file, root, false)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
+#endif
   uint32_t group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
   for (int walk = 0; walk < 2; ++walk, reader.apply = true)
     for (uint32_t i = 0; i < s->count[plan::kParameters]; ++i)
       if (!reader.read(i, module, group))
         return fail(s, Failure::kParameter, word_of(s->name(s->parameter(i).name)));
   if (group != kNowhere) s->progress->step = static_cast<int64_t>(reader.file.scalar(group, checkpoint::kGroup_step, 8));
+#if MB_PROPERTIES
+  read_properties(s, reader.file, root, true);
+#endif
   return MB_OK;
 }
 

@@ -11,19 +11,32 @@ namespace {
 
 // The start of every file: offset of the root table, identifier, then the virtual tables of all tables below as 16-bit
 // numbers {bytes of this vtable, bytes of the table, offset of each field...}.
+constexpr uint32_t kRoot = MB_PROPERTIES ? 72 : 56;
 constexpr uint16_t kStart[] = {
-    56, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
+    kRoot, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
+#if MB_PROPERTIES
+    12, 20, 4, 8, 12, 16,     // Checkpoint: version, module, groups, properties
+#else
     10, 16, 4, 8, 12, 0,      // Checkpoint: version, module, groups
+#endif
     8,  12, 4, 8,             // Module: trainable, frozen; and State: parameter, moments
     12, 24, 16, 8, 4, 20,     // Group: name, step, initial learning rate, states
     14, 20, 4, 0, 8, 12, 16,  // Tensor: name, (no remark), dims, element, data
+#if MB_PROPERTIES
+    8, 16, 4, 8,              // a property: name, value
+    10, 16, 4, 8, 12,         // Properties: ints, floats, strings
+#else
     0,
+#endif
 };
-static_assert(sizeof kStart == 56, "the root table follows");
+static_assert(sizeof kStart == kRoot, "the root table follows");
 constexpr uint32_t kCheckpointVtable = 8, kPairVtable = 20, kGroupVtable = 28, kTensorVtable = 40;
 
 // The vectors of tables in the file. The first three are in it one after the other, the others in elements of those.
 enum List { kTrainable, kFrozen, kGroups, kStates, kMoments };
+#if MB_PROPERTIES
+constexpr uint32_t kPropertyVtable = 54, kPropertiesVtable = 62;
+#endif
 
 uint32_t round_up_8(uint32_t n) { return (n + 7) & ~7u; }
 
@@ -34,6 +47,9 @@ struct Writer {
   uint32_t at;
   bool failed, optimizer;
   uint32_t places[3];  // where the first lists start; known once everything was counted
+#if MB_PROPERTIES
+  uint32_t properties[4];  // where the table of the properties is, and the list of each type
+#endif
 
   void put(const void* bytes, uint32_t size) {
     if (sink != nullptr && !failed && size > 0) failed = sink(user, bytes, size) != 0;
@@ -113,18 +129,66 @@ struct Writer {
     return counter.at;
   }
 
+#if MB_PROPERTIES
+  // The vector of the properties of a type, and their tables.
+  void property_list(int32_t type) {
+    mb_property found;
+    uint32_t count = 0;
+    for (uint32_t i = 0; mb_get_property(s, i, &found) == MB_OK; ++i) count += found.type == type;
+    word(count);
+    uint32_t place = round_up_8(at + 4 * count);
+    for (uint32_t i = 0; mb_get_property(s, i, &found) == MB_OK; ++i) {
+      if (found.type != type) continue;
+      word(place - at);
+      place += after(16, found.name);
+      if (type == MB_STRING) place = after(place, found.text);
+    }
+    fill_up();
+    for (uint32_t i = 0; mb_get_property(s, i, &found) == MB_OK; ++i) {
+      if (found.type != type) continue;
+      uint32_t table[] = {at - kPropertyVtable, 16 - 4, after(16, found.name) - 8, 0};
+      if (type != MB_STRING) __builtin_memcpy(table + 2, &found.integer, 8);
+      put(table, sizeof table);
+      string(found.name);
+      if (type == MB_STRING) string(found.text);
+    }
+  }
+
+  void property_lists() {
+    constexpr int32_t kTypes[] = {0, MB_INT64, MB_FLOAT, MB_STRING};
+    properties[0] = at;
+    uint32_t table[4] = {at - kPropertiesVtable};
+    for (uint32_t i = 1; i < 4; ++i) table[i] = properties[i] - (at + 4 * i);
+    put(table, sizeof table);
+    for (uint32_t i = 1; i < 4; ++i) {
+      properties[i] = at;
+      property_list(kTypes[i]);
+    }
+  }
+#endif
+
   void file() {
     at = 0;
     put(kStart, sizeof kStart);
+    const uint32_t module = MB_PROPERTIES ? 20 : 16;
     const uint32_t tables[] = {
-        at - kCheckpointVtable, checkpoint::kVersion, 16 - 8, places[kGroups] - (at + 12),
-        at + 16 - kPairVtable, places[kTrainable] - (at + 20), places[kFrozen] - (at + 24), 0,
+        at - kCheckpointVtable, checkpoint::kVersion, module - 8, places[kGroups] - (at + 12),
+#if MB_PROPERTIES
+        properties[0] - (at + 16),
+#endif
+        at + module - kPairVtable, places[kTrainable] - (at + module + 4), places[kFrozen] - (at + module + 8),
+#if !MB_PROPERTIES
+        0,
+#endif
     };
     put(tables, sizeof tables);
     for (uint32_t i = 0; i < 3; ++i) {
       places[i] = at;
       list(static_cast<List>(i), 0);
     }
+#if MB_PROPERTIES
+    property_lists();
+#endif
   }
 };
 
@@ -135,7 +199,15 @@ using namespace minbuild;
 
 extern "C" mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user) {
   Session* s = static_cast<Session*>(session);
+#if MB_BUFFERS
+  if (s->nominal) return fail(s, Failure::kNominal);
+#endif
+#if MB_PROPERTIES
+  if (!keep_learning_rate(s)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
+  Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}, {}};
+#else
   Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}};
+#endif
   writer.file();
   writer.sink = sink;
   writer.file();

@@ -23,6 +23,28 @@ int write_all(void* user, const void* bytes, size_t size) {
 
 MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
 
+// Writes a file beside `path`, syncs it, and moves it over it. `write(sink, user)` is asked for the contents.
+template <class Write>
+MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
+  char temporary[1024];
+  uint32_t length = length_of(path);
+  mb_status status = MB_IO;
+  if (length + 5 <= sizeof temporary) {
+    copy_bytes(temporary, path, length);
+    copy_bytes(temporary + length, ".new", 5);
+    int file = system_open(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (file >= 0) {
+      status = write(write_all, &file);
+      bool synced = system_sync(file);
+      if (!system_close(file) || !synced || status != MB_OK || !system_rename(temporary, path)) {
+        status = MB_IO;
+        system_remove(temporary);
+      }
+    }
+  }
+  return status == MB_OK ? status : fail(s, Failure::kWrite, word_of(path));
+}
+
 }  // namespace
 
 void* map_memory(size_t size) { return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1); }
@@ -62,24 +84,27 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
 }
 
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
-  char temporary[1024];
-  uint32_t length = length_of(path);
-  mb_status status = MB_IO;
-  if (length + 5 <= sizeof temporary) {
-    copy_bytes(temporary, path, length);
-    copy_bytes(temporary + length, ".new", 5);
-    int file = system_open(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file >= 0) {
-      status = mb_write_checkpoint(s, include_optimizer, write_all, &file);
-      bool synced = system_sync(file);
-      if (!system_close(file) || !synced || status != MB_OK || !system_rename(temporary, path)) {
-        status = MB_IO;
-        system_remove(temporary);
-      }
-    }
-  }
-  return status == MB_OK ? status : fail(s, Failure::kWrite, word_of(path));
+#if MB_BUFFERS
+  if (static_cast<Session*>(s)->nominal) return fail(s, Failure::kNominal);
+#endif
+  return replace_file(s, path, [=](mb_sink sink, void* user) { return mb_write_checkpoint(s, include_optimizer, sink, user); });
 }
+
+#if MB_EXPORT
+mb_status mb_export_to_file(mb_session* s, const char* mold, const char* path) {
+  int file = system_open(mold, O_RDONLY);
+  const size_t size = static_cast<size_t>(system_size(file));
+  void* bytes = map(size, MAP_PRIVATE, file);
+  system_close(file);
+  if (bytes == nullptr) return fail(s, Failure::kRead, word_of(mold));
+  // First into nowhere, for an error that says what is wrong with the mold.
+  mb_status status = mb_export_model(s, bytes, size, [](void*, const void*, size_t) { return 0; }, nullptr);
+  if (status == MB_OK)
+    status = replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
+  unmap_memory(bytes, size);
+  return status;
+}
+#endif
 
 }  // extern "C"
 #endif

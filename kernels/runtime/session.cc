@@ -148,7 +148,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   if (own) memory = static_cast<char*>(map_memory(size = need));
   if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
     return fail(&first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
-  clear_bytes(memory, fixed);
+  if (!own) clear_bytes(memory, fixed);  // fresh pages are zero, and take no room before they are touched
   Session* s = reinterpret_cast<Session*>(memory);
   copy_bytes(s, &first, sizeof first);
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
@@ -185,6 +185,9 @@ mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t
   s->damaged = false;
   const plan::Graph& graph = s->graph(static_cast<uint32_t>(which));
   if (s->damaged || graph.step_count + graph.output_count == 0) return fail(s, Failure::kGraph);
+#if MB_BUFFERS
+  if (s->nominal) return fail(s, Failure::kNominal);
+#endif
   if (count != graph.input_count) return fail(s, Failure::kInputCount, graph.input_count);
   // ORT counts the step before it updates: the first update sees 1.
   const bool updates = which == MB_OPTIMIZER;

@@ -27,6 +27,15 @@ enum class Failure : uint8_t {
   kPlan, kSymbolCount, kKernel, kRoom, kSizes,            // when a session is made
   kGraph, kInputCount, kInput, kStepShapes, kStepValues,  // when a graph runs
   kCheckpoint, kParameter, kSink, kRead, kWrite,          // files
+#if MB_PROPERTIES
+  kPropertyType, kPropertyRoom,
+#endif
+#if MB_BUFFERS
+  kNominal, kBufferType, kBufferSize,
+#endif
+#if MB_EXPORT
+  kMold,
+#endif
 };
 // For an argument that nobody reads: whatever is in its register.
 MB_INLINE intptr_t anything() {
@@ -62,6 +71,13 @@ struct Session : mb_session {
 #endif
   Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
   char error_room[sizeof(mb_options::error)];
+#if MB_BUFFERS
+  bool nominal;  // parameters have no values yet
+#endif
+#if MB_PROPERTIES
+  uint32_t bag_size;  // bytes in use; see properties.cc
+  alignas(8) char bag[MB_PROPERTY_BYTES];
+#endif
 
   // Opens a plan; whether it is one.
   bool read_plan(const void* bytes, size_t size);
@@ -113,6 +129,13 @@ MB_INLINE uint32_t align16(uint32_t n) { return (n + 15) & ~15u; }
 
 // checkpoint_read.cc
 mb_status read_checkpoint(Session* session, const void* bytes, size_t size);
+
+#if MB_PROPERTIES
+// properties.cc: whether there is room for the properties of a checkpoint, which replace those there are if `apply`; and
+// whether there was for the learning rate as one of them.
+bool read_properties(Session* session, const Flatbuffer& file, uint32_t root, bool apply);
+bool keep_learning_rate(Session* session);
+#endif
 
 // kernel_table.cc, generated. Features stand behind the kernels, as rows that cannot be run, and then a row
 // without a key.

@@ -20,7 +20,20 @@ constexpr char kTexts[] =
     "\4the checkpoint lacks %s in the model's type and shape\0"
     "\10cannot write\0"
     "\10cannot read %s\0"
-    "\10cannot write %s";
+    "\10cannot write %s"
+#if MB_PROPERTIES
+    "\0\1a property is an MB_INT64, MB_FLOAT or MB_STRING"
+    "\0\5properties have room for %d bytes"
+#endif
+#if MB_BUFFERS
+    "\0\4the state is nominal: first copy a buffer to all parameters"
+    "\0\6%s: only MB_FLOAT goes into a buffer"
+    "\0\1the parameters have %d elements"
+#endif
+#if MB_EXPORT
+    "\0\2not an intact mold of this model"
+#endif
+    ;
 static_assert(MB_INVALID_ARGUMENT == 1 && MB_BAD_PLAN == 2 && MB_MISSING_KERNEL == 3 && MB_BAD_CHECKPOINT == 4 &&
                   MB_OUT_OF_MEMORY == 5 && MB_BAD_SHAPE == 6 && MB_BAD_VALUE == 7 && MB_IO == 8 && MB_UNSUPPORTED == 9,
               "as the texts begin");

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ __all__ = [
     "Source",
     "bundle_of",
     "generate_artifacts",
+    "in_folder",
     "make_artifacts",
     "read_source",
     "types_of",
@@ -61,7 +63,9 @@ def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
     graph, losses = with_loss(model, recipe, operators)
     train, frozen = chosen(graph, recipe.train, recipe.frozen)
     graph = with_full_precision(graph, (*train, *frozen), model.opset)
-    made = differentiate(graph, losses[0], train, operators, model.opset)
+    if missing := sorted(set(recipe.stops) - {n for node in graph.nodes for n in node.outputs}):
+        raise BadInput(f"{model.path}: {', '.join(missing)}: no such value to stop gradients at.")
+    made = differentiate(graph, losses[0], train, operators, model.opset, recipe.stops)
     notes = []
     if lost := [n for n in train if n not in made.gradients]:
         if len(lost) == len(train):
@@ -115,10 +119,10 @@ def types_of(bundle: Bundle, operators: Registry) -> dict[str, _Types]:
     found: dict[str, dict[str, TensorType]] = {}
     for procedure in lower(bundle, operators, {}).procedures:
         found[procedure.source] = {n: v.type for n, v in procedure.values.items()}
-    for graph in (bundle.training, bundle.optimizer):
-        if graph is not None:  # flags, which are of no interest to a trainer
-            made = [n for node in graph.nodes for n in node.outputs]
-            found[graph.source] |= {n: TRUTH for n in made if n.endswith(DONE) or graph is bundle.optimizer}
+    # Flags are of no interest to a trainer, and what is between an optimizer's nodes are sequences of tensors.
+    found[bundle.training.source] |= {n: TRUTH for n in bundle.training.outputs if n.endswith(DONE)}
+    if bundle.optimizer is not None:
+        found[bundle.optimizer.source] = dict.fromkeys(bundle.optimizer.outputs, TRUTH)
     return dict(found)
 
 
@@ -133,6 +137,14 @@ def write_artifacts(made: Artifacts, out: Path) -> None:
                 os.replace(Path(folder) / name, out / name)
     except OSError as error:
         raise BadInput(f"--out {out}: cannot be written: {error.strerror}. Choose another folder.") from error
+
+
+@contextmanager
+def in_folder(made: Artifacts) -> Iterator[Path]:
+    """The artifacts in a folder that is there for as long as it is looked at."""
+    with tempfile.TemporaryDirectory(prefix="minbuild-artifacts-") as folder:
+        write_artifacts(made, Path(folder))
+        yield Path(folder)
 
 
 def generate_artifacts(

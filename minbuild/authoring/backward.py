@@ -110,20 +110,20 @@ class Tape:
 
 
 def differentiate(
-    graph: Graph, loss: str, wanted: Sequence[str], registry: Registry, opset: int
+    graph: Graph, loss: str, wanted: Sequence[str], registry: Registry, opset: int, stops: Sequence[str] = ()
 ) -> Differentiated:
     """The gradients of the scalar `loss` with respect to the initializers `wanted`, in the default domain's version
-    `opset`. Raises Unsupported with every node that stands in the way."""
+    `opset`; the values `stops` count as constants. Raises Unsupported with every node that stands in the way."""
     tape = Tape(graph, registry, opset)
     tape.record(wanted)
-    return _Sweep(tape, loss, tuple(wanted)).run()
+    return _Sweep(tape, loss, tuple(wanted), frozenset(stops)).run()
 
 
 class _Sweep:
     """One pass from the loss back."""
 
-    def __init__(self, tape: Tape, loss: str, wanted: tuple[str, ...]) -> None:
-        self.tape, self.loss, self.wanted = tape, loss, wanted
+    def __init__(self, tape: Tape, loss: str, wanted: tuple[str, ...], stops: frozenset[str]) -> None:
+        self.tape, self.loss, self.wanted, self.stops = tape, loss, wanted, stops
         self.path = self._path()
         self.uses: dict[str, int] = defaultdict(int)  # how many contributions a gradient gets
         for application in tape.applications:
@@ -145,13 +145,14 @@ class _Sweep:
             if depends.isdisjoint(application.node.inputs):
                 continue
             for i, name in enumerate(application.node.outputs):
-                if name and i in application.op.differentiable and self.tape.type_of(name).element.is_real:
+                leads = i in application.op.differentiable and name not in self.stops
+                if name and leads and self.tape.type_of(name).element.is_real:
                     depends.add(name)
-        leads = {self.loss}
+        below = {self.loss}
         for application in reversed(self.tape.applications):
-            if not leads.isdisjoint(application.node.outputs):
-                leads.update(application.node.inputs)
-        return frozenset((depends & leads) - {""})
+            if not below.isdisjoint(application.node.outputs):
+                below.update(application.node.inputs)
+        return frozenset((depends & below) - {""})
 
     def run(self) -> Differentiated:
         seed = f"{self.loss}{GRADIENT}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from minbuild.artifacts import load_bundle
-from minbuild.authoring import write_artifacts
+from minbuild.authoring import in_folder
 from minbuild.authoring.recipe import Artifacts
 from minbuild.batches import index_limits, inputs_of, seeded_batch
 from minbuild.errors import VerificationFailed
@@ -31,9 +30,8 @@ def checked_gradients(made: Artifacts, ops_folders: tuple[Path, ...] = ()) -> li
     """One line per direction that was looked at. Raises VerificationFailed naming every parameter whose gradient is
     not the derivative of the loss, and Unsupported where an operator has no reference."""
     operators = registry(ops_folders)
-    with tempfile.TemporaryDirectory(prefix="minbuild-check-") as folder:
-        write_artifacts(made, Path(folder))
-        return _checked(load_bundle(Path(folder)), operators)
+    with in_folder(made) as folder:
+        return _checked(load_bundle(folder), operators)
 
 
 def _checked(bundle: Bundle, operators: Registry) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from minbuild.authoring import write_artifacts
+from minbuild.authoring import in_folder
 from minbuild.authoring.recipe import Artifacts
 from minbuild.planned import plan_model
 
@@ -16,9 +15,8 @@ def estimate(
 ) -> list[str]:
     """Lines on memory and kernels, with free dimensions of the sizes `largest` (by default 32). The code's size is
     measured by `minbuild reduce`. Raises BadInput and Unsupported."""
-    with tempfile.TemporaryDirectory(prefix="minbuild-estimate-") as folder:
-        write_artifacts(made, Path(folder))
-        model = plan_model(Path(folder), {}, largest or {}, ops_folders)
+    with in_folder(made) as folder:
+        model = plan_model(folder, {}, largest or {}, ops_folders)
     plan = model.plan
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     lines = [

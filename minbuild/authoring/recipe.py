@@ -23,7 +23,7 @@ class Recipe:
     file (own_loss.py), or a function of a Composer and names; empty when output `loss_output` (by default the first)
     is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first. `optimizer` is one
     of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the training and
-    evaluation models return.
+    evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls detach.
     """
 
     loss: str | OwnLoss = ""
@@ -35,6 +35,7 @@ class Recipe:
     train: Sequence[str] = ()
     frozen: Sequence[str] = ()
     outputs: Sequence[str] = ()
+    stops: Sequence[str] = ()
     nominal: bool = False
 
 

@@ -36,6 +36,9 @@ def artifacts(
     output: Annotated[
         list[str] | None, typer.Option(help="Further value that training and evaluation return. Repeatable.")
     ] = None,
+    stop_gradient: Annotated[
+        list[str] | None, typer.Option(help="Value that no gradient flows into. Repeatable.")
+    ] = None,
     reduction: Annotated[str, typer.Option(help="How the loss becomes one number: mean or sum.")] = "mean",
     class_weights: Annotated[
         str | None, typer.Option(help=f"For cross-entropy and nll: weight of each class. {Numbers}")
@@ -89,6 +92,7 @@ def artifacts(
             train=tuple(train or ()),
             frozen=tuple(frozen or ()),
             outputs=tuple(output or ()),
+            stops=tuple(stop_gradient or ()),
             nominal=nominal,
         )
         made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)

@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from minbuild.artifacts.files import read_array
+from minbuild.authoring import Recipe
 from minbuild.authoring.losses import LOSSES
 from minbuild.authoring.optimizers import OPTIMIZERS
 from minbuild.errors import BadInput
@@ -21,6 +22,9 @@ _LOSS_HELP = (
 _OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
 
 LossName = Annotated[str, typer.Option("--loss", help=_LOSS_HELP)]
+MadeWith = Annotated[
+    str | None, typer.Option("--loss", help=f"Make the artifacts first, of a forward model. {_LOSS_HELP}")
+]
 OptimizerName = Annotated[str, typer.Option("--optimizer", help=_OPTIMIZER_HELP)]
 Train = Annotated[
     list[str] | None,
@@ -29,6 +33,16 @@ Train = Annotated[
     ),
 ]
 Frozen = Annotated[list[str] | None, typer.Option(help="Parameters to keep as they are. Repeatable.")]
+
+
+def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:
+    """A recipe of these, everything else by default."""
+    return Recipe(
+        loss="" if loss == "none" else loss,
+        optimizer=optimizer,
+        train=tuple(train or ()),
+        frozen=tuple(frozen or ()),
+    )
 
 
 def numbers_given(option: str, text: str | None) -> np.ndarray | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +10,11 @@ import typer
 from rich.console import Console
 
 from minbuild import reduce as reducing
+from minbuild.authoring import in_folder, make_artifacts
+from minbuild.commands.accounts import Accounts
 from minbuild.commands.common import Artifacts, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
+from minbuild.commands.making import Frozen, MadeWith, OptimizerName, Train, recipe_of
+from minbuild.errors import BadInput
 from minbuild.planned import DEFAULT_LARGEST
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
@@ -54,14 +59,42 @@ def reduce(
             help="Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
         ),
     ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with settings. Default: minbuild.toml or [tool.minbuild] of pyproject.toml beside ARTIFACTS."
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Earlier report.json, or history, that growth is measured against.")
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="File to add a line to with the figures of this build, for minbuild diff."),
+    ] = None,
+    loss: MadeWith = None,
+    optimizer: OptimizerName = "adamw",
+    train: Train = None,
+    frozen: Frozen = None,
     ops_dir: OpsFolders = None,
     json_output: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need."""
-    with failures(verbose), Terminal(verbose) as terminal:
+    """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need; with --loss, a trainer of the
+    forward model in an ONNX file."""
+    with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
+        folder = artifacts
+        if loss is not None:
+            terminal.stage(f"Making artifacts of {artifacts}")
+            recipe = recipe_of(loss, optimizer, train, frozen)
+            made = make_artifacts(artifacts, recipe, tuple(ops_dir or ()), f"{artifacts.stem}_")
+            for note in made.notes:
+                terminal.note(note)
+            folder = kept.enter_context(in_folder(made))
+        elif train or frozen:
+            raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
         request = reducing.Request(
-            artifacts,
+            folder,
             out,
             tuple(target or ()),
             sizes_given("--dim", dim),
@@ -72,10 +105,12 @@ def reduce(
             tuple(ops_dir or ()),
             check_loss,
         )
+        accounts = Accounts.open((artifacts,), config, baseline, history)
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:
             print(json_report.render(report), end="")
+            accounts.close(report)
             return
         screen = Console()
         width = screen.width if screen.is_terminal else 100
@@ -83,3 +118,4 @@ def reduce(
         print(
             f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})"
         )
+        accounts.close(report)

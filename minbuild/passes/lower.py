@@ -33,6 +33,7 @@ from minbuild.passes.equal_sizes import equal_sizes, solved
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
+ELSEWHERE = 0xFFFF  # index of a parameter that the training graph does not take
 _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
 
 
@@ -43,7 +44,7 @@ def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Progr
     """
     findings: list[str] = []
     differing: list[tuple[Dim, Dim]] = []
-    parameters = _parameters(bundle.checkpoint)
+    parameters = _parameters(bundle.checkpoint, bundle.training)
     procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings, differing)]
     if bundle.evaluation is not None:
         procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings, differing))
@@ -66,11 +67,20 @@ def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Progr
     )
 
 
-def _parameters(checkpoint: Checkpoint) -> dict[str, Value]:
-    """Every checkpoint tensor, trained ones first."""
+def _parameters(checkpoint: Checkpoint, training: Graph) -> dict[str, Value]:
+    """Every checkpoint tensor, trained ones first. The `index` of one is its place among the training graph's inputs
+    that are parameters, ELSEWHERE if it is none of them. What a nominal checkpoint names has no bytes to be read from:
+    those of a frozen parameter persist like state."""
     ordered = sorted(checkpoint.parameters, key=lambda p: not p.trainable)
-    roles = {True: Role.PARAMETER, False: Role.FROZEN}
-    return {p.name: Value(p.name, TensorType(p.element, p.shape), roles[p.trainable]) for p in ordered}
+    names = {p.name for p in ordered}
+    order = {name: i for i, name in enumerate(n for n in training.inputs if n in names)}
+    roles = {True: Role.PARAMETER, False: Role.STATE if checkpoint.nominal else Role.FROZEN}
+    return {
+        p.name: Value(
+            p.name, TensorType(p.element, p.shape), roles[p.trainable], index=order.get(p.name, ELSEWHERE)
+        )
+        for p in ordered
+    }
 
 
 def _with_state_roles(parameters: Mapping[str, Value], procedures: list[Procedure]) -> tuple[Value, ...]:

@@ -133,7 +133,7 @@ def build_plan(program: Program, registry: Registry) -> Plan:
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
-        PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0))
+        PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0), v.index)
         for v in program.parameters
     )
     # Kernels in the order of the library's table.

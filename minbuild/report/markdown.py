@@ -44,7 +44,7 @@ def as_markdown(table: Table, titled: bool = True) -> str:
     lines.append(_line(column.strip() for column in table.columns))
     lines.append(_line("---:" if table.numeric(i) else "---" for i in range(len(table.columns))))
     for line in table.lines:
-        cells = (_escape(text(cell)) for cell in line.cells)
+        cells = (escape(text(cell)) for cell in line.cells)
         strong = line.level != "row"
         lines.append(_line(f"**{cell}**" if strong and cell else cell for cell in cells))
     return "\n".join(lines)
@@ -54,7 +54,7 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _escape(cell: str) -> str:
+def escape(cell: str) -> str:
     """Cells are names and numbers: what Markdown or HTML would read as markup is shown as it is."""
     safe = cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for character in "\\|*_`[]":

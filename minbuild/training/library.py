@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,16 @@ class _Session(ctypes.Structure):
     )
 
 
+class _Property(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("text", ctypes.c_char_p),
+        ("integer", ctypes.c_int64),
+        ("real", ctypes.c_float),
+        ("type", ctypes.c_int32),
+    )
+
+
 _SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _S, _O = ctypes.POINTER(_Session), ctypes.POINTER(_Options)
@@ -91,6 +101,17 @@ _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "mb_write_checkpoint": (ctypes.c_uint8, (_S, _I, _SINK, _P)),
     "mb_save_checkpoint": (ctypes.c_uint8, (_S, ctypes.c_char_p, _I)),
 }
+# Of parts that a library has only if asked for.
+_OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "mb_get_property": ("properties", (_S, _Z, ctypes.POINTER(_Property))),
+    "mb_set_property": ("properties", (_S, ctypes.POINTER(_Property))),
+    "mb_parameter_buffer": ("buffers", (_S, _I, _I, _P, ctypes.POINTER(_Z))),
+    "mb_export_model": ("export", (_S, _P, _Z, _SINK, _P)),
+    "mb_export_to_file": ("export", (_S, ctypes.c_char_p, ctypes.c_char_p)),
+}
+_STRING = 8  # mb_property's type of a text
+_UNSUPPORTED = 9
+_COUNT, _FROM_PARAMETERS, _TO_PARAMETERS = range(3)
 _OPTIMIZER = 2  # the graph after TRAIN and EVAL
 _PARAMETERS = 4  # the list after the inputs and outputs of both
 
@@ -104,6 +125,10 @@ class Library:
             for name, (result, arguments) in _PROTOTYPES.items():
                 function = getattr(self.handle, name)
                 function.restype, function.argtypes = result, arguments
+            for name, (_, arguments) in _OPTIONAL.items():
+                if hasattr(self.handle, name):
+                    function = getattr(self.handle, name)
+                    function.restype, function.argtypes = ctypes.c_uint8, arguments
         except (OSError, AttributeError) as error:
             raise BadInput(
                 f"{path}: this machine cannot load the library ({error}). "
@@ -111,7 +136,15 @@ class Library:
             ) from error
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.handle, f"mb_{name}")
+        """The function without its mb_. Raises TrainerError for one of a part that this library does not have."""
+        try:
+            return getattr(self.handle, f"mb_{name}")
+        except AttributeError:
+            part = _OPTIONAL.get(f"mb_{name}", ("",))[0]
+            if not part:
+                raise
+            text = f"the library was built without {part}. Reduce again with --with {part}."
+            raise TrainerError(_UNSUPPORTED, text) from None
 
 
 def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
@@ -232,14 +265,69 @@ class Session:
 
     def checkpoint(self, include_optimizer: bool) -> bytes:
         """The session's state as the bytes of an ORT checkpoint."""
+        write = self.library.write_checkpoint
+        return self._gathered(lambda sink: write(self._session, int(include_optimizer), sink, None))
+
+    def _gathered(self, write: Callable[[Any], int]) -> bytes:
+        """What `write` puts into the sink it is given."""
         pieces: list[bytes] = []
 
         def sink(_: int, data: int, size: int) -> int:
             pieces.append(ctypes.string_at(data, size))
             return 0
 
-        self._check(self.library.write_checkpoint(self._session, int(include_optimizer), _SINK(sink), None))
+        self._check(write(_SINK(sink)))
         return b"".join(pieces)
+
+    def properties(self) -> dict[str, int | float | str]:
+        """The properties, oldest first. This and what follows raise TrainerError where the library lacks the part."""
+        found: dict[str, int | float | str] = {}
+        entry = _Property()
+        while not self.library.get_property(self._session, len(found), ctypes.byref(entry)):
+            kinds = {ElementType.FLOAT: entry.real, ElementType.INT64: entry.integer, _STRING: entry.text}
+            value = kinds[entry.type]
+            found[entry.name.decode()] = value.decode() if isinstance(value, bytes) else value
+        return found
+
+    def set_property(self, name: str, value: int | float | str | None) -> None:
+        """Adds or replaces a property; None removes it."""
+        entry = _Property(name.encode())
+        if isinstance(value, str):
+            entry.text, entry.type = value.encode(), _STRING
+        elif isinstance(value, int):
+            entry.integer, entry.type = value, ElementType.INT64
+        elif value is not None:
+            entry.real, entry.type = value, ElementType.FLOAT
+        self._check(self.library.set_property(self._session, ctypes.byref(entry)))
+
+    def buffer(self, trainable_only: bool) -> np.ndarray:
+        """All parameters, or those that are trained, one after the other."""
+        count = _Z()
+        move = self.library.parameter_buffer
+        self._check(move(self._session, int(trainable_only), _COUNT, None, ctypes.byref(count)))
+        buffer = np.empty(count.value, np.float32)
+        given = self._session, int(trainable_only), _FROM_PARAMETERS, buffer.ctypes.data
+        self._check(move(*given, ctypes.byref(count)))
+        return buffer
+
+    def fill(self, buffer: np.ndarray, trainable_only: bool) -> None:
+        """The inverse of `buffer`."""
+        given = np.ascontiguousarray(buffer, np.float32)
+        count = _Z(given.size)
+        self._check(
+            self.library.parameter_buffer(
+                self._session, int(trainable_only), _TO_PARAMETERS, given.ctypes.data, ctypes.byref(count)
+            )
+        )
+
+    def export(self, mold: bytes) -> bytes:
+        """The ONNX file for inference that `mold` is of, with the parameters as they are."""
+        data, write = aligned_copy(mold), self.library.export_model
+        return self._gathered(lambda sink: write(self._session, data.ctypes.data, data.nbytes, sink, None))
+
+    def export_to(self, mold: Path, path: Path) -> None:
+        """The same from file to file."""
+        self._check(self.library.export_to_file(self._session, str(mold).encode(), str(path).encode()))
 
     def save(self, path: Path, include_optimizer: bool) -> None:
         """Writes an ORT checkpoint file; the old one survives any failure."""

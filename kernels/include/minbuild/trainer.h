@@ -35,7 +35,7 @@ enum {
 
 /* Element types, numbered as in ONNX. */
 enum {
-  MB_FLOAT = 1, MB_UINT8 = 2, MB_INT8 = 3, MB_UINT16 = 4, MB_INT16 = 5, MB_INT32 = 6, MB_INT64 = 7, MB_BOOL = 9,
+  MB_FLOAT = 1, MB_UINT8 = 2, MB_INT8 = 3, MB_UINT16 = 4, MB_INT16 = 5, MB_INT32 = 6, MB_INT64 = 7, MB_STRING = 8, MB_BOOL = 9,
   MB_FLOAT16 = 10, MB_DOUBLE = 11, MB_UINT32 = 12, MB_UINT64 = 13, MB_BFLOAT16 = 16
 };
 
@@ -114,6 +114,35 @@ MB_API mb_status mb_write_checkpoint(mb_session* session, int include_optimizer,
 /* The same into a file: written beside it, synced, then moved over it, so the old file survives any failure. */
 MB_API mb_status mb_save_checkpoint(mb_session* session, const char* path, int include_optimizer);
 
+/* Parts that a library has only if asked for (`minbuild reduce --with properties,buffers,export`).
+ *
+ * properties: numbers and texts kept with the model, MB_INT64, MB_FLOAT or MB_STRING. They travel in checkpoints, and so
+ * does the learning rate as "minbuild.learning_rate", which loading sets. Names and texts stay valid until properties
+ * change; a session has room for so many, and what needs more is MB_OUT_OF_MEMORY. */
+typedef struct mb_property {
+  const char* name;
+  const char* text; /* of a string */
+  int64_t integer;
+  float real;
+  int32_t type; /* 0: in mb_set_property, removes the property */
+} mb_property;
+/* The property at `index`, which is less than their number if this is no MB_INVALID_ARGUMENT. */
+MB_API mb_status mb_get_property(const mb_session* session, size_t index, mb_property* found);
+/* Adds a property, or replaces the one of that name, whatever its type. */
+MB_API mb_status mb_set_property(mb_session* session, const mb_property* property);
+
+/* buffers: parameters as one array of floats, in the order of the training graph's inputs; all of them must be MB_FLOAT.
+ * A library with this part also takes nominal checkpoints, which have names only: until an array fills all parameters,
+ * everything but that is MB_BAD_CHECKPOINT. Copying wants `count` exact; counting sets it. */
+enum { MB_COUNT_PARAMETERS = 0, MB_FROM_PARAMETERS = 1, MB_TO_PARAMETERS = 2 };
+MB_API mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer, size_t* count);
+
+/* export: an ONNX file for inference with the parameters as they are. `mold` are the bytes of the package's
+ * model/inference.mold, 4-byte aligned. */
+MB_API mb_status mb_export_model(const mb_session* session, const void* mold, size_t size, mb_sink sink, void* user);
+/* The same from file to file, replaced as by mb_save_checkpoint. Not in libraries built without files. */
+MB_API mb_status mb_export_to_file(mb_session* session, const char* mold, const char* path);
+
 /* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
 static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
                                       size_t* bytes) {
@@ -186,6 +215,79 @@ static inline mb_status mb_find_parameter(const mb_session* session, const char*
   for (i = 0; mb_get_parameter(session, i, parameter) == MB_OK; ++i)
     if (strcmp(parameter->name, name) == 0) return MB_OK;
   return MB_INVALID_ARGUMENT;
+}
+
+/* Finds the parameter that `tensor` is for: type, rank and dimensions must be the parameter's, else this is MB_BAD_SHAPE. */
+static inline mb_status mb_match_parameter(const mb_session* session, const char* name, const mb_tensor* tensor,
+                                           mb_parameter* found, size_t* bytes) {
+  static const uint8_t sizes[17] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
+  int32_t i;
+  mb_status status = mb_find_parameter(session, name, found);
+  if (status != MB_OK) return status;
+  if (found->value.type != tensor->type || found->value.rank != tensor->rank) return MB_BAD_SHAPE;
+  *bytes = sizes[found->value.type];
+  for (i = 0; i < tensor->rank; ++i) {
+    if (found->value.dims[i] != tensor->dims[i]) return MB_BAD_SHAPE;
+    *bytes *= (size_t)tensor->dims[i];
+  }
+  return MB_OK;
+}
+/* Copies a parameter's values into `to`, or from `from`. */
+static inline mb_status mb_read_parameter(const mb_session* session, const char* name, const mb_tensor* to) {
+  mb_parameter found;
+  size_t bytes;
+  mb_status status = mb_match_parameter(session, name, to, &found, &bytes);
+  if (status == MB_OK) memcpy(to->data, found.value.data, bytes);
+  return status;
+}
+static inline mb_status mb_update_parameter(mb_session* session, const char* name, const mb_tensor* from) {
+  mb_parameter found;
+  size_t bytes;
+  mb_status status = mb_match_parameter(session, name, from, &found, &bytes);
+  if (status == MB_OK) memcpy(found.value.data, from->data, bytes);
+  return status;
+}
+
+/* The learning rate rises from 0 to `initial` during `warmup` optimizer steps, then falls to 0 at step `total`. */
+typedef struct mb_linear_schedule {
+  int64_t warmup, total;
+  float initial;
+} mb_linear_schedule;
+/* Starts with the initial rate, which stays until the first mb_schedule_step. */
+static inline void mb_schedule_linear(mb_session* session, mb_linear_schedule* schedule, int64_t warmup, int64_t total,
+                                      float initial) {
+  schedule->warmup = warmup;
+  schedule->total = total;
+  schedule->initial = initial;
+  mb_set_learning_rate(session, initial);
+}
+/* Sets the rate for the next optimizer step. */
+static inline void mb_schedule_step(mb_session* session, const mb_linear_schedule* schedule) {
+  int64_t done = mb_step_count(session), part = done, whole = schedule->warmup;
+  if (done >= schedule->warmup) part = schedule->total - done, whole = schedule->total - schedule->warmup;
+  if (part < 0) part = 0;
+  if (whole < 1) whole = 1;
+  mb_set_learning_rate(session, schedule->initial * ((float)part / (float)whole));
+}
+
+/* Of the part "properties". */
+static inline mb_status mb_find_property(const mb_session* session, const char* name, mb_property* found) {
+  size_t i;
+  for (i = 0; mb_get_property(session, i, found) == MB_OK; ++i)
+    if (strcmp(found->name, name) == 0) return MB_OK;
+  return MB_INVALID_ARGUMENT;
+}
+
+/* Of the part "buffers". */
+static inline mb_status mb_parameters_size(mb_session* session, int trainable_only, size_t* count) {
+  return mb_parameter_buffer(session, trainable_only, MB_COUNT_PARAMETERS, NULL, count);
+}
+static inline mb_status mb_copy_parameters_to_buffer(mb_session* session, float* buffer, size_t count, int trainable_only) {
+  return mb_parameter_buffer(session, trainable_only, MB_FROM_PARAMETERS, buffer, &count);
+}
+static inline mb_status mb_copy_buffer_to_parameters(mb_session* session, const float* buffer, size_t count,
+                                                     int trainable_only) {
+  return mb_parameter_buffer(session, trainable_only, MB_TO_PARAMETERS, (float*)buffer, &count);
 }
 
 #ifdef __cplusplus

@@ -1,0 +1,59 @@
+"""What a command does with the figures of a build: budgets, a baseline, a history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minbuild.budgets import Budgets, judge, parse_budgets
+from minbuild.errors import BadInput, OverBudget
+from minbuild.report import json as json_report
+from minbuild.settings import settings_beside
+from minbuild.size.report import SizeReport
+from minbuild.snapshot import Snapshot, append_line, read_snapshots, snapshot_of
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Opened before a build, so that what is wrong with the files shows at once; closed with its report."""
+
+    budgets: Budgets
+    baseline: Snapshot | None
+    history: Path | None
+
+    @staticmethod
+    def open(
+        artifacts: Sequence[Path], config: Path | None, baseline: Path | None, history: Path | None
+    ) -> Accounts:
+        """Read budgets from the settings, and the baseline: what is given, else the last line of the history. Raises
+        BadInput."""
+        settings, path = settings_beside(artifacts, config)
+        budgets = parse_budgets(settings.get("budgets", {}), path)
+        source = baseline or (history if history is not None and history.exists() else None)
+        if budgets.bounds_growth and source is None and history is None:
+            raise BadInput(
+                f"{path}: budgets.growth needs something to compare with. Give an earlier report with --baseline, or "
+                "keep a --history."
+            )
+        earlier = read_snapshots(source)[-1] if source is not None else None
+        return Accounts(budgets, earlier, history)
+
+    def close(self, report: SizeReport) -> None:
+        """Add to the history, then hold the budgets. Raises OverBudget, and BadInput."""
+        new = snapshot_of(json_report.as_dict(report))
+        if self.history is not None:
+            append_line(self.history, new)
+        keep_budgets(self.budgets, new, self.baseline)
+
+
+def keep_budgets(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> None:
+    """Warn on standard error of budgets that are nearly used up. Raises OverBudget, naming all that are exceeded."""
+    verdicts = judge(budgets, new, old)
+    for verdict in verdicts:
+        if not verdict.over:
+            print(f"warning: {verdict.text}", file=sys.stderr)
+    exceeded = [verdict.text for verdict in verdicts if verdict.over]
+    if exceeded:
+        raise OverBudget("\n".join(exceeded))

@@ -1,0 +1,70 @@
+"""`minbuild diff`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.budgets import parse_budgets
+from minbuild.commands.accounts import keep_budgets
+from minbuild.commands.common import Verbose, failures
+from minbuild.difference import compare
+from minbuild.errors import BadInput
+from minbuild.report import difference as rendering
+from minbuild.settings import read_settings
+from minbuild.snapshot import Snapshot, read_snapshots
+
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is appended to
+
+Reports = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Two reports (report.json of a package), or one history: its last two lines. Of a history that is given "
+        "beside a report, the last line counts.",
+        metavar="OLD [NEW]",
+        show_default=False,
+    ),
+]
+
+
+def diff(
+    reports: Reports,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="File with budgets that NEW has to keep, OLD being the baseline.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Tell what changed between two reports and why; say nothing when nothing did."""
+    with failures(verbose):
+        old, new = _pair(reports)
+        found = compare(old, new)
+        document = rendering.render_markdown(found)
+        print(document if markdown else rendering.render_text(found), end="")
+        if document and os.environ.get(SUMMARY):
+            _append(Path(os.environ[SUMMARY]), document)
+        if config is not None:
+            keep_budgets(parse_budgets(read_settings(config).get("budgets", {}), str(config)), new, old)
+
+
+def _pair(paths: list[Path]) -> tuple[Snapshot, Snapshot]:
+    if len(paths) > 2:
+        raise BadInput(f"{paths[2]}: is one too many. Give two reports, or one history.")
+    if len(paths) == 2:
+        old, new = (read_snapshots(path)[-1] for path in paths)
+        return old, new
+    lines = read_snapshots(paths[0])
+    if len(lines) < 2:
+        raise BadInput(f"{paths[0]}: there is nothing to compare it with. Give a second report.")
+    return lines[-2], lines[-1]
+
+
+def _append(path: Path, text: str) -> None:
+    try:
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(text)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}. Correct {SUMMARY}.") from error

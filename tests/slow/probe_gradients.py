@@ -1,0 +1,179 @@
+"""Gradients of single operators against PyTorch in float64: reports/baseline/gradient_probe.md.
+
+    python tests/slow/probe_gradients.py [--torch-python PYTHON] [NAME...]
+
+probe_models.py makes the models and the gradients they must have, in an environment with torch and onnx (made for the
+purpose without --torch-python). Each model becomes artifacts, is trained one step in float32 with a library of all
+kernels, at two batch sizes, and every parameter's gradient is compared: errors are parts of its largest element.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+TESTS, ROOT = HERE.parents[1], HERE.parents[2]
+sys.path[:0] = [str(TESTS), str(ROOT)]
+PACKAGES = ("torch", "onnx==1.16.2", "numpy<2")
+TOLERANCE = 1e-5
+SIZES = (6, 9)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the models' table says of one probe."""
+
+    name: str
+    file: str
+    ort: str
+    stops: str
+
+
+def main() -> int:
+    options = _options()
+    with tempfile.TemporaryDirectory(prefix="minbuild-probe-") as name:
+        place = options.models or Path(name) / "models"
+        if not (place / "probes.json").is_file():
+            place.mkdir(exist_ok=True, parents=True)
+            python = options.torch_python or _environment(Path(name) / "env", options.python)
+            subprocess.run([str(python), str(HERE.with_name("probe_models.py")), str(place)], check=True)
+        library = _everything(Path(name))
+        rows = [_probe(told, place, library) for told in _told(place) if _chosen(told.name, options.names)]
+    text = "\n".join(
+        ("| operator | ONNX Runtime 1.19.2 | minbuild | error |", "|---|---|---|--:|", *map(_row, rows))
+    )
+    text += f"\n\n{_count(rows)}\n"
+    sys.stdout.write(text)
+    if not options.names:
+        (ROOT / "reports" / "baseline" / "gradient_probe.md").write_text(_PREFACE + text, "utf-8")
+    return 0 if all(verdict == "right" for _, verdict, _ in rows) else 1
+
+
+_PREFACE = """Gradients of single operators, against PyTorch in float64 (`tests/slow/probe_gradients.py`), with a free
+batch of 6 and of 9.
+The error is the largest over both and over all parameters, as part of the largest element of the parameter's gradient.
+
+"""
+
+
+def _options() -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    parser.add_argument("--torch-python", type=Path, help="Python with torch and onnx")
+    parser.add_argument("--python", default="python3.11", help="Python to make an environment with")
+    parser.add_argument("--models", type=Path, help="keep the models here, or take them from here")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def _environment(folder: Path, python: str) -> Path:
+    subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    inside = folder / "bin" / "python"
+    subprocess.run([str(inside), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    return inside
+
+
+def _told(place: Path) -> Iterator[Told]:
+    for entry in json.loads((place / "probes.json").read_text()):
+        yield Told(**entry)
+
+
+def _chosen(name: str, names: list[str]) -> bool:
+    return not names or any(n.lower() in name.lower() for n in names)
+
+
+def _everything(place: Path):
+    """A library of all kernels."""
+    import trainers
+
+    from minbuild.emit import everything
+    from minbuild.ops import registry
+
+    return trainers.library_of(everything(registry()), registry(), place)
+
+
+def _probe(told: Told, place: Path, library) -> tuple[Told, str, float]:
+    from minbuild.errors import MinbuildError
+
+    try:
+        error = max(_errors(told, place, library))
+    except MinbuildError as refused:
+        print(f"{told.name}: {refused}", file=sys.stderr)
+        return told, "refused", float("nan")
+    verdict = "right" if error <= TOLERANCE else "wrong gradient"
+    if verdict != "right":
+        print(f"{told.name}: {error:.1e}", file=sys.stderr)
+    return told, verdict, error
+
+
+def _errors(told: Told, place: Path, library) -> Iterator[float]:
+    """Of every parameter at every batch size, as part of its gradient's largest element."""
+    from trainers import plan_of
+
+    from minbuild.authoring import Recipe, bundle_of, read_source
+    from minbuild.ops import registry
+    from minbuild.plan_format import encode_plan
+    from minbuild.training.library import TRAIN, Session, aligned_copy, arena_size
+
+    model = read_source(place / f"{told.file}.onnx")
+    stops = [n.outputs[0] for n in model.graph.nodes if n.op_type == told.stops][:1]
+    bundle = bundle_of(model, Recipe(loss="mse", optimizer="", stops=stops), registry())
+    plan = plan_of(bundle, registry())
+    data = encode_plan(plan, dict.fromkeys(plan.symbols, max(SIZES)))
+    from minbuild.artifacts.checkpoint import write_checkpoint
+
+    with np.load(place / f"{told.file}.npz") as stored:
+        arrays = dict(stored)
+    for size in SIZES:
+        session = Session(
+            library,
+            data,
+            write_checkpoint(bundle.checkpoint),
+            arena=aligned_copy(b"\xff" * arena_size(library, data)),
+        )
+        session.run(TRAIN, [arrays[f"x/{size}"], arrays[f"target/{size}"]])
+        yield from _compared(session, arrays, f"gradient/{size}/", bundle)
+
+
+def _compared(session, arrays, start: str, bundle) -> Iterator[float]:
+    wanted = {n[len(start) :]: g for n, g in arrays.items() if n.startswith(start)}
+    for parameter in bundle.checkpoint.parameters:
+        if parameter.trainable:
+            found = session.gradient(parameter.name).astype(np.float64)
+            exact = _matching(parameter.name, found, wanted)
+            yield float(np.abs(found - exact).max() / max(np.abs(exact).max(), 1e-6))
+
+
+def _matching(name: str, found: np.ndarray, wanted: dict[str, np.ndarray]) -> np.ndarray:
+    """The gradient of a parameter; exporters rename some and transpose matrices, and then the nearest one of its
+    elements counts."""
+    if name in wanted and wanted[name].shape == found.shape:
+        return wanted[name]
+    forms = [v for g in wanted.values() for v in (g, g.T) if v.size == found.size]
+    if not forms:
+        raise AssertionError(f"no parameter of PyTorch's is {name} {found.shape}")
+    return min((v.reshape(found.shape) for v in forms), key=lambda v: float(np.abs(v - found).max()))
+
+
+def _row(row: tuple[Told, str, float]) -> str:
+    told, verdict, error = row
+    return f"| {told.name} | {told.ort} | {verdict} | {error:.1e} |"
+
+
+def _count(rows: list[tuple[Told, str, float]]) -> str:
+    theirs = sum(told.ort == "right" for told, _, _ in rows)
+    ours = sum(verdict == "right" for _, verdict, _ in rows)
+    return f"{len(rows)} models: ONNX Runtime is right in {theirs}, minbuild in {ours}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
