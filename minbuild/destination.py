@@ -85,6 +85,24 @@ def write_package(out: Path, files: Mapping[str, bytes]) -> None:
             raise
 
 
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` in place of file `path`: written beside it, synced, then moved over it, so that a failure or a
+    loss of power at any moment leaves the old file or the new one. Raises BadInput."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"{path}: cannot be written: {error.strerror or error}. Choose another place."
+        ) from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _replace(place: Path, files: Mapping[str, bytes]) -> None:
     """Write beside `place`, in one hidden folder for the new package and the old one, then exchange them."""
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))

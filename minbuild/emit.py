@@ -47,11 +47,10 @@ class Contents:
     parts: frozenset[str] = frozenset()  # of PARTS
 
 
-def everything(registry: Registry) -> Contents:
-    """The full build: every kernel for every type with every feature."""
-    return Contents(
-        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=frozenset(PARTS)
-    )
+def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> Contents:
+    """The full build: every kernel for every type with every feature; of what must be asked for, only `parts`, as they
+    change what checkpoints hold."""
+    return Contents(registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts)
 
 
 def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +15,9 @@ from minbuild.artifacts.open_file import Piece, open_file, opsets_imported
 from minbuild.artifacts.subgraphs import names_read
 from minbuild.dims import Dim, substitute
 from minbuild.errors import BadInput
-from minbuild.model import Bundle, Graph, PlanParameter, Program, TensorType
+from minbuild.model import Bundle, Checkpoint, Graph, PlanParameter, Program, TensorType
+from minbuild.ops import registry
+from minbuild.passes.lower import lower
 
 MOLD = b"MBIM"
 _OF_LOSS = re.compile(r"onnx::[a-z_.]+::\d+")  # what generate_artifacts calls values of a loss
@@ -80,6 +83,23 @@ def inference(
     types = {name: values[name].type for name in chosen}
     pieces = open_file(pruned, types, opsets_imported(graph.nodes), holes)
     return Inference(pieces, chosen)
+
+
+def export_model(
+    bundle: Bundle, trained: Checkpoint, outputs: Sequence[str], ops_folders: tuple[Path, ...] = ()
+) -> tuple[Inference, bytes]:
+    """The inference model of a bundle, and its file with the parameters of the checkpoint `trained`. Raises BadInput
+    and Unsupported."""
+    made = inference(bundle, lower(bundle, registry(ops_folders), {}), outputs)
+    data = {p.name: p.data for p in trained.parameters if p.data is not None}
+    shapes = {p.name: p.shape for p in bundle.checkpoint.parameters}
+    for name in (piece for piece in made.pieces if isinstance(piece, str)):
+        if name not in data or data[name].shape != shapes[name]:
+            found = f"has it as {list(data[name].shape)}" if name in data else "does not have its values"
+            raise BadInput(
+                f"parameter '{name}' of shape {list(shapes[name])}: the checkpoint {found}. Give one of this model."
+            )
+    return made, made.file(data)
 
 
 def prune(graph: Graph, outputs: Sequence[str]) -> Graph:

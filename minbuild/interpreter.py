@@ -83,6 +83,12 @@ class ReferenceTrainer:
             raise BadInput("these artifacts have no evaluation model.")
         return self._run(self.bundle.evaluation, inputs)
 
+    def initialize(self) -> None:
+        """Resets variables as the model's own training information says; others keep their values."""
+        if self.bundle.initialization is None:
+            raise BadInput("the model has no training information that says how to initialize it.")
+        self._run(self.bundle.initialization, ())
+
     def set_seed(self, seed: int) -> None:
         """What the next node that draws random numbers and has no seed of its own is seeded with."""
         self.draws[""] = np.array([seed])

@@ -11,7 +11,7 @@ from minbuild.ops import Registry
 from minbuild.package import cmake_files, library_path
 from minbuild.plan_format import expressions_of
 from minbuild.planned import Model
-from minbuild.size.elf import read_binary
+from minbuild.size.formats import read_binary
 from minbuild.size.measure import Build
 from minbuild.size.owners import from_archive
 from minbuild.toolchain import Built, Target, Toolchain, build_library, check_link
@@ -65,11 +65,12 @@ class Workbench:
             expressions=expressions_of(model.plan_bytes),
             loops=model.plan.loops,
             digest=model.digest,
+            parts=model.parts,
         )
         self.stage(f"Building the trainer for {target}")
         trimmed = self._library(selected, target)
         self.stage(f"Building the full trainer for {target} to compare with (kept for the next time)")
-        return Pair(target, trimmed, self._library(everything(model.registry), target))
+        return Pair(target, trimmed, self._library(everything(model.registry, model.parts), target))
 
     def _library(self, contents: Contents, target: Target) -> Library:
         return build_checked(

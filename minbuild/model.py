@@ -157,7 +157,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The artifacts as found. `notes` are one-line repairs and remarks a user must see."""
+    """The artifacts as found. `notes` are one-line repairs and remarks a user must see. In a model that carries its own
+    training, the training graph updates what it trains, and `initialization` resets it."""
 
     training: Graph
     evaluation: Graph | None
@@ -165,6 +166,13 @@ class Bundle:
     checkpoint: Checkpoint
     digests: Mapping[str, str]  # file name -> sha256 of its bytes
     notes: tuple[str, ...] = ()
+    initialization: Graph | None = None
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Every graph there is."""
+        found = (self.training, self.evaluation, self.optimizer, self.initialization)
+        return tuple(g for g in found if g is not None)
 
 
 # -------------------------------------------------------------------------------------------------- Program
@@ -223,7 +231,7 @@ class Procedure:
     """One graph the device can run, in execution order. `alias` maps a value to the one whose bytes it is. The calls of
     each of the `loops` run once per sample, of which there are `samples`."""
 
-    name: str  # "train", "eval", "optimize"
+    name: str  # "train", "eval", "optimize", "initialize"
     source: str
     calls: tuple[Call, ...]
     values: Mapping[str, Value]

@@ -16,13 +16,14 @@ from minbuild.destination import MANIFEST, TOOL
 from minbuild.dims import Dim, evaluate, product, symbols_in
 from minbuild.model import ElementType, Procedure, Program, Role, TensorType
 from minbuild.ops import Registry
+from minbuild.passes.update_in_place import ASSIGN
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
 from minbuild.size.report import SizeReport
 from minbuild.templating import render
 from minbuild.toolchain import Built, Target, flags
 
-PLAN, CHECKPOINT = "model/trainer.plan", "model/checkpoint"
+PLAN, CHECKPOINT, MOLD = "model/trainer.plan", "model/checkpoint", "model/inference.mold"
 _SAMPLE_SIZE = 8  # of free dimensions, in the sample
 
 
@@ -41,12 +42,15 @@ class Parts:
     plan: bytes
     checkpoint: bytes
     report: SizeReport
+    mold: bytes | None = None  # of the inference model
 
 
 def package_files(parts: Parts) -> dict[str, bytes]:
     """Every file of the package by its path in it. The same parts give the same bytes."""
     files = {**parts.sources, **cmake_files(parts.sources, sample=True)}
     files[PLAN], files[CHECKPOINT] = parts.plan, parts.checkpoint
+    if parts.mold is not None:
+        files[MOLD] = parts.mold
     for target, built in parts.libraries.items():
         files[library_path(target)] = built.shared
         files[f"lib/{folder_of(target)}/libminbuild.a"] = built.archive
@@ -129,13 +133,26 @@ def _values(parts: Parts) -> dict[str, Any]:
         "inputs": [_port(n, train.values[n].type, limits, sizes) for n in train.inputs],
         "eval_inputs": [list(train.inputs).index(n) for n in _eval_inputs(procedures, train)],
         "outputs": [_port(n, train.values[n].type, {}, sizes) for n in train.outputs],
-        "evaluates": "eval" in procedures and set(procedures["eval"].inputs) <= set(train.inputs),
+        "evaluates": _evaluates_loss(procedures, train),
         "optimizes": "optimize" in procedures,
+        "updates_itself": any(call.op == ASSIGN for call in train.calls),
+        "initializes": "initialize" in procedures,
         "symbols": [{"name": s, "largest": n, "sample": sizes[s]} for s, n in parts.largest.items()],
         "parameters": _parameter_counts(parts.program),
         "plan": PLAN,
         "checkpoint": CHECKPOINT,
+        "mold": "" if parts.mold is None else MOLD,
     }
+
+
+def _evaluates_loss(procedures: Mapping[str, Procedure], train: Procedure) -> bool:
+    """Whether evaluation takes inputs of a training step and answers with the loss first, as that does."""
+    evaluate = procedures.get("eval")
+    return (
+        evaluate is not None
+        and set(evaluate.inputs) <= set(train.inputs)
+        and evaluate.outputs[:1] == train.outputs[:1]
+    )
 
 
 def _eval_inputs(procedures: Mapping[str, Procedure], train: Procedure) -> tuple[str, ...]:

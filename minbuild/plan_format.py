@@ -17,7 +17,7 @@ from minbuild.wire import Schema, decode, encode, parse_schema
 
 VERSION = 5
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
-ROUTINES = ("train", "eval", "optimize")
+ROUTINES = ("train", "eval", "optimize", "initialize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
 _COUNTERS = 16  # bytes behind the draws, at the end of what persists: int64 steps, float32 learning rate
 _LARGEST = 0x7FFFFFEF  # of what an expression may be
@@ -197,7 +197,7 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
     tensors = [tables.tensor(t, places, plan) for t in plan.tensors]
     absent = len(tensors)
     tensors.append((tables.index(_Number(0)), tables.shape((0,)), _NOTHING, 0, 0))
-    for name in ROUTINES:
+    for name in ROUTINES if "initialize" in routines else ROUTINES[:3]:
         routine = routines.get(name, Routine(name, (), (), (), ()))
         first_step, first_port = len(steps), len(ports)
         for step in routine.steps:

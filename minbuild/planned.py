@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
-from minbuild.artifacts import load_bundle
 from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.artifacts.files import read_file
+from minbuild.bundles import read_bundle
 from minbuild.dims import symbols_in
+from minbuild.emit import PARTS
 from minbuild.errors import BadInput
+from minbuild.inference import inference
 from minbuild.model import Bundle, Plan, Program
 from minbuild.ops import Registry, registry
 from minbuild.passes import optimize
@@ -36,6 +39,8 @@ class Model:
     checkpoint: bytes
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
+    parts: frozenset[str] = frozenset()  # of emit.PARTS: what the library has beside what the plan needs
+    mold: bytes | None = None  # of the inference model, for the part "export"
 
     @property
     def digest(self) -> str:
@@ -71,15 +76,45 @@ def plan_model(
     """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
     per pass; `checks_loss` makes training steps refuse a loss that is not finite. Raises BadInput and
     Unsupported."""
-    bundle, operators = load_bundle(artifacts), registry(ops_folders)
+    operators = registry(ops_folders)
+    bundle = read_bundle(artifacts, operators)
+    checkpoint = _checkpoint_bytes(artifacts, bundle)
+    return plan_bundle(bundle, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss)
+
+
+def plan_bundle(
+    bundle: Bundle,
+    checkpoint: bytes,
+    operators: Registry,
+    fixed: Mapping[str, int],
+    largest: Mapping[str, int],
+    tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
+) -> Model:
+    """The same of artifacts that are read already; `checkpoint` are the bytes that a session starts from."""
     _check_names("--dim", fixed, _free_dimensions(bundle))
     program = lower(bundle, operators, fixed)
     program = check_loss(program) if checks_loss else program
     _check_names("--max", largest, program.symbols)
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
-    checkpoint = _checkpoint_bytes(artifacts, bundle)
     return Model(bundle, operators, program, plan, encode_plan(plan, sizes), checkpoint, fixed, sizes)
+
+
+def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) -> Model:
+    """The model with further parts of the library (emit.PARTS), several of them in one text or not. `outputs` of the
+    inference model ask for the export by themselves. Raises BadInput."""
+    chosen = {name.strip() for text in parts for name in text.split(",") if name.strip()}
+    unknown = sorted(chosen - PARTS.keys())
+    if unknown:
+        raise BadInput(f"--with {unknown[0]}: there is no such part. Choose from {', '.join(PARTS)}.")
+    if not outputs and "export" not in chosen:
+        return replace(model, parts=frozenset(chosen))
+    held = model.plan.parameters
+    made = inference(model.bundle, model.program, outputs, model.fixed, {p.name for p in held})
+    sizes = {p.name: prod(p.shape) * p.element.size for p in model.bundle.checkpoint.parameters}
+    return replace(model, parts=frozenset(chosen | {"export"}), mold=made.mold(held, sizes))
 
 
 def _free_dimensions(bundle: Bundle) -> tuple[str, ...]:
@@ -99,8 +134,10 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
 
 
 def _checkpoint_bytes(artifacts: Path, bundle: Bundle) -> bytes:
-    """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file."""
-    name = next(n for n in bundle.digests if not n.endswith((".onnx", ".ort")))
+    """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model."""
+    name = next((n for n in bundle.digests if not n.endswith((".onnx", ".ort"))), None)
+    if name is None:
+        return write_checkpoint(bundle.checkpoint)
     data = read_file(artifacts / name)
     try:
         read_checkpoint(data)

@@ -51,12 +51,9 @@ def prove(
             )
             continue
         bench.stage(f"Proving the trainer for {pair.target}")
-        archive, expected = pair.trimmed.built.archive, proofs[here[0].target].results
-        found.append(
-            Verification(
-                prove_foreign(trial, model.plan_bytes, archive, pair.target, bench.toolchain, expected)
-            )
-        )
+        built, expected = pair.trimmed.built, proofs[here[0].target].results
+        text = prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected)
+        found.append(Verification(text))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from minbuild.destination import check_destination, write_package
 from minbuild.errors import BadInput
 from minbuild.libraries import Pair, Workbench
 from minbuild.package import Parts, library_path, package_files
-from minbuild.planned import Model, plan_model
+from minbuild.planned import Model, plan_model, with_parts
 from minbuild.proof import prove
 from minbuild.size.measure import TargetInputs, build_report, persistent_of, uses_by_stem
 from minbuild.size.report import ModelReport, SizeReport, Verification
@@ -22,7 +22,8 @@ from minbuild.toolchain import Target, find_toolchain, host_target, parse_target
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the user asks for. `dims` fixes free dimensions, `largest` are the sizes to make memory for by
-    default; `check_loss` makes training steps refuse a loss that is not finite."""
+    default; `check_loss` makes training steps refuse a loss that is not finite; `parts` are those of emit.PARTS to
+    have, `export_outputs` what exported inference models give."""
 
     artifacts: Path
     out: Path
@@ -34,6 +35,8 @@ class Request:
     reference: Path | None = None
     ops_folders: tuple[Path, ...] = ()
     check_loss: bool = False
+    parts: tuple[str, ...] = ()
+    export_outputs: tuple[str, ...] = ()
 
 
 class Listener(Protocol):
@@ -64,6 +67,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
         listener.detail,
         checks_loss=request.check_loss,
     )
+    model = with_parts(model, request.parts, request.export_outputs)
     for note in (*model.bundle.notes, _memory_line(model)):
         listener.note(note)
     cmake = request.cmake_toolchain is not None
@@ -81,7 +85,7 @@ def wanted_targets(names: Sequence[str]) -> tuple[Target, ...]:
     """The targets by name, this machine's without any. Raises BadInput."""
     targets = tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
     for target in targets:
-        if not target.traits.is_elf:
+        if target.traits.format == "macho":
             raise BadInput(
                 f"--target {target}: libraries of {target.traits.os} cannot be measured yet, so there is no "
                 "report of them. Choose a Linux target."
@@ -128,8 +132,7 @@ def measure(model: Model, pairs: Sequence[Pair], verifications: Sequence[Verific
         full_kernels=len(model.registry.all_kernels()),
         notes=bundle.notes,
     )
-    graphs = [g for g in (bundle.training, bundle.evaluation, bundle.optimizer) if g is not None]
-    return build_report(facts, uses_by_stem(plan, graphs), inputs)
+    return build_report(facts, uses_by_stem(plan, bundle.graphs), inputs)
 
 
 def _flags(command: str) -> tuple[str, ...]:
@@ -152,4 +155,5 @@ def _parts(model: Model, pairs: Sequence[Pair], report: SizeReport) -> Parts:
         model.plan_bytes,
         model.checkpoint,
         report,
+        model.mold,
     )

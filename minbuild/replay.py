@@ -81,6 +81,8 @@ def _act(session: Session, action: Action, trial: Trial) -> Iterator[tuple[str, 
             yield f"{action.label}/{name}", array
     elif action.verb == "optimizer":
         session.optimizer_step()
+    elif action.verb == "initialize":
+        session.initialize()
     elif action.verb == "reset":
         session.lazy_reset_grad()
     elif action.verb == "save":

@@ -12,7 +12,18 @@ from minbuild.model import ElementType
 from minbuild.replay import Action, Results, Trial
 
 # Words of the script, as the runner has them.
-_VERBS = ("create", "rate", "train", "eval", "optimizer", "reset", "gradients", "parameters", "save")
+_VERBS = (
+    "create",
+    "rate",
+    "train",
+    "eval",
+    "optimizer",
+    "reset",
+    "gradients",
+    "parameters",
+    "save",
+    "initialize",
+)
 
 
 def encode(trial: Trial, garbage: int) -> bytes:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minbuild.artifacts import load_bundle
+from minbuild.bundles import read_bundle
 from minbuild.errors import Unsupported
 from minbuild.model import Bundle, Graph, Node, Procedure
 from minbuild.ops import Registry, registry
@@ -64,8 +64,9 @@ class _Use:
 
 def scan(artifacts: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
     """Everything the artifacts ask for. Raises BadInput; what is not supported is in the answer."""
-    bundle, operators = load_bundle(artifacts), registry(ops_folders)
-    graphs = [g for g in (bundle.training, bundle.evaluation, bundle.optimizer) if g is not None]
+    operators = registry(ops_folders)
+    bundle = read_bundle(artifacts, operators)
+    graphs = bundle.graphs
     uses, findings, free = _uses(bundle, operators)
     rows = _rows(graphs, operators, uses)
     return Scan(rows, findings, bundle.notes, dict(sorted(bundle.digests.items())), free)

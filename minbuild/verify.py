@@ -19,7 +19,7 @@ from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.model import Plan, Program
 from minbuild.ops import Registry
 from minbuild.replay import Action, Results, Trial, read_results, write_trial
-from minbuild.toolchain import Target, Toolchain, build_program, find_emulator, run_program, run_python
+from minbuild.toolchain import Built, Target, Toolchain, build_program, find_emulator, run_program, run_python
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same answer twice.
@@ -27,6 +27,8 @@ TRIMMED_GARBAGE, FULL_GARBAGE = 0xFF, 0xA5
 _REPORT = "This is a mistake in minbuild or in a kernel, not in your model: please report this text."
 _SIZES = (4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tensor is empty
 FIRST = "step 1"
+# How runner.c gets at files and memory.
+_HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
 # Between machines sums are formed in another order. Until the first optimizer step that is all there is;
 # behind it optimizers magnify it, most where a true gradient is zero.
 FIRST_LIMIT, LATER_LIMIT = 2.0**-10, 2.0**-4
@@ -53,6 +55,8 @@ def seeded_trial(program: Program, plan: Plan, checkpoint: bytes, registry: Regi
             if graph in graphs:
                 batches[f"{graph} {number}"] = tuple(arrays[name] for name in graphs[graph])
     actions = _session_actions("eval" in graphs, "optimize" in graphs)
+    if "initialize" in graphs:
+        actions += _initialization_actions()
     return Trial(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
 
 
@@ -68,6 +72,16 @@ def _session_actions(evaluates: bool, optimizes: bool) -> tuple[Action, ...]:
     actions += [Action("gradients", label="step 3 gradients"), *optimizer]
     actions += [Action(a.verb, a.operand, f"{a.label} after step 3") for a in evaluation]
     return (*actions, Action("parameters", label="final parameters"), Action("save", label="checkpoint"))
+
+
+def _initialization_actions() -> tuple[Action, ...]:
+    """Starting over, and a step from there."""
+    return (
+        Action("initialize"),
+        Action("parameters", label="parameters after initialization"),
+        Action("train", "train 0", "step after initialization"),
+        Action("parameters", label="parameters one step after initialization"),
+    )
 
 
 def _usable_size(program: Program) -> int:
@@ -171,26 +185,24 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def prove_foreign(
-    trial: Trial, plan: bytes, archive: bytes, target: Target, toolchain: Toolchain, expected: Results
+    trial: Trial, plan: bytes, built: Built, target: Target, toolchain: Toolchain, expected: Results
 ) -> str:
-    """A sentence about the static library of another machine, run under an emulator against `expected`, what
-    this machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
+    """A sentence about the library of another machine, run under an emulator against `expected`, what this
+    machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
         return (
             f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed. "
             "The same sources, built for this machine, are proven."
         )
-    sources = {
-        "runner.c": (assets.root("templates") / "verify" / "runner.c").read_bytes(),
-        "include/minbuild/trainer.h": (assets.root("kernels") / "include/minbuild/trainer.h").read_bytes(),
-    }
-    program = build_program(sources, archive, target, toolchain)
-    files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
+    program, files = _performer(built, target, toolchain)
+    files |= {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
     with _scratch():
         ran = run_program(program, target=target, files=files)
     if ran.code:
-        raise VerificationFailed(f"{target}: {_death(ran.code, ran.err)} {_REPORT}")
+        # A chip has one channel for answers and errors.
+        said = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
+        raise VerificationFailed(f"{target}: {_death(ran.code, said)} {_REPORT}")
     first, later = agreement(runner.decode(ran.out, expected), expected, str(target))
     where = f"run under {Path(emulator[0]).name}" if emulator else "run as a static program"
     if first == later == 0:
@@ -200,6 +212,20 @@ def prove_foreign(
         f"the first step within {first:.2g} of the largest element, everything after three optimizer "
         f"steps within {later:.2g}."
     )
+
+
+def _performer(built: Built, target: Target, toolchain: Toolchain) -> tuple[bytes, dict[str, bytes]]:
+    """What performs a script, and the files it needs beside it: a WebAssembly module as it ships, a program with
+    the static library in it everywhere else."""
+    folder = assets.root("templates") / "verify"
+    if target.traits.format == "wasm":
+        return built.shared, {"runner.mjs": (folder / "runner.mjs").read_bytes()}
+    machine = target.traits.machine
+    names = ["runner.c", "host.h", *((*_SEMIHOSTED, f"{machine}.ld") if machine else _HOSTED)]
+    sources = {name: (folder / name).read_bytes() for name in names}
+    header = "include/minbuild/trainer.h"
+    sources[header] = (assets.root("kernels") / header).read_bytes()
+    return build_program(sources, built.archive, target, toolchain), {}
 
 
 def agreement(found: Results, expected: Results, label: str) -> tuple[float, float]:

@@ -141,7 +141,7 @@ def test_other_versions_are_refused(version):
         (tensor(dims=[2**62, 2**62]), "parameter 'w' has 8 bytes"),
         (tensor(data=None), "parameter 'w' has no data"),
         (tensor(element=99), "parameter 'w' has element type 99"),
-        (tensor(element=10), "parameter 'w' has element type 10"),
+        (tensor(element=10), "parameter 'w' is float16, which checkpoints cannot hold"),
         (tensor(name=None), "a parameter has no name"),
     ],
 )
@@ -205,3 +205,11 @@ def test_what_cannot_be_written_is_told():
     huge = np.broadcast_to(np.float32(0), (2**30,))
     with pytest.raises(BadInput, match="2 GiB"):
         write_checkpoint(Checkpoint((parameter("w", huge),)))
+
+
+@pytest.mark.parametrize(("element", "name"), [(10, "float16"), (16, "bfloat16")])
+def test_parameters_in_half_precision_are_refused_with_a_way_out(element, name):
+    with pytest.raises(
+        BadInput, match=f"parameter 'w' is {name}, which checkpoints cannot hold. Keep it in float"
+    ):
+        read_checkpoint(file(tensor(element=element, data=bytes(4))))

@@ -115,13 +115,11 @@ def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built)
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
     expected = verify.run_trial("", trial, good.shared, model.plan_bytes, 1)
-    text = verify.prove_foreign(
-        trial, model.plan_bytes, good.archive, host_target(), find_toolchain(), expected
-    )
+    text = verify.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), expected)
     assert "gives the same bits" in text
     off = {n: a + np.float32(0.02) if a.dtype.kind == "f" else a for n, a in expected.items()}
     with pytest.raises(VerificationFailed, match="does not agree with this machine"):
-        verify.prove_foreign(trial, model.plan_bytes, good.archive, host_target(), find_toolchain(), off)
+        verify.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), off)
 
 
 def test_without_an_emulator_nothing_is_claimed(
@@ -129,7 +127,7 @@ def test_without_an_emulator_nothing_is_claimed(
 ) -> None:
     monkeypatch.setattr(verify, "find_emulator", lambda target: None)
     target = parse_target("aarch64-linux-musl")
-    text = verify.prove_foreign(trial, model.plan_bytes, good.archive, target, find_toolchain(), {})
+    text = verify.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
     assert text.startswith("not proven for aarch64-linux-musl: no emulator (qemu-aarch64)")
 
 

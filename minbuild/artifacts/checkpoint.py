@@ -91,7 +91,12 @@ class _Reader:
         """The element type; FLOAT after a finding (`label` empty: it is already reported)."""
         number = tensor["element"]
         known = number in ElementType._value2member_map_ and ElementType(number) not in _NOT_STORED
-        if not known and label:
+        if label and number in _NOT_STORED:
+            self.findings.append(
+                f"{label} is {ElementType(number).label}, which checkpoints cannot hold. Keep it in float and cast it "
+                "where it is read: the arithmetic may be in half precision, updates may not"
+            )
+        elif not known and label:
             self.findings.append(f"{label} has element type {number}, which checkpoints cannot hold")
         return ElementType(number) if known else ElementType.FLOAT
 

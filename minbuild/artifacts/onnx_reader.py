@@ -25,7 +25,7 @@ def read_graph(data: bytes, path: Path) -> Graph:
     """The graph in `data`, the bytes of the ONNX file `path`. External tensors are mapped lazily and looked
     for beside `path`. Local functions are inlined. Raises BadInput for damage and Unsupported for what a
     Graph cannot hold, each with all findings."""
-    return read_model(_parse(data, path), path)
+    return read_model(parse_model(data, path), path)
 
 
 def read_model(model: ModelProto, path: Path) -> Graph:
@@ -37,7 +37,7 @@ def read_model(model: ModelProto, path: Path) -> Graph:
 
 def opset_of(data: bytes, path: Path) -> int:
     """The version of ONNX's own operators that a file imports. Raises BadInput for damage."""
-    return opset_in(_parse(data, path))
+    return opset_in(parse_model(data, path))
 
 
 def opset_in(model: ModelProto) -> int:
@@ -58,7 +58,8 @@ def read_nodes(model: ModelProto, source: Path) -> tuple[Node, ...]:
     return nodes
 
 
-def _parse(data: bytes, path: Path) -> ModelProto:
+def parse_model(data: bytes, path: Path) -> ModelProto:
+    """The protobuf in `data`, the bytes of the ONNX file `path`. Raises BadInput for damage."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

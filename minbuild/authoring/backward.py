@@ -26,10 +26,11 @@ GRADIENT = "_grad"
 
 @dataclass(frozen=True)
 class Differentiated:
-    """A graph with its gradients. `nodes` are the forward ones, as training runs them, then the backward ones;
-    `gradients` holds the name of the gradient of each value that was asked for and has one."""
+    """A graph with its gradients. `nodes` are the forward ones, as training runs them, then from `turn` on the
+    backward ones; `gradients` holds the name of the gradient of each value that was asked for and has one."""
 
     nodes: tuple[Node, ...]
+    turn: int
     gradients: Mapping[str, str]
     initializers: Mapping[str, np.ndarray]
     types: Mapping[str, TensorType]
@@ -173,7 +174,7 @@ class _Sweep:
         ones = np.ones(_static(loss), loss.element.dtype)
         types = {n: v.type for n, v in self.tape.lowering.values.items()}
         backward = _read(self.backward, gradients.values())
-        return Differentiated((*forward, *backward), gradients, {seed: ones}, types)
+        return Differentiated((*forward, *backward), len(forward), gradients, {seed: ones}, types)
 
     def _finding(self, application: _Application, why: str) -> str:
         node = application.node

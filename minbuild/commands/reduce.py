@@ -14,6 +14,7 @@ from minbuild.authoring import in_folder, make_artifacts
 from minbuild.commands.accounts import Accounts
 from minbuild.commands.common import Artifacts, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
 from minbuild.commands.making import Frozen, MadeWith, OptimizerName, Train, recipe_of
+from minbuild.emit import PARTS
 from minbuild.errors import BadInput
 from minbuild.planned import DEFAULT_LARGEST
 from minbuild.report import console as console_report
@@ -59,6 +60,22 @@ def reduce(
             help="Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
         ),
     ] = False,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="Parts that the library has only if asked for: "
+            + "; ".join(f"{name}: {what}" for name, (_, what) in PARTS.items())
+            + ". Repeatable, or with commas.",
+        ),
+    ] = None,
+    export_output: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Output of exported inference models. Default: what the loss is taken of. Repeatable; includes "
+            "--with export."
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +121,8 @@ def reduce(
             reference,
             tuple(ops_dir or ()),
             check_loss,
+            tuple(with_ or ()),
+            tuple(export_output or ()),
         )
         accounts = Accounts.open((artifacts,), config, baseline, history)
         report = reducing.reduce(request, terminal)

@@ -1,4 +1,5 @@
-"""Copy: bytes of their own for a value that would otherwise be a view of what the caller lent."""
+"""Copy: bytes of their own for a value that would otherwise be a view of what the caller lent or what changes.
+Assign: a variable takes a new value, as the update bindings of ONNX's training information say."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.definition import STORED, Case, KernelFunction, Launch, Op, Site, same_as, stored
+from minbuild.model import TensorType
+from minbuild.ops.definition import STORED, Case, KernelFunction, Launch, Op, Site, Unknown, same_as, stored
 
 copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORED})
 
@@ -17,7 +19,7 @@ def _select(site: Site) -> Sequence[Launch]:
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    return x
+    return x.copy()
 
 
 def _cases(random: np.random.Generator) -> Iterable[Case]:
@@ -28,3 +30,42 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
 
 
 copy = Op("Copy", domain="minbuild", infer=same_as(0), reference=_reference, select=_select, cases=_cases)
+
+
+def _assigned(site: Site) -> Sequence[TensorType]:
+    variable, value = site.inputs[:2]
+    assert variable is not None and value is not None
+    if variable != value:
+        raise Unknown(f"the new value is {_text(value)}, but the variable is {_text(variable)}")
+    return (variable,)
+
+
+def _text(tensor: TensorType) -> str:
+    return f"{tensor.element.label}[{', '.join(map(str, tensor.shape or ()))}]"
+
+
+def _new_value(attributes: Mapping[str, Any], variable: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return value
+
+
+def _overwrite(site: Site) -> Sequence[Launch]:
+    launch = copy_kernel.launch(site.name(0), site.name(1), types=(stored(site.element()),))
+    return (launch,)
+
+
+def _assignments(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((), (7,), (2, 3, 5)):
+        for dtype in (np.float64, np.int64, np.bool_):
+            old, new = (random.integers(0, 2, shape).astype(dtype) for _ in range(2))
+            yield Case(f"{np.dtype(dtype)} {list(shape)}", (old, new), ulps=0)
+
+
+assign = Op(
+    "Assign",
+    domain="minbuild",
+    infer=_assigned,
+    reference=_new_value,
+    select=_overwrite,
+    updates={0: 0},
+    cases=_assignments,
+)

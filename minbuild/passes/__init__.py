@@ -17,6 +17,7 @@ from minbuild.passes.in_place import run_in_place
 from minbuild.passes.loops import loop_over_samples
 from minbuild.passes.pool_indices import narrow_pool_indices
 from minbuild.passes.recompute import recompute_cheap
+from minbuild.passes.update_in_place import update_in_place
 from minbuild.passes.views import views_as_aliases
 from minbuild.passes.widen import widen_halves
 
@@ -44,6 +45,7 @@ PASSES: tuple[Pass, ...] = (
     _each(drop_dead_code),
     _each(delay_calls),
     _each(recompute_cheap),
+    _each(update_in_place),
     loop_over_samples,
     _each(run_in_place),
 )

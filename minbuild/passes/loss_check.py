@@ -48,7 +48,8 @@ def _checked(procedure: Procedure) -> Procedure:
 def _leading_to(procedure: Procedure, name: str) -> frozenset[int]:
     """The calls without which `name` is not made: they come first, whatever order the file has them in."""
     needed, found = {root(procedure.alias, name)}, set()
-    for index in reversed(range(len(procedure.calls))):
+    maker = next(i for i, call in enumerate(procedure.calls) if name in writes(call))
+    for index in reversed(range(maker + 1)):  # what is changed behind it does not lead to it
         call = procedure.calls[index]
         if any(root(procedure.alias, n) in needed for n in writes(call)):
             found.add(index)

@@ -57,6 +57,9 @@ def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Progr
     if bundle.optimizer is not None:
         moments = sum(name in bundle.optimizer.sequences for name in _SEQUENCES[2:])
         procedures.append(_lower_optimizer(bundle.optimizer, parameters, registry, findings))
+    if bundle.initialization is not None:
+        graph = bundle.initialization
+        procedures.append(_lower(graph, "initialize", parameters, registry, fixed, findings, differing))
     if findings:
         raise Unsupported(findings)
     return Program(

@@ -14,6 +14,7 @@ from minbuild.model import Call, Procedure, Role, Value
 from minbuild.ops import Registry
 from minbuild.passes.select import site_of
 from minbuild.passes.storage import planned_size, root
+from minbuild.passes.update_in_place import ASSIGN
 
 SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
 MOST_CALLS = 6  # that make a value again
@@ -42,8 +43,11 @@ class _Plan:
             for name in set(call.inputs) - {""}:
                 self.reads[name].append(index)
         self.total_work = sum(self.work(call) for call in self.procedure.calls)
-        # Views and results that must not move keep every value they touch where it is.
-        self.fixed = {root(self.procedure.alias, n) for n in (*self.procedure.alias, *self.procedure.outputs)}
+        # Views and results that must not move keep every value they touch where it is. New values of variables are
+        # among them: by the time they are assigned, what they were made of may have changed.
+        assigned = [call.inputs[1] for call in self.procedure.calls if call.op == ASSIGN]
+        alias, outputs = self.procedure.alias, self.procedure.outputs
+        self.fixed = {root(alias, n) for n in (*alias, *outputs, *assigned)}
 
     def gap(self, name: str) -> int | None:
         """The first reader behind the widest gap between readers of `name`, if that is wide enough."""

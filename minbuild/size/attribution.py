@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from minbuild import model
 from minbuild.errors import ToolchainFailed
-from minbuild.size import elf
+from minbuild.size import formats
 from minbuild.size.classify import Classifier, Owner
 from minbuild.size.owners import Owners
 
@@ -44,6 +44,15 @@ _CONTENTS: Mapping[str, tuple[str, str]] = {
     ".shstrtab": ("overhead", "section names"),
     ".symtab": ("overhead", "symbols left in"),
     ".strtab": ("overhead", "names of symbols left in"),
+    "code": ("literal", "code without a name"),
+    "type": ("overhead", "types of functions"),
+    "function": ("overhead", "types of functions"),
+    "import": ("overhead", "imports"),
+    "export": ("overhead", "exports"),
+    "table": ("overhead", "table of functions"),
+    "element": ("overhead", "table of functions"),
+    "memory": ("overhead", "size of the memory"),
+    "global": ("overhead", "stack pointer"),
 }
 
 
@@ -109,7 +118,7 @@ def attribute(binary: model.Binary, owners: Owners, kernels: Sequence[model.Kern
 def _spans(binary: model.Binary, classifier: Classifier) -> Iterator[tuple[Owner, Piece]]:
     """The file from the first byte to the last, without gap or overlap."""
     blocks: list[tuple[int, int, str, model.Section | None]] = [
-        (offset, size, name, None) for name, offset, size in elf.parse(binary.path, binary.data).structures
+        (offset, size, name, None) for name, offset, size in formats.structures(binary.path, binary.data)
     ]
     blocks += [(s.offset, s.file_size, s.name, s) for s in binary.sections if s.file_size]
     symbols = _by_section(binary.symbols)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from minbuild import model
 from minbuild.errors import BadInput
 from minbuild.size.names import demangle
+from minbuild.size.objects import ObjectSymbol, Structure
 
 MAGIC = b"\x7fELF"
+MAGICS = (MAGIC,)
 RELOCATABLE, EXECUTABLE, SHARED = 1, 2, 3
 SYMTAB, NOBITS, DYNSYM = 2, 8, 11  # section types
 ALLOC = 2  # section flag
@@ -232,6 +234,19 @@ def _read_symbols(elf: Elf, section: ElfSection) -> Iterator[ElfSymbol]:
         if elf.machine == ARM and kind in (FUNC, IFUNC):
             value &= ~1  # bit 0 says Thumb, it is no part of the address
         yield ElfSymbol(_string(elf.label, names, name), value, size, kind, info >> 4, index)
+
+
+def structures(label: str, data: bytes) -> tuple[Structure, ...]:
+    """The headers. Raises BadInput."""
+    return parse(label, data).structures
+
+
+def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
+    """The symbols of an object, without labels that are named alike in every object. Raises BadInput."""
+    for s in parse(label, data).symbols(SYMTAB):
+        wanted = s.type in (OBJECT, FUNC, TLS, IFUNC) or s.section == 0
+        if wanted and not s.name.startswith((".L", "$")):
+            yield ObjectSymbol(s.name, s.defined, s.defined and s.binding == GLOBAL)
 
 
 def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:

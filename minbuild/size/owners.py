@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from minbuild.size import ar, elf
+from minbuild.size import ar, formats
 from minbuild.size.names import demangle
 from minbuild.size.written import Texts
-
-_CODE_OR_DATA = (elf.FUNC, elf.IFUNC, elf.OBJECT, elf.TLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Owners:
 
 
 def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None = None) -> Owners:
-    """The owners that relocatable ELF `objects` (source path -> bytes) tell.
+    """The owners that relocatable `objects` (source path -> bytes) tell.
 
     A symbol belongs to the one object that defines it. Inline functions and templates are compiled into every
     object that uses them, so there `texts` (path -> text of sources and headers) decide, see `Texts.home`;
@@ -38,16 +36,12 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
     users: dict[str, set[str]] = defaultdict(set)
     strong: set[str] = set()
     for path in sorted(objects):
-        for symbol in elf.parse(path, objects[path]).symbols(elf.SYMTAB):
-            if symbol.name.startswith((".L", "$")) or not (
-                symbol.type in _CODE_OR_DATA or symbol.section == 0
-            ):
-                continue  # labels of the compiler, named alike in every object
+        for symbol in formats.object_symbols(path, objects[path]):
             name = demangle(symbol.name)
             users[name].add(path)
             if symbol.defined:
                 found[name].add(path)
-                if symbol.binding == elf.GLOBAL:
+                if symbol.strong:
                     strong.add(name)
     written = Texts(texts or {})
     sources, helpers = {}, {}
@@ -71,7 +65,7 @@ def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Ow
     for path in sorted(sources):
         stem = PurePosixPath(path).with_suffix("")
         for member in (str(stem).replace("/", ".") + ".o", stem.name + ".o"):
-            if path.endswith(".cc") and members.get(member, b"").startswith(elf.MAGIC):
+            if path.endswith(".cc") and formats.is_object(members.get(member, b"")):
                 objects[path] = members.pop(member)
                 break
     texts = {p: data.decode("utf-8", "replace") for p, data in sources.items() if p.endswith((".h", ".cc"))}

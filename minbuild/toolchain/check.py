@@ -54,8 +54,10 @@ def instantiation(symbol: str) -> str:
 
 def _is_kernel_call(symbol: str) -> bool:
     """Whether the parameters are a kernel's, or not told. A kernel may share its name with a helper of
-    shared/.
+    shared/, or with a C function, which has nothing but a name.
     """
+    if symbol.isidentifier():
+        return False
     symbol = symbol.replace("(anonymous namespace)::", "")
     name = _declarator(symbol)
     parameters = symbol[symbol.find(name) + len(name) :]

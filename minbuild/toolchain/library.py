@@ -68,6 +68,19 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """What a linker made of the objects; fields as in Built. `helpers` is an object with the compiler's
+    helpers that an archive for machines without an operating system has to bring along, b"" for none.
+    """
+
+    shared: bytes
+    twin: bytes
+    map: str
+    command: tuple[str, ...]
+    helpers: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Workshop:
     """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who
     listens.

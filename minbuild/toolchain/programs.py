@@ -1,4 +1,4 @@
-"""Runs what was built: directly, or under qemu-user for other machines."""
+"""Runs what was built: directly, or under an emulator of another machine."""
 
 from __future__ import annotations
 
@@ -26,15 +26,30 @@ class Ran:
     err: str
 
 
+# Where systems have what is needed to run programs of other machines; everything else is in qemu-user.
+_PACKAGES = {"node": "nodejs", "qemu-system-arm": "qemu-system-arm"}
+# A chip's files, output and exit code are those of the emulator, by semihosting. No other device speaks.
+_SEMIHOSTING = (
+    *("-display", "none", "-monitor", "none", "-serial", "none"),
+    *("-chardev", "stdio,id=host,signal=off", "-semihosting-config", "enable=on,target=native,chardev=host"),
+)
+
+
 def find_emulator(target: Target) -> list[str] | None:
-    """What to put in front of a program of this target: nothing where it runs here, qemu-user, or None for
-    neither.
+    """What to put in front of a program of this target: nothing where it runs here, an emulator, or None for
+    neither. A WebAssembly module is run by the script `runner.mjs` in the current folder.
     """
     if _runs_here(target):
         return []
     name = target.traits.emulator
     path = name and (shutil.which(name) or shutil.which(f"{name}-static"))
-    return [path] if path else None
+    if not path:
+        return None
+    if name == "node":
+        return [path, "runner.mjs"]
+    if name == "qemu-system-arm":
+        return [path, "-M", target.traits.machine, *_SEMIHOSTING, "-kernel"]
+    return [path]
 
 
 def _runs_here(target: Target) -> bool:
@@ -61,10 +76,15 @@ def run_program(
     """
     emulator = find_emulator(target)
     if emulator is None:
-        needed = target.traits.emulator or "a machine of that kind"
+        needed = target.traits.emulator
+        package = _PACKAGES.get(needed, "qemu-user")
         raise ToolchainFailed(
             f"{target}: programs for it do not run here. "
-            f"Install {needed} (package qemu-user on most Linux systems)."
+            + (
+                f"Install {needed} (package {package} on most Linux systems)."
+                if needed
+                else "Run it on such a machine."
+            )
         )
     with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
         folder = Path(name)

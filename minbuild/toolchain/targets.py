@@ -41,27 +41,52 @@ class Traits:
     zig: str
     libc: str  # soname of the C library the loader has to bring
     page: int
-    emulator: str  # program of qemu-user
+    emulator: str  # program that runs what is built, "" where none does
     static: str  # zig's name for static programs, "" where programs are dynamic
     flags: tuple[str, ...] = ()
     cpu: str = "baseline"  # the oldest CPU that counts
+    machine: str = ""  # the board an emulator of chips emulates
 
     @property
     def arch(self) -> str:
-        return self.name.split("-")[0]
+        return self.zig.split("-")[0]
 
     @property
     def os(self) -> str:
-        return self.name.split("-")[1]
+        return self.zig.split("-")[1]
+
+    @property
+    def format(self) -> str:
+        """What is linked: an ELF, Mach-O or PE library, a WebAssembly module, or the image of a chip without
+        an operating system.
+        """
+        if self.arch == "wasm32":
+            return "wasm"
+        return {"macos": "macho", "windows": "pe", "freestanding": "image"}.get(self.os, "elf")
 
     @property
     def is_elf(self) -> bool:
-        return self.os == "linux"
+        """Whether it is an ELF shared library."""
+        return self.format == "elf"
+
+    @property
+    def hosted(self) -> bool:
+        """Whether there is an operating system with a C library."""
+        return self.os != "freestanding"
 
     @property
     def shared_name(self) -> str:
-        """File name of the shared library: also its soname or install name."""
-        return "libminbuild.so" if self.is_elf else "libminbuild.dylib"
+        """File name of what is linked: also its soname or install name."""
+        return _FILES[self.format]
+
+
+_FILES = {
+    "elf": "libminbuild.so",
+    "macho": "libminbuild.dylib",
+    "pe": "minbuild.dll",
+    "wasm": "minbuild.wasm",
+    "image": "minbuild.elf",
+}
 
 
 def _linux(
@@ -74,6 +99,14 @@ def _linux(
     return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu)
 
 
+def _cortex(name: str, cpu: str, machine: str) -> Traits:
+    """A microcontroller with single precision in hardware; the name of the CPU alone would leave that out."""
+    flags = (*_FIXED, "-mthumb")
+    return Traits(name, "thumb-freestanding-eabihf", "", 0, "qemu-system-arm", "", flags, cpu, machine)
+
+
+# Code for a fixed address.
+_FIXED = ("-fno-pic",)
 # Calls through the offset table instead of stubs. Longer at every call of aarch64; unknown to the others'
 # compilers.
 _NO_PLT = ("-fno-plt",)
@@ -93,6 +126,9 @@ _TABLE = {
         _linux("riscv64", "musl", "", 4096),
         _linux("loongarch64", "gnu", "2.36", 65536),
         _linux("loongarch64", "musl", "", 65536),
+        Traits("wasm32", "wasm32-freestanding", "", 0, "node", "", _FIXED, "lime1+simd128"),
+        _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
+        _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),
         Traits("aarch64-macos", "aarch64-macos", "", 16384, "", ""),
         Traits("x86_64-macos", "x86_64-macos", "", 4096, "", "", _NO_PLT),
     )

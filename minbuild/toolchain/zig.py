@@ -16,10 +16,18 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import ToolchainFailed
-from minbuild.toolchain import flags
+from minbuild.toolchain import flags, link_image, link_wasm
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.headers import shorten_hash, trim_headers
-from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
+from minbuild.toolchain.library import (
+    INCLUDES,
+    PROGRAM_SOURCES,
+    Built,
+    Linked,
+    Sources,
+    Workshop,
+    compile_objects,
+)
 from minbuild.toolchain.targets import Target, host_target
 
 _UNDEFINED = re.compile(r"undefined symbol: (.+)")
@@ -45,21 +53,22 @@ class Zig:
         call = _compile(target, "c++")
         objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
         shop.say("linking")
-        if target.traits.is_elf:
-            text, link = self._link_elf(objects, target, shop)
-        else:
-            text, link = "", self._link_macos(objects, target, shop)
-        archive = ("zig", "ar", "rcsD", "libminbuild.a", *objects)
+        linked = self._link(objects, target, shop)
+        if linked.helpers:
+            shop.write({"helpers.o": linked.helpers})
+        members = (*objects, "helpers.o") if linked.helpers else objects
+        archive = ("zig", "ar", "rcsD", "libminbuild.a", *members)
         self._run(archive, shop)
-        shared, twin = shop.read("stripped"), shop.read("twin")
-        if target.traits.is_elf:
-            shared, twin = trim_headers(shorten_hash(shared)), shorten_hash(twin)
         return Built(
-            shared=shared,
-            twin=twin,
+            shared=linked.shared,
+            twin=linked.twin,
             archive=shop.read("libminbuild.a"),
-            map=text,
-            commands=(" ".join((*call, "-c", "SOURCE", "-o", "OBJECT")), " ".join(link), " ".join(archive)),
+            map=linked.map,
+            commands=(
+                " ".join((*call, "-c", "SOURCE", "-o", "OBJECT")),
+                " ".join(linked.command),
+                " ".join(archive),
+            ),
             toolchain=self.describe(),
             target=str(target),
         )
@@ -67,7 +76,7 @@ class Zig:
     def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
         """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a
         sysroot; for the machine we run on a plain dynamic program, which needs no C library to be built
-        first.
+        first. For a chip without an operating system the sources bring start-up code and a linker script.
         """
         name = _program_target(target)
         objects = compile_objects(
@@ -79,6 +88,14 @@ class Zig:
             PROGRAM_SOURCES,
         )
         shop.write({"libminbuild.a": archive})
+        if not target.traits.hosted:
+            # Where things are in memory, the sources know.
+            script = next(iter(name for name in sources if name.endswith(".ld")), "")
+            self._run(
+                ("zig", "ld.lld", "--gc-sections", "-T", script, *objects, "libminbuild.a", "-o", "program"),
+                shop,
+            )
+            return shop.read("program")
         shop.say(f"linking a program for {name} (the first one for a target builds its C library)")
         static = ("-static",) if "musl" in name else ()
         dead = "-Wl,--gc-sections" if target.traits.is_elf else "-Wl,-dead_strip"
@@ -102,18 +119,31 @@ class Zig:
     def _run(self, command: tuple[str, ...], shop: Workshop) -> str:
         return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
-    def _link_elf(
-        self, objects: tuple[str, ...], target: Target, shop: Workshop
-    ) -> tuple[str, tuple[str, ...]]:
-        """Link `stripped` and `twin`; the map and the command."""
+    def _link(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
+        def run(command: tuple[str, ...]) -> str:
+            return self._run(command, shop)
+
+        if target.traits.format == "wasm":
+            return link_wasm.link(objects, self._helpers(target, shop), shop, run)
+        if target.traits.format == "image":
+            return link_image.link(
+                objects, lambda names: self._extract_helpers(names, target, shop), shop, run
+            )
+        return (self._link_elf if target.traits.is_elf else self._link_macos)(objects, target, shop)
+
+    def _link_elf(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
+        """Link `stripped` and `twin`."""
         shop.write({"layout.ld": flags.LAYOUT, "exports.map": flags.EXPORTS})
-        self._stub(target, shop)
-        link = (*_link(target), *objects, "libc-stub.so")
+        link = (*_link(target), *objects)
         missing = self._link_twin(link, shop)
         helpers = tuple(name for name in missing if _HELPER.match(name))
         if helpers:
-            self._extract_helpers(helpers, target, shop)
+            shop.write({"helpers.o": self._extract_helpers(helpers, target, shop)})
             link = (*link, "helpers.o")
+            missing = self._link_twin(link, shop)
+        if missing:
+            self._stub(target, shop)
+            link = (*link, "--no-as-needed", "libc-stub.so")
             missing = self._link_twin(link, shop)
         ours = sorted({name for name in missing if "::" in name or "(" in name})
         if ours:
@@ -123,10 +153,12 @@ class Zig:
             )
         link = (*link, "-o")
         self._run((*link, "stripped", "--strip-all"), shop)
-        return shop.read("twin.map").decode(errors="replace"), (
-            *link,
-            target.traits.shared_name,
-            "--strip-all",
+        shared, twin = shop.read("stripped"), shop.read("twin")
+        return Linked(
+            trim_headers(shorten_hash(shared)),
+            shorten_hash(twin),
+            shop.read("twin.map").decode(errors="replace"),
+            (*link, target.traits.shared_name, "--strip-all"),
         )
 
     def _link_twin(self, link: tuple[str, ...], shop: Workshop) -> tuple[str, ...]:
@@ -142,18 +174,18 @@ class Zig:
         named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
         self._run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"), shop)
 
-    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> None:
-        """Put just these functions into `helpers.o`: the whole library has a slow memcpy that would replace
-        libc's.
-        """
+    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> bytes:
+        """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
         shop.write({"libhelpers.a": self._helpers(target, shop)})
         wanted = tuple(f"--undefined={name}" for name in names)
-        self._run(("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "helpers.o"), shop)
+        self._run(("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "extracted"), shop)
+        return shop.read("extracted")
 
     def _helpers(self, target: Target, shop: Workshop) -> bytes:
         """The compiler's helper library of a target: built once, then from the cache."""
         source = str(self.home / "lib" / "compiler_rt.zig")
-        options = ("-O", "ReleaseSmall", "-fPIC", "-ffunction-sections", "--name", "helpers")
+        pic = ("-fPIC",) if target.traits.hosted else ()
+        options = ("-O", "ReleaseSmall", *pic, "-ffunction-sections", "--name", "helpers")
         machine = ("-target", target.traits.zig, "-mcpu", target.cpu or target.traits.cpu)
         key = digest(("helpers", self.describe(), *machine, *options))
         found = shop.cache.get(key)
@@ -164,11 +196,11 @@ class Zig:
             shop.cache.put(key, found)
         return found
 
-    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> tuple[str, ...]:
+    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
         link = (*_driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
         self._run((*link, "twin"), shop)
         self._run((*link, "stripped", "-s"), shop)
-        return (*link, target.traits.shared_name, "-s")
+        return Linked(shop.read("stripped"), shop.read("twin"), "", (*link, target.traits.shared_name, "-s"))
 
 
 def _driver(target: Target, language: str, name: str = "") -> tuple[str, ...]:
@@ -179,7 +211,15 @@ def _compile(target: Target, language: str, name: str = "") -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
     # Tables of jumps are longer than comparisons, and loops that matter are vectors already.
-    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all", "-fno-jump-tables", "-fno-vectorize", "-fno-slp-vectorize")
+    size = (
+        "-Oz",
+        "-Xclang",
+        "-Oz",
+        "-fno-sanitize=all",
+        "-fno-jump-tables",
+        "-fno-vectorize",
+        "-fno-slp-vectorize",
+    )
     common = flags.COMPILE if language == "c++" else tuple(f for f in flags.COMPILE if f not in _CXX_ONLY)
     return (*_driver(target, language, name), *cxx, *size, *common, *target.traits.flags, *INCLUDES)
 
@@ -188,6 +228,10 @@ _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 
 def _link(target: Target) -> tuple[str, ...]:
+    if target.traits.format == "wasm":
+        return link_wasm.recipe(target)
+    if target.traits.format == "image":
+        return link_image.recipe(target)
     if not target.traits.is_elf:
         return flags.link_macos(target)
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.

@@ -88,6 +88,11 @@ class Module:
         next number. 0 until set, and as `onnxruntime.set_seed` for every module."""
         self._device.session.seed = seed
 
+    def initialize(self) -> None:
+        """Resets parameters and state as the model's own training information says. Raises TrainerError where the
+        package is of a model without."""
+        self._device.session.initialize()
+
     def lazy_reset_grad(self) -> None:
         """The next training step replaces the gradients; until then they keep their values."""
         self._device.lazy_reset_grad()
@@ -134,7 +139,8 @@ class Module:
 
 class Optimizer:
     """Updates the parameters of a module from their gradients. The optimizer is part of the package:
-    `optimizer_uri` is there for calls written for onnxruntime and not read."""
+    `optimizer_uri` is there for calls written for onnxruntime and not read. A model that carries its own training
+    updates in each training step and has none."""
 
     def __init__(self, optimizer_uri: str | os.PathLike[str] | None, module: Module) -> None:
         self._device = module._device

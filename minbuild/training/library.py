@@ -112,7 +112,7 @@ _OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 _STRING = 8  # mb_property's type of a text
 _UNSUPPORTED = 9
 _COUNT, _FROM_PARAMETERS, _TO_PARAMETERS = range(3)
-_OPTIMIZER = 2  # the graph after TRAIN and EVAL
+_OPTIMIZER, _INITIALIZE = 2, 3  # the graphs after TRAIN and EVAL
 _PARAMETERS = 4  # the list after the inputs and outputs of both
 
 
@@ -225,6 +225,10 @@ class Session:
 
     def optimizer_step(self) -> None:
         self._check(self.library.run(self._session, _OPTIMIZER, None, 0))
+
+    def initialize(self) -> None:
+        """New first values for parameters and state, where the model says which."""
+        self._check(self.library.run(self._session, _INITIALIZE, None, 0))
 
     def lazy_reset_grad(self) -> None:
         self._session.contents.replaces_gradients = 1

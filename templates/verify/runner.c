@@ -1,64 +1,53 @@
 /* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
- * linked with, and writes what is to be recorded to standard output, each piece with its size in front. The script is
- * written by minbuild/runner.py. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+ * linked with, and answers what is to be recorded, each piece with its size in front. The script is written by
+ * minbuild/runner.py. */
+#include "host.h"
 #include "minbuild/trainer.h"
 
-enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE };
+enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE, INITIALIZE };
 enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
 
 static mb_session* session;
 static mb_options options;
 static const unsigned char* at; /* in the script */
 
-static void fail(const char* what) {
-  const char* why = session ? mb_last_error(session) : options.error;
-  fprintf(stderr, "%s: %s\n", what, why);
-  exit(3);
-}
+static void fail(const char* what) { host_fail(what, session ? mb_last_error(session) : options.error); }
 
 static void must(mb_status status, const char* what) {
   if (status != MB_OK) fail(what);
 }
 
-static unsigned char* read_all(const char* name, size_t* size) {
-  FILE* file = fopen(name, "rb");
-  unsigned char* data;
-  if (!file) fail(name);
-  fseek(file, 0, SEEK_END);
-  *size = (size_t)ftell(file);
-  fseek(file, 0, SEEK_SET);
-  data = malloc(*size + 16); /* malloc aligns to 8 */
-  if (!data || fread(data, 1, *size, file) != *size) fail(name);
-  fclose(file);
-  return data;
+static void copy(void* to, const void* from, size_t size) {
+  size_t i;
+  for (i = 0; i < size; ++i) ((unsigned char*)to)[i] = ((const unsigned char*)from)[i];
+}
+
+static void fill(void* memory, int value, size_t size) {
+  size_t i;
+  for (i = 0; i < size; ++i) ((unsigned char*)memory)[i] = (unsigned char)value;
 }
 
 static uint32_t word(void) {
   uint32_t value;
-  memcpy(&value, at, 4);
+  copy(&value, at, 4);
   at += 4;
   return value;
 }
 
 /* An aligned copy of the next piece of data. */
 static unsigned char* blob(uint32_t* size) {
-  unsigned char* copy;
+  unsigned char* data;
   *size = word();
-  copy = malloc(*size + 16);
-  if (!copy) fail("memory");
-  memcpy(copy, at, *size);
+  data = host_take(*size);
+  copy(data, at, *size);
   at += *size;
-  return copy;
+  return data;
 }
 
 static void record(const void* data, size_t size) {
   uint32_t head = (uint32_t)size;
-  fwrite(&head, 4, 1, stdout);
-  if (size) fwrite(data, 1, size, stdout);
+  host_write(&head, 4);
+  host_write(data, size);
 }
 
 static size_t bytes_of(const mb_tensor* tensor) {
@@ -73,14 +62,13 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   uint32_t size;
   size_t arena_size;
   unsigned char* checkpoint = blob(&size);
-  memset(&options, 0, sizeof options);
+  fill(&options, 0, sizeof options);
   if (session) mb_destroy(session);
   session = NULL;
   must(mb_arena_size(plan, plan_size, sizes, count, &arena_size), "mb_arena_size");
-  options.arena = malloc(arena_size + 64);
-  if (!options.arena) fail("memory");
+  options.arena = host_take(arena_size + 64);
   options.arena = (void*)(((uintptr_t)options.arena + 63) & ~(uintptr_t)63);
-  memset(options.arena, garbage, arena_size);
+  fill(options.arena, garbage, arena_size);
   options.arena_size = arena_size;
   options.symbols = sizes;
   options.symbol_count = count;
@@ -101,7 +89,7 @@ static void run(int graph, int recorded) {
   }
   if (graph == MB_TRAIN) must(mb_train_step(session, tensors, count), "mb_train_step");
   if (graph == MB_EVAL) must(mb_eval_step(session, tensors, count), "mb_eval_step");
-  for (i = 0; i < count; ++i) free(tensors[i].data);
+  for (i = count; i-- > 0;) host_give_back(tensors[i].data);
   for (i = 0; recorded && i < mb_output_count(session, graph); ++i) {
     must(mb_output(session, graph, i, &name, &output), "mb_output");
     record(output.data, bytes_of(&output));
@@ -118,22 +106,34 @@ static void parameters(int gradients) {
   }
 }
 
-static unsigned char* saved;
+/* A checkpoint comes in pieces, and its size has to go first: so it is written twice. */
 static size_t saved_size;
 
-static int keep(void* user, const void* bytes, size_t size) {
-  (void)user;
-  saved = realloc(saved, saved_size + size);
-  if (!saved) return 1;
-  memcpy(saved + saved_size, bytes, size);
+static int count_bytes(void* user, const void* bytes, size_t size) {
+  (void)user, (void)bytes;
   saved_size += size;
   return 0;
 }
 
+static int write_bytes(void* user, const void* bytes, size_t size) {
+  (void)user;
+  host_write(bytes, size);
+  return 0;
+}
+
+static void save(void) {
+  uint32_t head;
+  saved_size = 0;
+  must(mb_write_checkpoint(session, 1, count_bytes, NULL), "mb_write_checkpoint");
+  head = (uint32_t)saved_size;
+  host_write(&head, 4);
+  must(mb_write_checkpoint(session, 1, write_bytes, NULL), "mb_write_checkpoint");
+}
+
 int main(void) {
   size_t plan_size, script_size;
-  const unsigned char* plan = read_all("plan", &plan_size);
-  const unsigned char* script = read_all("script", &script_size);
+  const unsigned char* plan = host_read("plan", &plan_size);
+  const unsigned char* script = host_read("script", &script_size);
   int32_t sizes[MAX_SYMBOLS];
   uint32_t count, i;
   int garbage;
@@ -150,24 +150,19 @@ int main(void) {
       case CREATE: create(plan, plan_size, garbage, sizes, count); break;
       case RATE:
         rate = word();
-        memcpy(&value, &rate, 4);
+        copy(&value, &rate, 4);
         mb_set_learning_rate(session, value);
         break;
       case TRAIN: run(MB_TRAIN, recorded); break;
       case EVALUATE: run(MB_EVAL, recorded); break;
       case OPTIMIZER: must(mb_optimizer_step(session), "mb_optimizer_step"); break;
+      case INITIALIZE: must(mb_initialize(session), "mb_initialize"); break;
       case RESET: mb_lazy_reset_grad(session); break;
       case GRADIENTS: parameters(1); break;
       case PARAMETERS: parameters(0); break;
-      case SAVE:
-        must(mb_write_checkpoint(session, 1, keep, NULL), "mb_write_checkpoint");
-        record(saved, saved_size);
-        free(saved);
-        saved = NULL;
-        saved_size = 0;
-        break;
+      case SAVE: save(); break;
       default: fail("script");
     }
   }
-  return fflush(stdout) ? 3 : 0;
+  return host_finish() ? 0 : 3;
 }

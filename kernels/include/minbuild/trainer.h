@@ -7,7 +7,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,7 +48,7 @@ typedef struct mb_tensor {
   int32_t dims[MB_MAX_RANK];
 } mb_tensor;
 
-enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2 }; /* graphs */
+enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2, MB_INITIALIZE = 3 }; /* graphs */
 
 /* How a parameter lives: trained by the optimizer, changed by kernels (running statistics), or only read. */
 enum { MB_TRAINABLE = 1, MB_STATE = 2, MB_FROZEN = 3 };
@@ -146,14 +145,21 @@ MB_API mb_status mb_export_to_file(mb_session* session, const char* mold, const 
 /* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
 static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
                                       size_t* bytes) {
-  mb_options options;
-  mb_status status;
-  memset(&options, 0, sizeof options);
-  options.symbols = symbols;
-  options.symbol_count = symbol_count;
-  status = mb_create(plan, plan_size, NULL, 0, &options, NULL);
+  mb_options options = {NULL, 0, symbols, symbol_count, ""};
+  mb_status status = mb_create(plan, plan_size, NULL, 0, &options, NULL);
   *bytes = options.arena_size;
   return status;
+}
+
+/* Not every machine this runs on has a C library. */
+static inline void mb_copy(void* to, const void* from, size_t size) {
+  size_t i;
+  for (i = 0; i < size; ++i) ((unsigned char*)to)[i] = ((const unsigned char*)from)[i];
+}
+static inline int mb_same_text(const char* a, const char* b) {
+  for (; *a == *b; ++a, ++b)
+    if (*a == 0) return 1;
+  return 0;
 }
 
 static inline const char* mb_last_error(const mb_session* session) { return session->error; }
@@ -165,8 +171,13 @@ static inline mb_status mb_train_step(mb_session* session, const mb_tensor* inpu
 static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* inputs, size_t input_count) {
   return mb_run(session, MB_EVAL, inputs, input_count);
 }
-/* Updates the parameters from the gradients and counts a step. */
+/* Updates the parameters from the gradients and counts a step. MB_UNSUPPORTED where the model carries its own training
+ * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself, and one that fails
+ * after the forward pass may have updated some. */
 static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }
+/* Gives parameters and state new first values, as the model's own training information says; what that leaves out keeps
+ * its value. MB_UNSUPPORTED for all other models. */
+static inline mb_status mb_initialize(mb_session* session) { return mb_run(session, MB_INITIALIZE, NULL, 0); }
 static inline void mb_lazy_reset_grad(mb_session* session) { session->replaces_gradients = 1; }
 
 static inline void mb_set_learning_rate(mb_session* session, float rate) { session->progress->learning_rate = rate; }
@@ -213,7 +224,7 @@ static inline mb_status mb_get_parameter(const mb_session* session, size_t index
 static inline mb_status mb_find_parameter(const mb_session* session, const char* name, mb_parameter* parameter) {
   size_t i;
   for (i = 0; mb_get_parameter(session, i, parameter) == MB_OK; ++i)
-    if (strcmp(parameter->name, name) == 0) return MB_OK;
+    if (mb_same_text(parameter->name, name)) return MB_OK;
   return MB_INVALID_ARGUMENT;
 }
 
@@ -237,14 +248,14 @@ static inline mb_status mb_read_parameter(const mb_session* session, const char*
   mb_parameter found;
   size_t bytes;
   mb_status status = mb_match_parameter(session, name, to, &found, &bytes);
-  if (status == MB_OK) memcpy(to->data, found.value.data, bytes);
+  if (status == MB_OK) mb_copy(to->data, found.value.data, bytes);
   return status;
 }
 static inline mb_status mb_update_parameter(mb_session* session, const char* name, const mb_tensor* from) {
   mb_parameter found;
   size_t bytes;
   mb_status status = mb_match_parameter(session, name, from, &found, &bytes);
-  if (status == MB_OK) memcpy(found.value.data, from->data, bytes);
+  if (status == MB_OK) mb_copy(found.value.data, from->data, bytes);
   return status;
 }
 
@@ -274,7 +285,7 @@ static inline void mb_schedule_step(mb_session* session, const mb_linear_schedul
 static inline mb_status mb_find_property(const mb_session* session, const char* name, mb_property* found) {
   size_t i;
   for (i = 0; mb_get_property(session, i, found) == MB_OK; ++i)
-    if (strcmp(found->name, name) == 0) return MB_OK;
+    if (mb_same_text(found->name, name)) return MB_OK;
   return MB_INVALID_ARGUMENT;
 }
 

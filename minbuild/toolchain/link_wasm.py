@@ -1,0 +1,40 @@
+"""Links a WebAssembly module for browsers and Node: no imports, its memory, its table and the C API exported.
+
+A host hands over memory it got by growing `memory`, and callbacks by putting them into the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.targets import Target
+
+# The stack comes first, so that an overflow traps instead of changing data.
+_LINK = (
+    *("zig", "wasm-ld", "--no-entry", "--export-dynamic", "--gc-sections", "--stack-first", "-O2"),
+    *("-z", "stack-size=65536", "--export-table", "--growable-table", "--no-demangle"),
+)
+# Numbers of functions and addresses take as many bytes as they need, which leaves no room for relocations.
+_SHIPPED = ("--strip-all", "--compress-relocations")
+
+
+def recipe(target: Target) -> tuple[str, ...]:
+    """What decides the bytes."""
+    return (*_LINK, *_SHIPPED)
+
+
+def link(
+    objects: tuple[str, ...], helpers: bytes, shop: Workshop, run: Callable[[tuple[str, ...]], str]
+) -> Linked:
+    """The module, and as its twin one with names and relocations: the same functions in the same order and
+    the same data. `helpers` is the compiler's helper library. Raises ToolchainFailed.
+    """
+    shop.write({"libhelpers.a": helpers})
+    link = (*_LINK, *objects, "libhelpers.a")
+    run((*link, "--emit-relocs", "--Map=twin.map", "-o", "twin"))
+    run((*link, *_SHIPPED, "-o", "stripped"))
+    command = (*_LINK, *_SHIPPED, *objects, "libhelpers.a", "-o", "minbuild.wasm")
+    return Linked(
+        shop.read("stripped"), shop.read("twin"), shop.read("twin.map").decode(errors="replace"), command
+    )

@@ -1,0 +1,166 @@
+// Performs a trial with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
+// does what the script says, and writes what is to be recorded to standard output, each piece with its size in front.
+// The script is written by minbuild/runner.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
+import { readFileSync, writeSync } from "node:fs";
+
+const PAGE = 65536;
+const TENSOR = { data: 0, type: 4, rank: 8, dims: 12, size: 44 };
+const PARAMETER = { value: 4, gradient: 48, size: 56 };
+const OPTIONS = { arena: 0, arenaSize: 4, symbols: 8, symbolCount: 12, error: 16, size: 176 };
+const SESSION = { progress: 0, error: 4, replaces: 8 };
+const RATE = 16; // in mb_progress
+const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, OUTPUTS = 1, PARAMETERS = 4;
+const ELEMENT_BYTES = [0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2];
+
+const { instance } = await WebAssembly.instantiate(readFileSync(process.argv[2]), {});
+const { memory, __indirect_function_table: table, ...api } = instance.exports;
+
+const view = () => new DataView(memory.buffer); // growing the memory makes older views void
+const bytes = (at, size) => new Uint8Array(memory.buffer, at, size);
+const word = (at) => view().getUint32(at, true);
+const setWord = (at, value) => view().setUint32(at, value, true);
+
+let free = 0, end = 0; // what is left of the last pages
+
+function allocate(size) {
+  const rounded = (size + 63) & ~63;
+  if (free + rounded > end) {
+    const pages = Math.ceil(rounded / PAGE);
+    free = memory.grow(pages) * PAGE;
+    end = free + pages * PAGE;
+  }
+  free += rounded;
+  return free - rounded;
+}
+
+function place(data) {
+  const at = allocate(data.length + 1);
+  bytes(at, data.length).set(data);
+  return at;
+}
+
+function text(at) {
+  const all = new Uint8Array(memory.buffer, at);
+  return new TextDecoder().decode(all.subarray(0, all.indexOf(0)));
+}
+
+function must(status, what, error) {
+  if (status === 0) return;
+  console.error(`${what}: ${text(error)}`);
+  process.exit(3);
+}
+
+function write(data) {
+  for (let at = 0; at < data.length; ) at += writeSync(1, data, at);
+}
+
+function record(data) {
+  write(new Uint8Array(Uint32Array.of(data.length).buffer));
+  write(data);
+}
+
+function tensorBytes(at) {
+  let size = ELEMENT_BYTES[word(at + TENSOR.type)];
+  for (let i = 0; i < word(at + TENSOR.rank); ++i) size *= word(at + TENSOR.dims + 4 * i);
+  return size;
+}
+
+// A function of the host where the module can call it: a module that does nothing but export what it imports.
+function callable(host) {
+  const wasm = Uint8Array.of(
+    0, 97, 115, 109, 1, 0, 0, 0,
+    1, 8, 1, 96, 3, 127, 127, 127, 1, 127, // type 0: (i32, i32, i32) -> i32
+    2, 7, 1, 1, 101, 1, 102, 0, 0, // import "e" "f" as a function of type 0
+    7, 5, 1, 1, 102, 0, 0, // export it as "f"
+  );
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(wasm), { e: { f: host } });
+  table.set(table.grow(1), exports.f);
+  return table.length - 1;
+}
+
+let saved = [];
+const sink = callable((user, at, size) => {
+  saved.push(bytes(at, size).slice());
+  return 0;
+});
+
+const script = readFileSync("script");
+let at = 0;
+const next = () => script.readUInt32LE((at += 4) - 4);
+
+function blob() {
+  const size = next();
+  at += size;
+  return place(script.subarray(at - size, at));
+}
+
+const planData = readFileSync("plan");
+const plan = place(planData);
+const options = allocate(OPTIONS.size);
+const slot = allocate(4);
+const found = allocate(PARAMETER.size);
+let session = 0;
+
+function create(garbage, sizes, count) {
+  const size = script.readUInt32LE(at);
+  const checkpoint = blob();
+  if (session) api.mb_destroy(session);
+  bytes(options, OPTIONS.size).fill(0);
+  setWord(options + OPTIONS.symbols, sizes);
+  setWord(options + OPTIONS.symbolCount, count);
+  must(api.mb_create(plan, planData.length, 0, 0, options, 0), "mb_create", options + OPTIONS.error);
+  const arena = allocate(word(options + OPTIONS.arenaSize));
+  bytes(arena, word(options + OPTIONS.arenaSize)).fill(garbage);
+  setWord(options + OPTIONS.arena, arena);
+  must(api.mb_create(plan, planData.length, checkpoint, size, options, slot), "mb_create", options + OPTIONS.error);
+  session = word(slot);
+}
+
+function run(graph, recorded) {
+  const count = next();
+  const tensors = allocate(count * TENSOR.size + 4);
+  for (let i = 0; i < count; ++i) {
+    const tensor = tensors + i * TENSOR.size;
+    for (let field = TENSOR.type; field < TENSOR.size; field += 4) setWord(tensor + field, next());
+    setWord(tensor + TENSOR.data, blob());
+  }
+  must(api.mb_run(session, graph, tensors, count), "mb_run", word(session + SESSION.error));
+  if (!recorded) return;
+  each(2 * graph + OUTPUTS, (value) => record(bytes(word(value + TENSOR.data), tensorBytes(value))));
+}
+
+function each(list, use) {
+  for (let i = 0; api.mb_get(session, list, i, found) === 0; ++i) use(found + PARAMETER.value);
+}
+
+function parameters(gradients) {
+  each(PARAMETERS, (value) => {
+    const data = word(gradients ? found + PARAMETER.gradient : value + TENSOR.data);
+    if (data) record(bytes(data, tensorBytes(value)));
+  });
+}
+
+function save() {
+  saved = [];
+  must(api.mb_write_checkpoint(session, 1, sink, 0), "mb_write_checkpoint", word(session + SESSION.error));
+  record(Buffer.concat(saved));
+}
+
+const garbage = next();
+const count = next();
+const sizes = allocate(4 * count + 4);
+for (let i = 0; i < count; ++i) setWord(sizes + 4 * i, next());
+while (at < script.length) {
+  const verb = next(), recorded = next();
+  [
+    () => create(garbage, sizes, count),
+    () => setWord(word(session + SESSION.progress) + RATE, next()),
+    () => run(TRAIN, recorded),
+    () => run(EVALUATE, recorded),
+    () => must(api.mb_run(session, OPTIMIZER, 0, 0), "mb_run", word(session + SESSION.error)),
+    () => setWord(session + SESSION.replaces, 1),
+    () => parameters(true),
+    () => parameters(false),
+    save,
+  ][verb]();
+}

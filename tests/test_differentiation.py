@@ -1,0 +1,178 @@
+"""Differentiation of whole graphs, against finite differences in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from authored import differences, operators, source, stepped, trainer_of, uniform
+from case_sets import TRAIN, trainer
+
+from minbuild.authoring import Artifacts, Recipe, bundle_of, make_artifacts, write_artifacts
+from minbuild.authoring.backward import differentiate
+from minbuild.authoring.checks import checked_gradients
+from minbuild.authoring.estimate import estimate
+from minbuild.errors import VerificationFailed
+from minbuild.interpreter import ReferenceTrainer
+from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter
+from minbuild.ops import registry
+
+W, V = uniform((4, 3), (3, 3))
+X, T = uniform((5, 4), (5, 3))
+EXACT = 1e-6  # of what finite differences say
+
+
+def test_gradients_of_a_shared_parameter_add_up():
+    tied = source(
+        "m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) b = Tanh (a) c = MatMul (b, v) d = Mul (c, b) "
+        "y = MatMul (d, v) }",
+        {"w": W, "v": V},
+    )
+    made = trainer_of(tied, Recipe(loss="mse"))
+    assert max(differences(made, X, T).values()) < EXACT
+    assert "Sum" in operators(made.bundle)
+
+
+def test_gradients_stop_where_they_are_told_to():
+    text = "m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) b = Identity (a) y = Mul (a, b) }"
+    model = source(text, {"w": W})
+    free, stopped = (trainer_of(model, Recipe(loss="mse", stops=stops)) for stops in ((), ("b",)))
+    for made in (free, stopped):
+        stepped(made, X, T)
+    # y = a * b with b = a: half of the derivative comes by way of b.
+    np.testing.assert_allclose(stopped.gradients["w"] * 2, free.gradients["w"])
+
+
+def test_no_gradient_flows_along_indices_and_comparisons():
+    text = """m (float[n,4] x) => (float[n,3] y) {
+        a = MatMul (x, w) zero = Constant <value = float {0}> () above = Greater (a, zero) part = Cast <to=1> (above)
+        best = ArgMax <axis=1, keepdims=1> (a) picked = GatherElements <axis=1> (a, best)
+        b = Mul (a, part) y = Add (b, picked) }"""
+    made = trainer_of(source(text, {"w": W}), Recipe(loss="mse"))
+    assert differences(made, X, T)["w"] < EXACT
+
+
+def test_functions_and_constant_conditions_are_taken_apart():
+    text = """m (float[n,4] x) => (float[n,3] y) <bool yes = {1}> {
+        a = MatMul (x, w) b = own.twice (a)
+        y = If (yes) <
+            then_branch = first () => (float[n,3] c) { c = Tanh (b) },
+            else_branch = other () => (float[n,3] d) { d = MatMul (b, v) }>
+    }"""
+    function = '<opset_import: ["" : 17], domain: "own"> twice (t) => (u) { s = Sin (t) u = Mul (s, t) }'
+    made = trainer_of(source(text, {"w": W, "v": V}, functions=function), Recipe(loss="mse", train=("w",)))
+    assert differences(made, X, T)["w"] < EXACT
+
+
+def test_gradients_have_gradients():
+    """The squared norm of a gradient, differentiated again: what penalties on gradients need."""
+    text = """m (float[n,4] x) => (float l) {
+        a = MatMul (x, w) b = Tanh (a) c = Relu (b) d = Softmax <axis=1> (c) e = Mul (d, b)
+        l = ReduceMean <keepdims=0> (e) }"""
+    model, operators = source(text, {"w": W}), registry()
+    first = differentiate(model.graph, "l", ("w",), operators, 17)
+    square = Node("Mul", "", 17, "square", (first.gradients["w"],) * 2, ("squares",), {})
+    norm = Node("ReduceSum", "", 17, "norm", ("squares",), ("norm",), {"keepdims": 0})
+    graph = Graph(
+        "training_model.onnx",
+        (*first.nodes, square, norm),
+        model.graph.inputs,
+        {},
+        ("norm",),
+        {**model.graph.initializers, **first.initializers},
+    )
+    second = differentiate(graph, "norm", ("w",), operators, 17)
+    buffers = dict.fromkeys(("w", "w_grad.accumulation.buffer"), second.types["w"])
+    flag = Node(
+        "InPlaceAccumulatorV2",
+        "com.microsoft",
+        1,
+        "gather",
+        ("w_grad.accumulation.buffer", second.gradients["w"]),
+        ("done",),
+        {},
+    )
+    constants = {n: a for n, a in {**graph.initializers, **second.initializers}.items() if n != "w"}
+    training = Graph(
+        graph.source, (*second.nodes, flag), {**graph.inputs, **buffers}, {}, ("norm",), constants
+    )
+    parameter = Parameter("w", ElementType.FLOAT, W.shape, True, W)
+    made = ReferenceTrainer(Bundle(training, None, None, Checkpoint((parameter,)), {}))
+    assert differences(made, X)["w"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "tolerance"),
+    [(np.float64, "double", 1e-12), (np.float16, "float16", 3e-3)],
+    ids=["double", "half"],
+)
+def test_models_of_other_precisions_train(kind, name, tolerance, tmp_path):
+    """Doubles stay doubles. Halves compute as halves and keep their parameters in float, as checkpoints do."""
+    text = f"m ({name}[n,4] x) => ({name}[n,3] y) {{ a = MatMul (x, w) b = Tanh (a) y = MatMul (b, v) }}"
+    model = source(text, {"w": W.astype(kind), "v": V.astype(kind)})
+    optimizer = "sgd" if kind is np.float16 else "none"
+    write_artifacts(make_artifacts(model, Recipe(loss="mse", optimizer=optimizer)), tmp_path)
+    (tmp_path / "meta.json").write_text("{}")
+    np.savez(tmp_path / "reference.npz", loss=np.zeros(1))
+    exact = trainer_of(source(text.replace(name, "float"), {"w": W, "v": V}), Recipe(loss="mse"))
+    wanted = stepped(exact, X.astype(kind), T.astype(kind))
+    built = trainer(tmp_path)
+    session = built.session((tmp_path / "checkpoint").read_bytes())
+    session.learning_rate = 0.1
+    loss = session.run(TRAIN, [X.astype(kind), T.astype(kind)])[0]
+    assert loss.dtype == kind and float(loss) == pytest.approx(wanted, rel=tolerance)
+    for parameter in ("w", "v"):
+        found, right = session.gradient(parameter), exact.gradients[parameter]
+        assert found.dtype == (np.float32 if kind is np.float16 else kind)
+        np.testing.assert_allclose(found, right, atol=tolerance * np.abs(right).max())
+    if optimizer == "sgd":
+        before = session.parameter("w").copy()
+        session.optimizer_step()
+        np.testing.assert_allclose(session.parameter("w"), before - 0.1 * session.gradient("w"), rtol=1e-6)
+
+
+# --------------------------------------------------------------------------------------------- before training
+
+SMALL = source("m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) y = Tanh (a) }", {"w": W})
+
+
+def test_the_gradient_check_agrees_with_right_gradients():
+    made = make_artifacts(SMALL, Recipe(loss="cross-entropy"))
+    assert [line.split(":")[0] for line in checked_gradients(made)] == [
+        "gradient check, all trained parameters together"
+    ]
+
+
+def test_the_gradient_check_names_the_parameters_whose_gradients_are_wrong():
+    import onnx
+
+    two = source(
+        "m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) b = Tanh (a) y = MatMul (b, v) }",
+        {"w": W, "v": V},
+    )
+    made = make_artifacts(two, Recipe(loss="mse"))
+    model = onnx.load_from_string(made.files["training_model.onnx"])
+    wrong = next(node for node in model.graph.node if node.op_type == "TanhGrad")
+    wrong.op_type, wrong.domain = "Mul", ""  # only what is below tanh hears of it
+    spoilt = Artifacts({**made.files, "training_model.onnx": model.SerializeToString()}, ())
+    with pytest.raises(VerificationFailed) as refused:
+        checked_gradients(spoilt)
+    lines = str(refused.value).splitlines()[1:]
+    assert [line.split(":")[0] for line in lines] == ["gradient check, w"]
+
+
+def test_the_estimate_counts_what_the_plan_counts():
+    lines = "\n".join(estimate(make_artifacts(SMALL, Recipe(loss="mse")), largest={"n": 8}))
+    assert "trained parameters: 64 bytes" in lines  # 48 of them, and room for whole vectors
+    assert "temporaries of train at n 8" in lines and "kernels: " in lines
+
+
+def test_models_with_a_name_twice_are_differentiated_and_written_with_each_once():
+    text = """m (float[n,4] x) => (float[n,3] y) {
+        [same] a = MatMul (x, w) [same] b = Tanh (a) [same] y = MatMul (b, v) }"""
+    model = source(text, {"w": W, "v": V})
+    assert [node.name for node in model.graph.nodes] == ["same"] * 3
+    bundle = bundle_of(model, Recipe(loss="mse"), registry())
+    names = [node.name for node in bundle.training.nodes]
+    outputs = [name for node in bundle.training.nodes for name in node.outputs]
+    assert len(set(names)) == len(names) and len(set(outputs)) == len(outputs)
+    assert max(differences(ReferenceTrainer(bundle), X, T).values()) < EXACT

@@ -1,0 +1,236 @@
+"""The drop-in for onnxruntime.training.artifacts and onnxblock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from authored import differences, stepped, uniform
+from commands import command_fixture  # noqa: F401
+
+from minbuild.artifacts import load_bundle
+from minbuild.artifacts.onnx_reader import read_model
+from minbuild.errors import BadInput
+from minbuild.interpreter import ReferenceTrainer
+from minbuild.model import Bundle, Checkpoint
+from minbuild.training import artifacts, onnxblock
+from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
+from minbuild.training.onnxblock import blocks, loss, optim
+
+W, B = uniform((4, 3), (3,))
+X, T = uniform((5, 4), (5, 3))
+
+
+@pytest.fixture(name="model")
+def model_fixture():
+    """y = x w + b, as a ModelProto."""
+    text = "m (float[n,4] x) => (float[n,3] y) { h = MatMul (x, w) y = Add (h, b) }"
+    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    for name, array in (("w", W), ("b", B)):
+        made.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return made
+
+
+class Weighted(onnxblock.Block):
+    """A part of the squared error, and the rest of the absolute one."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.mse, self.l1 = loss.MSELoss(), loss.L1Loss()
+        self.parts = blocks.Constant(part), blocks.Constant(1 - part)
+        self.mul, self.add = blocks.Mul(), blocks.Add()
+
+    def build(self, output):
+        first, second = (part() for part in self.parts)
+        return self.add(self.mul(first, self.mse(output)), self.mul(second, self.l1(output)))
+
+
+def test_a_loss_of_blocks(model, tmp_path):
+    generate_artifacts(model, loss=Weighted(0.75), optimizer=OptimType.AdamW, artifact_directory=tmp_path)
+    made = ReferenceTrainer(load_bundle(tmp_path))
+    d = X.astype(np.float64) @ W + B - T
+    assert stepped(made, X, T) == pytest.approx(0.75 * (d * d).mean() + 0.25 * np.abs(d).mean())
+    assert max(differences(made, X, T).values()) < 1e-6
+    made.optimizer_step()
+
+
+@pytest.mark.parametrize("kind", LossType)
+def test_every_kind_of_loss_has_its_block_and_its_name(kind, model, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    generate_artifacts(str(path), loss=kind, artifact_directory=tmp_path / "kind", nominal_checkpoint=True)
+    generate_artifacts(model, loss=getattr(loss, kind.name)(), artifact_directory=tmp_path / "block")
+    assert {p.name for p in (tmp_path / "kind").iterdir()} == {
+        "checkpoint", "eval_model.onnx", "nominal_checkpoint", "training_model.onnx",
+    }  # fmt: skip
+    target = np.array([0, 2, 1, 1, 2]) if kind.name in ("CrossEntropyLoss", "NLLLoss") else np.abs(T)
+    losses = [stepped(ReferenceTrainer(load_bundle(tmp_path / n)), X, target) for n in ("kind", "block")]
+    assert losses[0] == losses[1] and np.isfinite(losses[0])
+
+
+@pytest.mark.parametrize("kind", (OptimType.AdamW, OptimType.SGD))
+def test_optimizers_and_their_blocks_are_the_same(kind, model, tmp_path):
+    block = getattr(optim, kind.name)()
+    for name, optimizer in (("kind", kind), ("block", block)):
+        generate_artifacts(
+            model, loss=LossType.MSELoss, optimizer=optimizer, artifact_directory=tmp_path / name
+        )
+    files = [(tmp_path / name / "optimizer_model.onnx").read_bytes() for name in ("kind", "block")]
+    assert files[0] == files[1]
+    assert (
+        block(None) == "updated" and block.to_model_proto().SerializeToString(deterministic=True) == files[0]
+    )
+
+
+def test_options_of_an_optimizer_block_reach_the_model(model, tmp_path):
+    options = {"betas": (0.8, 0.99), "eps": 1e-5, "weight_decay": 0.1, "bias_correction": False}
+    optimizer = optim.AdamW(**options, clip_grad=optim.ClipGradNorm(2.0))
+    generate_artifacts(
+        model,
+        requires_grad=["w"],
+        frozen_params=["b"],
+        loss=LossType.MSELoss,
+        optimizer=optimizer,
+        artifact_directory=tmp_path,
+        prefix="net_",
+        additional_output_names=["h"],
+        loss_input_names=["y"],
+    )
+    bundle = load_bundle(tmp_path)
+    clip, step = bundle.optimizer.nodes
+    assert clip.attributes["max_norm"] == 2.0
+    wanted = {"alpha": 0.8, "beta": 0.99, "epsilon": 1e-5, "weight_decay": 0.1, "correct_bias": 0}
+    assert {n: step.attributes[n] for n in wanted} == pytest.approx(wanted)
+    assert bundle.training.outputs[:2] == ("loss", "h")
+    assert [(p.name, p.trainable) for p in bundle.checkpoint.parameters] == [("w", True), ("b", False)]
+
+
+class Head(onnxblock.TrainingBlock):
+    """Another layer behind a model, and a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.loss = blocks.Linear(3, 2), loss.CrossEntropyLoss()
+
+    def build(self, output):
+        scores = self.linear(output)
+        return self.loss(scores), scores
+
+
+def test_a_training_block_is_two_models_and_parameters(model, tmp_path):
+    head = Head()
+    with onnxblock.base(model):
+        head.requires_grad("w", False)
+        names = head("y")
+        training, evaluation = head.to_model_proto()
+        trained, frozen = head.parameters()
+    assert [o.name for o in evaluation.graph.output] == list(names)
+    assert [t.name for t in trained] == ["b", "linear.weight", "linear.bias"]
+    assert [t.name for t in frozen] == ["w"]
+    onnx.save(training, tmp_path / "training_model.onnx")
+    onnx.save(evaluation, tmp_path / "eval_model.onnx")
+    onnxblock.save_checkpoint((trained, frozen), tmp_path / "checkpoint")
+    made = ReferenceTrainer(load_bundle(tmp_path))
+    assert max(differences(made, X, np.array([0, 1, 1, 0, 1])).values()) < 1e-6
+    changed = onnx.ModelProto.FromString(model.SerializeToString())
+    changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(W * 0, "w"))
+    for name, array in (("linear.weight", np.zeros((2, 3))), ("linear.bias", np.zeros(2))):
+        changed.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    onnxblock.load_checkpoint_to_model(tmp_path / "checkpoint", changed)
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(changed.graph.initializer[0]), W)
+    with pytest.raises(BadInput, match="linear.weight, linear.bias: no such initializer"):
+        onnxblock.load_checkpoint_to_model(tmp_path / "checkpoint", model)
+
+
+NUMBERS = np.array([[0.5, 2.0], [1.5, 0.25]])
+ONE = {
+    blocks.Abs(): np.abs, blocks.Neg(): np.negative, blocks.Log(): np.log, blocks.Pow(3.0): lambda x: x**3,
+    blocks.Sigmoid(): lambda x: 1 / (1 + np.exp(-x)), blocks.Clip(0.4, 1.0): lambda x: x.clip(0.4, 1),
+    blocks.Clip(clip_max=1.0): lambda x: x.clip(None, 1), blocks.ReduceMean(False): np.mean,
+    blocks.ReduceSum(): lambda x: x.sum(keepdims=True), blocks.Cast(7): lambda x: x.astype(np.int64),
+    blocks.ReduceAllL2(): lambda x: np.sqrt((x * x).sum()), blocks.PassThrough(): lambda x: x,
+}  # fmt: skip
+TWO = {
+    blocks.Add(): np.add, blocks.Sub(): np.subtract, blocks.Mul(): np.multiply, blocks.Div(): np.divide,
+}  # fmt: skip
+
+
+class Alone(onnxblock.ForwardBlock):
+    """One block between the inputs and the output of a model."""
+
+    def __init__(self, block, inputs):
+        super().__init__()
+        self.block, self.inputs = block, inputs
+
+    def build(self, x):
+        names = [x, *(blocks.InputLike(x)("other") for _ in range(1, self.inputs))]
+        value = self.block(*names)
+        return self.base.add("Identity", value)
+
+
+@pytest.mark.parametrize(("block", "wanted"), [*ONE.items(), *TWO.items()], ids=lambda v: type(v).__name__)
+def test_blocks_compute_what_they_are_called(block, wanted):
+    inputs = 2 if block in TWO else 1
+    text = "m (float[2,2] x) => (float[2,2] x2) { x2 = Identity (x) }"
+    alone = Alone(block, inputs)
+    with onnxblock.base(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')):
+        alone("x")
+    graph = read_model(alone.to_model_proto(), Path("model.onnx"))
+    feeds = (NUMBERS, NUMBERS.T)[:inputs]
+    found = ReferenceTrainer(Bundle(graph, None, None, Checkpoint(()), {})).train_step(*feeds)[0]
+    np.testing.assert_allclose(found, wanted(*feeds), rtol=1e-6)
+
+
+def test_what_cannot_be_is_refused(model, tmp_path):
+    with pytest.raises(BadInput, match="with no model to write into"):
+        blocks.Add()("a", "b")
+    with pytest.raises(BadInput, match="not built yet"):
+        Head().parameters()
+    with pytest.raises(BadInput, match="ort_format"):
+        generate_artifacts(model, loss=LossType.MSELoss, ort_format=True, artifact_directory=tmp_path)
+    with pytest.raises(BadInput, match="custom_op_library"):
+        generate_artifacts(
+            model, loss=LossType.MSELoss, custom_op_library="x.so", artifact_directory=tmp_path
+        )
+    with pytest.raises(BadInput, match="no optimizer"):
+        generate_artifacts(model, loss=LossType.MSELoss, optimizer=3.5, artifact_directory=tmp_path)
+    with onnxblock.base(model), pytest.raises(BadInput, match="there is no value 'q'"):
+        blocks.InputLike("q")()
+    assert list(tmp_path.iterdir()) == []
+    assert artifacts.LossType.L1Loss == 4 and artifacts.OptimType.SGD == 2  # as in onnxruntime
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_says_what_it_made_and_what_it_will_need(model, minbuild, tmp_path):
+    onnx.save(model, tmp_path / "model.onnx")
+    np.save(tmp_path / "weights.npy", np.array([1.0, 2.0, 0.5]))
+    said = minbuild(
+        "artifacts", tmp_path / "model.onnx", "--out", tmp_path / "made", "--class-weights", tmp_path / "weights.npy",
+        "--betas", "0.8,0.9", "--epsilon", "1e-7", "--train", "w", "--check-gradients", "--estimate", "--nominal",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "gradient check, all trained parameters together" in said.out
+    assert "memory for temporaries of train at n 32" in said.out
+    bundle = load_bundle(tmp_path / "made")
+    assert [p.name for p in bundle.checkpoint.parameters] == ["w"]
+    assert bundle.optimizer.nodes[0].attributes["alpha"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--class-weights", "1,two"), "--class-weights 1,two: no numbers"),
+        (("--class-weights", "gone.npy"), "gone.npy: no such file"),
+        (("--betas", "0.9"), "--betas 0.9: two numbers are wanted"),
+        (("--loss", "huber", "--ignore-index", "1"), "ignore_index does nothing with the loss huber"),
+    ],
+)
+def test_the_command_refuses_options_that_are_wrong(options, said, model, minbuild, tmp_path):
+    onnx.save(model, tmp_path / "model.onnx")
+    answer = minbuild("artifacts", tmp_path / "model.onnx", "--out", tmp_path / "made", *options)
+    assert answer.code == 2 and said in answer.err
+    assert not (tmp_path / "made").exists()
