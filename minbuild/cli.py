@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild import __version__
-from minbuild.commands import artifacts, config, diff, export, reduce, scan
+from minbuild.commands import artifacts, check, config, diff, export, reduce, scan
 
 app = typer.Typer(
     name="minbuild",
@@ -52,7 +52,10 @@ def _options(
     pass
 
 
-for command in (reduce.reduce, scan.scan, artifacts.artifacts, config.config, diff.diff, export.export):
+for command in (
+    *(reduce.reduce, scan.scan, artifacts.artifacts, config.config),
+    *(check.check, diff.diff, export.export),
+):
     app.command(command.__name__)(command)
 
 

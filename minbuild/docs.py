@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minbuild.formulas import gradient_formula
 from minbuild.ops import Registry, registry
 from minbuild.ops.definition import KernelFunction, Op
 
@@ -22,6 +23,14 @@ _OPERATORS = """# Operators
 The last columns are bytes of each operator's file in the full build, measured by
 `tests/slow/measure_operators.py`: its own + those of helpers it shares with other files. Operators of one file
 share its bytes; the trimmed build holds only the kernels, types and parts that a model uses.
+
+"""
+_GRADIENTS = """
+## Gradients
+
+What each rule writes, shown on one application of the operator: x are its inputs, y its outputs, d in front of a name
+is the gradient of it. Where a shape is broadcast, or an attribute asks for it, rules add what that needs. "After" names
+the operator that training runs in the forward pass instead, which keeps what the gradient reads.
 
 """
 
@@ -45,6 +54,30 @@ def operators_table(found: Registry, measured: Mapping[str, Any]) -> str:
     totals = [f"{measured[t]['file']:,}" for t in targets]
     lines.append(_row(["**full build**", *[""] * 6, *totals]))
     return "\n".join(lines) + "\n"
+
+
+def gradients_table(found: Registry) -> str:
+    """Markdown: what each gradient rule writes, one line each, then the operators whose gradient is that of the
+    operators they are made of, and those that no gradient flows through."""
+    ops = sorted(found.ops.values(), key=lambda o: (o.domain, o.name))
+    formulas = {op.title: gradient_formula(op) for op in ops}
+    lines = ["| operator | gradient |", "|---|---|"]
+    lines += [_row([title, f"`{text}`"]) for title, text in formulas.items() if text]
+    silent = [op for op in ops if op.gradient is not None and not formulas[op.title]]
+    for title, titles in (
+        ("No gradient flows through", [op.title for op in silent if op.cases is not None]),
+        (
+            "With rules of their own that take a model to show",
+            [op.title for op in silent if op.cases is None],
+        ),
+        ("Differentiated as what they are made of", [op.title for op in ops if _is_made_of_others(op)]),
+    ):
+        lines += ["", f"{title}: {', '.join(titles) or 'none'}."]
+    return "\n".join(lines) + "\n"
+
+
+def _is_made_of_others(op: Op) -> bool:
+    return op.gradient is None and op.body is not None
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -136,7 +169,9 @@ def documents(root: Path) -> Mapping[Path, str]:
     return {
         root / "reports" / "operators.md": _HEAD
         + _OPERATORS
-        + operators_table(registry(), _measured(root, "operators")),
+        + operators_table(registry(), _measured(root, "operators"))
+        + _GRADIENTS
+        + gradients_table(registry()),
         root / "reports" / "onnx_nodes.md": _HEAD + node_tests(_measured(root, "onnx_nodes")),
         readme: text,
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from minbuild.artifacts.onnx_reader import read_graph
 from minbuild.artifacts.open_file import Piece, open_file, opsets_imported
 from minbuild.artifacts.subgraphs import names_read
 from minbuild.dims import Dim, substitute
@@ -44,6 +45,28 @@ class Inference:
             words += (len(piece), 0) if isinstance(piece, bytes) else (sizes[piece], number[piece])
         fixed = b"".join(p for p in self.pieces if isinstance(p, bytes))
         return MOLD + struct.pack(f"<{len(words)}I", *words) + fixed
+
+
+def cast(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
+    """What the device's export makes of a mold: `parameters` are those of the plan, in its order, and `outputs` those
+    that are wanted. Raises BadInput for other outputs than the mold has."""
+    (count,) = struct.unpack_from("<I", mold, 4)
+    words = struct.unpack_from(f"<{2 * count}I", mold, 8)
+    at, file = 8 + 8 * count, bytearray()
+    for size, number in zip(words[::2], words[1::2], strict=True):
+        if number == 0:
+            file += mold[at : at + size]
+            at += size
+        else:
+            array = parameters[number - 1]
+            file += array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    there = read_graph(bytes(file), Path("model.onnx")).outputs
+    if sorted(outputs) != sorted(there):
+        raise BadInput(
+            f"this package exports {', '.join(there)}, not {', '.join(outputs) or 'nothing'}. Ask for that, or reduce "
+            f"again with {' '.join(f'--export-output {name}' for name in outputs or there)}."
+        )
+    return bytes(file)
 
 
 def inference(

@@ -9,8 +9,6 @@ from minbuild.emit import Contents, emit_sources, everything
 from minbuild.model import Binary, Kernel
 from minbuild.ops import Registry
 from minbuild.package import cmake_files, library_path
-from minbuild.plan_format import expressions_of
-from minbuild.planned import Model
 from minbuild.size.formats import read_binary
 from minbuild.size.measure import Build
 from minbuild.size.owners import from_archive
@@ -44,10 +42,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """Builds the libraries of one model with one toolchain; `stage` hears what is being done, `detail` each
-    step of it."""
+    """Builds libraries of the same contents with one toolchain; `stage` hears what is being done, `detail` each step
+    of it."""
 
-    model: Model
+    contents: Contents
+    registry: Registry
     toolchain: Toolchain
     cmake: bool
     stage: Callable[[str], None]
@@ -56,25 +55,14 @@ class Workbench:
     def pair(self, target: Target) -> Pair:
         """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
         selected."""
-        model = self.model
-        plan = model.plan
-        selected = Contents(
-            plan.kernels,
-            frozenset(plan.features),
-            bool(plan.symbols),
-            expressions=expressions_of(model.plan_bytes),
-            loops=model.plan.loops,
-            digest=model.digest,
-            parts=model.parts,
-        )
         self.stage(f"Building the trainer for {target}")
-        trimmed = self._library(selected, target)
+        trimmed = self._library(self.contents, target)
         self.stage(f"Building the full trainer for {target} to compare with (kept for the next time)")
-        return Pair(target, trimmed, self._library(everything(model.registry, model.parts), target))
+        return Pair(target, trimmed, self._library(everything(self.registry, self.contents.parts), target))
 
     def _library(self, contents: Contents, target: Target) -> Library:
         return build_checked(
-            contents, self.model.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
+            contents, self.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
         )
 
 
@@ -89,7 +77,7 @@ def build_checked(
     """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
     sources = emit_sources(contents, registry)
     # Other toolchains do not read the CMake files, and without them the same sources are found in the cache.
-    given = {**sources, **cmake_files(sources, sample=False)} if cmake else sources
+    given = {**sources, **cmake_files(sources, ())} if cmake else sources
     built = build_library(given, target, toolchain, progress=detail)
     binary = read_binary(library_path(target), str(target), built.shared, built.twin)
     check_link(

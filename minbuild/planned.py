@@ -25,6 +25,7 @@ from minbuild.plan_format import encode_plan
 from minbuild.size.report import Arena
 
 DEFAULT_LARGEST = 32  # of free dimensions
+UNNAMED = "trainer"  # a model whose files have no prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Model:
     def name(self) -> str:
         """What the artifacts' common prefix calls the model; folders may be called anything."""
         stem = self.bundle.training.source.rpartition(".")[0]
-        return stem.removesuffix("training_model").rstrip("_-. ") or "trainer"
+        return stem.removesuffix("training_model").rstrip("_-. ") or UNNAMED
 
     @property
     def arenas(self) -> tuple[Arena, ...]:
@@ -100,6 +101,36 @@ def plan_bundle(
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
     return Model(bundle, operators, program, plan, encode_plan(plan, sizes), checkpoint, fixed, sizes)
+
+
+def plan_models(
+    folders: Sequence[Path],
+    fixed: Mapping[str, int],
+    largest: Mapping[str, int],
+    ops_folders: tuple[Path, ...] = (),
+    tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
+) -> tuple[Model, ...]:
+    """Every folder as `plan_model` does; each of several models takes the sizes that it has dimensions for. Raises
+    BadInput, also for a dimension that none of them has, and Unsupported."""
+    if len(folders) == 1:
+        return (plan_model(folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss),)
+    free = [_free_dimensions(read_bundle(folder, registry(ops_folders))) for folder in folders]
+    together = sorted({name for names in free for name in names})
+    for option, given in (("--dim", fixed), ("--max", largest)):
+        _check_names(option, given, together)
+    return tuple(
+        plan_model(
+            folder,
+            {name: size for name, size in fixed.items() if name in names},
+            {name: size for name, size in largest.items() if name in names},
+            ops_folders,
+            tell,
+            checks_loss=checks_loss,
+        )
+        for folder, names in zip(folders, free, strict=True)
+    )
 
 
 def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) -> Model:

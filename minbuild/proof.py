@@ -3,7 +3,7 @@ elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,34 @@ from minbuild.toolchain import Target, host_target
 from minbuild.verify import TRIMMED_GARBAGE, Proof, prove_equal, prove_foreign, run_trial, seeded_trial
 
 
+def prove_all(
+    bench: Workbench,
+    models: Mapping[str, Model],
+    pairs: Sequence[Pair],
+    recording: Path | None,
+    note: Callable[[str], None],
+) -> tuple[Verification, ...]:
+    """One verification per pair, of all models by their names in the package. `recording` is of the only one. Raises
+    BadInput, and VerificationFailed."""
+    if len(models) == 1:
+        return prove(bench, next(iter(models.values())), pairs, recording, note)
+    if recording is not None:
+        raise BadInput(
+            f"--reference {recording}: is of one model, and there are {len(models)}. Reduce it by itself."
+        )
+    found = {name: prove(bench, model, pairs, None, note) for name, model in models.items()}
+    return tuple(
+        Verification(" ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()))
+        for index in range(len(pairs))
+    )
+
+
 def prove(
-    bench: Workbench, pairs: Sequence[Pair], recording: Path | None, note: Callable[[str], None]
+    bench: Workbench, model: Model, pairs: Sequence[Pair], recording: Path | None, note: Callable[[str], None]
 ) -> tuple[Verification, ...]:
     """One verification per pair. Libraries of this machine are run as they are; what those of others compute
     is compared with what this machine's do, which are built for that if nobody asked for them. `recording` is
     a reference trajectory; `note` hears how far each quantity is from it. Raises VerificationFailed."""
-    model = bench.model
     try:
         host = host_target()
     except BadInput as error:

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from minbuild import __version__
 from minbuild.destination import check_destination, write_package
-from minbuild.errors import BadInput
+from minbuild.emit import Contents, everything
 from minbuild.libraries import Pair, Workbench
-from minbuild.package import Parts, library_path, package_files
-from minbuild.planned import Model, plan_model, with_parts
-from minbuild.proof import prove
-from minbuild.size.measure import TargetInputs, build_report, persistent_of, uses_by_stem
-from minbuild.size.report import ModelReport, SizeReport, Verification
+from minbuild.needs import Wishes, contents_of
+from minbuild.package import ModelParts, Parts, library_path, package_files
+from minbuild.planned import UNNAMED, Model, plan_models, with_parts
+from minbuild.proof import prove_all
+from minbuild.size.measure import (
+    TargetInputs,
+    Use,
+    all_together,
+    build_report,
+    persistent_of,
+    uses_by_stem,
+)
+from minbuild.size.report import Bar, ModelReport, SizeReport, Verification
 from minbuild.toolchain import Target, find_toolchain, host_target, parse_target
+from minbuild.waterfall import Builder, waterfall
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for. `dims` fixes free dimensions, `largest` are the sizes to make memory for by
-    default; `check_loss` makes training steps refuse a loss that is not finite; `parts` are those of emit.PARTS to
-    have, `export_outputs` what exported inference models give."""
+    """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
+    dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
+    loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
+    give; `wishes` are for what the models do not need; `fast` leaves out the waterfall, which takes many builds."""
 
-    artifacts: Path
+    artifacts: tuple[Path, ...]
     out: Path
     targets: tuple[str, ...] = ()
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -37,6 +48,8 @@ class Request:
     check_loss: bool = False
     parts: tuple[str, ...] = ()
     export_outputs: tuple[str, ...] = ()
+    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    fast: bool = False
 
 
 class Listener(Protocol):
@@ -55,11 +68,12 @@ class Listener(Protocol):
 def reduce(request: Request, listener: Listener) -> SizeReport:
     """Do everything the request asks for; `request.out` is written last, all or nothing. Raises
     MinbuildError."""
-    check_destination(request.out, request.artifacts)
+    for folder in request.artifacts:
+        check_destination(request.out, folder)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain)
     targets = wanted_targets(request.targets)
-    listener.stage(f"Reading {request.artifacts}")
-    model = plan_model(
+    listener.stage(f"Reading {', '.join(map(str, request.artifacts))}")
+    planned = plan_models(
         request.artifacts,
         request.dims,
         request.largest,
@@ -67,30 +81,41 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
         listener.detail,
         checks_loss=request.check_loss,
     )
-    model = with_parts(model, request.parts, request.export_outputs)
-    for note in (*model.bundle.notes, _memory_line(model)):
-        listener.note(note)
+    planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
+    models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
+    for name, model in models.items():
+        for note in (*model.bundle.notes, _memory_line(model)):
+            listener.note(f"{name}: {note}" if len(models) > 1 else note)
     cmake = request.cmake_toolchain is not None
-    bench = Workbench(model, toolchain, cmake, listener.stage, listener.detail)
+    contents = contents_of(planned, request.wishes)
+    bench = Workbench(contents, planned[0].registry, toolchain, cmake, listener.stage, listener.detail)
     pairs = tuple(bench.pair(target) for target in targets)
-    verifications = prove(bench, pairs, request.reference, listener.note)
+    verifications = prove_all(bench, models, pairs, request.reference, listener.note)
+    falls = [() if request.fast or cmake else _waterfall(bench, pair, listener) for pair in pairs]
     listener.stage("Measuring")
-    report = measure(model, pairs, verifications)
+    report = measure(models, pairs, verifications, falls)
     listener.stage(f"Writing {request.out}")
-    write_package(request.out, package_files(_parts(model, pairs, report)))
+    write_package(request.out, package_files(_parts(models, contents, pairs, report)))
     return report
+
+
+def names_of(folders: Sequence[Path], models: Sequence[Model]) -> tuple[str, ...]:
+    """What the models are called: by their files, or where there are several and those have no names of their own, by
+    their folders; none twice."""
+    if len(models) == 1:
+        return (models[0].name,)
+    found: list[str] = []
+    for folder, model in zip(folders, models, strict=True):
+        own = folder.resolve().name if model.name == UNNAMED else model.name
+        name = re.sub(r"[^\w.-]", "_", own) or UNNAMED
+        clash = sum(1 for other in found if other == name or other.startswith(f"{name}-"))
+        found.append(f"{name}-{clash + 1}" if clash else name)
+    return tuple(found)
 
 
 def wanted_targets(names: Sequence[str]) -> tuple[Target, ...]:
     """The targets by name, this machine's without any. Raises BadInput."""
-    targets = tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
-    for target in targets:
-        if target.traits.format == "macho":
-            raise BadInput(
-                f"--target {target}: libraries of {target.traits.os} cannot be measured yet, so there is no "
-                "report of them. Choose a Linux target."
-            )
-    return targets
+    return tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
 
 
 def _memory_line(model: Model) -> str:
@@ -104,8 +129,20 @@ def _memory_line(model: Model) -> str:
     return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
 
 
-def measure(model: Model, pairs: Sequence[Pair], verifications: Sequence[Verification]) -> SizeReport:
-    """The report on all targets."""
+def _waterfall(bench: Workbench, pair: Pair, listener: Listener) -> tuple[Bar, ...]:
+    listener.stage(f"Measuring what each step is worth for {pair.target} (--fast leaves this out)")
+    full = everything(bench.registry, bench.contents.parts)
+    builder = Builder(bench.contents, full, bench.registry, pair.target, bench.toolchain, listener.detail)
+    return waterfall(builder)
+
+
+def measure(
+    models: Mapping[str, Model],
+    pairs: Sequence[Pair],
+    verifications: Sequence[Verification],
+    falls: Sequence[tuple[Bar, ...]],
+) -> SizeReport:
+    """The report on all targets, for models by their names; `falls` are the waterfalls of the targets."""
     inputs = [
         TargetInputs(
             target=str(pair.target),
@@ -115,12 +152,25 @@ def measure(model: Model, pairs: Sequence[Pair], verifications: Sequence[Verific
             flags=_flags(pair.trimmed.built.commands[0]),
             verification=verification,
             files=(("Library", library_path(pair.target)),),
+            waterfall=fall,
         )
-        for pair, verification in zip(pairs, verifications, strict=True)
+        for pair, verification, fall in zip(pairs, verifications, falls, strict=True)
     ]
+    facts = tuple(_facts(name, model) for name, model in models.items())
+    uses = [_uses(model, f"{name}: " if len(models) > 1 else "") for name, model in models.items()]
+    stems = sorted({stem for each in uses for stem in each})
+    together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
+    if len(facts) == 1:
+        return build_report(facts[0], together, inputs)
+    return replace(
+        build_report(all_together(facts, len(pairs[0].trimmed.kernels)), together, inputs), models=facts
+    )
+
+
+def _facts(name: str, model: Model) -> ModelReport:
     bundle, plan = model.bundle, model.plan
-    facts = ModelReport(
-        name=model.name,
+    return ModelReport(
+        name=name,
         minbuild=__version__,
         files=tuple(sorted(bundle.digests.items())),
         sizes=tuple(model.largest.items()),
@@ -132,7 +182,11 @@ def measure(model: Model, pairs: Sequence[Pair], verifications: Sequence[Verific
         full_kernels=len(model.registry.all_kernels()),
         notes=bundle.notes,
     )
-    return build_report(facts, uses_by_stem(plan, bundle.graphs), inputs)
+
+
+def _uses(model: Model, prefix: str) -> dict[str, tuple[Use, ...]]:
+    found = uses_by_stem(model.plan, model.bundle.graphs)
+    return {stem: tuple(Use(prefix + use.node, use.operator) for use in uses) for stem, uses in found.items()}
 
 
 def _flags(command: str) -> tuple[str, ...]:
@@ -143,17 +197,28 @@ def _flags(command: str) -> tuple[str, ...]:
     )
 
 
-def _parts(model: Model, pairs: Sequence[Pair], report: SizeReport) -> Parts:
+def _parts(
+    models: Mapping[str, Model], contents: Contents, pairs: Sequence[Pair], report: SizeReport
+) -> Parts:
+    several = len(models) > 1
     return Parts(
-        model.program,
-        model.registry,
-        model.largest,
-        model.fixed,
-        model.bundle.digests,
+        tuple(
+            ModelParts(
+                name if several else "",
+                m.program,
+                m.registry,
+                m.largest,
+                m.fixed,
+                m.bundle.digests,
+                m.plan_bytes,
+                m.checkpoint,
+                facts,
+                m.mold,
+            )
+            for (name, m), facts in zip(models.items(), report.models or (report.model,), strict=True)
+        ),
+        contents,
         pairs[0].trimmed.sources,
         {pair.target: pair.trimmed.built for pair in pairs},
-        model.plan_bytes,
-        model.checkpoint,
         report,
-        model.mold,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import case_sets
 import pytest
 
 from minbuild.toolchain import host_target
+
+os.environ.setdefault("MINBUILD_FAST", "1")  # what a waterfall takes is tested once, in test_waterfall.py
 
 
 @pytest.fixture(scope="session")

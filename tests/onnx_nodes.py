@@ -22,7 +22,9 @@ from minbuild.model import ElementType
 
 # What these expect was drawn by numpy's generator.
 _DRAWN = re.compile(r"test_bernoulli.*|test_training_dropout(_default)?(_mask)?")
-UNITS = 4  # in the last place of the largest result: what rounding in another order may do, most of all in halves
+UNITS = (
+    4  # in the last place of the largest result: what rounding in another order may do, most of all in halves
+)
 RECORD = Path(__file__).parents[1] / "reports" / "baseline" / "onnx_nodes.json"
 
 

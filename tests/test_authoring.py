@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from authored import FORWARD, differences, operators, source, stepped, trainer_o
 from case_sets import GOLDEN, TRAIN, load, trainer
 
 from minbuild.artifacts import load_bundle
+from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint_files
 from minbuild.artifacts.onnx_reader import opset_in, read_graph, read_model
 from minbuild.artifacts.onnx_writer import write_files, write_graph
 from minbuild.authoring import Recipe, Source, bundle_of, make_artifacts, types_of, write_artifacts
@@ -36,6 +38,11 @@ def weighted(compose, output):
     return compose.add("Add", *(compose.add("Mul", compose.constant(c, loss), loss) for c, loss in parts))
 
 
+def source_of(model):
+    """An onnx.ModelProto, to make artifacts of."""
+    return Source(read_model(model, Path("model.onnx")), opset_in(model), Path("model.onnx"))
+
+
 def golden_recipe(name):
     """What the golden set's artifacts were asked to be."""
     asked, meta = FORWARD[name], load(GOLDEN / name).meta
@@ -57,9 +64,8 @@ def golden_recipe(name):
 
 @pytest.mark.parametrize("name", [n for n in FORWARD if n != "dense_ort"])
 def test_golden_models_train_as_onnx_runtime_trained_its_own_artifacts(name, tmp_path):
-    theirs, model = load(GOLDEN / name), FORWARD[name].build()[1]
-    path = tmp_path / "made"
-    forward = Source(read_model(model, path), opset_in(model), path)
+    theirs, path = load(GOLDEN / name), tmp_path / "made"
+    forward = source_of(FORWARD[name].build()[1])
     write_artifacts(make_artifacts(forward, golden_recipe(name)), path)
     for file in ("meta.json", "reference.npz"):
         os.symlink(GOLDEN / name / file, path / file)
@@ -208,6 +214,15 @@ def test_nothing_below_the_first_trained_parameter_is_differentiated():
     assert "FusedMatMul" not in backward and backward.count("InPlaceAccumulatorV2") == 2
 
 
+def test_a_frozen_backbone_is_only_run_forward():
+    forward = source_of(FORWARD["transfer"].build()[1])
+    recipe = golden_recipe("transfer")
+    head = operators(bundle_of(forward, recipe, registry()))
+    whole = operators(bundle_of(forward, Recipe(loss="cross-entropy"), registry()))
+    assert "ConvGrad" in whole and "BatchNormalizationGrad" in whole
+    assert not {"ConvGrad", "BatchNormalizationGrad", "Expand", "Scale"} & set(head)
+
+
 def test_parameters_in_neither_list_stay_in_the_graph():
     bundle = bundle_of(DEEP, Recipe(loss="mse", train=("top_*",), frozen=("head_w",)), registry())
     assert [p.name for p in bundle.checkpoint.parameters] == ["top_w", "top_bias", "head_w"]
@@ -297,6 +312,23 @@ def test_files_have_the_prefix_and_a_nominal_checkpoint_if_asked(tmp_path):
     (tmp_path / "net_checkpoint").unlink()
     assert load_bundle(tmp_path).checkpoint.nominal
     assert make_artifacts(LINEAR, Recipe(loss="mse", nominal=True), prefix="net_") == made  # byte for byte
+
+
+def test_large_checkpoints_stand_in_two_files(tmp_path):
+    checkpoint = bundle_of(
+        DEEP, Recipe(loss="mse", train=("top_*",), frozen=("body_*", "head_*")), registry()
+    ).checkpoint
+    assert set(write_checkpoint_files(checkpoint, "checkpoint")) == {"checkpoint"}
+    for name, content in write_checkpoint_files(checkpoint, "checkpoint", largest=100).items():
+        (tmp_path / name).write_bytes(content)
+    outside = (tmp_path / "checkpoint.data").read_bytes()
+    assert DEEP.graph.initializers["body_w"].tobytes() in outside
+    read = read_checkpoint(tmp_path / "checkpoint")
+    assert [(p.name, p.trainable) for p in read.parameters] == [
+        (p.name, p.trainable) for p in checkpoint.parameters
+    ]
+    for found, wanted in zip(read.parameters, checkpoint.parameters, strict=True):
+        np.testing.assert_array_equal(found.data, wanted.data)
 
 
 def test_values_between_nodes_are_declared_as_onnx_runtimes_pooling_gradients_want():

@@ -113,7 +113,6 @@ def test_unsupported_type(attempt: Callable[..., Said], tmp_path: Path) -> None:
     [
         (("--target", "vax-vms"), 2, ("vax-vms", "x86_64-linux-gnu")),
         (("--target", "x86_64-linux-gnu:$(x)"), 2, ("no CPU name",)),
-        (("--target", "aarch64-macos"), 2, ("aarch64-macos", "Choose")),
         (("--dim", "batch=eight"), 2, ("--dim batch=eight",)),
         (("--dim", "width=8"), 2, ("--dim width=8", "no such free dimension", "batch")),
         (("--max", "batch=0"), 2, ("--max batch=0",)),

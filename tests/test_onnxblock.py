@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from authored import differences, stepped, uniform
-from commands import command_fixture  # noqa: F401
+from commands import GOLDEN, command_fixture  # noqa: F401
 
 from minbuild.artifacts import load_bundle
 from minbuild.artifacts.onnx_reader import read_model
@@ -16,6 +16,7 @@ from minbuild.errors import BadInput
 from minbuild.interpreter import ReferenceTrainer
 from minbuild.model import Bundle, Checkpoint
 from minbuild.training import artifacts, onnxblock
+from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
 from minbuild.training.onnxblock import blocks, loss, optim
 
@@ -70,7 +71,7 @@ def test_every_kind_of_loss_has_its_block_and_its_name(kind, model, tmp_path):
     assert losses[0] == losses[1] and np.isfinite(losses[0])
 
 
-@pytest.mark.parametrize("kind", (OptimType.AdamW, OptimType.SGD))
+@pytest.mark.parametrize("kind", OptimType)
 def test_optimizers_and_their_blocks_are_the_same(kind, model, tmp_path):
     block = getattr(optim, kind.name)()
     for name, optimizer in (("kind", kind), ("block", block)):
@@ -234,3 +235,29 @@ def test_the_command_refuses_options_that_are_wrong(options, said, model, minbui
     answer = minbuild("artifacts", tmp_path / "model.onnx", "--out", tmp_path / "made", *options)
     assert answer.code == 2 and said in answer.err
     assert not (tmp_path / "made").exists()
+
+
+def test_a_forward_model_becomes_a_package_at_once(model, minbuild, tmp_path):
+    onnx.save(model, tmp_path / "tiny.onnx")
+    out = tmp_path / "dist"
+    said = minbuild(
+        "reduce", tmp_path / "tiny.onnx", "--loss", "mse", "--optimizer", "sgd", "--frozen", "b", "--out", out
+    )
+    assert said.code == 0, said.err
+    assert "identical bits" in " ".join(said.out.split())
+    state = CheckpointState.load_checkpoint(out / "model" / "checkpoint")
+    module, before = Module(out, state), W.copy()
+    optimizer = Optimizer(out, module)
+    optimizer.set_learning_rate(0.5)
+    d = X @ W + B - T
+    assert module(X, T) == pytest.approx((d * d).mean(), rel=1e-6)
+    optimizer.step()
+    np.testing.assert_allclose(
+        state.parameters["w"].data, before - 0.5 * (X.T @ d) * 2 / d.size, rtol=1e-5, atol=1e-7
+    )
+    np.testing.assert_array_equal(state.parameters["b"].data, B)
+
+
+def test_parameters_are_chosen_for_forward_models_only(minbuild, tmp_path):
+    said = minbuild("reduce", GOLDEN / "dense", "--train", "fc1.weight", "--out", tmp_path / "dist")
+    assert said.code == 2 and "give it, and --loss" in said.err

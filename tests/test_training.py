@@ -159,7 +159,7 @@ def test_a_checkpoint_resumes_bit_for_bit(folder, state, module, tmp_path):
     CheckpointState.save_checkpoint(state, tmp_path / "saved", include_optimizer_state=True)
     straight = trained(module, 3)
     again = Module(folder, CheckpointState.load_checkpoint(tmp_path / "saved"))
-    assert Optimizer(None, again).get_learning_rate() == pytest.approx(0.001)  # never restored
+    assert Optimizer(None, again).get_learning_rate() == pytest.approx(0.01)  # which onnxruntime forgets
     assert again._device.session.step_count == 3
     assert trained(again, 3) == straight
     assert [p.name for p in tmp_path.iterdir()] == ["saved"]
@@ -304,12 +304,10 @@ def test_the_scheduler_without_warmup_starts_at_the_top(module):
 @pytest.mark.parametrize("name", ["mlp", "mlp_sgd"])
 def test_the_scheduler_repeats_recorded_runs(name, tmp_path):
     """`schedc` was recorded with counts that onnxruntime swapped back into their right order."""
-    case, built = load(SHARED / name), trainer(SHARED / name)
+    case, folder = load(SHARED / name), SHARED / name
     meta = case.meta["schedc"]
-    device = GrowingSession(built.library, built.data, case.checkpoint)
-    module = Module.__new__(Module)
-    module._device, module.training = device, True
-    optimizer = Optimizer(None, module)
+    module = Module(folder / "training_model.onnx", CheckpointState.load_checkpoint(folder / "checkpoint"))
+    optimizer = Optimizer(folder / "optimizer_model.onnx", module)
     counts = meta["effective_warmup"], meta["effective_total"]
     scheduler = LinearLRScheduler(optimizer, *counts, meta["python_args"]["initial_lr"])
     rates, losses = [optimizer.get_learning_rate()], []

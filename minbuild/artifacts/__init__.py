@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,7 @@ from minbuild.artifacts.files import read_file
 from minbuild.artifacts.onnx_reader import read_graph
 from minbuild.artifacts.ort_reader import is_ort, read_ort_graph
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Bundle, Graph
+from minbuild.model import Bundle, Checkpoint, Graph
 
 _TRAINING = "training_model"
 _EVALUATION = "eval_model"
@@ -42,12 +42,39 @@ def load_bundle(path: Path) -> Bundle:
     }
     checkpoint = collect.run(read_checkpoint, saved) if saved.name in files else None
     collect.finish()
-    train = graphs[training.name]
-    assert train is not None and checkpoint is not None
-    evaluate = graphs[evaluation.name] if evaluation is not None else None
-    optimize = graphs[optimizer.name] if optimizer is not None else None
+    assert checkpoint is not None
+    chosen = [None if p is None else graphs[p.name] for p in (training, evaluation, optimizer)]
+    return _bundle(path, chosen, checkpoint, saved.name, files)
+
+
+def read_bundle(
+    training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
+) -> Bundle:
+    """The same of single files, which may be called and be anywhere, and a checkpoint that is read already. Raises as
+    `load_bundle`."""
+    collect = _Collector()
+    paths = (training, evaluation, optimizer)
+    contents = [None if p is None else collect.run(read_file, p) for p in paths]
+    graphs = [
+        None if p is None or data is None else collect.run(_read_model, data, p)
+        for p, data in zip(paths, contents, strict=True)
+    ]
+    collect.finish()
+    files = {
+        p.name: data for p, data in zip(paths, contents, strict=True) if p is not None and data is not None
+    }
+    return _bundle(training.parent, graphs, checkpoint, "the checkpoint", files)
+
+
+def _bundle(
+    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, bytes]
+) -> Bundle:
+    """What was read, put together, if it belongs together: training, evaluation and optimizer graph, and a
+    checkpoint from `saved`."""
+    train, evaluate, optimize = graphs
+    assert train is not None
     checkpoint = with_graph_shapes(checkpoint, train)
-    findings = list(disagreements(checkpoint, saved.name, train, evaluate, optimize))
+    findings = list(disagreements(checkpoint, saved, train, evaluate, optimize))
     if findings:
         raise BadInput("\n".join(f"{path}/{finding}." for finding in findings))
     notes: tuple[str, ...] = ()

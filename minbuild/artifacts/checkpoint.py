@@ -18,6 +18,8 @@ from minbuild.model import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.wire import Schema, decode, encode, parse_schema
 
 VERSION = 2
+LARGEST_FILE = 2**31 - 2**20  # the format's limit, with room for what is not tensors
+_LEAST_OUTSIDE = 64  # bytes of a parameter that is worth a place outside of the file
 GROUP = "group0"  # the only group ONNX Runtime restores
 _NOT_STORED = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
 
@@ -147,18 +149,47 @@ class _Reader:
 def write_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The file of `checkpoint`, all data inside. Reading it gives the same names, types and bits, trainable
     parameters first. Raises BadInput beyond the format's 2 GiB and for values it cannot hold."""
-    sizes = [p.data.nbytes for p in checkpoint.parameters if p.data is not None]
-    sizes += [a.nbytes for g in checkpoint.groups for m in g.moments.values() for a in m.values()]
-    if sum(sizes) >= 2**31 - 2**20:
+    size = _parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
+    if size >= LARGEST_FILE:
         raise BadInput(
-            f"checkpoint: {sum(sizes)} bytes of tensors do not fit into the format, which ends at 2 GiB."
+            f"checkpoint: {size} bytes of tensors do not fit into the format, which ends at 2 GiB."
         )
+    return _encoded(checkpoint, None)
+
+
+def write_checkpoint_files(
+    checkpoint: Checkpoint, name: str, largest: int = LARGEST_FILE
+) -> dict[str, bytes]:
+    """The file of `checkpoint` under `name`; parameters of more than `largest` bytes together stand in a second file,
+    `<name>.data`. Raises BadInput for values that the format cannot hold, and moments beyond 2 GiB."""
+    if checkpoint.nominal or _parameter_bytes(checkpoint) + _moment_bytes(checkpoint) < largest:
+        return {name: write_checkpoint(checkpoint)}
+    if (size := _moment_bytes(checkpoint)) >= LARGEST_FILE:
+        raise BadInput(
+            f"checkpoint: {size} bytes of moments do not fit into the format, which ends at 2 GiB."
+        )
+    outside = bytearray()
+    return {name: _encoded(checkpoint, outside), f"{name}.data": bytes(outside)}
+
+
+def _parameter_bytes(checkpoint: Checkpoint) -> int:
+    return sum(p.data.nbytes for p in checkpoint.parameters if p.data is not None)
+
+
+def _moment_bytes(checkpoint: Checkpoint) -> int:
+    return sum(a.nbytes for g in checkpoint.groups for m in g.moments.values() for a in m.values())
+
+
+def _encoded(checkpoint: Checkpoint, outside: bytearray | None) -> bytes:
+    """The file; elements of parameters go to `outside` where there is one."""
+    tensors = [(_tensor(p, checkpoint.nominal, outside), p.trainable) for p in checkpoint.parameters]
     root = {
         "version": VERSION,
         "module": {
-            "trainable": [_tensor(p, checkpoint.nominal) for p in checkpoint.parameters if p.trainable],
-            "frozen": [_tensor(p, checkpoint.nominal) for p in checkpoint.parameters if not p.trainable],
+            "trainable": [tensor for tensor, trainable in tensors if trainable],
+            "frozen": [tensor for tensor, trainable in tensors if not trainable],
             "nominal": checkpoint.nominal,
+            "external": outside is not None,
         },
         "groups": [_group(g) for g in checkpoint.groups] or None,
         "properties": _properties(checkpoint.properties),
@@ -169,13 +200,19 @@ def write_checkpoint(checkpoint: Checkpoint) -> bytes:
         raise BadInput(f"checkpoint: cannot be written: {error}.") from error
 
 
-def _tensor(parameter: Parameter, nominal: bool) -> dict[str, Any]:
+def _tensor(parameter: Parameter, nominal: bool, outside: bytearray | None) -> dict[str, Any]:
     if nominal:
         return {"name": parameter.name, "dims": [], "element": int(parameter.element), "data": b""}
     if parameter.data is None or parameter.element in _NOT_STORED:
         why = "no data" if parameter.data is None else f"element type {parameter.element.label}"
         raise BadInput(f"checkpoint: parameter '{parameter.name}' has {why} and cannot be written.")
-    return _array_tensor(parameter.name, parameter.element, parameter.data)
+    tensor = _array_tensor(parameter.name, parameter.element, parameter.data)
+    if outside is None or parameter.data.nbytes < _LEAST_OUTSIDE:
+        return tensor
+    outside += bytes(-len(outside) % 8)
+    offset = len(outside)
+    outside += tensor.pop("data").tobytes()
+    return {**tensor, "external_offset": offset}
 
 
 def _array_tensor(name: str, element: ElementType, data: np.ndarray) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from minbuild.artifacts.checkpoint import write_checkpoint
+from minbuild.artifacts.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.artifacts.files import read_file
 from minbuild.artifacts.onnx_reader import opset_of, read_graph
 from minbuild.artifacts.onnx_writer import opsets_of, write_files
@@ -108,7 +108,7 @@ def make_artifacts(
     for graph in (bundle.training, bundle.evaluation, bundle.optimizer):
         if graph is not None:
             files |= write_files(graph, types[graph.source], opsets_of(graph.nodes, model.opset), prefix)
-    files[f"{prefix}checkpoint"] = write_checkpoint(bundle.checkpoint)
+    files |= write_checkpoint_files(bundle.checkpoint, f"{prefix}checkpoint")
     if recipe.nominal:
         files[f"{prefix}nominal_checkpoint"] = write_checkpoint(replace(bundle.checkpoint, nominal=True))
     return Artifacts(files, bundle.notes)

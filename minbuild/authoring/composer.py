@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import ElementType, Graph, Node, Role, TensorType, Value
+from minbuild.model import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.passes.lower import Lowering
 
@@ -31,11 +31,6 @@ class Composer:
         for node in graph.nodes:
             self._type(node)
         self._raise()
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The outputs of the graph that is continued."""
-        return self.start.outputs
 
     def many(
         self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
@@ -120,9 +115,6 @@ class Composer:
             initializers=self.initializers,
             outputs=tuple(dict.fromkeys(outputs)),
         )
-
-    def element(self, name: str) -> ElementType:
-        return self.type_of(name).element
 
     def _type(self, node: Node) -> None:
         self._lowering.node(node)

@@ -35,7 +35,7 @@ def training_graph(
 
 def evaluation_graph(graph: Graph, parameters: Sequence[str], outputs: tuple[str, ...]) -> Graph:
     """Forward and loss, with what behaves differently in training switched to inference."""
-    nodes = [_inferring(node) for node in graph.nodes]
+    nodes = [inferring(node) for node in graph.nodes]
     types = dict(graph.inputs)
     types |= {n: type_of(graph.initializers[n]) for n in parameters}
     return Graph(
@@ -56,7 +56,8 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
     return tuple(kept)
 
 
-def _inferring(node: Node) -> Node:
+def inferring(node: Node) -> Node:
+    """A node with what it does differently in training switched off."""
     if node.op_type == "Dropout" and not node.domain:
         return replace(node, inputs=node.inputs[:2])
     if node.op_type == "BatchNormalization" and not node.domain and node.attributes.get("training_mode", 0):

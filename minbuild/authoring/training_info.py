@@ -17,8 +17,9 @@ from minbuild.artifacts.training_info import TrainingEntry, TrainingModel
 from minbuild.authoring.gradient_node import is_gradient, names_in_gradients, without_gradient_nodes
 from minbuild.authoring.graph_call import without_graph_calls
 from minbuild.authoring.graph_order import leading_to
+from minbuild.authoring.models import inferring, type_of
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, TensorType
+from minbuild.model import Bundle, Checkpoint, Graph, Node, Parameter, TensorType
 from minbuild.ops import Registry
 
 OWN = "minbuild"
@@ -51,13 +52,6 @@ def training_bundle(model: TrainingModel, digests: Mapping[str, str], operators:
 
 def _parameter(name: str, array: np.ndarray) -> Parameter:
     return Parameter(name, type_of(array).element, array.shape, False, array)
-
-
-def type_of(array: np.ndarray) -> TensorType:
-    """Element type and shape of an initializer."""
-    element = ElementType.of(array.dtype)
-    assert element is not None, "readers refuse other types"
-    return TensorType(element, array.shape)
 
 
 @dataclass
@@ -206,17 +200,6 @@ def _evaluation(
     source = f"{graph.source}, inference"
     notes = (f"{source}: evaluation runs {', '.join(changed)} in inference mode.",) if changed else ()
     return Graph(source, nodes, types, {}, outputs, constants), notes
-
-
-def inferring(node: Node) -> Node:
-    """A node with what behaves differently in training switched off."""
-    if node.domain or node.op_type not in ("Dropout", "BatchNormalization"):
-        return node
-    if node.op_type == "Dropout":
-        return replace(node, inputs=node.inputs[:2])
-    if node.attributes.get("training_mode", 0):
-        return replace(node, attributes={**node.attributes, "training_mode": 0}, outputs=node.outputs[:1])
-    return node
 
 
 def _initialization(model: TrainingModel, variables: Mapping[str, np.ndarray]) -> Graph | None:

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from minbuild.authoring import Artifacts, Recipe, make_artifacts, write_artifacts
+from minbuild.authoring import Artifacts, Recipe, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.checks import checked_gradients
 from minbuild.authoring.estimate import estimate
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
+from minbuild.authoring.training_model import make_training_model
 from minbuild.commands.common import OpsFolders, Verbose, failures
 from minbuild.commands.making import Frozen, LossName, OptimizerName, Train, numbers_given, pair_given
+from minbuild.errors import BadInput
+from minbuild.ops import registry
 
 Model = Annotated[Path, typer.Argument(help="ONNX file of the forward model.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifacts.")]
@@ -63,6 +66,12 @@ def artifacts(
     estimated: Annotated[
         bool, typer.Option("--estimate", help="Print what the trainer will need of memory and kernels.")
     ] = False,
+    training_info: Annotated[
+        bool,
+        typer.Option(
+            "--training-info", help="Write one model that carries its own training instead of artifacts."
+        ),
+    ] = False,
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
@@ -95,13 +104,24 @@ def artifacts(
             stops=tuple(stop_gradient or ()),
             nominal=nominal,
         )
-        made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
+        if training_info:
+            _check_training_info(check_gradients, estimated, nominal)
+            made = make_training_model(read_source(model), recipe, registry(tuple(ops_dir or ())), prefix)
+        else:
+            made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
         if check_gradients:
             print("\n".join(checked_gradients(made, tuple(ops_dir or ()))))
         write_artifacts(made, out)
         _tell(made, out)
         if estimated:
             print("\n".join(estimate(made, tuple(ops_dir or ()))))
+
+
+def _check_training_info(*others: bool) -> None:
+    if any(others):
+        raise BadInput(
+            "--training-info: --check-gradients, --estimate and --nominal are about artifacts. Leave them out."
+        )
 
 
 def _tell(made: Artifacts, out: Path) -> None:

@@ -21,6 +21,14 @@ Artifacts = Annotated[
     Path,
     typer.Argument(help="Folder that generate_artifacts wrote.", metavar="ARTIFACTS", show_default=False),
 ]
+ArtifactSets = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Folders that generate_artifacts wrote, one per model.",
+        metavar="ARTIFACTS...",
+        show_default=False,
+    ),
+]
 OpsFolders = Annotated[
     list[Path] | None,
     typer.Option(

@@ -8,21 +8,16 @@ from typing import Annotated
 import typer
 
 from minbuild.artifacts.files import read_file
-from minbuild.commands.common import OpsFolders, Verbose, failures
+from minbuild.commands.common import ArtifactSets, OpsFolders, Verbose, failures
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ort_config.check import lacking
 from minbuild.ort_config.collect import STYLES, requirements, sources
 from minbuild.ort_config.grammar import parse_config, render_config
 from minbuild.ort_config.requirements import Requirements, union
 
-Folders = Annotated[
-    list[Path],
-    typer.Argument(help="Folders that generate_artifacts wrote.", metavar="ARTIFACTS...", show_default=False),
-]
-
 
 def config(
-    artifacts: Folders,
+    artifacts: ArtifactSets,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write. Default: standard output.")
     ] = None,

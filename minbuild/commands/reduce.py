@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,19 +11,22 @@ import typer
 from rich.console import Console
 
 from minbuild import reduce as reducing
-from minbuild.authoring import in_folder, make_artifacts
+from minbuild.authoring import Recipe, in_folder, make_artifacts
 from minbuild.commands.accounts import Accounts
-from minbuild.commands.common import Artifacts, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
+from minbuild.commands.common import ArtifactSets, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
+from minbuild.commands.config import read_config
 from minbuild.commands.making import Frozen, MadeWith, OptimizerName, Train, recipe_of
 from minbuild.emit import PARTS
 from minbuild.errors import BadInput
+from minbuild.needs import Wishes
+from minbuild.ort_config.requirements import union
 from minbuild.planned import DEFAULT_LARGEST
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
 
 
 def reduce(
-    artifacts: Artifacts,
+    artifacts: ArtifactSets,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for the package; one of minbuild's own is replaced.")
     ],
@@ -60,6 +64,24 @@ def reduce(
             help="Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
         ),
     ] = False,
+    include_op: Annotated[
+        list[str] | None,
+        typer.Option(help="Operator to hold as well, such as Conv or com.microsoft:ConvGrad. Repeatable."),
+    ] = None,
+    require: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Configuration of ONNX Runtime's reduced build whose operators to hold as well. Repeatable."
+        ),
+    ] = None,
+    exclude_op: Annotated[
+        list[str] | None,
+        typer.Option(help="Operator that must not be there: left out of --require. Repeatable."),
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option(help="Element types that kernels may have, such as float,int64. Default: all."),
+    ] = None,
     with_: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,6 +111,14 @@ def reduce(
         Path | None,
         typer.Option(help="File to add a line to with the figures of this build, for minbuild diff."),
     ] = None,
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast",
+            envvar="MINBUILD_FAST",
+            help="Leave out of the report what each step of making the library small is worth: many builds.",
+        ),
+    ] = False,
     loss: MadeWith = None,
     optimizer: OptimizerName = "adamw",
     train: Train = None,
@@ -97,21 +127,19 @@ def reduce(
     json_output: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need; with --loss, a trainer of the
-    forward model in an ONNX file."""
+    """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
+    --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
-        folder = artifacts
+        folders = tuple(artifacts)
         if loss is not None:
-            terminal.stage(f"Making artifacts of {artifacts}")
             recipe = recipe_of(loss, optimizer, train, frozen)
-            made = make_artifacts(artifacts, recipe, tuple(ops_dir or ()), f"{artifacts.stem}_")
-            for note in made.notes:
-                terminal.note(note)
-            folder = kept.enter_context(in_folder(made))
+            folders = tuple(
+                kept.enter_context(_made(path, recipe, tuple(ops_dir or ()), terminal)) for path in artifacts
+            )
         elif train or frozen:
             raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
         request = reducing.Request(
-            folder,
+            folders,
             out,
             tuple(target or ()),
             sizes_given("--dim", dim),
@@ -123,8 +151,15 @@ def reduce(
             check_loss,
             tuple(with_ or ()),
             tuple(export_output or ()),
+            Wishes(
+                tuple(include_op or ()),
+                union([read_config(path) for path in require]) if require else None,
+                tuple(exclude_op or ()),
+                tuple(name for text in types or () for name in text.split(",")),
+            ),
+            fast,
         )
-        accounts = Accounts.open((artifacts,), config, baseline, history)
+        accounts = Accounts.open(artifacts, config, baseline, history)
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:
@@ -138,3 +173,14 @@ def reduce(
             f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})"
         )
         accounts.close(report)
+
+
+@contextmanager
+def _made(model: Path, recipe: Recipe, ops_folders: tuple[Path, ...], terminal: Terminal) -> Iterator[Path]:
+    """A folder with artifacts of a forward model."""
+    terminal.stage(f"Making artifacts of {model}")
+    made = make_artifacts(model, recipe, ops_folders, f"{model.stem}_")
+    for note in made.notes:
+        terminal.note(note)
+    with in_folder(made) as folder:
+        yield folder

@@ -30,11 +30,13 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         emoji=False,
         legacy_windows=False,
     )
-    if len(report.targets) > 1:
-        _print(console, tables.comparison(report))
+    for table in tables.overview(report):
+        _print(console, table)
     for target in report.targets:
         _headline(console, report, target)
         _print(console, tables.composition(target))
+        if target.waterfall:
+            _print(console, tables.waterfall(target))
         _print(console, tables.operators(target, limit))
         _print(console, tables.memory(report.model, target))
         _proof(console, target)

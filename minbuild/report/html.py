@@ -16,7 +16,7 @@ def render(report: SizeReport) -> str:
         "report/report.html.j2",
         report=report,
         style=style,
-        comparison=tables.comparison(report) if len(report.targets) > 1 else None,
+        overview=tables.overview(report),
         targets=[_target(report, target) for target in report.targets],
         text=text,
     )
@@ -33,6 +33,8 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "proof": tables.proof(target) if target.verification else "",
         "bars": svg.bars(target),
         "treemap": svg.treemap(target),
+        "steps": svg.steps(target) if target.waterfall else "",
+        "waterfall": tables.waterfall(target),
         "composition": tables.composition(target),
         "operators": tables.operators(target),
         "others": tables.others(target),

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from minbuild.size.report import SizeReport
+from minbuild.size.report import ModelReport, SizeReport
 
 
 def render(report: SizeReport) -> str:
@@ -17,10 +17,6 @@ def render(report: SizeReport) -> str:
 
 def as_dict(report: SizeReport) -> dict[str, Any]:
     """The report as plain dictionaries and lists."""
-    model = asdict(report.model)
-    model["files"] = dict(report.model.files)
-    model["sizes"] = dict(report.model.sizes)
-    model["persistent"]["total"] = report.model.persistent.total
     targets = []
     for target in report.targets:
         entry = asdict(target)
@@ -38,5 +34,16 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
         }
         for t in report.targets
     ]
-    plain = {"schema": report.schema, "summary": summary, "model": model, "targets": targets}
+    plain: dict[str, Any] = {"schema": report.schema, "summary": summary, "model": _model(report.model)}
+    if report.models:
+        plain["models"] = [_model(model) for model in report.models]
+    plain["targets"] = targets
     return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them
+
+
+def _model(report: ModelReport) -> dict[str, Any]:
+    model = asdict(report)
+    model["files"] = dict(report.files)
+    model["sizes"] = dict(report.sizes)
+    model["persistent"]["total"] = report.persistent.total
+    return model

@@ -24,6 +24,7 @@ def render(report: SizeReport) -> str:
                 "folded": [
                     (t.title, as_markdown(t, titled=False))
                     for t in (
+                        *((tables.waterfall(target),) if target.waterfall else ()),
                         tables.others(target),
                         tables.memory(report.model, target),
                         tables.sections(target),
@@ -33,7 +34,7 @@ def render(report: SizeReport) -> str:
             }
             for target in report.targets
         ],
-        comparison=as_markdown(tables.comparison(report)) if len(report.targets) > 1 else "",
+        overview="\n\n".join(as_markdown(table) for table in tables.overview(report)),
     )
 
 

@@ -95,6 +95,27 @@ def bars(target: TargetReport) -> str:
     return "\n".join([*parts, "</svg>"])
 
 
+def steps(target: TargetReport) -> str:
+    """The waterfall: a bar per step, what the step saved hatched behind it."""
+    width, height, gap, left, right = 960, 20, 8, 110, 110
+    most = max((bar.file for bar in target.waterfall), default=1) or 1
+    scale = (width - left - right) / most
+    count = len(target.waterfall)
+    parts = [_open(width, count * (height + gap), "The file after each step, and what the step saved")]
+    before = most
+    for i, bar in enumerate(target.waterfall):
+        y = i * (height + gap)
+        parts.append(f'<text class="axis" x="0" y="{y + height / 2 + 5:g}">{escape(bar.step)}</text>')
+        if before > bar.file:
+            saved = Box(left + bar.file * scale, y, (before - bar.file) * scale, height)
+            parts.append(_rect(saved, "overhead", f"saved by {bar.step}: {before - bar.file:,} B"))
+        parts.append(_rect(Box(left, y, bar.file * scale, height), "operator", f"{bar.step}: {bar.file:,} B"))
+        at = left + max(before, bar.file) * scale + 10
+        parts.append(f'<text class="value" x="{at:.1f}" y="{y + height / 2 + 5:g}">{bar.file:,} B</text>')
+        before = bar.file
+    return "\n".join([*parts, "</svg>"])
+
+
 def treemap(target: TargetReport) -> str:
     """The trimmed file: kinds of owner, in them their rows, area in proportion to bytes."""
     width, height = 960, 420

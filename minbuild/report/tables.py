@@ -39,6 +39,36 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
     )
 
 
+def models(report: SizeReport) -> Table:
+    """A row per model that the library serves."""
+    lines = tuple(
+        Line(
+            (
+                m.name,
+                m.kernels,
+                m.plan_bytes,
+                m.checkpoint_bytes,
+                max((a.peak for a in m.arenas), default=0),
+                m.persistent.total,
+            )
+        )
+        for m in report.models
+    )
+    return Table(
+        "models",
+        "Models",
+        "One library serves all of them, one at a time: memory below is for the largest.",
+        ("Model ", "Kernels", "Plan", "Checkpoint", "Arena", "Persistent"),
+        lines,
+    )
+
+
+def overview(report: SizeReport) -> tuple[Table, ...]:
+    """What comes before the targets one by one: their comparison and the models, where there are several."""
+    found = (comparison(report),) if len(report.targets) > 1 else ()
+    return (*found, models(report)) if report.models else found
+
+
 def composition(target: TargetReport) -> Table:
     """Both builds by kind of owner."""
     lines = [_group_line(g, g.title) for g in target.groups]
@@ -65,6 +95,24 @@ def composition(target: TargetReport) -> Table:
 def _group_line(group: Group, title: str) -> Line:
     return Line(
         (title, group.full_bytes, group.bytes, saving(group.bytes, group.full_bytes)), "row", group.kind
+    )
+
+
+def waterfall(target: TargetReport) -> Table:
+    """From every kernel to the trimmed file, one step at a time; no lines where it was left out."""
+    lines = []
+    for before, bar in zip((None, *target.waterfall), target.waterfall, strict=False):
+        saved = "" if before is None else before.file - bar.file
+        alone = "" if bar.alone is None else bar.alone
+        level = "total" if bar is target.waterfall[-1] else "row"
+        lines.append(Line((bar.step, bar.meaning, bar.file, saved, alone), level))
+    return Table(
+        "waterfall",
+        "What each step is worth",
+        "Every figure is a real build. Saved: by this step, after those above it. Alone: what the trimmed file "
+        "grows by when only this step is left out.",
+        ("Step ", "Meaning ", "File", "Saved", "Alone"),
+        tuple(lines),
     )
 
 

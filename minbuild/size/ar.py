@@ -1,4 +1,4 @@
-"""Members of a static library (`ar` format, with the long names of GNU and BSD)."""
+"""Members of a static library (`ar` format, with the long names of GNU, BSD and Microsoft)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def members(label: str, data: bytes) -> dict[str, bytes]:
             length = int(title[3:])
             found[body[:length].rstrip(b"\0").decode("utf-8", "replace")] = body[length:]
         elif title[:1] == b"/" and title[1:].isdigit():
-            long = names[int(title[1:]) :].split(b"\n", 1)[0]
+            # Microsoft's names end with a zero, GNU's with a slash and a line feed.
+            long = names[int(title[1:]) :].split(b"\n", 1)[0].split(b"\0", 1)[0]
             found[long.rstrip(b"/").decode("utf-8", "replace")] = body
         elif not title.startswith((b"/", b"__.SYMDEF")):
             found[title.rstrip(b"/").decode("utf-8", "replace")] = body

@@ -53,6 +53,15 @@ _CONTENTS: Mapping[str, tuple[str, str]] = {
     "element": ("overhead", "table of functions"),
     "memory": ("overhead", "size of the memory"),
     "global": ("overhead", "stack pointer"),
+    ".rdata": ("literal", "literals and jump tables"),
+    "__text": ("literal", "padding and code without a symbol"),
+    "__const": ("literal", "literals and jump tables"),
+    "__cstring": ("literal", "literals and jump tables"),
+    "__literal": ("literal", "literals and jump tables"),
+    "__data": ("literal", "initialised data without a symbol"),
+    "__stub": ("overhead", "import stubs"),
+    "__la_symbol_ptr": ("overhead", "import addresses"),
+    "__got": ("overhead", "import addresses"),
 }
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from minbuild import model
 from minbuild.errors import BadInput
-from minbuild.size import elf, wasm
+from minbuild.size import elf, macho, pe, wasm
 from minbuild.size.objects import ObjectSymbol, Reader, Structure
 
-_READERS: tuple[Reader, ...] = (elf, wasm)
+_READERS: tuple[Reader, ...] = (elf, wasm, macho, pe)
 
 
 def _reader(label: str, data: bytes) -> Reader:

@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minbuild import model
 from minbuild.dims import evaluate, product
@@ -15,6 +15,7 @@ from minbuild.size.classify import KINDS, short
 from minbuild.size.owners import Owners
 from minbuild.size.report import (
     SCHEMA,
+    Bar,
     Group,
     ModelReport,
     Named,
@@ -28,8 +29,8 @@ from minbuild.size.report import (
     Verification,
 )
 
-_DATA = (".data", ".sdata", ".tdata")
-_BSS = (".bss", ".sbss", ".tbss")
+_DATA = (".data", ".sdata", ".tdata", "__data")
+_BSS = (".bss", ".sbss", ".tbss", "__bss", "__common")
 _NO_DATA = (".data.rel.ro",)  # written by the loader only
 
 
@@ -61,6 +62,7 @@ class TargetInputs:
     flags: tuple[str, ...]
     verification: Verification | None = None
     files: tuple[tuple[str, str], ...] = ()
+    waterfall: tuple[Bar, ...] = ()
 
 
 def build_report(
@@ -103,6 +105,23 @@ def persistent_of(plan: model.Plan) -> Persistent:
     )
 
 
+def all_together(models: Sequence[ModelReport], kernels: int) -> ModelReport:
+    """Several models that share a library of so many kernels, one at a time: memory is that of the largest."""
+    return ModelReport(
+        name=", ".join(m.name for m in models),
+        minbuild=models[0].minbuild,
+        files=tuple((f"{m.name}/{file}", digest) for m in models for file, digest in m.files),
+        sizes=tuple((f"{m.name}: {symbol}", size) for m in models for symbol, size in m.sizes),
+        arenas=tuple(replace(a, graph=f"{m.name}: {a.graph}") for m in models for a in m.arenas),
+        persistent=max((m.persistent for m in models), key=lambda p: p.total),
+        plan_bytes=sum(m.plan_bytes for m in models),
+        checkpoint_bytes=sum(m.checkpoint_bytes for m in models),
+        kernels=kernels,
+        full_kernels=models[0].full_kernels,
+        notes=tuple(f"{m.name}: {note}" for m in models for note in m.notes),
+    )
+
+
 def _target_report(t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]]) -> TargetReport:
     trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
     full = attribute(t.full.binary, t.full.owners, t.full.kernels)
@@ -123,6 +142,7 @@ def _target_report(t: TargetInputs, facts: ModelReport, uses: Mapping[str, Seque
         flags=t.flags,
         digest=hashlib.sha256(t.trimmed.binary.data).hexdigest(),
         files=t.files,
+        waterfall=t.waterfall,
     )
 
 

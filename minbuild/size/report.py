@@ -63,6 +63,17 @@ class SectionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Bar:
+    """A step of the waterfall: the file with this step and all before it, and what the trimmed file grows by when only
+    this step is left out (None for the first bar, which has none)."""
+
+    step: str
+    meaning: str
+    file: int
+    alone: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Static:
     """RAM the library takes when loaded: .data, .bss, and what the loader writes once (relocated)."""
 
@@ -148,6 +159,7 @@ class TargetReport:
     flags: tuple[str, ...]
     digest: str  # sha256 of the trimmed file
     files: tuple[tuple[str, str], ...]  # what it is, where it is
+    waterfall: tuple[Bar, ...] = ()  # from every kernel to the trimmed file; empty where it was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +169,6 @@ class SizeReport:
     schema: int
     model: ModelReport
     targets: tuple[TargetReport, ...]
+    models: tuple[
+        ModelReport, ...
+    ] = ()  # each by itself where there are several; `model` is all of them together

@@ -2,7 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from minbuild.toolchain.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanisms:
+    """What makes a library small, each by itself: all on, unless somebody wants to know what one is worth."""
+
+    size: bool = True  # optimise for size, not for speed
+    no_unwind: bool = True  # no tables for stack traces and exceptions
+    hidden: bool = True  # only the API is visible
+    sections: bool = True  # functions and data that nothing reaches are dropped
+    fold: bool = True  # equal functions are one
+    strip: bool = True  # no names for debuggers
+    headers: bool = True  # no section headers and hash buckets that no loader reads
+
+    def compile(self, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """Compiler flags with what is off taken back."""
+        changed: dict[str, str] = {}
+        if not self.no_unwind:
+            changed |= {
+                "-fno-unwind-tables": "-funwind-tables",
+                "-fno-asynchronous-unwind-tables": "-fasynchronous-unwind-tables",
+            }
+        if not self.hidden:
+            changed["-fvisibility=hidden"] = "-fvisibility=default"
+        if not self.sections:
+            changed |= {
+                "-ffunction-sections": "-fno-function-sections",
+                "-fdata-sections": "-fno-data-sections",
+            }
+        if not self.size:
+            changed["-Oz"] = "-O2"
+        return tuple(changed.get(flag, flag) for flag in flags)
+
+    def link(self, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """Linker flags with what is off taken back."""
+        changed: dict[str, str] = {}
+        if not self.sections:
+            changed["--gc-sections"] = "--no-gc-sections"
+        if not self.fold:
+            changed["--icf=all"] = "--icf=none"
+        return tuple(changed.get(flag, flag) for flag in flags)
+
+    @property
+    def exports(self) -> bytes:
+        """The linker's version script."""
+        return EXPORTS if self.hidden else b"{ global: *; };\n"
+
+    @property
+    def layout(self) -> bytes:
+        """The linker script."""
+        return (
+            LAYOUT
+            if self.no_unwind
+            else LAYOUT.replace(b" *(.eh_frame)", b"").replace(
+                b"  .rela.dyn :", b"  .eh_frame : { *(.eh_frame) } :text\n  .rela.dyn :"
+            )
+        )
+
 
 # Common to gcc and clang. Frame descriptions, guards and errno bookkeeping are bytes nobody here reads.
 COMPILE = (

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import ToolchainFailed
-from minbuild.toolchain import flags, link_image, link_wasm
+from minbuild.toolchain import flags, link_image, link_pe, link_wasm
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.headers import shorten_hash, trim_headers
 from minbuild.toolchain.library import (
@@ -42,15 +42,18 @@ class Zig:
 
     home: Path
     version: str
+    mechanisms: flags.Mechanisms = flags.Mechanisms()
 
     def describe(self) -> str:
         return f"ziglang {self.version}"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        return (*_compile(target, "c++"), *_link(target), flags.LAYOUT.decode(), flags.EXPORTS.decode())
+        m = self.mechanisms
+        call, link = m.compile(_compile(target, "c++")), m.link(_link(target))
+        return (*call, *link, m.layout.decode(), m.exports.decode(), f"{m.strip} {m.headers}")
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
-        call = _compile(target, "c++")
+        call = self.mechanisms.compile(_compile(target, "c++"))
         objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
         shop.say("linking")
         linked = self._link(objects, target, shop)
@@ -129,12 +132,15 @@ class Zig:
             return link_image.link(
                 objects, lambda names: self._extract_helpers(names, target, shop), shop, run
             )
+        if target.traits.format == "pe":
+            return link_pe.link(objects, _driver(target, "cc"), shop, run)
         return (self._link_elf if target.traits.is_elf else self._link_macos)(objects, target, shop)
 
     def _link_elf(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
         """Link `stripped` and `twin`."""
-        shop.write({"layout.ld": flags.LAYOUT, "exports.map": flags.EXPORTS})
-        link = (*_link(target), *objects)
+        m = self.mechanisms
+        shop.write({"layout.ld": m.layout, "exports.map": m.exports})
+        link = (*m.link(_link(target)), *objects)
         missing = self._link_twin(link, shop)
         helpers = tuple(name for name in missing if _HELPER.match(name))
         if helpers:
@@ -152,11 +158,13 @@ class Zig:
                 "Add the file that defines it to the package, or report it if minbuild wrote the package."
             )
         link = (*link, "-o")
-        self._run((*link, "stripped", "--strip-all"), shop)
+        self._run((*link, "stripped", *(("--strip-all",) if m.strip else ())), shop)
         shared, twin = shop.read("stripped"), shop.read("twin")
+        if m.headers:
+            shared, twin = shorten_hash(shared), shorten_hash(twin)
         return Linked(
-            trim_headers(shorten_hash(shared)),
-            shorten_hash(twin),
+            trim_headers(shared) if m.headers else shared,
+            twin,
             shop.read("twin.map").decode(errors="replace"),
             (*link, target.traits.shared_name, "--strip-all"),
         )
@@ -232,6 +240,8 @@ def _link(target: Target) -> tuple[str, ...]:
         return link_wasm.recipe(target)
     if target.traits.format == "image":
         return link_image.recipe(target)
+    if target.traits.format == "pe":
+        return link_pe.recipe(target)
     if not target.traits.is_elf:
         return flags.link_macos(target)
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.

@@ -1,24 +1,34 @@
-"""Training with a package that minbuild made, in the shape of `onnxruntime.training.api`.
+"""Training in the shape of `onnxruntime.training.api`, with the files that it would be given, or with a package.
 
-state = CheckpointState.load_checkpoint("dist/model/checkpoint")
-module = Module("dist", state)
-optimizer = Optimizer("dist", module)
+state = CheckpointState.load_checkpoint("artifacts/checkpoint")
+module = Module("artifacts/training_model.onnx", state, "artifacts/eval_model.onnx")
+optimizer = Optimizer("artifacts/optimizer_model.onnx", module)
 for batch, labels in data:
     loss = module(batch, labels)
     optimizer.step()
     module.lazy_reset_grad()
 CheckpointState.save_checkpoint(state, "checkpoint", include_optimizer_state=True)
+
+`Module("dist", state)` runs the library of a package instead. Either way it is the code that ships.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.artifacts.files import read_file
+from minbuild.destination import write_file
 from minbuild.errors import BadInput
+from minbuild.inference import cast
 from minbuild.toolchain import host_target
+from minbuild.training.arrays import Buffer, as_array
+from minbuild.training.desktop import SUFFIXES, Artifacts
 from minbuild.training.growth import GrowingSession
 from minbuild.training.library import EVAL, TRAIN, Library
 from minbuild.training.state import CheckpointState, Parameter, Parameters, Properties
@@ -33,17 +43,18 @@ __all__ = [
     "Properties",
 ]
 
-PLAN = Path("model/trainer.plan")
+PLAN, _MOLD = Path("model/trainer.plan"), "inference.mold"
 _LIBRARIES = ("libminbuild.so", "libminbuild.dylib", "minbuild.dll")
 
 
 class Module:
-    """The model of a package: calling it runs one training step, or an evaluation step after `eval()`.
+    """The model of training artifacts or of a package: calling it runs one training step, or an evaluation step after
+    `eval()`.
 
-    `train_model_uri` is the package's folder or its plan. The evaluation model is part of the package:
-    `eval_model_uri` is there for calls written for onnxruntime and not read, as are `session_options`.
-    The sizes of free dimensions may differ from call to call; the first batch larger than all before costs a
-    copy of the state. Raises BadInput when the package cannot be used here.
+    `train_model_uri` is a training model (.onnx, .ort), a package's folder, or its plan. Trainers of artifacts are
+    built when they are first needed, and kept. A package has its evaluation model: `eval_model_uri` is not read then,
+    nor are `session_options` ever. The sizes of free dimensions may differ from call to call; the first batch larger
+    than all before costs a copy of the state. Raises BadInput and Unsupported when the files cannot be used.
     """
 
     training: bool
@@ -58,16 +69,40 @@ class Module:
     ) -> None:
         if device.split(":")[0] != "cpu":
             raise BadInput(f"device {device}: trainers run on the cpu only. Leave `device` out.")
-        library, plan = _open_package(Path(train_model_uri))
+        path = Path(train_model_uri)
         self.training = True
-        self._device = GrowingSession(library, plan, state._to_bytes(include_optimizer=True))
         self._state = state
-        state._attach(self._device)
+        self._artifacts: Artifacts | None = None
+        self._plan: Path | None = None
+        if path.suffix in SUFFIXES:
+            evaluation = None if eval_model_uri is None else Path(eval_model_uri)
+            self._artifacts = Artifacts.read(path, evaluation, None, state._checkpoint)
+            state._claim(self._build)
+        else:
+            self._plan, library, plan = _open_package(path)
+            state._claim(lambda: (library, plan))
+            state._opened()
 
-    def __call__(self, *user_inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        """One step on a batch, inputs in the order of `input_names`: the output, or a tuple of several. A
-        training step adds to the gradients, or replaces them after `lazy_reset_grad`."""
-        outputs = self._device.run(self._graph, [np.asarray(x) for x in user_inputs])
+    def _build(self) -> tuple[Library, bytes]:
+        assert self._artifacts is not None
+        return self._artifacts.build()
+
+    def _use_optimizer(self, path: Path) -> None:
+        """Train with this optimizer model from here on; a package has its own."""
+        if self._artifacts is not None and self._artifacts.optimizer != path:
+            self._artifacts = self._artifacts.with_optimizer(path)
+            self._state._reopen()
+
+    @property
+    def _device(self) -> GrowingSession:
+        return self._state._opened()
+
+    def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """One step on a batch, inputs in the order of `input_names`: arrays, or anything that shares its memory by
+        DLPack or the buffer protocol. The output, or a tuple of several. A training step adds to the gradients, or
+        replaces them after `lazy_reset_grad`."""
+        self._state._check_filled()
+        outputs = self._device.run(self._graph, [as_array(x) for x in user_inputs])
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     @property
@@ -90,7 +125,7 @@ class Module:
 
     def initialize(self) -> None:
         """Resets parameters and state as the model's own training information says. Raises TrainerError where the
-        package is of a model without."""
+        model has none."""
         self._device.session.initialize()
 
     def lazy_reset_grad(self) -> None:
@@ -101,14 +136,19 @@ class Module:
         """Number of elements of the parameters."""
         return sum(array.size for array in self._arrays(trainable_only))
 
-    def get_contiguous_parameters(self, trainable_only: bool = False) -> np.ndarray:
-        """The parameters one after the other, as float32. Raises BadInput where some have another type."""
+    def get_contiguous_parameters(self, trainable_only: bool = False) -> Buffer:
+        """The parameters one after the other in the order of the training model's inputs, as float32. Raises BadInput
+        where some have another type."""
+        self._state._check_filled()
         arrays = [array.ravel() for array in self._arrays(trainable_only)]
-        return np.concatenate(arrays) if arrays else np.empty(0, np.float32)
+        return (np.concatenate(arrays) if arrays else np.empty(0, np.float32)).view(Buffer)
 
-    def copy_buffer_to_parameters(self, buffer: np.ndarray, trainable_only: bool = True) -> None:
-        """The inverse of `get_contiguous_parameters`. Raises BadInput for another size or type."""
-        size, given = self.get_parameters_size(trainable_only), np.asarray(buffer)
+    def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
+        """The inverse of `get_contiguous_parameters`. All parameters of a nominal state are filled first. Raises
+        BadInput for another size or type."""
+        if trainable_only:
+            self._state._check_filled()
+        size, given = self.get_parameters_size(trainable_only), as_array(buffer)
         if given.dtype != np.float32 or given.shape != (size,):
             raise BadInput(
                 f"the buffer is {given.dtype}{list(given.shape)}, the parameters are float32[{size}]. "
@@ -118,15 +158,33 @@ class Module:
         for array in self._arrays(trainable_only):
             array[...] = given[at : at + array.size].reshape(array.shape)
             at += array.size
+        self._state._nominal = False
 
     def _arrays(self, trainable_only: bool) -> list[np.ndarray]:
-        session = self._device.session
-        names = [n for n, p in session.parameters.items() if p.gradient or not trainable_only]
+        device = self._device
+        session = device.session
+        names = [n for n in device.order if session.parameters[n].gradient or not trainable_only]
         arrays = [session.parameter(n) for n in names]
         for name, array in zip(names, arrays, strict=True):
             if array.dtype != np.float32:
                 raise BadInput(f"parameter '{name}' is {array.dtype}; only float32 goes into one buffer.")
         return arrays
+
+    def export_model_for_inferencing(
+        self, inference_model_uri: str | os.PathLike[str], graph_output_names: Sequence[str]
+    ) -> None:
+        """Writes an ONNX file that makes these outputs with the parameters as they are. A package exports the outputs
+        it was reduced for. Raises BadInput."""
+        self._state._check_filled()
+        names = list(graph_output_names)
+        if self._artifacts is not None:
+            data = self._artifacts.export(read_checkpoint(self._state._to_bytes(False)), names)
+        else:
+            assert self._plan is not None
+            session = self._device.session
+            arrays = [session.parameter(name) for name in session.parameters]
+            data = cast(_mold(self._plan), arrays, names)
+        write_file(Path(inference_model_uri), data)
 
     def input_names(self) -> list[str]:
         """Inputs of the training or evaluation model, in order."""
@@ -138,23 +196,27 @@ class Module:
 
 
 class Optimizer:
-    """Updates the parameters of a module from their gradients. The optimizer is part of the package:
-    `optimizer_uri` is there for calls written for onnxruntime and not read. A model that carries its own training
-    updates in each training step and has none."""
+    """Updates the parameters of a module from their gradients. `optimizer_uri` is an optimizer model; it is not read
+    for a module of a package, which has its own. A model that carries its own training updates in each training step
+    and has none. Raises BadInput and Unsupported."""
 
     def __init__(self, optimizer_uri: str | os.PathLike[str] | None, module: Module) -> None:
-        self._device = module._device
+        self._module = module
+        if optimizer_uri is not None:
+            module._use_optimizer(Path(optimizer_uri))
 
     def step(self) -> None:
-        """One update. Raises TrainerError where the package has no optimizer."""
-        self._device.session.optimizer_step()
+        """One update. Raises TrainerError where there is no optimizer."""
+        self._module._state._check_filled()
+        self._module._device.session.optimizer_step()
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        self._device.session.learning_rate = learning_rate
+        """The rate of the steps to come."""
+        self._module._device.session.learning_rate = learning_rate
 
     def get_learning_rate(self) -> float:
-        """0.001 until set; no checkpoint restores it."""
-        return self._device.session.learning_rate
+        """0.001 until set, or what it was when the state was saved with its optimizer state."""
+        return self._module._device.session.learning_rate
 
 
 class LinearLRScheduler:
@@ -175,7 +237,7 @@ class LinearLRScheduler:
 
     def step(self) -> None:
         """Sets the learning rate for the next update of the optimizer."""
-        done = self._optimizer._device.session.step_count
+        done = self._optimizer._module._device.session.step_count
         if done < self._warmup:
             factor = done / max(1, self._warmup)
         else:
@@ -183,16 +245,25 @@ class LinearLRScheduler:
         self._optimizer.set_learning_rate(self._initial * factor)
 
 
-def _open_package(path: Path) -> tuple[Library, bytes]:
-    """The library for this machine and the plan, of a package's folder or of a plan inside one."""
-    plan = path if path.is_file() else path / PLAN
-    folder = plan.parent.parent
+def _open_package(path: Path) -> tuple[Path, Library, bytes]:
+    """The plan's path, the library for this machine and the plan: of a package's folder, of a plan inside one, or of
+    the folder that a plan is in."""
+    plan = (
+        path
+        if path.is_file()
+        else next((p for p in (path / PLAN, path / PLAN.name) if p.is_file()), path / PLAN)
+    )
+    folder = next((p for p in plan.parents if (p / "lib").is_dir()), plan.parent.parent)
     try:
         data = plan.read_bytes()
     except OSError as error:
-        raise BadInput(
-            f"{plan}: {error.strerror or error}. Give the folder that `minbuild reduce` wrote."
-        ) from error
+        several = sorted(str(p.parent) for p in path.glob(f"model/*/{PLAN.name}"))
+        cure = (
+            f"one of {', '.join(several)}"
+            if several
+            else "the folder that `minbuild reduce` wrote, or a training model"
+        )
+        raise BadInput(f"{plan}: {error.strerror or error}. Give {cure}.") from error
     target = str(host_target())
     found = [file for name in _LIBRARIES if (file := folder / "lib" / target / name).is_file()]
     if not found:
@@ -201,4 +272,14 @@ def _open_package(path: Path) -> tuple[Library, bytes]:
             f"{folder}: has no library for {target}, only for {', '.join(there) or 'no machine'}. "
             f"Reduce again with --target {target}."
         )
-    return Library(found[0]), data
+    return plan, Library(found[0]), data
+
+
+def _mold(plan: Path) -> bytes:
+    """The mold of inference models that stands beside a plan."""
+    path = plan.with_name(_MOLD)
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: no such file, so there is nothing to export. Reduce again with --with export."
+        )
+    return read_file(path)

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minbuild.plan_format import EXPRESSIONS, plan_schema
+from minbuild.passes.lower import ELSEWHERE
+from minbuild.plan_format import EXPRESSIONS, ROUTINES, plan_schema
 from minbuild.training.library import TRAIN, Library, Session, TrainerError
 from minbuild.wire import decode
 
 _OUT_OF_MEMORY = 5
+OPTIMIZE = ROUTINES.index("optimize")
 Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
 
 
 class GrowingSession:
     """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
-    parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session are gone with it."""
+    parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what
+    it had."""
 
     def __init__(self, library: Library, plan: bytes, checkpoint: bytes | None) -> None:
         self._library, self._plan = library, plan
@@ -62,16 +65,37 @@ class GrowingSession:
         return sizes
 
     def _grow(self, sizes: list[int]) -> None:
-        old = self.session
-        new = Session(self._library, self._plan, old.checkpoint(True), sizes)
-        new.learning_rate = old.learning_rate
-        new.seed = old.seed
+        self._carry_over(Session(self._library, self._plan, self.session.checkpoint(True), sizes), sizes)
+
+    def change(self, library: Library, plan: bytes, checkpoint: bytes) -> None:
+        """Goes on with another trainer of the same parameters and inputs, in the state of `checkpoint`."""
+        inputs = free_dimensions(plan)[1]
+        self._carry_over(Session(library, plan, checkpoint, self._sizes), self._sizes)
+        self._library, self._plan, self._inputs = library, plan, inputs
+
+    def _carry_over(self, new: Session, sizes: list[int]) -> None:
+        """Makes `new` the session. The old one lives on while somebody has arrays of it."""
+        new.learning_rate, new.seed = self.session.learning_rate, self.session.seed
         for name, gradient in self._gradients().items():
             target = new.gradient(name)
             assert target is not None
             target[...] = gradient
         self.session, self._sizes, self._carried = new, sizes, self._adds
-        old.close()
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the parameters in the order of the training graph's inputs, as contiguous buffers have them."""
+        tables = decode(plan_schema(), self._plan)
+        places = {
+            int(p["order"]): name
+            for p, name in zip(tables["parameters"], self.session.parameters, strict=True)
+        }
+        return [name for place, name in sorted(places.items()) if place != ELSEWHERE]
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether there is an optimizer."""
+        return int(decode(plan_schema(), self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
 
     def lazy_reset_grad(self) -> None:
         """The next train step replaces the gradients."""

@@ -21,7 +21,7 @@ STATUS = (
 TRAIN, EVAL = 0, 1
 
 
-class TrainerError(MinbuildError):
+class TrainerError(MinbuildError, RuntimeError):
     """A call of the device library failed. `status` is the mb_status."""
 
     exit_code = 2
@@ -255,8 +255,8 @@ class Session:
         return int(self._session.contents.progress.contents.step)
 
     def parameter(self, name: str) -> np.ndarray:
-        """The parameter's own memory."""
-        return _array(self.parameters[name].value)
+        """The parameter's own memory, which the array keeps alive."""
+        return _array(self.parameters[name].value, self)
 
     def gradient(self, name: str) -> np.ndarray | None:
         """The gradient's own memory; None for what is not trained."""
@@ -265,7 +265,7 @@ class Session:
             return None
         tensor = _Tensor.from_buffer_copy(parameter.value)
         tensor.data = parameter.gradient
-        return _array(tensor)
+        return _array(tensor, self)
 
     def checkpoint(self, include_optimizer: bool) -> bytes:
         """The session's state as the bytes of an ORT checkpoint."""
@@ -352,13 +352,15 @@ def _tensor(array: np.ndarray) -> _Tensor:
     return _Tensor(array.ctypes.data, int(element), array.ndim, dims)
 
 
-def _array(tensor: _Tensor) -> np.ndarray:
+def _array(tensor: _Tensor, owner: object = None) -> np.ndarray:
+    """The tensor's elements where they are; `owner` lives as long as the array and all views of it."""
     element = ElementType(tensor.type)
     shape = tuple(tensor.dims[: tensor.rank])
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0 or not tensor.data:
         return np.zeros(shape, element.dtype)
     raw = (ctypes.c_uint8 * (count * element.size)).from_address(tensor.data)
+    raw.owner = owner  # type: ignore[attr-defined]
     return np.ctypeslib.as_array(raw).view(element.dtype).reshape(shape)
 
 

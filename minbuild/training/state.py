@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from minbuild import model
 from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.destination import write_file
 from minbuild.errors import BadInput
+from minbuild.training.arrays import as_array
 from minbuild.training.growth import GrowingSession
+from minbuild.training.library import Library
 
 Property = int | float | str
+
+
+LEARNING_RATE = (
+    "minbuild.learning_rate"  # the property that it is saved as, which onnxruntime does not restore
+)
 
 
 class CheckpointState:
     """What `load_checkpoint` read; once a Module uses it, what the module has made of it."""
 
     def __init__(self, checkpoint: model.Checkpoint) -> None:
-        self._saved = checkpoint
         # What the device does not have: everything before there is one, then what its graphs do not use.
+        self._checkpoint = checkpoint
         self._kept = {p.name: p for p in checkpoint.parameters}
         self._bag: dict[str, Property] = dict(checkpoint.properties)
+        rate = self._bag.pop(LEARNING_RATE, None)
+        self._rate = rate if isinstance(rate, float) else None
+        self._nominal = checkpoint.nominal
+        self._open: Callable[[], tuple[Library, bytes]] | None = None
         self._device: GrowingSession | None = None
 
     @classmethod
@@ -33,24 +46,20 @@ class CheckpointState:
         return cls(read_checkpoint(Path(checkpoint_uri)))
 
     @classmethod
+    def load_checkpoint_from_buffer(cls, checkpoint: bytes) -> CheckpointState:
+        """The same of a checkpoint's bytes, which cannot have a separate data file. Raises BadInput."""
+        return cls(read_checkpoint(bytes(checkpoint)))
+
+    @classmethod
     def save_checkpoint(
         cls,
         state: CheckpointState,
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
     ) -> None:
-        """Writes a checkpoint that ONNX Runtime reads. The old file survives any failure."""
-        path = Path(checkpoint_uri)
-        beside = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            beside.write_bytes(state._to_bytes(include_optimizer_state))
-            beside.replace(path)
-        except OSError as error:
-            raise BadInput(
-                f"{path}: the checkpoint cannot be written: {error.strerror or error}. Choose another place."
-            ) from error
-        finally:
-            beside.unlink(missing_ok=True)
+        """Writes a checkpoint that ONNX Runtime reads. The old file survives any failure. The learning rate is part
+        of the optimizer state."""
+        write_file(Path(checkpoint_uri), state._to_bytes(include_optimizer_state))
 
     @property
     def parameters(self) -> Parameters:
@@ -62,26 +71,64 @@ class CheckpointState:
         """Numbers and texts the user keeps with the model."""
         return Properties(self)
 
-    def _attach(self, device: GrowingSession) -> None:
-        if self._device is not None:
+    def _claim(self, build: Callable[[], tuple[Library, bytes]]) -> None:
+        """Belong to a module; `build` gives the library and the plan to use when there must be a session."""
+        if self._open is not None:
             raise BadInput("this CheckpointState already belongs to a Module. Load the checkpoint once more.")
-        self._device = device
-        self._kept = {n: p for n, p in self._kept.items() if n not in device.session.parameters}
-        self._saved = replace(self._saved, parameters=(), groups=())
+        self._open = build
+
+    def _opened(self) -> GrowingSession:
+        """The session of the module that the state belongs to, made by the first who asks."""
+        if self._device is None:
+            assert self._open is not None
+            library, plan = self._open()
+            self._device = GrowingSession(library, plan, None if self._nominal else self._to_bytes(True))
+            if self._rate is not None:
+                self._device.session.learning_rate = self._rate
+            self._forget_what_the_device_has()
+        return self._device
+
+    def _reopen(self) -> None:
+        """Go on with what the module builds now, if there is a session already."""
+        if self._device is not None:
+            assert self._open is not None
+            library, plan = self._open()
+            self._device.change(library, plan, self._to_bytes(True))
+            self._forget_what_the_device_has()
+
+    def _forget_what_the_device_has(self) -> None:
+        assert self._device is not None
+        held = self._device.session.parameters
+        self._kept = {n: p for n, p in self._kept.items() if n not in held}
+        groups = () if self._device.optimizes else self._checkpoint.groups
+        self._checkpoint = replace(self._checkpoint, parameters=(), groups=groups)
+
+    def _check_filled(self) -> None:
+        """Raises BadInput while a nominal state waits for its values."""
+        if self._nominal:
+            raise BadInput(
+                "the checkpoint is nominal: its parameters have no values yet. First call "
+                "copy_buffer_to_parameters(buffer, trainable_only=False), or load a full checkpoint."
+            )
 
     def _to_bytes(self, include_optimizer: bool) -> bytes:
-        if self._device is None:
-            groups = self._saved.groups if include_optimizer else ()
-            held = replace(
-                self._saved, parameters=tuple(self._kept.values()), groups=groups, properties=self._bag
+        held, groups, rate = self._checkpoint, self._checkpoint.groups, self._rate
+        parameters = tuple(self._kept.values())
+        if self._device is not None:
+            self._check_filled()
+            held = read_checkpoint(self._device.session.checkpoint(include_optimizer))
+            parameters = held.parameters + parameters
+            if self._device.optimizes:
+                groups, rate = held.groups, self._device.session.learning_rate
+        kept: dict[str, Property] = {LEARNING_RATE: rate} if include_optimizer and rate is not None else {}
+        return write_checkpoint(
+            replace(
+                held,
+                parameters=parameters,
+                groups=groups if include_optimizer else (),
+                properties={**self._bag, **kept},
             )
-            return write_checkpoint(held)
-        data = self._device.session.checkpoint(include_optimizer)
-        if not self._kept and not self._bag:
-            return data
-        held = read_checkpoint(data)
-        everything = held.parameters + tuple(self._kept.values())
-        return write_checkpoint(replace(held, parameters=everything, properties=self._bag))
+        )
 
     def _names(self) -> list[str]:
         known = self._device.session.parameters if self._device else {}
@@ -89,7 +136,8 @@ class CheckpointState:
 
 
 class Parameter:
-    """One parameter of a state. Arrays it returns are copies."""
+    """One parameter of a state. `data` and `grad` are copies; `np.from_dlpack(parameter)`, or that of another library,
+    is the memory itself: it shows every update, until a larger batch makes the state move."""
 
     def __init__(self, name: str, state: CheckpointState) -> None:
         self._name, self._state = name, state
@@ -101,18 +149,12 @@ class Parameter:
     @property
     def data(self) -> np.ndarray:
         """The values."""
-        kept = self._state._kept.get(self._name)
-        if kept is None:
-            assert self._state._device is not None
-            return self._state._device.session.parameter(self._name).copy()
-        if kept.data is None:
-            raise BadInput(f"parameter '{self._name}' has no data: the checkpoint is nominal.")
-        return kept.data.copy()
+        return self._memory().copy()
 
     @data.setter
-    def data(self, value: np.ndarray) -> None:
+    def data(self, value: Any) -> None:
         """New values of the same shape and type. Raises BadInput for others."""
-        old, new = self.data, np.asarray(value)
+        old, new = self._memory(), as_array(value)
         if old.shape != new.shape or old.dtype != new.dtype:
             raise BadInput(
                 f"parameter '{self._name}' is {old.dtype}{list(old.shape)}, the new data "
@@ -122,15 +164,29 @@ class Parameter:
         if kept is not None:
             self._state._kept[self._name] = replace(kept, data=new.copy())
         else:
-            assert self._state._device is not None
-            self._state._device.session.parameter(self._name)[...] = new
+            old[...] = new
+
+    def _memory(self) -> np.ndarray:
+        self._state._check_filled()
+        kept = self._state._kept.get(self._name)
+        if kept is None:
+            return self._state._opened().session.parameter(self._name)
+        assert kept.data is not None, "only nominal states have none"
+        return kept.data
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        return self._memory().__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._memory().__dlpack_device__()
 
     @property
     def grad(self) -> np.ndarray | None:
         """The gradient; None before there is a Module, and for what is not trained."""
-        if self._name in self._state._kept or self._state._device is None:
+        if self._state._open is None:
             return None
-        gradient = self._state._device.session.gradient(self._name)
+        device = self._state._opened()
+        gradient = None if self._name in self._state._kept else device.session.gradient(self._name)
         return None if gradient is None else gradient.copy()
 
     @property
@@ -157,7 +213,7 @@ class Parameters:
             raise KeyError(f"Parameter {name} not found.")
         return Parameter(name, self._state)
 
-    def __setitem__(self, name: str, value: np.ndarray) -> None:
+    def __setitem__(self, name: str, value: Any) -> None:
         self[name].data = value
 
     def __contains__(self, name: str) -> bool:
@@ -187,7 +243,10 @@ class Properties:
     def __setitem__(self, name: str, value: Property) -> None:
         if not isinstance(value, (int, float, str)):
             raise TypeError(f"property '{name}': {type(value).__name__} is not int, float or str")
-        self._bag[name] = int(value) if isinstance(value, bool) else value
+        if isinstance(value, str):
+            self._bag[name] = value
+        else:  # as checkpoints hold it
+            self._bag[name] = int(value) if isinstance(value, int) else float(np.float32(value))
 
     def __contains__(self, name: str) -> bool:
         return name in self._bag

@@ -9,7 +9,7 @@ const PARAMETER = { value: 4, gradient: 48, size: 56 };
 const OPTIONS = { arena: 0, arenaSize: 4, symbols: 8, symbolCount: 12, error: 16, size: 176 };
 const SESSION = { progress: 0, error: 4, replaces: 8 };
 const RATE = 16; // in mb_progress
-const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, OUTPUTS = 1, PARAMETERS = 4;
+const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, INITIALIZE = 3, OUTPUTS = 1, PARAMETERS = 4;
 const ELEMENT_BYTES = [0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2];
 
 const { instance } = await WebAssembly.instantiate(readFileSync(process.argv[2]), {});
@@ -129,6 +129,10 @@ function run(graph, recorded) {
   each(2 * graph + OUTPUTS, (value) => record(bytes(word(value + TENSOR.data), tensorBytes(value))));
 }
 
+function step(graph) {
+  must(api.mb_run(session, graph, 0, 0), "mb_run", word(session + SESSION.error));
+}
+
 function each(list, use) {
   for (let i = 0; api.mb_get(session, list, i, found) === 0; ++i) use(found + PARAMETER.value);
 }
@@ -157,10 +161,11 @@ while (at < script.length) {
     () => setWord(word(session + SESSION.progress) + RATE, next()),
     () => run(TRAIN, recorded),
     () => run(EVALUATE, recorded),
-    () => must(api.mb_run(session, OPTIMIZER, 0, 0), "mb_run", word(session + SESSION.error)),
+    () => step(OPTIMIZER),
     () => setWord(session + SESSION.replaces, 1),
     () => parameters(true),
     () => parameters(false),
     save,
+    () => step(INITIALIZE),
   ][verb]();
 }

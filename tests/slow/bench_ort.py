@@ -182,7 +182,9 @@ def _batch(about: dict, size: int) -> list:
 
     with np.load(Path(about["artifacts"]) / "reference.npz") as arrays:
         whole = {n: arrays[f"in/{n}"] for n in about["inputs"]}
-    recorded = whole[about["inputs"][0]].shape[1]  # other inputs may have several rows for each of its samples
+    recorded = whole[about["inputs"][0]].shape[
+        1
+    ]  # other inputs may have several rows for each of its samples
     rows = {n: size * x.shape[1] // recorded for n, x in whole.items()}
     return [np.ascontiguousarray(np.resize(x, (rows[n], *x.shape[2:]))) for n, x in whole.items()]
 

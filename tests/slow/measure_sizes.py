@@ -40,12 +40,14 @@ def main() -> None:
 
 def _measure(folder: Path, target: str) -> dict[str, object]:
     from minbuild.libraries import Workbench
+    from minbuild.needs import contents_of
     from minbuild.planned import plan_model
     from minbuild.size.attribution import attribute
     from minbuild.toolchain import find_toolchain, parse_target
 
     model = plan_model(folder, {}, {}, (), lambda line: None)
-    pair = Workbench(model, find_toolchain(), False, lambda s: None, lambda s: None).pair(
+    contents, silent = contents_of([model]), lambda s: None
+    pair = Workbench(contents, model.registry, find_toolchain(), False, silent, silent).pair(
         parse_target(target)
     )
     for library in (pair.trimmed, pair.full):

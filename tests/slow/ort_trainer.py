@@ -20,13 +20,15 @@ def main(folder: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     onnxruntime.set_default_logger_severity(4)
+    kind = "seed7_loss" if "seed7_loss" in recorded else "loss"
+    onnxruntime.set_seed(7)
     state = CheckpointState.load_checkpoint(folder / "checkpoint")
     files = str(folder / "training_model.onnx"), str(folder / "eval_model.onnx")
     module = Module(files[0], state, files[1], session_options=options)
     optimizer = Optimizer(str(folder / "optimizer_model.onnx"), module)
     optimizer.set_learning_rate(meta["lr"])
     losses = []
-    for step in range(len(recorded["loss"])):
+    for step in range(len(recorded[kind])):
         module.train()
         batch = [recorded[f"in/{n}"][step % meta["n_batches"]] for n in module.input_names()]
         answer = module(*batch)

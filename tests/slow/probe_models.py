@@ -2,8 +2,8 @@
 
     python tests/slow/probe_models.py FOLDER
 
-Writes NAME.onnx and NAME.npz (arrays x/SIZE, target/SIZE, gradient/SIZE/PARAMETER for each batch size), and then
-probes.json.
+Writes NAME.onnx and NAME.npz (arrays x/SIZE, target/SIZE, gradient/SIZE/PARAMETER for each batch size; losses of a
+few steps of gradient descent on the first), and then probes.json.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch.nn import functional
 
 SIZES = (6, 9)  # batches
 OPSET = 15
+STEPS, RATE = 10, 0.05  # of gradient descent
 SEED = 5
 
 
@@ -69,7 +70,23 @@ def record(probe: Probe, folder: Path) -> None:
         arrays |= {f"x/{size}": x, f"target/{size}": target}
         found = gradients(Scaled(probe), x, target)
         arrays |= {f"gradient/{size}/{n}": g for n, g in found.items()}
+    arrays["losses"] = trained(Scaled(probe), arrays[f"x/{SIZES[0]}"], arrays[f"target/{SIZES[0]}"])
     np.savez(folder / f"{probe.file}.npz", **arrays)
+
+
+def trained(model: nn.Module, x: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The losses of STEPS steps of gradient descent on one batch, in float64."""
+    exact, losses = model.double(), []
+    optimizer = torch.optim.SGD(exact.parameters(), lr=RATE)
+    given = torch.from_numpy(x)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        output = exact(given.double() if given.is_floating_point() else given)
+        loss = functional.mse_loss(output, torch.from_numpy(target).double())
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return np.array(losses)
 
 
 def export(probe: Probe, model: nn.Module, path: Path) -> None:

@@ -1,0 +1,72 @@
+"""`minbuild check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.check import lacking, read_package
+from minbuild.commands.common import ArtifactSets, OpsFolders, Verbose, failures, sizes_given
+from minbuild.errors import BadInput, Unsupported
+from minbuild.planned import DEFAULT_LARGEST, plan_models
+
+
+def check(
+    artifacts: ArtifactSets,
+    package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
+    dim: Annotated[
+        list[str] | None, typer.Option(help="Fix a free dimension, such as batch=8. Repeatable.")
+    ] = None,
+    max_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--max",
+            help="Largest size of a free dimension to make memory for by default, such as batch=64. "
+            f"Default: {DEFAULT_LARGEST}. Repeatable.",
+        ),
+    ] = None,
+    check_loss: Annotated[
+        bool, typer.Option("--check-loss", help="Training steps whose loss is no finite number fail.")
+    ] = False,
+    write_plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the plan of the model here; with the artifacts' checkpoint it is ready to train."
+        ),
+    ] = None,
+    ops_dir: OpsFolders = None,
+    verbose: Verbose = False,
+) -> None:
+    """Tell whether the library of a package can train ARTIFACTS as it is, without a compiler."""
+    with failures(verbose):
+        if write_plan is not None and len(artifacts) > 1:
+            raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
+        there = read_package(package)
+        models = plan_models(
+            artifacts,
+            sizes_given("--dim", dim),
+            sizes_given("--max", max_),
+            tuple(ops_dir or ()),
+            checks_loss=check_loss,
+        )
+        findings = []
+        for folder, model in zip(artifacts, models, strict=True):
+            found = lacking(model, there)
+            findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
+            if not found:
+                largest = max(arena.peak for arena in model.arenas)
+                print(
+                    f"{folder}: {package} can train it: plan {len(model.plan_bytes):,} bytes, "
+                    f"memory for temporaries {largest:,} bytes."
+                )
+        if findings:
+            raise Unsupported(findings)
+        if write_plan is not None:
+            try:
+                write_plan.write_bytes(models[0].plan_bytes)
+            except OSError as error:
+                raise BadInput(
+                    f"--write-plan {write_plan}: cannot be written: {error.strerror}. Choose another place."
+                ) from error
