@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild import __version__
-from minbuild.commands import artifacts, check, config, diff, export, reduce, scan
+from minbuild.commands import artifacts, check, config, diff, export, reduce, scan, why
 
 app = typer.Typer(
     name="minbuild",
@@ -54,7 +54,7 @@ def _options(
 
 for command in (
     *(reduce.reduce, scan.scan, artifacts.artifacts, config.config),
-    *(check.check, diff.diff, export.export),
+    *(check.check, diff.diff, export.export, why.why, why.explain),
 ):
     app.command(command.__name__)(command)
 

@@ -1,0 +1,38 @@
+"""`minbuild why` and `minbuild explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.commands.common import Verbose, failures
+from minbuild.explain import explain as explained
+from minbuild.why import why as chains
+
+Package = Annotated[Path, typer.Option("--package", help="Folder that minbuild reduce wrote.")]
+
+
+def why(
+    name: Annotated[
+        str, typer.Argument(help="Operator, kernel file, symbol, or C function.", metavar="NAME")
+    ],
+    package: Package = Path("dist"),
+    verbose: Verbose = False,
+) -> None:
+    """Say why NAME is in a package: the nodes that want it, the kernel, the symbol, the C library."""
+    with failures(verbose):
+        for line in chains(name, package):
+            print(line)
+
+
+def explain(
+    code: Annotated[
+        str, typer.Argument(help="Status that a trainer answered, as a number or a name.", metavar="CODE")
+    ],
+    verbose: Verbose = False,
+) -> None:
+    """Say what a status CODE of the trainer's C API means, and what to do about it."""
+    with failures(verbose):
+        print(explained(code))

@@ -1,0 +1,45 @@
+"""`minbuild why` and `minbuild explain`."""
+
+from __future__ import annotations
+
+import pytest
+from commands import SMALL, Command, command_fixture  # noqa: F401  the fixture `minbuild`
+
+from minbuild.explain import _CURES, statuses
+from minbuild.training.library import TrainerError
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    from minbuild import reduce
+    from minbuild.cli import app
+
+    out = tmp_path_factory.mktemp("why") / "dist"
+    with pytest.raises(SystemExit) as left:
+        app(["reduce", str(SMALL), "--out", str(out), "--fast"])
+    assert not left.value.code
+    assert reduce
+    return out
+
+
+def test_chain_from_nodes_to_symbol(minbuild: Command, dist):
+    said = minbuild("why", "Gemm", "--package", dist)
+    assert said.code == 0 and "nodes /Gemm" in said.out and "-> kernels/gemm.cc" in said.out
+    said = minbuild("why", "multiply_panel", "--package", dist)
+    assert "(Gemm) -> kernels/gemm.cc -> " in said.out and said.out.count("->") >= 3
+    assert "every trainer -> " in minbuild("why", "mb_create", "--package", dist).out
+
+
+def test_unknown_names_get_a_hint(minbuild: Command, dist):
+    said = minbuild("why", "gem", "--package", dist)
+    assert said.code == 2 and "Did you mean" in said.err and "gemm" in said.err
+    assert minbuild("why", "Gemm", "--package", dist / "nowhere").code == 2
+
+
+def test_every_status_is_explained(minbuild: Command):
+    assert {name for name, _ in statuses().values()} == set(_CURES)
+    for code, (name, what) in statuses().items():
+        by_number, by_name = (minbuild("explain", text).out for text in (str(code), name))
+        assert by_number == by_name and what in by_number and _CURES[name] in by_number
+    assert minbuild("explain", "99").code == 2
+    assert issubclass(TrainerError, Exception)
