@@ -147,6 +147,17 @@ def _measured(root: Path, name: str) -> Mapping[str, Any]:
     return json.loads((root / "reports" / "baseline" / f"{name}.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
 
+def commands() -> str:
+    """Markdown: every command with what it does, as its help says."""
+    from minbuild.cli import app
+
+    lines = ["| command | what it does |", "|---|---|"]
+    for command in app.registered_commands:
+        text = " ".join((command.callback.__doc__ or "").split()) if command.callback else ""
+        lines.append(_row([f"`minbuild {command.name}`", text]))
+    return "\n".join(lines) + "\n"
+
+
 def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
     baseline = root / "reports" / "baseline"
 
@@ -154,6 +165,7 @@ def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
         return lambda: (baseline / f"{name}.md").read_text("utf-8")
 
     return {
+        "commands": commands,
         "operators": lambda: operators_summary(registry()),
         "sizes": measured("sizes"),
         "speed": measured("speed"),
