@@ -85,7 +85,9 @@ def inference(
             "there is no evaluation model, which an inference model is a part of. Generate it too."
         )
     parameters = {p.name: p for p in bundle.checkpoint.parameters}
-    chosen = tuple(outputs) or default_outputs(graph, parameters.keys())
+    # A model that carries its own training, with nothing for an optimizer to train, is evaluated without a loss.
+    whole = not any(p.trainable for p in parameters.values())
+    chosen = tuple(outputs) or (graph.outputs if whole else default_outputs(graph, parameters.keys()))
     pruned = prune(graph, chosen)
     values = next(p.values for p in program.procedures if p.name == "eval")
     used = {name for node in pruned.nodes for name in names_read(node)}

@@ -13,8 +13,9 @@ from minbuild.authoring.checks import checked_gradients
 from minbuild.authoring.estimate import estimate
 from minbuild.errors import VerificationFailed
 from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter
+from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Role
 from minbuild.ops import registry
+from minbuild.passes.lower import lower
 
 W, V = uniform((4, 3), (3, 3))
 X, T = uniform((5, 4), (5, 3))
@@ -176,3 +177,14 @@ def test_models_with_a_name_twice_are_differentiated_and_written_with_each_once(
     outputs = [name for node in bundle.training.nodes for name in node.outputs]
     assert len(set(names)) == len(names) and len(set(outputs)) == len(outputs)
     assert max(differences(ReferenceTrainer(bundle), X, T).values()) < EXACT
+
+
+def test_running_statistics_of_half_models_are_kept_in_float():
+    text = """m (float16[n,4] x) => (float16[n,3] y) {
+        a = MatMul (x, w) y, m, s = BatchNormalization <training_mode = 1> (a, scale, shift, mean, spread) }"""
+    ones = np.ones(3, np.float16)
+    weights = {"w": W.astype(np.float16), "scale": ones, "shift": ones * 0, "mean": ones * 0, "spread": ones}
+    bundle = bundle_of(source(text, weights), Recipe(loss="mse"), registry())
+    roles = {v.name: v.role for v in lower(bundle, registry(), {}).parameters}
+    assert roles["mean"] is roles["spread"] is Role.STATE and roles["w"] is Role.PARAMETER
+    assert {p.element for p in bundle.checkpoint.parameters} == {ElementType.FLOAT}

@@ -75,3 +75,11 @@ def test_exact_division(numerator: Dim, denominator: Dim, expected: Dim | None) 
 def test_text_reads_like_mathematics() -> None:
     assert str(4 * B * S + 1) == "4*batch*seq + 1"
     assert str((B + 1) // 2) == "floor((batch + 1) / (2))"
+
+
+def test_extrema_are_decided_where_sizes_of_one_or_more_decide_them():
+    n, m = symbol("n"), symbol("m")
+    assert dim_max(n - 1, -1) == n - 1 and dim_max(0, n) == n
+    assert dim_min(n * 2 + m, 3) == 3 and dim_min(1, n) == 1
+    assert dim_max(n - 2, 0) != n - 2  # where n is 1
+    assert dim_max(n, m) not in (n, m)

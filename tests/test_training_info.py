@@ -13,6 +13,9 @@ from onnx import TensorProto
 from training_models import (
     Info,
     Trainable,
+    assert_close,
+    check_steps,
+    device,
     gradient,
     graph,
     node,
@@ -22,51 +25,14 @@ from training_models import (
     with_momentum,
 )
 
-from minbuild.artifacts.checkpoint import write_checkpoint
 from minbuild.errors import BadInput, Unsupported
 from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle
 from minbuild.ops import registry
-from minbuild.plan_format import encode_plan
 from minbuild.training.api import CheckpointState, Module, Optimizer
-from minbuild.training.library import EVAL, TRAIN, Session, TrainerError, aligned_copy, arena_size
+from minbuild.training.library import EVAL, TRAIN, TrainerError
 
 RANDOM = np.random.default_rng(11)
 X, T = (RANDOM.standard_normal(s).astype(np.float32) for s in ((5, 4), (5, 3)))
-ULPS = 64 * 2.0**-24  # of the largest element
-
-
-def device(bundle: Bundle, folder: Path) -> Session:
-    """A session of a trimmed library, in memory full of NaN."""
-    operators = registry()
-    plan = trainers.plan_of(bundle, operators)
-    library = trainers.library_of(trainers.contents_of([plan]), operators, folder)
-    data = encode_plan(plan, dict.fromkeys(plan.symbols, 8))
-    arena = aligned_copy(b"\xff" * arena_size(library, data))
-    return Session(library, data, write_checkpoint(bundle.checkpoint), arena=arena)
-
-
-def check_steps(bundle: Bundle, folder: Path, *batch: np.ndarray, steps: int = 3) -> dict[str, np.ndarray]:
-    """Trains with the interpreter and on the device; both agree in outputs and variables after every step. Answers
-    with what they end with: outputs of the last step and variables."""
-    exact, session = ReferenceTrainer(bundle), device(bundle, folder)
-    names = session.names(TRAIN, True)
-    found: dict[str, np.ndarray] = {}
-    for _ in range(steps):
-        wanted = dict(zip(names, exact.train_step(*batch), strict=True)) | exact.parameters
-        found = dict(zip(names, session.run(TRAIN, batch), strict=True))
-        found |= {n: session.parameter(n).copy() for n in session.parameters}
-        assert found.keys() == wanted.keys()
-        for name, value in wanted.items():
-            assert_close(found[name], value, name)
-    return {n: np.array(v) for n, v in wanted.items()}
-
-
-def assert_close(found: np.ndarray, wanted: np.ndarray, label: str = "") -> None:
-    scale = max(float(np.abs(wanted).max(initial=0)), 1e-30)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=ULPS * scale, err_msg=label)
-
-
 # ----------------------------------------------------------------------------------------------------- steps
 
 

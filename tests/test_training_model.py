@@ -10,7 +10,8 @@ import pytest
 import trainers
 from commands import command_fixture  # noqa: F401
 from onnx import TensorProto
-from training_models import Trainable, graph, node, regression
+from onnx.reference import ReferenceEvaluator
+from training_models import Trainable, check_steps, graph, node, regression
 
 from minbuild.authoring import Recipe, generate_artifacts, read_source
 from minbuild.authoring.losses import LossOptions
@@ -123,6 +124,25 @@ def test_initialization_resets_all_but_parameters(tmp_path):
     for name, value in exact.parameters.items():
         assert np.array_equal(value, first[name]) == (name not in ("W", "b")), name
     assert np.array_equal(exact.parameters["W"], trained)
+
+
+def test_the_device_trains_it(tmp_path):
+    options = OptimizerOptions(weight_decay=0.1, max_norm=0.5)
+    recipe = Recipe(loss="mse", optimizer="adamw", optimizer_options=options)
+    _, own = both(tmp_path, recipe, forward(tmp_path))
+    found = check_steps(own, tmp_path, X.astype(np.float32), T.astype(np.float32))
+    assert found["step"] == 3
+
+
+def test_the_trained_model_is_exported(tmp_path, minbuild):
+    both(tmp_path, Recipe(loss="mse", optimizer="sgd"), forward(tmp_path))
+    said = minbuild("export", tmp_path / FILE, "--out", tmp_path / "inference.onnx")
+    assert said.code == 0, said.err
+    found, wanted = (
+        ReferenceEvaluator(str(tmp_path / name)).run(None, {"x": X.astype(np.float32)})
+        for name in ("inference.onnx", "forward.onnx")
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 def test_what_the_format_cannot_say_is_refused(tmp_path):

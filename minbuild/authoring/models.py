@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from minbuild.artifacts.subgraphs import renamed
 from minbuild.authoring.backward import Differentiated
 from minbuild.errors import BadInput
 from minbuild.model import Checkpoint, ElementType, Graph, Node, Parameter, TensorType
@@ -95,15 +96,24 @@ def with_full_precision(graph: Graph, parameters: Sequence[str], opset: int) -> 
     no halves, and an update of less than half an ulp would be lost in them."""
     halves = (ElementType.FLOAT16, ElementType.BFLOAT16)
     kept = {n: type_of(graph.initializers[n]).element for n in parameters}
-    rounded = {n: f"{n}/rounded" for n, element in kept.items() if element in halves}
-    if not rounded:
+    read = [n for n, element in kept.items() if element in halves]
+    rounded = {n: f"{n}/rounded" for n in read if n not in _moved(graph)}
+    if not read:
         return graph
     casts = [
         Node("Cast", "", opset, f"{n}/Cast", (n,), (r,), {"to": int(kept[n])}) for n, r in rounded.items()
     ]
-    nodes = [replace(n, inputs=tuple(rounded.get(i, i) for i in n.inputs)) for n in graph.nodes]
-    full = {n: np.asarray(a).astype(np.float32) if n in rounded else a for n, a in graph.initializers.items()}
+    nodes = [replace(renamed(n, lambda i: rounded.get(i, i), ""), name=n.name) for n in graph.nodes]
+    full = {n: np.asarray(a).astype(np.float32) if n in read else a for n, a in graph.initializers.items()}
     return replace(graph, nodes=(*casts, *nodes), initializers=full)
+
+
+def _moved(graph: Graph) -> set[str]:
+    """Running statistics that training changes, which a rounded copy would not hear of. Their type is their own."""
+    nodes = [
+        n for n in graph.nodes if n.op_type == "BatchNormalization" and n.attributes.get("training_mode", 0)
+    ]
+    return {name for node in nodes for name in node.inputs[3:5]}
 
 
 def check_returned(names: Sequence[str], types: Mapping[str, TensorType], source: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from minbuild.ops import registry
 
 Model = Annotated[Path, typer.Argument(help="ONNX file of the forward model.", metavar="MODEL")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifacts.")]
-Numbers = "Numbers with commas between, or an .npy file."
+_NUMBERS = "Numbers with commas between, or an .npy file."
 
 
 def artifacts(
@@ -44,11 +44,11 @@ def artifacts(
     ] = None,
     reduction: Annotated[str, typer.Option(help="How the loss becomes one number: mean or sum.")] = "mean",
     class_weights: Annotated[
-        str | None, typer.Option(help=f"For cross-entropy and nll: weight of each class. {Numbers}")
+        str | None, typer.Option(help=f"For cross-entropy and nll: weight of each class. {_NUMBERS}")
     ] = None,
     ignore_index: Annotated[int | None, typer.Option(help="Class number that counts for nothing.")] = None,
     pos_weight: Annotated[
-        str | None, typer.Option(help=f"For bce: weight of positive targets. {Numbers}")
+        str | None, typer.Option(help=f"For bce: weight of positive targets. {_NUMBERS}")
     ] = None,
     delta: Annotated[float, typer.Option(help="For huber: where it turns from square to straight.")] = 1.0,
     weight_decay: Annotated[float | None, typer.Option(help="How fast parameters decay.")] = None,

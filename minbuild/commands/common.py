@@ -19,7 +19,11 @@ from minbuild.errors import BadInput, MinbuildError
 
 Artifacts = Annotated[
     Path,
-    typer.Argument(help="Folder that generate_artifacts wrote.", metavar="ARTIFACTS", show_default=False),
+    typer.Argument(
+        help="Folder that generate_artifacts wrote, or an ONNX file with training information.",
+        metavar="ARTIFACTS",
+        show_default=False,
+    ),
 ]
 ArtifactSets = Annotated[
     list[Path],

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from minbuild.artifacts import load_bundle
 from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild.bundles import read_bundle
 from minbuild.commands.common import Artifacts, OpsFolders, Verbose, failures
 from minbuild.destination import write_file
 from minbuild.inference import export_model
+from minbuild.ops import registry
 
 
 def export(
@@ -29,7 +30,7 @@ def export(
 ) -> None:
     """Write the model for inference that is inside of ARTIFACTS, with trained parameters."""
     with failures(verbose):
-        bundle = load_bundle(artifacts)
+        bundle = read_bundle(artifacts, registry(tuple(ops_dir or ())))
         trained = bundle.checkpoint if checkpoint is None else read_checkpoint(checkpoint)
         made, data = export_model(bundle, trained, tuple(output or ()), tuple(ops_dir or ()))
         write_file(out, data)
