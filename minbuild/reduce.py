@@ -87,7 +87,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
         for note in (*model.bundle.notes, _memory_line(model)):
             listener.note(f"{name}: {note}" if len(models) > 1 else note)
     cmake = request.cmake_toolchain is not None
-    contents = contents_of(planned, request.wishes)
+    contents = contents_of(planned, request.wishes, listener.note)
     bench = Workbench(contents, planned[0].registry, toolchain, cmake, listener.stage, listener.detail)
     pairs = tuple(bench.pair(target) for target in targets)
     verifications = prove_all(bench, models, pairs, request.reference, listener.note)
