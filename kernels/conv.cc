@@ -15,17 +15,10 @@
 namespace minbuild {
 
 constexpr int kAxes = MB_CONV_VOLUME ? 3 : 2;
+constexpr bool kFewer = MB_CONV_VOLUME || MB_CONV_LINES;  // some convolutions have
 constexpr int kWhole = 16;  // rows of the grid are a multiple of as many elements long, so that tiles are never partial
 using Images = Planes<kAxes, bool(MB_CONV_STRIDES)>;
 enum Wanted : int { kOutput, kInputGradient, kWeightGradient };
-
-template <class T>
-struct FillBody {
-  template <class V>
-  static MB_INLINE void step(int i, T* y, T value) {
-    V(value).store(y + i);
-  }
-};
 
 // All taps of one filter on one channel, over a multiple of kWhole elements.
 template <class T>
@@ -73,13 +66,14 @@ struct SeenPacker {
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 template <class T>
 struct Conv {
+  // In this order, what is used most has the shortest addresses.
+  T *planes, *grid;
+  int* places;  // where each tap finds the first output
   Wanted wanted;
   int batch, groups, taps;
   int odd;        // zero if windows are single elements side by side, so that x itself is its only plane
   Images xs, ys;  // of one group
   int window[kAxes], dilation[kAxes];
-  T *planes, *grid;
-  int* places;  // where each tap finds the first output
 
   // A window of one element needs no planes. One filter per channel is no matter of matrices.
   bool pointwise() const { return MB_CONV_POINTWISE && odd == 0; }
@@ -91,9 +85,9 @@ struct Conv {
 
   // params: groups, then strides, pads at the start, and dilations, three each.
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
-    int rank = x.rank;
+    const int rank = x.rank;
     groups = MB_CONV_GROUPS ? params[0] : 1;
-    if (rank < 3 || rank > kAxes + 2 || y.rank != rank || w.rank != rank || groups < 1) return false;
+    if (rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2 || y.rank != rank || w.rank != rank || groups < 1) return false;
     batch = x.dims[0];
     const int channels = xs.channels = w.dims[1];
     const int filters = ys.channels = MB_CONV_GROUPS ? w.dims[0] / groups : w.dims[0];
@@ -106,29 +100,35 @@ struct Conv {
     int64_t size = 1;
     int phases = 1;
     for (int a = kAxes - 1; a >= 0; --a) {
-      int at = rank - kAxes + a, in = 1, out = 1;
-      window[a] = 1;
-      if (at > 1) in = x.dims[at], out = y.dims[at], window[a] = w.dims[at];
+      const int at = kFewer ? rank - kAxes + a : a + 2;
+      const bool there = !kFewer || at > 1;
+      const int in = there ? x.dims[at] : 1, out = there ? y.dims[at] : 1, seen = there ? w.dims[at] : 1;
       const int32_t* param = params + 4 - kAxes + a;
-      int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3];
-      dilation[a] = MB_CONV_DILATIONS ? param[6] : 1;
+      const int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3], apart = MB_CONV_DILATIONS ? param[6] : 1;
       constexpr unsigned kMost = 1 << 12;  // so that no position overflows
       constexpr unsigned kLongest = 1 << 28;
-      if (((stride - 1u) | pad | (dilation[a] - 1u) | (window[a] - 1u)) >= kMost ||
-          unsigned((in - 1) | (out - 1)) >= kLongest)
+      if (((stride - 1u) | pad | (apart - 1u) | (seen - 1u)) >= kMost || unsigned((in - 1) | (out - 1)) >= kLongest)
         return false;
-      int reach = dilation[a] * (window[a] - 1), extent = out + reach / stride, pitch = int(size);
-      if (MB_CONV_STRIDES && int64_t(extent) * stride >= 1 << 30) return false;
-      xs.axes[a] = {in, extent, pad, stride, reach < stride ? reach + 1 : stride, pitch};
-      ys.axes[a] = {out, out, 0, 1, 1, pitch};
+      const int reach = apart * (seen - 1), extent = out + reach / stride, pitch = int(size);
+      window[a] = seen;
+      if (MB_CONV_DILATIONS) dilation[a] = apart;
+      PlaneAxis &x_axis = xs.axes[a], &y_axis = ys.axes[a];
+      x_axis.in = in, x_axis.extent = extent, x_axis.pad = pad;
+      y_axis.in = y_axis.extent = out, y_axis.pad = 0;
+      x_axis.pitch = y_axis.pitch = pitch;
+      if (MB_CONV_STRIDES) {
+        if (int64_t(extent) * stride >= 1 << 30) return false;
+        x_axis.stride = stride, x_axis.phases = reach < stride ? reach + 1 : stride;
+        y_axis.stride = y_axis.phases = 1;
+        phases *= x_axis.phases;  // at most the stride, which times the extent is limited
+      }
       xs.image *= in;
       ys.image *= out;
       ys.size += (out - 1) * pitch;
-      taps *= window[a];
+      taps *= seen;
       size *= extent;
-      if (MB_CONV_STRIDES) phases *= xs.axes[a].phases;  // at most the stride, which times the extent is limited
       if (size * phases >= 1 << 27) return false;
-      odd |= (stride - 1) | pad | (window[a] - 1) | (extent - in);
+      if (MB_CONV_POINTWISE) odd |= (stride - 1) | pad | (seen - 1) | (extent - in);
     }
     xs.size = int(size);
     xs.step = xs.size * phases;
@@ -153,8 +153,9 @@ struct Conv {
       int tap = number, place = 0, phase = xs.size;
       for (int a = kAxes - 1; a >= 0; --a) {
         const PlaneAxis& axis = xs.axes[a];
-        int position = tap % window[a] * dilation[a];
+        int position = tap % window[a];
         tap /= window[a];
+        if (MB_CONV_DILATIONS) position *= dilation[a];
         if (MB_CONV_STRIDES) {
           place += position % axis.stride * phase;
           position /= axis.stride;
@@ -189,12 +190,17 @@ struct Conv {
     product.accumulate = add;
     if (wanted == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
-    if (wanted == kOutput) return multiply_packed(product, bytes, false, SeenPacker<T>{x, places, taps, xs.step});
-    multiply_packed(product, bytes, true, StridedPacker<T>{y, flat, 1});  // rows of Y are whole tiles: read in place
+    const SeenPacker<T> seen = {x, places, taps, xs.step};
+    // For inputs, rows of Y are whole tiles: read in place.
+    const bool direct = wanted == kInputGradient;
+    minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, SeenPacker<T>>,
+                          direct ? static_cast<const void*>(&product) : &seen);
   }
 
   // One group of one image.
   MB_NOINLINE void run(T* x, T* y, T* w, const T* bias) {
+    // Grids are whole vectors, images that take their place are not.
+    using V = typename Width<MB_CONV_POINTWISE ? sizeof(T) : 16>::template of<T>;
     T *image = x, *outputs = y;
     bool add = wanted == kWeightGradient;
     if (!pointwise()) {
@@ -207,8 +213,11 @@ struct Conv {
     }
     if (wanted == kOutput && (bias || depthwise())) {
       add = true;
-      for (int m = 0; m < ys.channels; ++m)
-        stream_range<T, FillBody<T>>(ys.size, y + m * ys.size, MB_CONV_BIAS && bias ? bias[m] : T(0));
+      T* to = y;
+      for (int m = 0; m < ys.channels; ++m) {
+        const V value = MB_CONV_BIAS && bias ? bias[m] : T(0);
+        for (int i = 0; i < ys.size; i += V::size, to += V::size) value.store(to);
+      }
     }
     if (depthwise()) {
 #if MB_DISPATCHES

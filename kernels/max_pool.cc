@@ -10,7 +10,7 @@ struct PoolAxis {
   // Outside of the input this is no less than its size, whatever a plan says.
   MB_INLINE unsigned look(unsigned o, unsigned tap) const { return o * stride + tap * dilation - pad; }
 };
-constexpr PoolAxis kFlat = {1, 1, 0, 1};
+constexpr bool kVolumes = MB_MAX_POOL_VOLUMES;  // else the depth is 1
 
 // All bits where `yes`, else none. Opaque, or compilers make a branch of it: which element of a window is the largest
 // cannot be predicted.
@@ -22,31 +22,32 @@ MB_INLINE Bits mask_if(bool yes) {
 }
 
 // Every window of every plane, tap by tap, so that each row of outputs is one plain loop. Forward, y becomes the
-// largest of each window, and marks, unless absent, say which that is, the first of equals: by its tap in the window if
-// they are bytes, else as ONNX has it, by its place in x. Backward, x collects y where marks say so.
+// largest of each window, and marks say which that is, the first of equals: by its tap in the window if they are bytes,
+// else as ONNX has it, by its place in x. Backward, x collects y where marks say so.
 // in: [P,D,H,W]  out: [P,OD,OH,OW]  params: the axes D, H and W.
 template <class T, class I>
 MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward) {
   const Tensor &in = call[3], &out = call[4];
   const PoolAxis* axes = reinterpret_cast<const PoolAxis*>(call.params);
-  const PoolAxis &d = MB_MAX_POOL_VOLUMES ? axes[0] : kFlat, &h = axes[1], &w = axes[2];
+  const PoolAxis &d = axes[0], &h = axes[1], &w = axes[2];
   const int32_t *from = in.dims, *size = out.dims;
-  if (in.rank != 4 || out.rank != 4 || in.count != x.count || out.count != y.count || from[0] != size[0] ||
-      (!MB_MAX_POOL_VOLUMES && from[1] != size[1]) || (marks && marks.count != y.count) ||
-      (d.taps | h.taps | w.taps) >> 12 != 0)  // more would keep us busy for ever
+  const unsigned depth_taps = kVolumes ? d.taps : 1;
+  if (in.rank != 4 || out.rank != 4 || in.count != x.count || out.count != y.count || marks.count != y.count ||
+      from[0] != size[0] || (!kVolumes && (from[1] != 1 || size[1] != 1)) ||
+      (depth_taps | h.taps | w.taps) >> 12 != 0)  // more would keep us busy for ever
     return Status::kBadPlan;
   T* to = y.as<T>();
   I* mark = marks.as<I>();
   for (int p = 0; p < from[0]; ++p) {
-    for (int i = 0; i < size[1]; ++i) {
-      for (int j = 0; j < size[2]; ++j, to += size[3], mark += marks ? size[3] : 0) {
+    for (int i = 0; i < (kVolumes ? size[1] : 1); ++i) {
+      for (int j = 0; j < size[2]; ++j, to += size[3], mark += size[3]) {
         int tap = 0;
-        for (unsigned a = 0; a < d.taps; ++a) {
+        for (unsigned a = 0; a < depth_taps; ++a) {
           for (unsigned b = 0; b < h.taps; ++b) {
             for (unsigned c = 0; c < w.taps; ++c, ++tap) {
-              unsigned in_d = d.look(i, a), in_h = h.look(j, b), in_w = w.look(0, c);
-              if ((MB_MAX_POOL_VOLUMES && in_d >= unsigned(from[1])) || in_h >= unsigned(from[2])) continue;
-              int row = ((p * from[1] + in_d) * from[2] + in_h) * from[3];
+              unsigned in_d = kVolumes ? d.look(i, a) : 0, in_h = h.look(j, b), in_w = w.look(0, c);
+              if ((kVolumes && in_d >= unsigned(from[1])) || in_h >= unsigned(from[2])) continue;
+              int row = ((kVolumes ? p * from[1] + in_d : p) * from[2] + in_h) * from[3];
               for (int k = 0; k < size[3]; ++k, in_w += w.stride) {
                 if (in_w >= unsigned(from[3])) continue;
                 int at = row + in_w;
@@ -56,10 +57,10 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
                   using Bits = typename LaneBits<T>::type;
                   Vec<Bits, 1> chosen = mask_if<Bits>(mark[k] == here);
                   each += bits_as<T>(bits_as<Bits>(Vec<T, 1>(to[k])) & chosen).v[0];
-                  continue;
+                } else {
+                  mark[k] ^= (mark[k] ^ here) & mask_if<I>(each > to[k]);
+                  to[k] = each > to[k] ? each : to[k];
                 }
-                if (marks) mark[k] ^= (mark[k] ^ here) & mask_if<I>(each > to[k]);
-                to[k] = each > to[k] ? each : to[k];
               }
             }
           }
@@ -70,12 +71,12 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
   return Status::kOk;
 }
 
-// x: [N,C,...]  y: [N,C,...]  indices: like y, or absent
+// x: [N,C,...]  y: [N,C,...]  indices: like y
 template <class T, class I>
 Status max_pool(const Call& call) {
   const Tensor &y = call[0], &indices = call[1];
   for (int i = 0; i < y.count; ++i) y.as<T>()[i] = -static_cast<T>(__builtin_inff());
-  if (indices) clear_bytes(indices.data, indices.count * sizeof(I));
+  clear_bytes(indices.data, indices.count * sizeof(I));
   return pool<T, I>(call, call[2], call[0], call[1], false);
 }
 

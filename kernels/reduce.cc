@@ -19,13 +19,17 @@ Status reduce(const Call& call) {
   if (!call.adds(0)) clear_bytes(to, y.count * sizeof(T));
   for (int i = 0; mean && i < y.count; ++i) to[i] *= divisor;
   const T* from = x.as<T>();
-  for (int row = 0, left = x.count; left > 0; ++row, left -= inner * last) {
-    T* sums = to + row / reduced % kept * inner;
-    if (MB_REDUCE_COLUMNS && last == 1) {
-      add_range(sums, from, inner);
-      from += inner;
-    } else if (MB_REDUCE_ROWS) {
-      for (int i = 0; i < inner; ++i, from += last) sums[i] += sum_range<T>(from, last);
+  for (int a = x.count > 0 ? size[0] : 0; a > 0; --a) {
+    T* sums = to;
+    for (int k = 0; k < kept; ++k, sums += inner) {
+      for (int r = 0; r < reduced; ++r) {
+        if (MB_REDUCE_COLUMNS && last == 1) {
+          add_range(sums, from, inner);
+          from += inner;
+        } else if (MB_REDUCE_ROWS) {
+          for (int i = 0; i < inner; ++i, from += last) sums[i] += sum_range<T>(from, last);
+        }
+      }
     }
   }
   for (int i = 0; mean && i < y.count; ++i) to[i] /= divisor;

@@ -12,6 +12,7 @@ from typing import Any
 
 from minbuild import __version__, holdings
 from minbuild.batches import index_limits
+from minbuild.bindings import LANGUAGES, binding_files
 from minbuild.destination import MANIFEST, TOOL
 from minbuild.dims import Dim, evaluate, product, symbols_in
 from minbuild.emit import Contents
@@ -58,13 +59,15 @@ class ModelParts:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a package is made of. `sources` and `libraries` are already built, of `contents`."""
+    """What a package is made of. `sources` and `libraries` are already built, of `contents`; `bindings` are names of
+    languages."""
 
     models: tuple[ModelParts, ...]
     contents: Contents
     sources: Mapping[str, bytes]
     libraries: Mapping[Target, Built]
     report: SizeReport
+    bindings: tuple[str, ...] = ()
 
 
 def package_files(parts: Parts) -> dict[str, bytes]:
@@ -84,8 +87,13 @@ def package_files(parts: Parts) -> dict[str, bytes]:
             files[f"{model.folder}/{MOLD}"] = model.mold
         files[f"sample/{model.sample}.c"] = render("package/sample.c.j2", **values).encode()
         described.append(values)
+    module = next((b.shared for t, b in parts.libraries.items() if t.traits.format == "wasm"), None)
+    files |= binding_files(parts.bindings, parts.contents.parts, module)
+    bindings = [(name, LANGUAGES[name]) for name in parts.bindings]
     targets = [_target(t, parts) for t in parts.libraries]
-    files["README.md"] = render("package/README.md.j2", **_STAMP, models=described, targets=targets).encode()
+    files["README.md"] = render(
+        "package/README.md.j2", **_STAMP, models=described, targets=targets, bindings=bindings
+    ).encode()
     files[MANIFEST] = _manifest(parts, files)
     return files
 

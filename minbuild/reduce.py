@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from minbuild import __version__
+from minbuild.bindings import WASM, wanted_languages
 from minbuild.destination import check_destination, write_package
 from minbuild.emit import Contents, everything
 from minbuild.libraries import Pair, Workbench
@@ -34,7 +35,8 @@ class Request:
     """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
     dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
-    give; `wishes` are for what the models do not need; `fast` leaves out the waterfall, which takes many builds."""
+    give; `wishes` are for what the models do not need; `fast` leaves out the waterfall, which takes many builds;
+    `bindings` are languages the package is for besides C."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -50,6 +52,7 @@ class Request:
     export_outputs: tuple[str, ...] = ()
     wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
     fast: bool = False
+    bindings: tuple[str, ...] = ()
 
 
 class Listener(Protocol):
@@ -71,7 +74,10 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     for folder in request.artifacts:
         check_destination(request.out, folder)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain)
+    languages = wanted_languages(request.bindings)
     targets = wanted_targets(request.targets)
+    if WASM in languages and not any(target.traits.format == "wasm" for target in targets):
+        targets = (*targets, parse_target("wasm32"))
     listener.stage(f"Reading {', '.join(map(str, request.artifacts))}")
     planned = plan_models(
         request.artifacts,
@@ -95,7 +101,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     listener.stage("Measuring")
     report = measure(models, pairs, verifications, falls)
     listener.stage(f"Writing {request.out}")
-    write_package(request.out, package_files(_parts(models, contents, pairs, report)))
+    write_package(request.out, package_files(_parts(models, contents, pairs, report, languages)))
     return report
 
 
@@ -198,7 +204,11 @@ def _flags(command: str) -> tuple[str, ...]:
 
 
 def _parts(
-    models: Mapping[str, Model], contents: Contents, pairs: Sequence[Pair], report: SizeReport
+    models: Mapping[str, Model],
+    contents: Contents,
+    pairs: Sequence[Pair],
+    report: SizeReport,
+    languages: tuple[str, ...],
 ) -> Parts:
     several = len(models) > 1
     return Parts(
@@ -221,4 +231,5 @@ def _parts(
         pairs[0].trimmed.sources,
         {pair.target: pair.trimmed.built for pair in pairs},
         report,
+        languages,
     )

@@ -11,7 +11,7 @@ from minbuild.docs import documents
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize("path", ["README.md", "reports/operators.md"])
+@pytest.mark.parametrize("path", ["README.md", "reports/operators.md", "reports/api.md"])
 def test_generated_documents_are_current(path: str) -> None:
     assert (ROOT / path).read_text("utf-8") == documents(ROOT)[ROOT / path], "run `python -m minbuild.docs`"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +30,7 @@ from minbuild.passes import optimize
 from minbuild.passes.lower import lower
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
+from minbuild.toolchain import build_program
 from minbuild.training.library import Session, TrainerError
 
 CASE = load(GOLDEN / "residual")  # has running statistics between trained parameters
@@ -226,3 +228,25 @@ def test_molds_that_do_not_fit_are_refused(session, tmp_path):
     with pytest.raises(TrainerError, match="cannot read"):
         session.export_to(tmp_path / "nothing", tmp_path / "model.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["mold"]
+
+
+# ------------------------------------------------------------------------------------------------------------- in C
+
+
+def test_all_of_the_header_works_in_c(tmp_path):
+    built = build_library(sources(*PARTS), host_target(), find_toolchain())
+    given = {
+        "parts.c": (GOLDEN.parent / "parts.c").read_bytes(),
+        "include/minbuild/trainer.h": sources()["include/minbuild/trainer.h"],
+    }
+    program = tmp_path / "parts"
+    program.write_bytes(build_program(given, built.archive, host_target(), find_toolchain()))
+    program.chmod(0o755)
+    contents = {"plan": BUILT.data, "checkpoint": CASE.checkpoint, "mold": mold_of()[0]}
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    paths = [str(tmp_path / name) for name in contents]
+    name, out = CASE.meta["requires_grad"][0], tmp_path / "model.onnx"
+    done = subprocess.run([program, *paths, name, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    onnx.checker.check_model(onnx.load(out), full_check=True)

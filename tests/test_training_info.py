@@ -75,6 +75,14 @@ def test_initialization_resets_what_it_binds_and_evaluation_is_the_inference_gra
     assert not np.array_equal(session.parameter("W"), first)
 
 
+def test_a_model_without_initialization_cannot_be_initialized(tmp_path):
+    bundle = regression([node("Sub", "W dW", "W1")], "W=W1", {}).bundle(tmp_path)
+    with pytest.raises(TrainerError, match="unsupported"):
+        device(bundle, tmp_path).initialize()
+    with pytest.raises(BadInput, match="no training information that says how"):
+        ReferenceTrainer(bundle).initialize()
+
+
 def test_entries_follow_one_another_and_see_each_others_updates(tmp_path):
     """Block coordinate descent: W first, then b at the new W."""
     inference = regression([], "", {}).inference
@@ -374,7 +382,9 @@ def test_a_package_trains_by_itself(tmp_path, minbuild):
     for _ in range(3):
         loss, _ = module(X, T)
         assert_close(loss, exact.train_step(X, T)[0])
-    assert state.parameters["T"].data == 3
+    wide = np.tile(X, (8, 1)), np.tile(T, (8, 1))  # more rows than the package makes memory for
+    assert_close(module(*wide)[0], exact.train_step(*wide)[0])
+    assert state.parameters["T"].data == 4
     assert_close(state.parameters["W"].data, exact.parameters["W"])
     with pytest.raises(TrainerError, match="unsupported"):
         Optimizer(None, module).step()
@@ -386,3 +396,4 @@ def test_a_package_trains_by_itself(tmp_path, minbuild):
     readme = (tmp_path / "dist/README.md").read_text("utf-8")
     assert "mb_initialize(session);" in readme
     assert "mb_lazy_reset_grad" not in readme
+    assert "what training steps update" in said.out

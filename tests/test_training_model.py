@@ -156,6 +156,12 @@ def test_what_the_format_cannot_say_is_refused(tmp_path):
             make_training_model(source, recipe, registry())
 
 
+def test_what_does_not_fit_into_a_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("minbuild.authoring.training_model.LARGEST_FILE", 50)
+    with pytest.raises(BadInput, match="do not fit into one ONNX file"):
+        make_training_model(read_source(forward(tmp_path)), Recipe(loss="mse", optimizer="sgd"), registry())
+
+
 def test_the_command_writes_a_file_that_scan_reads(tmp_path, minbuild):
     model = forward(tmp_path)
     said = minbuild(

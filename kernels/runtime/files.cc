@@ -48,7 +48,10 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
 }  // namespace
 
 void* map_memory(size_t size) { return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1); }
-void unmap_memory(void* memory, size_t size) { system_unmap(memory, size); }
+void unmap_memory(Span* spans, int count) {
+  while (--count >= 0)
+    if (spans[count].data != nullptr) system_unmap(spans[count].data, spans[count].size);
+}
 
 }  // namespace minbuild
 
@@ -68,18 +71,18 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
     maps[i].size = static_cast<size_t>(system_size(file));
     maps[i].data = static_cast<char*>(map(maps[i].size, MAP_PRIVATE, file));
     system_close(file);
-    const mb_session none = {nullptr, options->error, 0};
+    mb_session none;
+    none.error = options->error;
     if (maps[i].data == nullptr) status = fail(&none, Failure::kRead, word_of(paths[i]));
   }
   if (status == MB_OK) status = mb_create(maps[0].data, maps[0].size, maps[1].data, maps[1].size, options, session);
-  for (int i = 0; i < 2; ++i) {
+  if (status == MB_OK) {
     Session* s = static_cast<Session*>(*session);
-    if (status == MB_OK && (i == 0 || s->keeps_checkpoint)) {
-      s->mapped[i + 1] = maps[i];
-    } else if (maps[i].data != nullptr) {
-      unmap_memory(maps[i].data, maps[i].size);
-    }
+    s->mapped[1] = maps[0];
+    maps[0] = {};
+    if (s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1] = {};
   }
+  unmap_memory(maps, 2);
   return status;
 }
 
@@ -96,12 +99,13 @@ mb_status mb_export_to_file(mb_session* s, const char* mold, const char* path) {
   const size_t size = static_cast<size_t>(system_size(file));
   void* bytes = map(size, MAP_PRIVATE, file);
   system_close(file);
+  Span mapped = {static_cast<char*>(bytes), size};
   if (bytes == nullptr) return fail(s, Failure::kRead, word_of(mold));
   // First into nowhere, for an error that says what is wrong with the mold.
   mb_status status = mb_export_model(s, bytes, size, [](void*, const void*, size_t) { return 0; }, nullptr);
   if (status == MB_OK)
     status = replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
-  unmap_memory(bytes, size);
+  unmap_memory(&mapped, 1);
   return status;
 }
 #endif

@@ -3,25 +3,23 @@
 #ifndef MINBUILD_RUNTIME_MEMORY_H_
 #define MINBUILD_RUNTIME_MEMORY_H_
 
-#include <stddef.h>
-
-#include "minbuild/config.h"
+#include "runtime/session.h"
 
 #pragma GCC visibility push(hidden)
 namespace minbuild {
 
 #if MB_FILES
 void* map_memory(size_t size);  // zeroed; null when there is no more
-void unmap_memory(void* memory, size_t size);
+void unmap_memory(Span* spans, int count);  // the last first; those without data are not mapped
 #elif defined(__wasm__)
 inline void* map_memory(size_t size) {
   const size_t page = 65536, before = __builtin_wasm_memory_grow(0, (size + page - 1) / page);
   return before == ~size_t{0} ? nullptr : reinterpret_cast<void*>(before * page);
 }
-inline void unmap_memory(void*, size_t) {}
+inline void unmap_memory(Span*, int) {}
 #else
 inline void* map_memory(size_t) { return nullptr; }
-inline void unmap_memory(void*, size_t) {}
+inline void unmap_memory(Span*, int) {}
 #endif
 
 }  // namespace minbuild

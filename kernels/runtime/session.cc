@@ -29,10 +29,10 @@ mb_status Session::lay_out() {
 
 namespace {
 
-uint32_t find_kernel(uint32_t key) {
-  uint32_t row = 0;
-  while (kKernelRows[row].key != key && kKernelRows[row].key != 0) ++row;
-  return row;
+MB_NOINLINE const KernelRow& find_kernel(uint32_t key) {
+  const KernelRow* row = kKernelRows;
+  while (row->key != key && row->key != 0) ++row;
+  return *row;
 }
 
 // Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there. The first walk
@@ -47,21 +47,25 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       if (!s->damaged) *region = {static_cast<char*>(input.data), 0x7fffffff};
       Tensor want;
       const plan::Tensor& t = s->resolve(port.tensor, &want);
-#if MB_SYMBOLS
-      const uint16_t* shape = s->shape(t);
-      for (int k = 0; walk == 0 && k < want.rank; ++k) {
-        const plan::Expr& e = s->expr(*++shape);
-        if (e.op == plan::kExprSymbol) s->symbols[e.a & (kMostSymbols - 1)] = input.dims[k];
-      }
-      if (walk == 0) continue;
-#endif
       if (!s->damaged) region->size = bytes_of(want, t.type);
       // From here on as callers see it: a type, a rank, dimensions.
       want.count = t.type;
       const int32_t *wanted = &want.count, *given = &input.type;
-      for (int k = 0; k < 2 + want.rank; ++k)
+#if MB_SYMBOLS
+      const uint16_t* shape = s->shape(t);
+#endif
+      for (int k = 0; k < 2 + want.rank; ++k) {
+#if MB_SYMBOLS
+        if (walk == 0) {
+          if (k < 2) continue;
+          const plan::Expr& e = s->expr(*++shape);
+          if (e.op == plan::kExprSymbol) s->symbols[e.a & (kMostSymbols - 1)] = given[k];
+          continue;
+        }
+#endif
         if (input.data == nullptr || given[k] != wanted[k])
           return fail(s, Failure::kInput, word_of(s->name(port.name)), wanted[k], k + 1);
+      }
     }
 #if MB_SYMBOLS
     mb_status status = walk == 0 ? s->lay_out() : mb_status{MB_OK};
@@ -79,10 +83,10 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   for (uint32_t i = 0; i < graph.step_count; ++i) {
     const plan::Step& step = *static_cast<const plan::Step*>(s->at(plan::kSteps, graph.steps + i));
     const plan::Kernel& kernel = s->kernel(step.kernel);
-    uint32_t number = find_kernel(kernel.key);
-    const KernelRow& row = kKernelRows[number];
+    const KernelRow& row = find_kernel(kernel.key);
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
+    MB_OPAQUE(slot);
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
       uint32_t index = *static_cast<const uint16_t*>(s->at(plan::kArgs, step.args + k));
       const plan::Tensor& t = s->resolve(index, &tensors[k]);
@@ -98,7 +102,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     replaces &= s->sample == 0;
 #endif
     Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
-    mb_status status = s->damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(number, call));
+    mb_status status = s->damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(&row - kKernelRows, call));
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i, word_of(s->name(kernel.name)));
 #if MB_LOOPS
@@ -122,23 +126,23 @@ extern "C" {
 
 mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
                     mb_options* options, mb_session** session) {
-  Session first;  // what is known before there is memory for more
-  clear_bytes(&first, sizeof first);
-  first.error = options->error;
-  if (!first.read_plan(plan, plan_size))
-    return fail(&first, Failure::kPlan, plan::kVersion);
-  const uint32_t* count = first.count;
-  uint32_t free = count[plan::kDefaults];
+  Session room, *first = &room;  // what is known before there is memory for more
+  MB_OPAQUE(first);              // else the compiler addresses each member from the far end of the stack
+  clear_bytes(first, sizeof room);
+  first->error = options->error;
+  if (!first->read_plan(plan, plan_size))
+    return fail(first, Failure::kPlan, plan::kVersion);
+  uint32_t free = first->count[plan::kDefaults];
   const void* symbols = options->symbols;
   if (symbols == nullptr) {
-    symbols = first.data[plan::kDefaults];
+    symbols = first->data[plan::kDefaults];
   } else if (options->symbol_count != free) {
-    return fail(&first, Failure::kSymbolCount, free);
+    return fail(first, Failure::kSymbolCount, free);
   }
-  copy_bytes(first.symbols, symbols, free * sizeof(int32_t));
-  size_t fixed = first.place(0) + align16(first.persistent_bytes);
-  first.values = static_cast<int32_t*>(__builtin_alloca(count[plan::kExprs] * sizeof(int32_t)));
-  const size_t need = fixed + static_cast<uint32_t>(first.evaluate());
+  copy_bytes(first->symbols, symbols, free * sizeof(int32_t));
+  size_t fixed = first->place(0) + align16(first->persistent_bytes);
+  first->values = static_cast<int32_t*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(int32_t)));
+  const size_t need = fixed + static_cast<uint32_t>(first->evaluate());
   char* memory = static_cast<char*>(options->arena);
   size_t size = options->arena_size;
   options->arena_size = need;
@@ -147,22 +151,23 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   bool own = memory == nullptr;
   if (own) memory = static_cast<char*>(map_memory(size = need));
   if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
-    return fail(&first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
+    return fail(first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
   if (!own) clear_bytes(memory, fixed);  // fresh pages are zero, and take no room before they are touched
   Session* s = reinterpret_cast<Session*>(memory);
-  copy_bytes(s, &first, sizeof first);
+  copy_bytes(s, first, sizeof room);
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
-  s->regions[kArena] = {memory + fixed, size - fixed};
-  s->regions[kTrained] = {persistent, s->trainable_bytes};
-  s->regions[kPersistent] = {persistent, s->persistent_bytes};
-  s->regions[kConstants] = {const_cast<char*>(s->data[plan::kConstants]), count[plan::kConstants] * size_t{8}};
+  Span* regions = s->regions;
+  regions[kArena] = {memory + fixed, size - fixed};
+  regions[kTrained] = {persistent, s->trainable_bytes};
+  regions[kPersistent] = {persistent, s->persistent_bytes};
+  regions[kConstants] = {const_cast<char*>(s->data[plan::kConstants]), s->count[plan::kConstants] * size_t{8}};
   s->replaces_gradients = true;
   s->progress->learning_rate = 0.001f;
   if (own) s->mapped[0] = {memory, size};
   mb_status status = s->lay_out();
-  for (uint32_t i = 0; i < count[plan::kKernels] && status == MB_OK; ++i) {
+  for (uint32_t i = 0; i < s->count[plan::kKernels] && status == MB_OK; ++i) {
     const plan::Kernel& kernel = s->kernel(i);
-    if (kKernelRows[find_kernel(kernel.key)].key == 0)
+    if (find_kernel(kernel.key).key == 0)
       status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
   }
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
@@ -174,10 +179,8 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 
 void mb_destroy(mb_session* session) {
   if (session == nullptr) return;
-  // The session lies in mapped[0], which therefore goes last.
-  Span* mapped = static_cast<Session*>(session)->mapped;
-  for (int i = 2; i >= 0; --i)
-    if (mapped[i].data != nullptr) unmap_memory(mapped[i].data, mapped[i].size);
+  // The session lies in the first, which therefore goes last.
+  unmap_memory(static_cast<Session*>(session)->mapped, 3);
 }
 
 mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t count) {

@@ -40,7 +40,7 @@ enum class Failure : uint8_t {
 // For an argument that nobody reads: whatever is in its register.
 MB_INLINE intptr_t anything() {
   intptr_t value;
-  __asm__("" : "=r"(value));
+  __asm__ volatile("" : "=r"(value));
   return value;
 }
 // Leaves a failure's text in the session, with a, b, c for its `%s` and `%d` in order. Returns its status.

@@ -11,7 +11,7 @@
 
 #include "shared/vec.h"
 
-#if defined(__linux__) && defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__))
+#if defined(__linux__) && defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv))
 #define MB_SYSTEM_CALLS 1
 #include <sys/syscall.h>
 #else
@@ -30,6 +30,10 @@ MB_INLINE intptr_t system_call(intptr_t number, Args... args) {
 #define MB_ENTER(...) __asm__ volatile("syscall" : "+r"(result) : __VA_ARGS__ : "rcx", "r11", "memory")
   register intptr_t result __asm__("rax") = number, a __asm__("rdi") = all[0], b __asm__("rsi") = all[1];
   register intptr_t c __asm__("rdx") = all[2], d __asm__("r10") = all[3], e __asm__("r8") = all[4], f __asm__("r9") = all[5];
+#elif defined(__riscv)
+#define MB_ENTER(...) __asm__ volatile("ecall" : "+r"(result) : __VA_ARGS__ : "memory")
+  register intptr_t a __asm__("a7") = number, result __asm__("a0") = all[0], b __asm__("a1") = all[1];
+  register intptr_t c __asm__("a2") = all[2], d __asm__("a3") = all[3], e __asm__("a4") = all[4], f __asm__("a5") = all[5];
 #else
 #define MB_ENTER(...) __asm__ volatile("svc 0" : "+r"(result) : __VA_ARGS__ : "memory")
   register intptr_t a __asm__("x8") = number, result __asm__("x0") = all[0], b __asm__("x1") = all[1];
@@ -57,7 +61,11 @@ MB_INLINE void system_unmap(void* memory, size_t size) { system_call(SYS_munmap,
 MB_INLINE bool system_sync(int file) { return system_call(SYS_fsync, file) == 0; }
 MB_INLINE bool system_close(int file) { return system_call(SYS_close, file) == 0; }
 MB_INLINE bool system_rename(const char* from, const char* to) {
+#ifdef SYS_renameat
   return system_call(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to) == 0;
+#else  // younger architectures have only the one with flags, which older kernels lack
+  return system_call(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0) == 0;
+#endif
 }
 MB_INLINE void system_remove(const char* path) { system_call(SYS_unlinkat, AT_FDCWD, path, 0); }
 

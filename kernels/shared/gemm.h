@@ -16,39 +16,35 @@ namespace minbuild {
 
 constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
 
-// Packs a panel of a strided B. Any type with this call operator may stand for B, such as an image under convolution.
+// Packs a panel of B: panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns; columns from `columns` up to
+// `width` are zero already and may be left alone. Any type with such a call operator may stand for B, such as an image
+// under convolution; it is called without its type, so that the walk below exists once.
 template <class T>
-struct StridedPacker {
-  const T* b;
-  intptr_t b_row, b_col;
-
-  // panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns; columns from `columns` up to `width` are zero
-  // already and may be left alone.
-  MB_INLINE void operator()(T* panel, int k, int depth, int j0, int columns, int width) const {
-    const T* from = b + k * b_row + j0 * b_col;
-    if (b_col == 1) {
-      using V = Width<16>::of<T>;
-      for (; depth > 0; --depth, from += b_row, panel += width) {
-        int i = 0;
-        for (; i <= columns - V::size; i += V::size) V::load(from + i).store(panel + i);
-        for (; i < columns; ++i) panel[i] = from[i];
-      }
-      return;
-    }
-    for (; columns > 0; --columns, from += b_col, ++panel) {
-      const T* x = from;
-      T* to = panel;
-      for (int i = depth; i > 0; --i, x += b_row, to += width) *to = *x;
-    }
-  }
-};
-
-// How a packer is called whatever its type, so that the walk below exists once.
-template <class T>
-using Pack = void (*)(const void* packer, T* panel, int k, int depth, int j, int columns, int width);
+using Pack = void (*)(const void* packer, T* panel, int k, int depth, int j0, int columns, int width);
 template <class T, class Packer>
 void pack_with(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
   (*static_cast<const Packer*>(packer))(panel, k, depth, j, columns, width);
+}
+
+// The B of a product itself.
+template <class T>
+void pack_strided(const void* product, T* panel, int k, int depth, int j0, int columns, int width) {
+  const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
+  const T* from = g.b + k * g.b_row + j0 * g.b_col;
+  if (g.b_col == 1) {
+    using V = Width<16>::of<T>;
+    for (; depth > 0; --depth, from += g.b_row, panel += width) {
+      int i = 0;
+      for (; i <= columns - V::size; i += V::size) V::load(from + i).store(panel + i);
+      for (; i < columns; ++i) panel[i] = from[i];
+    }
+    return;
+  }
+  for (; columns > 0; --columns, from += g.b_col, ++panel) {
+    const T* x = from;
+    T* to = panel;
+    for (int i = depth; i > 0; --i, x += g.b_row, to += width) *to = *x;
+  }
 }
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
@@ -84,9 +80,10 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
 
 constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 
-// The product, panel after panel. `direct`: whole panels are read in place. `room`: a panel and an edge.
+// The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
-MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, T* room, Pack<T> pack, const void* packer) {
+MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
+  alignas(16) T room[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
   const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
   for (intptr_t j = 0; j < g.n; j += width) {
@@ -117,16 +114,10 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, T* room, Pac
   }
 }
 
-template <class T, class Packer>
-MB_NOINLINE void multiply_packed(Gemm<T>& g, int bytes, bool direct, const Packer& packer) {
-  alignas(16) T room[(kPanelBytes + kEdgeBytes) / sizeof(T)];
-  multiply<T>(g, bytes, direct, room, pack_with<T, Packer>, &packer);
-}
-
 // The product with B seen through a packer; b, b_row and b_col are not read.
 template <class T, class Packer>
 MB_INLINE void gemm(Gemm<T> g, const Packer& packer) {
-  multiply_packed(g, vector_bytes(), false, packer);
+  multiply<T>(g, vector_bytes(), false, pack_with<T, Packer>, &packer);
 }
 
 template <class X>
@@ -139,7 +130,7 @@ MB_INLINE void exchange(X& x, X& y) {
 // Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
-  const int bytes = vector_bytes(), lanes = bytes / int(sizeof(T));
+  const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
   // Dot products need depth to pay for their last additions, and have one width only: none where vectors are narrow, and
   // where they are wider still it does not pay unless they would stay half empty.
@@ -161,8 +152,8 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
 #endif
   // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
   // conflicts of power-of-two rows each time.
-  const bool direct = g.b_col == 1 && g.m <= (bytes == 64 ? 16 : 8);
-  multiply_packed(g, bytes, direct, StridedPacker<T>{g.b, g.b_row, g.b_col});
+  const bool direct = g.b_col == 1 && g.m <= (MINBUILD_AVX512 && bytes == 64 ? 16 : 8);
+  multiply<T>(g, bytes, direct, pack_strided<T>, &g);
 }
 
 template <class T>

@@ -123,13 +123,13 @@ struct DotsBody {
           });
         }
         MB_OPAQUE(k);
-        V sums[kDotColumns][kDotRows];
-        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { sums[s][r] = x[r][s]; }); });
+        T sums[kDotColumns][kDotRows][V::size];
+        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
         for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {
           const T* row = a;
           T* to = c;
           for (int r = 0; r < kDotRows && r < left; ++r) {
-            T total = sum(sums[s][r]);
+            T total = sum(V::load(sums[s][r]));
             for (intptr_t i = k; i < g->k; ++i) total += row[i] * b[i];
             *to = (g->accumulate ? *to : 0) + g->alpha * total;
             row += g->a_row;

@@ -11,14 +11,15 @@ namespace minbuild {
 // One axis: element q < extent of phase r of a plane is element q * stride + r - pad of the image. Neighbours along the
 // axis are `pitch` apart in the plane.
 struct PlaneAxis {
-  int in, extent, pad, stride, phases, pitch;
+  int in, extent, pad, pitch;
+  int stride, phases;  // where there are strides
 };
 
 // Images of some channels and their planes: all phases of the first channel, then of the next.
 template <int Axes, bool Strides>
 struct Planes {
-  PlaneAxis axes[Axes];
   int channels, image, size, step;  // elements of an image, of a plane, and from the planes of a channel to the next
+  PlaneAxis axes[Axes];
 
   // Copies images to their planes, or outwards. What has no counterpart is left alone.
   template <class T>

@@ -117,7 +117,7 @@ struct Recurrence {
   MB_NOINLINE void turn(int to) {
     direction = to;
     for (int i = 0; i < functions; ++i)
-      __builtin_memcpy(activations + i, words + (to * functions + i) * 3, sizeof(Activation));
+      copy_bytes(activations + i, words + (to * functions + i) * 3, sizeof(Activation));
   }
   const T* weights() const { return w + intptr_t(direction) * width * features; }
   const T* recurrent_weights() const { return r + intptr_t(direction) * width * hidden; }

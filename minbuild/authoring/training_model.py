@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from minbuild.artifacts.onnx_writer import LARGEST_FILE
 from minbuild.artifacts.subgraphs import names_read
 from minbuild.artifacts.training_info import DOMAIN, read_training_model
 from minbuild.artifacts.training_info_writer import TrainingParts, write_training_model
-from minbuild.authoring.backward import Differentiated, differentiate
+from minbuild.authoring.backward import differentiate
 from minbuild.authoring.gradient_node import GRADIENT
 from minbuild.authoring.graph_order import leading_to
 from minbuild.authoring.loss_graph import with_loss
@@ -21,7 +22,7 @@ from minbuild.authoring.recipe import Artifacts, Recipe, Source
 from minbuild.authoring.training_info import training_bundle
 from minbuild.authoring.update_steps import UpdateWriter, new_name, write_updates
 from minbuild.errors import BadInput
-from minbuild.model import Graph, Node
+from minbuild.model import Graph, Node, TensorType
 from minbuild.ops import Registry
 from minbuild.passes.lower import lower
 
@@ -43,14 +44,38 @@ def make_training_model(model: Source, recipe: Recipe, operators: Registry, pref
     train = tuple(n for n in train if n in made.gradients)
     if not train:
         raise BadInput(f"{model.path}: the loss depends on none of the parameters that should train.")
-    split = len(whole.nodes) - added
-    inference, statistics = _with_statistics(_forward(model.graph, whole, split))
     returned = (*losses, *check_returned(recipe.outputs, made.types, str(model.path)))
-    parts = _parts(whole, inference, split, returned, train, made, statistics, recipe, model.opset)
+    plan = _Plan(model, whole, len(whole.nodes) - added, returned, train, made.types)
+    parts = _parts(plan, recipe)
+    _check_size(parts, model)
     data = write_training_model(parts, model.opset)
     lower(training_bundle(read_training_model(data, Path(prefix + FILE)), {}, operators), operators, {})
     notes = (f"{', '.join(lost)}: the loss does not depend on them; they are frozen.",) if lost else ()
     return Artifacts({prefix + FILE: data}, notes)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The forward model with the loss behind it: the first `split` nodes of `whole` are the model's own. `returned` are
+    the loss and what steps return beside it, `train` the parameters, `types` those of all values."""
+
+    model: Source
+    whole: Graph
+    split: int
+    returned: Sequence[str]
+    train: Sequence[str]
+    types: Mapping[str, TensorType]
+
+
+def _check_size(parts: TrainingParts, model: Source) -> None:
+    """Raises BadInput where one file cannot hold it all."""
+    arrays = (*parts.inference.initializers.values(), *parts.algorithm.initializers.values())
+    size = sum(array.nbytes for array in arrays)
+    if size > LARGEST_FILE:
+        raise BadInput(
+            f"{model.path}: {size:,} bytes of parameters and optimizer state do not fit into one ONNX file. Make "
+            "artifacts instead."
+        )
 
 
 def _check(recipe: Recipe, model: Source) -> None:
@@ -92,35 +117,25 @@ def _with_statistics(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     return replace(graph, nodes=tuple(nodes), outputs=outputs), updates
 
 
-def _parts(
-    whole: Graph,
-    inference: Graph,
-    split: int,
-    returned: Sequence[str],
-    train: Sequence[str],
-    made: Differentiated,
-    statistics: Mapping[str, str],
-    recipe: Recipe,
-    opset: int,
-) -> TrainingParts:
-    parameters = {n: made.types[n] for n in train}
-    writer = UpdateWriter(parameters, opset)
-    gradients = tuple(f"{n}.gradient" for n in train)
-    gradient = _gradient(whole, returned[0], train, gradients)
+def _parts(plan: _Plan, recipe: Recipe) -> TrainingParts:
+    whole, opset = plan.whole, plan.model.opset
+    inference, statistics = _with_statistics(_forward(plan.model.graph, whole, plan.split))
+    writer = UpdateWriter({n: plan.types[n] for n in plan.train}, opset)
+    gradients = tuple(f"{n}.gradient" for n in plan.train)
+    gradient = _gradient(whole, plan.returned[0], plan.train, gradients)
     assert isinstance(recipe.optimizer, str), "checked before"
     write_updates(writer, gradients, recipe.optimizer, recipe.optimizer_options)
-    loss = whole.nodes[split:]
     own = {n: np.asarray(a) for n, a in whole.initializers.items() if n not in inference.initializers}
     algorithm = Graph(
         "algorithm.onnx",
-        (*loss, gradient, *writer.nodes),
+        (*whole.nodes[plan.split :], gradient, *writer.nodes),
         {n: t for n, t in whole.inputs.items() if n not in inference.inputs},
         {},
-        tuple(n for n in (*returned, *writer.updates.values()) if n not in inference.outputs),
+        tuple(n for n in (*plan.returned, *writer.updates.values()) if n not in inference.outputs),
         own | writer.state,
     )
     initialization, resets = _initialization(writer.state, opset)
-    types = dict(made.types) | {n: type_of(a) for n, a in writer.state.items()}
+    types = dict(plan.types) | {n: type_of(a) for n, a in writer.state.items()}
     types |= {value: types[variable] for variable, value in (*writer.updates.items(), *statistics.items())}
     types |= {value: types[variable] for variable, value in resets.items()}
     return TrainingParts(

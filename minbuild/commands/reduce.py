@@ -12,6 +12,7 @@ from rich.console import Console
 
 from minbuild import reduce as reducing
 from minbuild.authoring import Recipe, in_folder, make_artifacts
+from minbuild.bindings import LANGUAGES
 from minbuild.commands.accounts import Accounts
 from minbuild.commands.common import ArtifactSets, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
 from minbuild.commands.config import read_config
@@ -98,6 +99,14 @@ def reduce(
             "--with export."
         ),
     ] = None,
+    bindings: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Languages to put an API of into the package: "
+            + "; ".join(f"{name}: {what}" for name, what in LANGUAGES.items())
+            + ". Repeatable, or with commas; js includes --target wasm32.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -158,6 +167,7 @@ def reduce(
                 tuple(name for text in types or () for name in text.split(",")),
             ),
             fast,
+            tuple(bindings or ()),
         )
         accounts = Accounts.open(artifacts, config, baseline, history)
         report = reducing.reduce(request, terminal)

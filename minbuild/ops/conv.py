@@ -23,6 +23,7 @@ _FEATURES = {
     "strides": "windows that move by more than one element",
     "dilations": "windows with gaps",
     "volume": "three spatial axes",
+    "lines": "one spatial axis",
     "bias": "adds a number to every channel",
 }
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
@@ -116,6 +117,7 @@ class Layer:
             "strides": self.strided,
             "dilations": any(a.dilation > 1 for a in self.axes),
             "volume": len(self.axes) == 3,
+            "lines": len(self.axes) == 1,
         }
         return tuple(name for name, wanted in (asked | others).items() if wanted)
 

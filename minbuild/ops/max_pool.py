@@ -37,7 +37,7 @@ _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
 _FEATURES = {"volumes": "three spatial axes"}
 _EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
 pool_kernel = KernelFunction(
-    "max_pool", ("y:T=", "indices:I=?", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
+    "max_pool", ("y:T=", "indices:I=", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
 )
 grad_kernel = KernelFunction(
     "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
@@ -76,8 +76,9 @@ def _samples(site: Site) -> Iterable[int]:
 
 def _select(site: Site) -> Sequence[Launch]:
     pooled = site.result_shape(0 if site.result(0) else 1)
-    # Where only the indices are read, the maxima need a place all the same.
-    args = (site.result(0) or TensorType(site.element(), pooled), site.result(1), site.name(0))
+    # What nobody reads needs a place all the same.
+    maxima = site.result(0) or TensorType(site.element(), pooled)
+    args = (maxima, site.result(1) or TensorType(_index_type(site), pooled), site.name(0))
     return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
 
 

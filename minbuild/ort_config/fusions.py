@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
+from minbuild.artifacts.opsets import since_version
 from minbuild.model import Node
 from minbuild.ops.body import MICROSOFT
 from minbuild.ort_config.graphs import Running
@@ -15,7 +16,6 @@ _GEMM_ENDS = frozenset(
     {
         "Elu",
         "HardSigmoid",
-        "LeakyRelu",
         "Relu",
         "Selu",
         "Sigmoid",
@@ -55,10 +55,16 @@ def _gemm(graph: Running) -> bool:
     """Gemm and the activation behind it."""
     for node in _all(graph, "Gemm"):
         reader = graph.reader(node.outputs[0])
-        if reader is not None and not reader.domain and reader.op_type in _GEMM_ENDS:
+        if reader is not None and _ends_gemm(reader):
             graph.replace((node, reader), graph.like(reader, "FusedGemm", node.inputs, MICROSOFT))
             return True
     return False
+
+
+def _ends_gemm(node: Node) -> bool:
+    if node.op_type == "LeakyRelu":  # its later version is not looked for
+        return since_version(node.domain, node.op_type, node.version) == 6
+    return not node.domain and node.op_type in _GEMM_ENDS
 
 
 def _conv_add(graph: Running) -> bool:

@@ -72,7 +72,7 @@ def _is_idle(node: Node, graph: Running) -> bool:
 
 
 def join_multiplications(graph: Running) -> bool:
-    """1 / a * b is b / a, a matrix product of two matrices with something added is one Gemm."""
+    """1 / a * b is b / a; a matrix product, or a Gemm without a bias, with something added is one Gemm."""
     for node in graph.nodes:
         reader = graph.reader(node.outputs[0]) if node.outputs else None
         if reader is None or node.domain or reader.domain:
@@ -82,11 +82,25 @@ def join_multiplications(graph: Running) -> bool:
             other = next((n for n in reader.inputs if n != node.outputs[0]), "")
             graph.replace((node, reader), graph.like(reader, "Div", (other, node.inputs[1])))
             return True
+        if pair == ("Gemm", "Sum") and _adds_to_gemm(node, reader, graph):
+            other = next(n for n in reader.inputs if n != node.outputs[0])
+            graph.replace(
+                (node, reader), graph.like(node, "Gemm", (*node.inputs[:2], other), outputs=reader.outputs)
+            )
+            return True
         if pair == ("MatMul", "Add") and _fits_gemm(node, reader, graph):
             bias = next(n for n in reader.inputs if n != node.outputs[0])
             graph.replace((node, reader), graph.like(reader, "Gemm", (*node.inputs, bias)))
             return True
     return False
+
+
+def _adds_to_gemm(product: Node, total: Node, graph: Running) -> bool:
+    """A product without a bias, and one other value of its shape."""
+    if any(product.inputs[2:]) or len(set(total.inputs)) != 2:
+        return False
+    shapes = [graph.shape(name) for name in total.inputs]
+    return shapes[0] is not None and shapes[0] == shapes[1]
 
 
 def _fits_gemm(product: Node, addition: Node, graph: Running) -> bool:

@@ -214,7 +214,7 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
         Line(("Parameters", p.parameters, "trained")),
         Line(("Gradients", p.gradients, "")),
         Line(("Optimizer state", p.optimizer, "")),
-        Line(("State", p.state, "running statistics")),
+        Line(("State", p.state, "running statistics" if p.parameters else "what training steps update")),
         Line(("Counters and padding", p.other, "")),
         Line(("Persistent", p.total, ""), "sum"),
         Line(("Static: initialised data", target.static.data, ".data")),

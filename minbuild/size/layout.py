@@ -50,9 +50,8 @@ def sized(
     for title, found in sorted(by_section.items()):
         section = sections[title]
         addresses = sorted(a for a in found if section.address <= a < section.address + section.size)
-        for address, following in zip(
-            addresses, [*addresses[1:], section.address + section.size], strict=True
-        ):
+        ends = [*addresses[1:], section.address + section.size]
+        for address, following in zip(addresses, ends[: len(addresses)], strict=True):
             for name in sorted(found[address]):
                 yield model.Symbol(demangle(name), title, address, following - address)
 

@@ -41,14 +41,14 @@ class CMake:
         return f"{self.version} with {self.file.name} ({self.digest[:12]})"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        return (str(self.file), *self._configure("package", "build"), _PROGRAM)
+        return (str(self.file), *self._configure(target, "package", "build"), _PROGRAM)
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
         shop.write({f"package/{name}": data for name, data in sources.items()})
         # The package strips by default; here the symbols are wanted first.
-        configure = self._configure("package", "build", "-DMINBUILD_STRIP=OFF")
+        configure = self._configure(target, "package", "build", "-DMINBUILD_STRIP=OFF")
         build = ("cmake", "--build", "build", "--target", "minbuild", "minbuild_static", "-j", str(shop.jobs))
         for command in (configure, build):
             shop.say(" ".join(command[:3]))
@@ -70,14 +70,18 @@ class CMake:
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
         listing = {"CMakeLists.txt": _PROGRAM.format(sources=units).encode(), "libminbuild.a": archive}
         shop.write({f"program/{name}": data for name, data in {**sources, **listing}.items()})
-        shop.run("cmake", self._configure("program", "build-program"), _CURE, self.path)
+        shop.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
         shop.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
         return _find(shop.folder / "build-program", ("program", "program.exe")).read_bytes()
 
-    def _configure(self, source: str, build: str, *more: str) -> tuple[str, ...]:
+    def _configure(self, target: Target, source: str, build: str, *more: str) -> tuple[str, ...]:
+        # The NDK's toolchain file serves every architecture and asks which, and since which version of Android.
+        abi = target.traits.android
+        android = (f"-DANDROID_ABI={abi}", "-DANDROID_PLATFORM=android-23") if abi else ()
         generator = ("-G", "Ninja") if self.ninja else ()
         file = f"-DCMAKE_TOOLCHAIN_FILE={self.file}"
-        return ("cmake", "-S", source, "-B", build, *generator, file, "-DCMAKE_BUILD_TYPE=MinSizeRel", *more)
+        kind = "-DCMAKE_BUILD_TYPE=MinSizeRel"
+        return ("cmake", "-S", source, "-B", build, *generator, file, *android, kind, *more)
 
     def _strip(self, twin: Path, shop: Workshop) -> bytes:
         """The library without symbols, by the `strip` cmake found beside the compiler."""

@@ -94,7 +94,6 @@ COMPILE = (
 # entries for them.
 LINK_ELF = (
     "--gc-sections",
-    "--as-needed",
     "-Bsymbolic-functions",
     "--hash-style=gnu",
     "--build-id=none",
@@ -110,7 +109,8 @@ EXPORTS = b"{ global: mb_*; local: *; };\n"
 # linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
 # throws. Code and data keep apart (no segment is both writable and executable); the stack stays
 # non-executable. Sections whose headers a shipped library needs come first, so that the others' can be cut
-# off. The hash table ends what is loaded from the file, so that it can be cut too.
+# off. The hash table and the strings end what is loaded from the file, so that the one can be cut and the
+# other go on with the names of sections.
 LAYOUT = b"""PHDRS {
   text PT_LOAD FILEHDR PHDRS FLAGS(5);
   data PT_LOAD FLAGS(6);
@@ -120,7 +120,6 @@ LAYOUT = b"""PHDRS {
 SECTIONS {
   . = SIZEOF_HEADERS;
   .dynsym : { *(.dynsym) } :text
-  .dynstr : { *(.dynstr) } :text
   .text : { *(.text .text.*) } :text
   .plt : { *(.plt) } :text
   .rodata : { *(.rodata .rodata.*) } :text
@@ -135,6 +134,7 @@ SECTIONS {
   .got.plt : { *(.got.plt) } :data
   .data : { *(.data .data.*) } :data
   .gnu.hash : { *(.gnu.hash) } :data
+  .dynstr : { *(.dynstr) } :data
   .bss : { *(.bss .bss.* COMMON) } :data
   /DISCARD/ : {
     *(.comment) *(.note.*) *(.eh_frame) *(.ARM.exidx*) *(.ARM.extab*) *(.ARM.attributes) *(.riscv.attributes)

@@ -12,15 +12,16 @@ import struct
 from minbuild.size import elf
 
 _DYNAMIC, _GNU_HASH = 6, 0x6FFFFFF6  # section types
+_STRTAB = 5  # DT_STRTAB
 # Where the ELF header says where section headers start, where their size, count and names stand; formats of
 # the first and of a section header.
 _FORMS = {64: (40, 58, "<Q", "<IIQQQQIIQQ"), 32: (32, 46, "<I", "<IIIIIIIIII")}
 
 
 def trim_headers(data: bytes) -> bytes:
-    """A stripped library with the fewest section headers. What is loaded stays as it is, and so does a whole
-    file in which more than section names and headers stands behind what is loaded. Raises BadInput for
-    damaged ones."""
+    """A stripped library with the fewest section headers. Where the dynamic strings end what is loaded, the
+    names of sections go on with them, in one table. What is loaded stays as it is, and so does a whole file in
+    which more than section names and headers stands behind what is loaded. Raises BadInput for damaged ones."""
     file = elf.parse("library", data)
     start_at, count_at, word, layout = _FORMS[file.bits]
     (start,) = struct.unpack_from(word, data, start_at)
@@ -29,17 +30,21 @@ def trim_headers(data: bytes) -> bytes:
     end = max(s.offset + s.file_size for s in file.segments if s.type == elf.LOAD)
     if any(h[4] + h[5] > end for i, h in enumerate(headers) if h[1] != elf.NOBITS and i != names):
         return data
+    before = b""
+    strings = next(h[6] for h in headers if h[1] == elf.DYNSYM)
+    if headers[strings][4] + headers[strings][5] == end:
+        names, before = strings, data[headers[strings][4] : end]
     last = max(s.section for s in file.symbols(elf.DYNSYM) if s.defined)
     kept = [i for i, h in enumerate(headers) if i <= last or i == names or h[1] in (elf.DYNSYM, _DYNAMIC)]
     kept = sorted({*kept, *(headers[i][6] for i in kept if headers[i][1] in (elf.DYNSYM, _DYNAMIC))})
 
     titles = ["", *(s.name for s in file.sections)]
     text = b"".join(titles[i].encode() + b"\0" for i in kept)
-    rows, title = [], 0
+    rows, title = [], len(before)
     for i in kept:
         kind, flags, address, offset, size, link, *rest = headers[i][1:]
         if i == names:
-            offset, size = end, len(text)
+            offset, size = end - len(before), len(before) + len(text)
         link = kept.index(link) if link in kept else 0
         rows.append((title, kind, flags, address, offset, size, link, *rest))
         title += len(titles[i]) + 1
@@ -52,37 +57,57 @@ def trim_headers(data: bytes) -> bytes:
 
 def shorten_hash(data: bytes) -> bytes:
     """A library whose symbols are found through one bucket and a filter of one word that lets all pass: with
-    this few symbols, the linker's own choice is twice as long and no faster. What is cut off must end what is
-    loaded from the file, else the file stays as it is; behind it, nothing moves. Raises BadInput for damaged
-    ones."""
+    this few symbols, the linker's own choice is twice as long and no faster. The dynamic strings must stand
+    between it and the end of what is loaded from the file, else the file stays as it is; they move up. Raises
+    BadInput for damaged ones."""
     file = elf.parse("library", data)
-    place = next((i for i, s in enumerate(file.sections) if s.type == _GNU_HASH), None)
-    if place is None:
+    hashes = next((i for i, s in enumerate(file.sections) if s.type == _GNU_HASH), None)
+    tables = next((i for i, s in enumerate(file.sections) if s.type == elf.DYNSYM), None)
+    if hashes is None or tables is None:
         return data
-    table = file.sections[place]
-    buckets, first, words, shift = struct.unpack_from("<4I", data, table.offset)
-    word = file.bits // 8
-    chain_at = 16 + word * words + 4 * buckets
-    chain = list(struct.unpack_from(f"<{(table.size - chain_at) // 4}I", data, table.offset + chain_at))
-    end = table.offset + table.size
+    table, strings = file.sections[hashes], file.sections[file.sections[tables].link - 1]
+    end = strings.offset + strings.size
     holder = next((i for i, s in enumerate(file.segments) if s.offset + s.file_size == end), None)
-    if holder is None or not chain:
+    chain = _chain(data, table, file.bits // 8)
+    if holder is None or strings.offset != table.offset + table.size or not chain:
         return data
+    first, shift = struct.unpack_from("<4I", data, table.offset)[1::2]
     chain = [value & ~1 for value in chain[:-1]] + [chain[-1] | 1]  # bit 0 ends a bucket
     short = (
         struct.pack("<4I", 1, first, 1, shift)
-        + b"\xff" * word
+        + b"\xff" * (file.bits // 8)
         + struct.pack(f"<{1 + len(chain)}I", first, *chain)
     )
 
-    changed = bytearray(data)
-    changed[table.offset : end] = short + bytes(table.size - len(short))
-    # Sizes of the section and, in the file, of the segment: where headers start, their size, where it stands in them.
-    form, headers_at, header, size_at = ("<Q", 40, 64, 32) if word == 8 else ("<I", 32, 40, 20)
-    (start,) = struct.unpack_from(form, data, headers_at)
-    struct.pack_into(form, changed, start + (place + 1) * header + size_at, len(short))
-    form, headers_at, header, size_at = ("<Q", 32, 56, 32) if word == 8 else ("<I", 28, 32, 16)
-    (start,) = struct.unpack_from(form, data, headers_at)
-    left = file.segments[holder].file_size - table.size + len(short)
-    struct.pack_into(form, changed, start + holder * header + size_at, left)
+    changed, cut = bytearray(data), table.size - len(short)
+    changed[table.offset : end] = short + data[strings.offset : end] + bytes(cut)
+    # Where section headers start, their size, where address and size stand in them; the same of segments.
+    word = _FORMS[file.bits][2]
+    headers_at, header, address_at, size_at = (40, 64, 16, 32) if file.bits == 64 else (32, 40, 12, 20)
+    (start,) = struct.unpack_from(word, data, headers_at)
+    struct.pack_into(word, changed, start + (hashes + 1) * header + size_at, len(short))
+    for at, value in ((address_at, strings.address), (address_at + file.bits // 8, strings.offset)):
+        struct.pack_into(word, changed, start + (file.sections[tables].link) * header + at, value - cut)
+    headers_at, header, size_at = (32, 56, 32) if file.bits == 64 else (28, 32, 16)
+    (start,) = struct.unpack_from(word, data, headers_at)
+    left = file.segments[holder].file_size - cut
+    struct.pack_into(word, changed, start + holder * header + size_at, left)
+    _move_strings(changed, file, word, strings.address - cut)
     return bytes(changed)
+
+
+def _chain(data: bytes, table: elf.ElfSection, word: int) -> list[int]:
+    """The hashes of all symbols that can be found, in the order of the symbols."""
+    buckets, _, words, _ = struct.unpack_from("<4I", data, table.offset)
+    at = 16 + word * words + 4 * buckets
+    return list(struct.unpack_from(f"<{(table.size - at) // 4}I", data, table.offset + at))
+
+
+def _move_strings(changed: bytearray, file: elf.Elf, word: str, address: int) -> None:
+    """Makes the dynamic table say where the dynamic strings are."""
+    dynamic = next(s for s in file.sections if s.type == _DYNAMIC)
+    pair = f"<2{word[1:]}"
+    for at in range(dynamic.offset, dynamic.offset + dynamic.size, struct.calcsize(pair)):
+        tag, _ = struct.unpack_from(pair, changed, at)
+        if tag == _STRTAB:
+            struct.pack_into(pair, changed, at, tag, address)

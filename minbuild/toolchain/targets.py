@@ -45,7 +45,11 @@ class Traits:
     static: str  # zig's name for static programs, "" where programs are dynamic
     flags: tuple[str, ...] = ()
     cpu: str = "baseline"  # the oldest CPU that counts
+    mode: str = (
+        ""  # what to add to the CPU's name for the library itself, but not for the C library of programs
+    )
     machine: str = ""  # the board an emulator of chips emulates
+    android: str = ""  # what Android calls the architecture
 
     @property
     def arch(self) -> str:
@@ -54,6 +58,13 @@ class Traits:
     @property
     def os(self) -> str:
         return self.zig.split("-")[1]
+
+    @property
+    def bundled(self) -> bool:
+        """Whether the default toolchain has what it takes. It lacks Android's C library, which 64-bit libraries do
+        without.
+        """
+        return "android" not in self.zig
 
     @property
     def format(self) -> str:
@@ -90,19 +101,27 @@ _FILES = {
 
 
 def _linux(
-    arch: str, abi: str, since: str, page: int, flags: tuple[str, ...] = (), cpu: str = "baseline"
+    arch: str,
+    abi: str,
+    since: str,
+    page: int,
+    flags: tuple[str, ...] = (),
+    cpu: str = "baseline",
+    mode: str = "",
 ) -> Traits:
     name = f"{arch}-linux-{abi}"
     libc = "libc.so.6" if since else "libc.so"
     static = f"{arch}-linux-{abi.replace('gnu', 'musl')}"
     zig = f"{name}.{since}" if since else name
-    return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu)
+    return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu, mode)
 
 
 def _cortex(name: str, cpu: str, machine: str) -> Traits:
     """A microcontroller with single precision in hardware; the name of the CPU alone would leave that out."""
     flags = (*_FIXED, "-mthumb")
-    return Traits(name, "thumb-freestanding-eabihf", "", 0, "qemu-system-arm", "", flags, cpu, machine)
+    return Traits(
+        name, "thumb-freestanding-eabihf", "", 0, "qemu-system-arm", "", flags, cpu, machine=machine
+    )
 
 
 # Code for a fixed address.
@@ -111,7 +130,8 @@ _FIXED = ("-fno-pic",)
 # compilers.
 _NO_PLT = ("-fno-plt",)
 # A Cortex-A7 has what every 32-bit board in use has: Thumb-2, VFPv4, NEON.
-_THUMB = (("-mthumb",), "cortex_a7")
+# The option is for drivers of other compilers, `mode` for the default one's, which does not hear it.
+_THUMB = (("-mthumb",), "cortex_a7", "+thumb_mode")
 
 _TABLE = {
     traits.name: traits
@@ -126,6 +146,15 @@ _TABLE = {
         _linux("riscv64", "musl", "", 4096),
         _linux("loongarch64", "gnu", "2.36", 65536),
         _linux("loongarch64", "musl", "", 65536),
+        Traits(
+            *("aarch64-linux-android", "aarch64-linux-musl", "libc.so", 65536, "qemu-aarch64"),
+            static="aarch64-linux-musl",
+            android="arm64-v8a",
+        ),
+        Traits(
+            *("arm-linux-androideabi", "arm-linux-androideabi", "libc.so", 4096, "", "", *_THUMB),
+            android="armeabi-v7a",
+        ),
         Traits("wasm32", "wasm32-freestanding", "", 0, "node", "", _FIXED, "lime1+simd128"),
         _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),

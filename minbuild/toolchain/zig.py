@@ -2,7 +2,8 @@
 install.
 
 Its driver compiles. It refuses most linker options, so libraries are linked with its `ld.lld` directly; the C
-library is a stand-in that holds nothing but a name, which spares building a real one.
+library, where one is needed at all, is a stand-in that holds nothing but a name, which spares building a real
+one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from minbuild.errors import ToolchainFailed
+from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.toolchain import flags, link_image, link_pe, link_wasm
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.headers import shorten_hash, trim_headers
@@ -48,6 +49,11 @@ class Zig:
         return f"ziglang {self.version}"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
+        if not target.traits.bundled:
+            raise BadInput(
+                f"--target {target}: the default toolchain has no C library for it. Install the Android NDK and give "
+                "its build/cmake/android.toolchain.cmake with --cmake-toolchain."
+            )
         m = self.mechanisms
         call, link = m.compile(_compile(target, "c++")), m.link(_link(target))
         return (*call, *link, m.layout.decode(), m.exports.decode(), f"{m.strip} {m.headers}")
@@ -149,7 +155,7 @@ class Zig:
             missing = self._link_twin(link, shop)
         if missing:
             self._stub(target, shop)
-            link = (*link, "--no-as-needed", "libc-stub.so")
+            link = (*link, "libc-stub.so")
             missing = self._link_twin(link, shop)
         ours = sorted({name for name in missing if "::" in name or "(" in name})
         if ours:
@@ -211,27 +217,40 @@ class Zig:
         return Linked(shop.read("stripped"), shop.read("twin"), "", (*link, target.traits.shared_name, "-s"))
 
 
-def _driver(target: Target, language: str, name: str = "") -> tuple[str, ...]:
-    return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={target.cpu or target.traits.cpu}")
+def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tuple[str, ...]:
+    cpu = f"{target.cpu or target.traits.cpu}{mode}"
+    return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={cpu}")
 
 
 def _compile(target: Target, language: str, name: str = "") -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
-    # Tables of jumps are longer than comparisons, and loops that matter are vectors already.
-    size = (
-        "-Oz",
-        "-Xclang",
-        "-Oz",
-        "-fno-sanitize=all",
-        "-fno-jump-tables",
-        "-fno-vectorize",
-        "-fno-slp-vectorize",
-    )
+    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all", *_SMALL)
     common = flags.COMPILE if language == "c++" else tuple(f for f in flags.COMPILE if f not in _CXX_ONLY)
-    return (*_driver(target, language, name), *cxx, *size, *common, *target.traits.flags, *INCLUDES)
+    return (
+        *_driver(target, language, name, "" if name else target.traits.mode),
+        *cxx,
+        *size,
+        *common,
+        *target.traits.flags,
+        *INCLUDES,
+    )
 
 
+# What clang does for speed even where size is all that counts. Loops that matter are vectors already, and no
+# slower without.
+_SMALL = (
+    "-fno-jump-tables",
+    "-fno-vectorize",
+    "-fno-slp-vectorize",
+    "-fno-strict-aliasing",  # keeps values in registers that are shorter to read again
+    "-mllvm",
+    "-disable-lsr",  # induction variables of their own for every address
+    "-mllvm",
+    "-disable-machine-licm",  # constants in registers around loops
+    "-mllvm",
+    "-indvars-widen-indvars=0",  # 64-bit counters for 32-bit ones
+)
 _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 

@@ -1,0 +1,83 @@
+"""LeNet on images of 28 by 28, and packages of it with bindings: shared by tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from minbuild.authoring import Recipe, generate_artifacts
+from minbuild.bindings import LANGUAGES, binding_files
+from minbuild.libraries import build_checked
+from minbuild.needs import Wishes, contents_of
+from minbuild.package import library_path
+from minbuild.planned import plan_models, with_parts
+from minbuild.toolchain import find_toolchain, host_target, parse_target
+
+PARTS = ("properties", "buffers", "export")
+_SHAPES = {
+    **{"conv1.weight": (6, 1, 5, 5), "conv1.bias": (6,), "conv2.weight": (16, 6, 5, 5), "conv2.bias": (16,)},
+    **{"fc1.weight": (120, 400), "fc1.bias": (120,), "fc2.weight": (84, 120), "fc2.bias": (84,)},
+    **{"fc3.weight": (10, 84), "fc3.bias": (10,)},
+}
+
+
+def write_forward(path: Path) -> None:
+    """The forward model, with a free batch."""
+    random = np.random.default_rng(5)
+    parameters = [_parameter(name, shape, random) for name, shape in _SHAPES.items()]
+    nodes, value = [], "input"
+
+    def node(operator: str, *more: str, **attributes: object) -> None:
+        nonlocal value
+        inputs, value = [value, *more], f"{operator.lower()}{len(nodes)}"
+        nodes.append(helper.make_node(operator, inputs, [value], **attributes))
+
+    for layer, pads in (("conv1", [2, 2, 2, 2]), ("conv2", [0, 0, 0, 0])):
+        node("Conv", f"{layer}.weight", f"{layer}.bias", kernel_shape=[5, 5], pads=pads)
+        node("Relu")
+        node("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+    node("Flatten")
+    for layer in ("fc1", "fc2", "fc3"):
+        node("Gemm", f"{layer}.weight", f"{layer}.bias", transB=1)
+        if layer != "fc3":
+            node("Relu")
+    nodes[-1].output[0] = "output"
+    graph = helper.make_graph(
+        nodes,
+        "lenet",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 1, 28, 28])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 10])],
+        parameters,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path))
+
+
+def _parameter(name: str, shape: tuple[int, ...], random: np.random.Generator) -> TensorProto:
+    spread = 1 / np.sqrt(np.prod(shape[1:])) if len(shape) > 1 else 0.05
+    return numpy_helper.from_array(random.uniform(-spread, spread, shape).astype(np.float32), name)
+
+
+def write_package(folder: Path) -> Path:
+    """Plan, checkpoint, mold, sources, the library for this machine and the WebAssembly module, and all bindings."""
+    write_forward(folder / "lenet.onnx")
+    generate_artifacts(folder / "lenet.onnx", folder / "artifacts", Recipe(loss="cross-entropy"))
+    (planned,) = plan_models((folder / "artifacts",), {}, {}, (), lambda line: None)
+    model = with_parts(planned, PARTS, ())
+    contents = contents_of((model,), Wishes())
+    files = {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
+    files["model/inference.mold"] = model.mold or b""
+    module = b""
+    for target in (host_target(), parse_target("wasm32")):
+        library = build_checked(contents, model.registry, target, find_toolchain())
+        module = library.built.shared
+        files[library_path(target)] = module
+        files[str(Path(library_path(target)).with_name("libminbuild.a"))] = library.built.archive
+        files |= library.sources
+    files |= binding_files(LANGUAGES, contents.parts, module)
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder

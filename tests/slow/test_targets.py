@@ -1,0 +1,146 @@
+"""Trainers of other machines compute what this machine's do: run under their emulators, where those are installed.
+
+python -m pytest tests/slow/test_targets.py
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from case_sets import folders  # noqa: E402
+
+from minbuild.libraries import Library, build_checked  # noqa: E402
+from minbuild.needs import contents_of  # noqa: E402
+from minbuild.planned import Model, plan_model  # noqa: E402
+from minbuild.proof import starting_point  # noqa: E402
+from minbuild.replay import Results  # noqa: E402
+from minbuild.size.attribution import attribute  # noqa: E402
+from minbuild.toolchain import (  # noqa: E402
+    build_program,
+    find_emulator,
+    find_toolchain,
+    host_target,
+    parse_target,
+    run_program,
+)
+from minbuild.verify import TRIMMED_GARBAGE, prove_foreign, run_trial, seeded_trial  # noqa: E402
+
+CASES = ("mlp", "lenet", "bert_tiny")
+TARGETS = (
+    *("x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl", "arm-linux-gnueabihf"),
+    *("arm-linux-musleabihf", "riscv64-linux-gnu", "riscv64-linux-musl", "aarch64-linux-android"),
+    *("wasm32", "cortex-m4f", "cortex-m7"),
+)
+BUILT_ONLY = ("x86_64-windows", "aarch64-macos", "x86_64-macos", "loongarch64-linux-gnu")
+# Bytes: of the file where it is a library, of what is loaded where it is flash.
+LIMITS = {
+    **dict.fromkeys(("x86_64-linux-gnu", "x86_64-linux-musl"), 14 << 10),
+    **dict.fromkeys(("arm-linux-gnueabihf", "arm-linux-musleabihf"), 12 << 10),
+    "cortex-m4f": 12 << 10,
+    "cortex-m7": 12 << 10,
+}
+
+
+@functools.cache
+def model_of(case: str) -> Model:
+    folder = next((f for f in folders() if f.name == case), None)
+    if folder is None:
+        pytest.skip(f"the artifacts of {case} are not here")
+    return plan_model(folder, {}, {}, (), lambda line: None)
+
+
+@functools.cache
+def library_of(case: str, target: str) -> Library:
+    model = model_of(case)
+    return build_checked(contents_of([model]), model.registry, parse_target(target), find_toolchain())
+
+
+@functools.cache
+def expected_of(case: str) -> Results:
+    """What this machine computes."""
+    model = model_of(case)
+    trial = seeded_trial(model.program, model.plan, starting_point(model), model.registry)
+    library = library_of(case, str(host_target()))
+    return run_trial("here", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", CASES)
+def test_trains_with_the_same_numbers(case: str, target: str) -> None:
+    """Losses, outputs and gradients of the first step, and everything after three optimizer steps, within the
+    limits of `verify.agreement`."""
+    wanted = parse_target(target)
+    if find_emulator(wanted) is None:
+        pytest.skip(f"no {wanted.traits.emulator} here")
+    model, expected = model_of(case), expected_of(case)
+    trial = seeded_trial(model.program, model.plan, starting_point(model), model.registry)
+    built = library_of(case, target).built
+    text = prove_foreign(trial, model.plan_bytes, built, wanted, find_toolchain(), expected)
+    assert "agrees with this machine's build" in text or "gives the same bits" in text
+
+
+FILES = b"""
+#include <stdio.h>
+#include "minbuild/trainer.h"
+static int said(const char* what, mb_status status) { return printf("%s %d\\n", what, status); }
+int main(void) {
+  mb_options options = {0}, again = {0};
+  mb_session *session = NULL, *other = NULL;
+  said("missing", mb_create_from_files("nowhere", NULL, &options, &session));
+  said("create", mb_create_from_files("plan", "checkpoint", &options, &session));
+  said("save", mb_save_checkpoint(session, "saved", 1));
+  said("again", mb_create_from_files("plan", "saved", &again, &other));
+  said("nowhere to save", mb_save_checkpoint(session, "no/folder", 1));
+  mb_destroy(session);
+  mb_destroy(other);
+  return 0;
+}
+"""
+
+
+# Programs here are static with musl, where file offsets have 64 bits; glibc's have 32 on 32-bit machines.
+OTHER_OFFSETS = ("arm-linux-gnueabihf",)
+
+
+@pytest.mark.parametrize(
+    "target", [t for t in TARGETS if parse_target(t).traits.hosted and t not in OTHER_OFFSETS]
+)
+def test_files_are_read_and_written(target: str) -> None:
+    """Sessions from files and saving ask the operating system, in each architecture's own way."""
+    wanted = parse_target(target)
+    if find_emulator(wanted) is None:
+        pytest.skip(f"no {wanted.traits.emulator} here")
+    header = (TESTS.parent / "kernels/include/minbuild/trainer.h").read_bytes()
+    sources = {"main.c": FILES, "include/minbuild/trainer.h": header}
+    model, built = model_of("mlp"), library_of("mlp", target).built
+    program = build_program(sources, built.archive, wanted, find_toolchain())
+    given = {"plan": model.plan_bytes, "checkpoint": model.checkpoint}
+    ran = run_program(program, target=wanted, files=given)
+    assert ran.code == 0, ran.err
+    # 8 is MB_IO.
+    expected = ["missing 8", "create 0", "save 0", "again 0", "nowhere to save 8"]
+    assert ran.out.decode().splitlines() == expected
+
+
+@pytest.mark.parametrize("target", (*TARGETS, *BUILT_ONLY))
+@pytest.mark.parametrize("case", CASES)
+def test_every_byte_has_one_owner(case: str, target: str) -> None:
+    build = library_of(case, target).measured
+    found = attribute(build.binary, build.owners, build.kernels)
+    assert sum(share.bytes for share in found.shares) == len(build.binary.data)
+    assert not any("unknown source" in share.owner.name for share in found.shares)
+
+
+@pytest.mark.parametrize("target", LIMITS)
+def test_the_smallest_trainer_stays_small(target: str) -> None:
+    library = library_of("mlp", target)
+    loaded = sum(s.file_size for s in library.binary.sections if s.allocated)
+    size = loaded if target.startswith("cortex") else len(library.built.shared)
+    assert size <= LIMITS[target]

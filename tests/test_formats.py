@@ -1,0 +1,220 @@
+"""Libraries that are no ELF shared library: every byte has one owner, names are known, damage is a clear error."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
+from minbuild.model import Binary, Kernel
+from minbuild.size import formats, pe
+from minbuild.size.attribution import attribute
+from minbuild.size.owners import Owners, from_archive
+from minbuild.toolchain import Built, build_library, check_link, find_emulator, find_toolchain, parse_target
+
+HEADER = b"""
+#include <stddef.h>
+#if defined(_WIN32)
+#define MB_API extern "C" __declspec(dllexport)
+#else
+#define MB_API extern "C" __attribute__((visibility("default")))
+#endif
+namespace minbuild {
+struct Call { float* y; const float* x; int n; };
+template <class T> int relu(const Call& call);
+template <class T> int twice(const Call& call);
+extern const int kSizes[6];
+}
+"""
+SOURCES = {
+    "src/kernel.h": HEADER,
+    "src/kernels/relu.cc": b"""
+#include "kernel.h"
+namespace minbuild {
+template <class T> int relu(const Call& c) {
+  for (int i = 0; i < c.n; ++i) c.y[i] = c.x[i] > 0 ? c.x[i] : 0;
+  return 0;
+}
+template int relu<float>(const Call&);
+template <class T> int twice(const Call& c) {
+  for (int i = 0; i < c.n; ++i) c.y[i] = c.x[i] * 2;
+  return 1;
+}
+template int twice<float>(const Call&);
+}
+""",
+    "src/runtime/session.cc": b"""
+#include "kernel.h"
+namespace minbuild {
+const int kSizes[6] = {5, 4, 1, 7, 2, 9};
+static int used = 3;
+}
+using namespace minbuild;
+MB_API int mb_run(int op, float* y, const float* x, int n) {
+  used += kSizes[n % 6];
+  if (op == 7) return used;
+  Call call = {y, x, n};
+  return op ? relu<float>(call) : twice<float>(call);
+}
+MB_API const char* mb_name(int i) { return &"a name of this library"[i]; }
+""",
+}
+KERNELS = (Kernel("relu", "relu", ("float",), (), 0), Kernel("relu", "twice", ("float",), (), 0))
+TARGETS = ("wasm32", "cortex-m4f", "x86_64-windows", "aarch64-macos", "x86_64-macos", "aarch64-linux-android")
+RELU = "int minbuild::relu<float>(minbuild::Call const&)"
+
+
+@dataclass(frozen=True)
+class Library:
+    target: str
+    built: Built
+    binary: Binary
+    owners: Owners
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def library(request: pytest.FixtureRequest) -> Library:
+    built = build_library(SOURCES, parse_target(request.param), find_toolchain())
+    binary = formats.read_binary("library", request.param, built.shared, built.twin)
+    return Library(request.param, built, binary, from_archive("a.a", built.archive, SOURCES))
+
+
+def test_every_byte_has_one_owner(library: Library) -> None:
+    found = attribute(library.binary, library.owners, KERNELS)
+    assert sum(s.bytes for s in found.shares) == found.total == len(library.built.shared)
+    owned = {(s.owner.kind, s.owner.name) for s in found.shares}
+    assert {("operator", "relu"), ("runtime", "session")} <= owned
+    assert not any("contents" in name or "unknown source" in name for _, name in owned)
+    assert not any(s.owner.name.startswith("bytes outside") for s in found.shares)
+
+
+def test_symbols_name_functions_and_data(library: Library) -> None:
+    symbols = {s.name: s for s in library.binary.symbols}
+    assert symbols[RELU].size > 8 and "mb_run" in symbols
+    assert symbols["minbuild::kSizes"].size >= 24
+    places = {s.name: s for s in library.binary.sections}
+    for symbol in library.binary.symbols:
+        section = places[symbol.section]
+        assert (
+            section.address
+            <= symbol.address
+            <= symbol.address + symbol.size
+            <= section.address + section.size
+        )
+
+
+def test_a_symbol_says_where_its_bytes_are(library: Library) -> None:
+    symbol = next(s for s in library.binary.symbols if s.name == "minbuild::kSizes")
+    section = next(s for s in library.binary.sections if s.name == symbol.section)
+    at = section.offset + symbol.address - section.address
+    assert library.built.shared[at : at + 24] == struct.pack("<6i", 5, 4, 1, 7, 2, 9)
+
+
+def test_the_link_is_checked(library: Library) -> None:
+    names = {"symbols": [s.name for s in library.binary.symbols], "exports": library.binary.exports}
+    known = {"kernels": ("relu", "twice"), "imports": library.binary.imports}
+    check_link(selected=("relu<float>", "twice<float>"), **names, **known)
+    with pytest.raises(ToolchainFailed, match="kernel twice<float> is in it"):
+        check_link(selected=("relu<float>",), **names, **known)
+
+
+def test_only_the_api_is_exported_and_nothing_is_imported(library: Library) -> None:
+    assert library.binary.exports == ("mb_name", "mb_run")
+    assert set(library.binary.imports) <= {"dyld_stub_binder"}
+
+
+def test_every_truncation_is_a_clear_error(library: Library) -> None:
+    shared, twin = library.built.shared, library.built.twin
+    step = max(1, len(shared) // 150)
+    for size in [*range(0, 64), *range(64, len(shared) - 1, step)]:
+        try:
+            binary = formats.read_binary("cut", "t", shared[:size], twin)
+            attribute(binary, library.owners, KERNELS)  # what is cut off was padding
+        except MinbuildError as error:
+            assert "cut" in str(error)
+
+
+def test_random_damage_never_escapes_as_another_error(library: Library) -> None:
+    chance = random.Random(11)
+    for victim in ("shared", "twin"):
+        for _ in range(150):
+            data = bytearray(getattr(library.built, victim))
+            for _ in range(chance.randint(1, 6)):
+                data[chance.randrange(chance.choice([min(600, len(data)), len(data)]))] = chance.randrange(
+                    256
+                )
+            pair = {"shared": library.built.shared, "twin": library.built.twin, victim: bytes(data)}
+            try:
+                binary = formats.read_binary("damaged", "t", pair["shared"], pair["twin"])
+                assert attribute(binary, library.owners, KERNELS).total == len(pair["shared"])
+            except MinbuildError as error:
+                assert "damaged" in str(error)
+
+
+def test_a_twin_of_another_link_is_refused(library: Library) -> None:
+    longer = {
+        **SOURCES,
+        "src/runtime/session.cc": SOURCES["src/runtime/session.cc"]
+        + b"""
+MB_API int mb_more(int a) { return kSizes[a] / 3; }
+""",
+    }
+    other = build_library(longer, parse_target(library.target), find_toolchain())
+    with pytest.raises(BadInput, match="different links"):
+        formats.read_binary("library", "t", library.built.shared, other.twin)
+
+
+def test_the_same_sources_give_the_same_bytes(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINBUILD_CACHE", str(tmp_path))
+    shutil.copytree(Path.home() / ".cache/minbuild/zig", tmp_path / "zig", dirs_exist_ok=True, symlinks=True)
+    again = build_library(SOURCES, parse_target(library.target), find_toolchain())
+    assert (again.shared, again.twin, again.archive) == (
+        library.built.shared,
+        library.built.twin,
+        library.built.archive,
+    )
+
+
+def test_files_of_no_known_format_are_refused() -> None:
+    for data in (b"", b"#!/bin/sh", b"\xca\xfe\xba\xbe" + bytes(60), b"MZ" + bytes(10)):
+        with pytest.raises(BadInput, match="odd"):
+            formats.read_binary("odd", "t", data, data)
+
+
+def test_exports_by_number_and_imports_of_a_windows_library() -> None:
+    """The linker's own tables, written by hand: one import by name, one by number."""
+    names = b"\0\0memcpy\0"
+    place = 0x1000
+    table = struct.pack("<5I", place + 40, 0, 0, place + 100, place + 40) + bytes(20)
+    table += struct.pack("<3Q", place + 80, 1 << 63 | 17, 0)
+    body = (table.ljust(80, b"\0") + names).ljust(100, b"\0") + b"libc.dll\0"
+    optional = bytes(112) + struct.pack("<4I", 0, 0, place, 40) + bytes(112)
+    coff = struct.pack("<HHIIIHH", 0x8664, 1, 0, 0, 0, len(optional), 0x2022)
+    dos = b"MZ".ljust(60, b"\0") + struct.pack("<I", 64)
+    start = 64 + 4 + len(coff) + len(optional) + 40
+    section = struct.pack(
+        "<8sIIIIIIHHI", b".rdata", len(body), place, len(body), start, 0, 0, 0, 0, 0x40000040
+    )
+    data = dos + b"PE\0\0" + coff + optional + section + body
+    assert pe.read_binary("x.dll", "t", data, data).imports == ("libc.dll#17", "memcpy")
+
+
+def test_boards_and_modules_name_their_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    assert find_emulator(parse_target("wasm32")) == ["/bin/node", "runner.mjs"]
+    command = find_emulator(parse_target("cortex-m7"))
+    assert command is not None and command[:3] == ["/bin/qemu-system-arm", "-M", "mps2-an500"]
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert find_emulator(parse_target("wasm32")) is None is find_emulator(parse_target("x86_64-windows"))
+
+
+def test_what_the_default_toolchain_lacks_is_said() -> None:
+    with pytest.raises(BadInput, match=r"arm-linux-androideabi.*NDK.*--cmake-toolchain"):
+        build_library(SOURCES, parse_target("arm-linux-androideabi"), find_toolchain())
