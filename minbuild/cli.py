@@ -32,6 +32,15 @@ For another machine, and batches of 8 only, which is smaller still:
 
     minbuild reduce artifacts/ -o dist/ --target aarch64-linux-musl --dim batch=8
 
+One library for several models, and whether it can train another one as it is:
+
+    minbuild reduce a/ b/ --out dist/
+    minbuild check c/ --package dist/
+
+What changed since the last build?
+
+    minbuild diff old/report.json dist/report/report.json
+
 Exit codes: 0 fine, 1 internal error, 2 bad input, 3 unsupported operator or type, 4 compiler failed,
 5 over budget, 6 verification failed, 130 interrupted.""",
 )

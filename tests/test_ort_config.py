@@ -12,10 +12,14 @@ from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # n
 from onnx import TensorProto, helper
 
 from minbuild.errors import BadInput
+from minbuild.model import ElementType, Node, TensorType
 from minbuild.ort_config.check import lacking
 from minbuild.ort_config.collect import requirements
+from minbuild.ort_config.fusions import fuse
 from minbuild.ort_config.grammar import parse_config, render_config
+from minbuild.ort_config.graphs import Running
 from minbuild.ort_config.requirements import Requirements, Types, union
+from minbuild.ort_config.simplify import simplify
 
 FLOAT = Types({("inputs", 0): frozenset({"float"})})
 RECORDED = [  # what ONNX Runtime 1.19.2's converter wrote, beside what it was given
@@ -68,6 +72,28 @@ def test_a_function_is_listed_as_what_it_is_made_of(tmp_path: Path) -> None:
             *(("com.microsoft", 1, n) for n in ("BroadcastGradientArgs", "ReduceSumTraining")),
         } - set(before)
         assert not after["ai.onnx", 14, "Reshape"] and after["ai.onnx", 14, "Div"] == FLOAT
+
+
+def test_gemm_takes_what_is_around_it() -> None:
+    """As the converter does it, a leaky ReLU only up to the version it looks for."""
+    assert _left("Relu") == _left("Tanh") == _left("LeakyRelu", 14) == ["FusedGemm"]
+    assert _left("LeakyRelu", 17) == ["Gemm", "LeakyRelu"] and _left("Erf") == ["Gemm", "Erf"]
+    assert _left("Transpose") == ["Gemm"] and _left("Sum", 17, "other") == ["Gemm"]
+
+
+def _left(after: str, opset: int = 17, *more: str) -> list[str]:
+    """What becomes of a Gemm and the operator behind it."""
+    matrix = TensorType(ElementType.FLOAT, (4, 4))
+    nodes = [
+        Node("Gemm", "", opset, "g", ("a", "b"), ("c",), {}),
+        Node(after, "", opset, "n", ("c", *more), ("d",), {"perm": (1, 0)} if after == "Transpose" else {}),
+    ]
+    graph = Running(
+        "f", nodes, dict.fromkeys(("a", "b", "c", "d", "other"), matrix), {}, set(), frozenset({"d"})
+    )
+    simplify(graph)
+    fuse(graph)
+    return [node.op_type for node in graph.nodes]
 
 
 # ------------------------------------------------------------------------------ the grammar, and what it does to others

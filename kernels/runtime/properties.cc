@@ -46,9 +46,9 @@ bool put_property(Session* s, int32_t type, int64_t number, Vector name, Vector 
   s->bag_size += static_cast<uint32_t>(size);
   clear_bytes(property, static_cast<size_t>(size));
   *property = {static_cast<uint32_t>(size), type, number};
-  copy_bytes(name_of(property), name.data, name.count);
+  if (name.count > 0) copy_bytes(name_of(property), name.data, name.count);
   // Behind the name as it reads, should there be a NUL in it.
-  copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
+  if (value.count > 0) copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
   return true;
 }
 

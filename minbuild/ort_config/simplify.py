@@ -17,7 +17,7 @@ _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}  # second operands t
 def simplify(graph: Running) -> None:
     """Everything that needs no kernels of its own, until nothing more is found."""
     fold_constants(graph)
-    while remove_idle(graph) or join_multiplications(graph) or drop_unread(graph):
+    while remove_idle(graph) or join_multiplications(graph) or turn_in_gemm(graph) or drop_unread(graph):
         pass
 
 
@@ -92,6 +92,26 @@ def join_multiplications(graph: Running) -> bool:
             bias = next(n for n in reader.inputs if n != node.outputs[0])
             graph.replace((node, reader), graph.like(reader, "Gemm", (*node.inputs, bias)))
             return True
+    return False
+
+
+def turn_in_gemm(graph: Running) -> bool:
+    """Gemm turns its matrices itself, and its result where nothing is added to it."""
+    for node in graph.nodes:
+        if node.op_type != "Transpose" or node.domain or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
+            continue
+        if graph.rank(node.inputs[0]) != 2:
+            continue
+        maker = graph.maker(node.inputs[0])
+        alone = graph.reader(node.inputs[0]) is not None
+        if alone and maker is not None and maker.op_type == "Gemm" and not any(maker.inputs[2:]):
+            graph.replace((maker, node), graph.like(maker, "Gemm", maker.inputs[:2], outputs=node.outputs))
+            return True
+        for reader in graph.nodes:
+            if reader.op_type == "Gemm" and node.outputs[0] in reader.inputs[:2]:
+                inputs = tuple(node.inputs[0] if n == node.outputs[0] else n for n in reader.inputs)
+                graph.replace((reader,), graph.like(reader, "Gemm", inputs))
+                return True
     return False
 
 
