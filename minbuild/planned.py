@@ -19,9 +19,9 @@ from minbuild.ops import Registry, registry
 from minbuild.passes import optimize
 from minbuild.passes.loss_check import check_loss
 from minbuild.passes.lower import lower
-from minbuild.passes.memory import buffer_sizes, lower_bound, skyline
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
+from minbuild.size.alive import arena_of
 from minbuild.size.report import Arena
 
 DEFAULT_LARGEST = 32  # of free dimensions
@@ -56,13 +56,8 @@ class Model:
 
     @property
     def arenas(self) -> tuple[Arena, ...]:
-        """Memory for temporaries of each graph at the largest sizes, and the least that is possible."""
-        found = []
-        for routine in self.plan.routines:
-            sizes = buffer_sizes(routine.buffers, self.largest)
-            peak = skyline(routine.buffers, sizes)[1]
-            found.append(Arena(routine.name, peak, lower_bound(routine.buffers, sizes)))
-        return tuple(found)
+        """Memory for temporaries of each graph at the largest sizes, the least that is possible, and what is there."""
+        return tuple(arena_of(self.bundle, routine, self.largest) for routine in self.plan.routines)
 
 
 def plan_model(

@@ -11,7 +11,7 @@ from typing import Protocol
 from minbuild import __version__
 from minbuild.bindings import WASM, wanted_languages
 from minbuild.destination import check_destination, write_package
-from minbuild.emit import Contents, everything
+from minbuild.emit import Contents
 from minbuild.libraries import Pair, Workbench
 from minbuild.needs import Wishes, contents_of
 from minbuild.package import ModelParts, Parts, library_path, package_files
@@ -25,9 +25,10 @@ from minbuild.size.measure import (
     persistent_of,
     uses_by_stem,
 )
-from minbuild.size.report import Bar, ModelReport, SizeReport, Verification
+from minbuild.size.phases import uses_of
+from minbuild.size.report import ModelReport, SizeReport, Verification
 from minbuild.toolchain import Target, find_toolchain, host_target, parse_target
-from minbuild.waterfall import Builder, waterfall
+from minbuild.trials import Trials, try_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Request:
     """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
     dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
-    give; `wishes` are for what the models do not need; `fast` leaves out the waterfall, which takes many builds;
-    `bindings` are languages the package is for besides C."""
+    give; `wishes` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
+    what each operator costs, and advice; `bindings` are languages the package is for besides C."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -97,9 +98,14 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     bench = Workbench(contents, planned[0].registry, toolchain, cmake, listener.stage, listener.detail)
     pairs = tuple(bench.pair(target) for target in targets)
     verifications = prove_all(bench, models, pairs, request.reference, listener.note)
-    falls = [() if request.fast or cmake else _waterfall(bench, pair, listener) for pair in pairs]
+    trials = [
+        Trials()
+        if request.fast or cmake
+        else try_all(bench, pair, planned, request.wishes, request.check_loss)
+        for pair in pairs
+    ]
     listener.stage("Measuring")
-    report = measure(models, pairs, verifications, falls)
+    report = measure(models, pairs, verifications, trials)
     listener.stage(f"Writing {request.out}")
     write_package(request.out, package_files(_parts(models, contents, pairs, report, languages)))
     return report
@@ -135,20 +141,14 @@ def _memory_line(model: Model) -> str:
     return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
 
 
-def _waterfall(bench: Workbench, pair: Pair, listener: Listener) -> tuple[Bar, ...]:
-    listener.stage(f"Measuring what each step is worth for {pair.target} (--fast leaves this out)")
-    full = everything(bench.registry, bench.contents.parts)
-    builder = Builder(bench.contents, full, bench.registry, pair.target, bench.toolchain, listener.detail)
-    return waterfall(builder)
-
-
 def measure(
     models: Mapping[str, Model],
     pairs: Sequence[Pair],
     verifications: Sequence[Verification],
-    falls: Sequence[tuple[Bar, ...]],
+    trials: Sequence[Trials],
 ) -> SizeReport:
-    """The report on all targets, for models by their names; `falls` are the waterfalls of the targets."""
+    """The report on all targets, for models by their names; `trials` are what was built
+    besides for the targets."""
     inputs = [
         TargetInputs(
             target=str(pair.target),
@@ -158,19 +158,21 @@ def measure(
             flags=_flags(pair.trimmed.built.commands[0]),
             verification=verification,
             files=(("Library", library_path(pair.target)),),
-            waterfall=fall,
+            waterfall=tried.waterfall,
+            advice=tried.advice,
+            removed=tried.removed,
         )
-        for pair, verification, fall in zip(pairs, verifications, falls, strict=True)
+        for pair, verification, tried in zip(pairs, verifications, trials, strict=True)
     ]
     facts = tuple(_facts(name, model) for name, model in models.items())
     uses = [_uses(model, f"{name}: " if len(models) > 1 else "") for name, model in models.items()]
     stems = sorted({stem for each in uses for stem in each})
     together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
+    phases = uses_of((model.bundle, model.plan) for model in models.values())
     if len(facts) == 1:
-        return build_report(facts[0], together, inputs)
-    return replace(
-        build_report(all_together(facts, len(pairs[0].trimmed.kernels)), together, inputs), models=facts
-    )
+        return build_report(facts[0], together, inputs, phases)
+    whole = all_together(facts, len(pairs[0].trimmed.kernels))
+    return replace(build_report(whole, together, inputs, phases), models=facts)
 
 
 def _facts(name: str, model: Model) -> ModelReport:

@@ -17,16 +17,19 @@ from jinja2 import UndefinedError
 
 from minbuild import assets, templating
 from minbuild.errors import BadInput
-from minbuild.report import console, html, markdown, svg, tables
+from minbuild.report import console, html, markdown, smaller, svg, tables
 from minbuild.report import json as json_report
 from minbuild.report.cells import Table, kib, percent, saving, text
 from minbuild.size.report import (
     SCHEMA,
+    Advice,
+    Alive,
     Arena,
     Group,
     ModelReport,
     Named,
     Persistent,
+    Phase,
     Row,
     SectionRow,
     SizeReport,
@@ -39,11 +42,22 @@ from minbuild.size.report import (
 DIGEST = "0123456789abcdef" * 4
 
 
+ALIVE = tuple(
+    Alive(f"/conv{i}/<out>_0", f"/conv{i}", "forward", size)
+    for i, size in enumerate(
+        (150_528, 75_264, 37_632, 18_816, 9_408, 4_704, 2_352, 1_200, 1_200, 1_200, 1_008)
+    )
+) + tuple(
+    Alive(f"scratch of step 29, argument {i}", "/pool/Grad", "backward", 16 * (i + 3)) for i in (1, 4, 37)
+)
+
+
 def operator(name: str, size: int, nodes: int) -> Row:
     symbols = (Named((f"{name.lower()}<float>",), size),) if size else ()
     return Row(
-        "operator", name, size, (name,), ("float",), tuple(f"/net/{name}_{i}" for i in range(nodes)), symbols
-    )
+        "operator", name, size, (name,), ("float",), tuple(f"/net/{name}_{i}" for i in range(nodes)), symbols,
+        size + 17 * nodes,
+    )  # fmt: skip
 
 
 def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport:
@@ -69,6 +83,15 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         Group(kind, kind.title(), sum(r.bytes for r in rows if r.kind == kind), f)
         for kind, f in zip(kinds, full, strict=True)
     )
+    owned = [row.name for row in operators]
+    rest = {g.title: g.bytes for g in groups[2:]}
+    phases = (
+        Phase("Forward", ("forward",), sum(o.bytes for o in operators[:5]), tuple(owned[:5])),
+        Phase("Optimizer", ("optimizer",), sum(o.bytes for o in operators[5:7]), tuple(owned[5:7])),
+        Phase("Shared by forward and backward", ("forward", "backward"),
+              sum(o.bytes for o in operators[7:]) + 1303, (*owned[7:-1], "dot (gemm.h)")),
+        *(Phase(title, (), size, (title.lower(),)) for title, size in rest.items()),
+    )  # fmt: skip
     sections = (
         SectionRow(".text", 60_000, file - 1409, 60_000, file - 1409),
         SectionRow(".rodata", 5_000, 500, 5_000, 500),
@@ -91,6 +114,11 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         flags=("-Oz", "--gc-sections"),
         digest=DIGEST,
         files=(("Library", "dist/lib/libminbuild.so"),),
+        phases=phases,
+        advice=(
+            Advice("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max batch=4"),
+            Advice("fixed sizes: batch 8", 1_433, 207, -64, "Every batch | is 8.", "--dim batch=8"),
+        ),
     )
 
 
@@ -100,7 +128,10 @@ def make_report(*targets: TargetReport, name: str = "lenet") -> SizeReport:
         minbuild="0.1.0",
         files=(("training_model.onnx", DIGEST), ("checkpoint", DIGEST[::-1])),
         sizes=(("batch", 8),),
-        arenas=(Arena("train", 310_272, 304_128), Arena("evaluate", 150_528, 150_528)),
+        arenas=(
+            Arena("train", 310_272, 304_128, 29, "/pool/Grad", ALIVE),
+            Arena("evaluate", 150_528, 150_528),
+        ),
         persistent=Persistent(178_104, 178_104, 356_208, 0, 24, 4_321),
         plan_bytes=3_912,
         checkpoint_bytes=180_216,
@@ -179,9 +210,17 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
             ("of it loadable", entry["trimmed"]["loadable"]),
             ("after gzip -9", entry["full"]["download"]),
         ]
+        pairs += [(r["name"], r["removed"]) for r in entry["rows"] if r["removed"] is not None]
+        pairs += [(p["title"], p["bytes"]) for p in entry["phases"]]
+        pairs += [(a["title"], a[kind]) for a in entry["advice"] for kind in ("file", "model", "ram")]
         pairs += [("Static: zeroed data", entry["static"]["bss"])]
     model = data["model"]
     pairs += [(f"Arena: {a['graph']}", a["peak"]) for a in model["arenas"]]
+    pairs += [(a["name"], a["bytes"]) for a in model["arenas"][0]["alive"]]
+    pairs += [
+        ("Alive at once", model["arenas"][0]["bound"]),
+        ("Peak of the arena", model["arenas"][0]["peak"]),
+    ]
     labels = {
         "parameters": "Parameters",
         "gradients": "Gradients",
@@ -207,6 +246,10 @@ def test_markdown_and_html_carry_the_numbers_of_the_json(report: SizeReport) -> 
 def test_console_carries_the_numbers_of_the_json(report: SizeReport) -> None:
     lines = console.render(report, limit=None, width=160).splitlines()
     shown = {r.name for t in report.targets for r in t.rows if r.kind == "operator"}
+    shown |= {p.title for t in report.targets for p in t.phases} | {
+        a.name for a in report.model.arenas[0].alive
+    }
+    shown |= {"Alive at once", "Peak of the arena", "fixed sizes: batch 8"}
     shown |= {"RAM", "Persistent", "Arena: train", "File", "of it loadable", "Runtime", "Shared"}
     wanted = [(name, number) for name, number in numbers_of_json(report) if name in shown]
     assert len(wanted) > 30
@@ -234,6 +277,14 @@ def test_every_table_adds_up(report: SizeReport) -> None:
         for limit in (None, 3, 12):
             *rest, total = tables.operators(target, limit).lines
             assert sum(int(line.cells[4]) for line in rest) == total.cells[4]
+        *rest, total = smaller.phases(target).lines
+        assert sum(int(line.cells[2]) for line in rest) == total.cells[2] == target.trimmed.file
+        for limit in (None, 3, 12):
+            *rest, total = smaller.alive(report.model, limit).lines
+            levels = [line.level for line in rest]
+            assert levels.index("sum") == len(rest) - 2 and (limit is None or len(rest) - 2 <= limit)
+            held = sum(int(line.cells[3]) for line in rest if line.level == "row")
+            assert held == total.cells[3] == report.model.arenas[0].peak
         *rest, total = tables.sections(target).lines
         for column in range(1, 5):
             assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
@@ -244,9 +295,22 @@ def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
     found: tuple[Table, ...] = (
         tables.composition(target), tables.operators(target), tables.others(target), tables.sections(target),
         tables.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
+        *smaller.further(report, target), *smaller.further(report, target, 3),
     )  # fmt: skip
     for table in found:
         assert {len(line.cells) for line in table.lines} == {len(table.columns)}, table.key
+
+
+def test_what_was_not_measured_is_not_in_any_form(report: SizeReport) -> None:
+    target = report.targets[0]
+    rows = tuple(replace(row, removed=None) for row in target.rows)
+    fast = make_report(replace(target, rows=rows, advice=()))
+    for page in (console.render(fast), markdown.render(fast), html.render(fast)):
+        assert "If removed" not in page and "What would make it smaller" not in page
+        assert "By phase of training" in page
+    data = json_report.as_dict(fast)
+    jsonschema.validate(data, schema())
+    assert data["targets"][0]["advice"] == [] and data["targets"][0]["rows"][0]["removed"] is None
 
 
 # ------------------------------------------------------------------------------------------------------- JSON

@@ -125,7 +125,7 @@ def reduce(
         typer.Option(
             "--fast",
             envvar="MINBUILD_FAST",
-            help="Leave out of the report what each step of making the library small is worth: many builds.",
+            help="Leave out of the report what takes many builds: what each step and each operator is worth, and advice.",
         ),
     ] = False,
     loss: MadeWith = None,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from minbuild.report import tables
+from minbuild.report import smaller, tables
 from minbuild.report.cells import Table, kib, text
 from minbuild.size.report import SizeReport, TargetReport
 
@@ -18,8 +18,8 @@ _STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
 
 def render(report: SizeReport, color: bool = False, width: int = 100, limit: int | None = 12) -> str:
     """The report as lines of at most `width` characters where names allow; plain text unless `color`, which a
-    caller sets when it writes to a terminal. `limit` bounds the operator rows (None: all), the rest become
-    one row."""
+    caller sets when it writes to a terminal. `limit` bounds the rows of operators and of tensors (None: all),
+    the rest become one row."""
     stream = StringIO()
     console = Console(
         file=stream,
@@ -39,6 +39,8 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
             _print(console, tables.waterfall(target))
         _print(console, tables.operators(target, limit))
         _print(console, tables.memory(report.model, target))
+        for table in smaller.further(report, target, limit):
+            _print(console, table)
         _proof(console, target)
         _files(console, target)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minbuild import assets
-from minbuild.report import svg, tables
+from minbuild.report import smaller, svg, tables
 from minbuild.report.cells import kib, saving, text
 from minbuild.size.report import SizeReport, TargetReport
 from minbuild.templating import render as render_template
@@ -39,6 +39,7 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "operators": tables.operators(target),
         "others": tables.others(target),
         "memory": tables.memory(report.model, target),
+        "further": tuple(smaller.further(report, target)),
         "sections": tables.sections(target),
         "provenance": tables.provenance(report, target),
     }

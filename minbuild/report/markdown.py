@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minbuild.report import tables
+from minbuild.report import smaller, tables
 from minbuild.report.cells import Table, text
 from minbuild.size.report import SizeReport
 from minbuild.templating import render as render_template
@@ -27,6 +27,7 @@ def render(report: SizeReport) -> str:
                         *((tables.waterfall(target),) if target.waterfall else ()),
                         tables.others(target),
                         tables.memory(report.model, target),
+                        *smaller.further(report, target),
                         tables.sections(target),
                         tables.provenance(report, target),
                     )

@@ -117,29 +117,41 @@ def waterfall(target: TargetReport) -> Table:
 
 
 def operators(target: TargetReport, limit: int | None = None) -> Table:
-    """A row per operator, largest first. With `limit`, the smaller ones are added up in one row."""
+    """A row per operator, largest first. With `limit`, the smaller ones are added up in one row. What removing an
+    operator saves is a column where it was measured; savings overlap, so they have no sum."""
+    measured = any(r.removed is not None for r in target.rows)
     rows = sorted((r for r in target.rows if r.kind == "operator"), key=lambda r: (-r.bytes, r.name))
     shown = rows if limit is None or len(rows) <= limit else rows[: limit - 1]
-    lines = [_operator_line(r, target) for r in shown]
+    lines = [_operator_line(r, target, measured) for r in shown]
     file = target.trimmed.file
+    blank = ("",) if measured else ()
     if rest := sum(r.bytes for r in rows[len(shown) :]):
         name = f"{len(rows) - len(shown)} smaller operators"
-        lines.append(Line((name, "", "", "", rest, percent(rest, file)), kind="operator"))
+        lines.append(Line((name, "", "", "", rest, percent(rest, file), *blank), kind="operator"))
     total = sum(r.bytes for r in rows)
     lines.append(
-        Line(("All operators, own code", "", "", "", total, percent(total, file)), "sum", "operator")
+        Line(("All operators, own code", "", "", "", total, percent(total, file), *blank), "sum", "operator")
     )
     return Table(
         "operators",
         "Operators",
         "By kernel file, with the model's operators that run its kernels. Own bytes go when the row goes; "
-        "shared code has rows of its own.",
-        ("Operator ", "Serves ", "Nodes", "Types ", "Own bytes", "Of file"),
+        "shared code has rows of its own."
+        + (" If removed: what a link without the operator's kernels is smaller by." if measured else ""),
+        (
+            "Operator ",
+            "Serves ",
+            "Nodes",
+            "Types ",
+            "Own bytes",
+            "Of file",
+            *(("If removed",) if measured else ()),
+        ),
         tuple(lines),
     )
 
 
-def _operator_line(row: Row, target: TargetReport) -> Line:
+def _operator_line(row: Row, target: TargetReport, measured: bool) -> Line:
     serves = dict.fromkeys(title.rpartition(":")[2] for title in row.users)
     cells: tuple[Cell, ...] = (
         row.name,
@@ -148,6 +160,7 @@ def _operator_line(row: Row, target: TargetReport) -> Line:
         ", ".join(row.types),
         row.bytes,
         percent(row.bytes, target.trimmed.file),
+        *(("" if row.removed is None else row.removed,) if measured else ()),
     )
     return Line(cells, kind="operator", detail=detail(row))
 

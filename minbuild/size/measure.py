@@ -6,15 +6,17 @@ import gzip
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from minbuild import model
 from minbuild.dims import evaluate, product
 from minbuild.size.attribution import Attribution, Piece, attribute
 from minbuild.size.classify import KINDS, short
 from minbuild.size.owners import Owners
+from minbuild.size.phases import Uses, phases_of
 from minbuild.size.report import (
     SCHEMA,
+    Advice,
     Bar,
     Group,
     ModelReport,
@@ -63,15 +65,22 @@ class TargetInputs:
     verification: Verification | None = None
     files: tuple[tuple[str, str], ...] = ()
     waterfall: tuple[Bar, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    removed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # stem -> bytes that the file loses without its kernels
 
 
 def build_report(
-    facts: ModelReport, uses: Mapping[str, Sequence[Use]], targets: Sequence[TargetInputs]
+    facts: ModelReport,
+    uses: Mapping[str, Sequence[Use]],
+    targets: Sequence[TargetInputs],
+    phases: Uses = Uses({}, {}),  # noqa: B008 (frozen)
 ) -> SizeReport:
     """The report of one model on one or more targets. `uses` maps the stem of each kernel file to the nodes
-    that run its kernels, see `uses_by_stem`. Raises ToolchainFailed when a file's bytes cannot all be
-    attributed."""
-    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, uses) for t in targets))
+    that run its kernels, see `uses_by_stem`; `phases` tells when. Raises ToolchainFailed when a file's bytes cannot
+    all be attributed."""
+    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, uses, phases) for t in targets))
 
 
 def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, tuple[Use, ...]]:
@@ -122,16 +131,22 @@ def all_together(models: Sequence[ModelReport], kernels: int) -> ModelReport:
     )
 
 
-def _target_report(t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]]) -> TargetReport:
+def _target_report(
+    t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]], phases: Uses
+) -> TargetReport:
     trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
     full = attribute(t.full.binary, t.full.owners, t.full.kernels)
     static = static_of(t.trimmed.binary)
+    rows = tuple(
+        replace(r, removed=t.removed.get(r.name)) if r.kind == "operator" else r
+        for r in _rows(trimmed, t.trimmed.kernels, uses)
+    )
     return TargetReport(
         target=t.target,
         trimmed=_sizes(t.trimmed.binary),
         full=_sizes(t.full.binary),
         groups=_groups(trimmed, full),
-        rows=_rows(trimmed, t.trimmed.kernels, uses),
+        rows=rows,
         sections=_sections(t.full.binary, t.trimmed.binary),
         static=static,
         ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
@@ -143,6 +158,8 @@ def _target_report(t: TargetInputs, facts: ModelReport, uses: Mapping[str, Seque
         digest=hashlib.sha256(t.trimmed.binary.data).hexdigest(),
         files=t.files,
         waterfall=t.waterfall,
+        phases=phases_of(rows, phases),
+        advice=t.advice,
     )
 
 

@@ -30,7 +30,7 @@ class Named:
 class Row:
     """The file bytes of one owner. For operators `name` is the stem of the kernel file, `users` are the
     model's operators it serves and `nodes` their nodes; for shared code `users` are the operator rows that
-    call it."""
+    call it. `removed` is what a link without the operator's kernels is smaller by, None where not measured."""
 
     kind: str
     name: str
@@ -39,6 +39,35 @@ class Row:
     types: tuple[str, ...]
     nodes: tuple[str, ...]
     symbols: tuple[Named, ...]
+    removed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """File bytes that serve the same `phases` of training, with their owners, largest first; without phases those of
+    a kind of owner that serves all of them."""
+
+    title: str
+    phases: tuple[str, ...]
+    bytes: int
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A choice that would make something smaller, measured: bytes it saves of the library's file, of the model's files
+    and of RAM (negative where it costs), what it changes, and how to make it."""
+
+    title: str
+    file: int
+    model: int
+    ram: int
+    changes: str
+    how: str
+
+    @property
+    def saves(self) -> int:
+        return self.file + self.model + self.ram
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +115,26 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
+class Alive:
+    """A tensor or scratch memory in the arena: the node that makes it, in which phase, and its bytes there."""
+
+    name: str
+    node: str
+    phase: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Arena:
     """Bytes one graph needs for its temporaries, and the most that are alive in one step: no layout beats
-    it."""
+    it. `alive` is what is there in that `step`, which runs `node`; it adds up to `bound`."""
 
     graph: str
     peak: int
     bound: int
+    step: int = 0
+    node: str = ""
+    alive: tuple[Alive, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +202,8 @@ class TargetReport:
     digest: str  # sha256 of the trimmed file
     files: tuple[tuple[str, str], ...]  # what it is, where it is
     waterfall: tuple[Bar, ...] = ()  # from every kernel to the trimmed file; empty where it was left out
+    phases: tuple[Phase, ...] = ()  # their bytes add up to the trimmed file
+    advice: tuple[Advice, ...] = ()  # what saves most first; empty where it was left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,191 @@
+"""What bytes are for, what is in memory when it is fullest, what operators cost, and advice: all from real builds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from case_sets import GOLDEN
+
+from minbuild.advice import MOST, Advisor
+from minbuild.emit import emit_sources
+from minbuild.errors import BadInput
+from minbuild.libraries import build_checked
+from minbuild.needs import Wishes, contents_of
+from minbuild.passes.memory import aligned, buffer_sizes
+from minbuild.planned import Model, plan_model, with_parts
+from minbuild.removal import removed
+from minbuild.size import phases as module
+from minbuild.size.measure import TargetInputs, build_report, persistent_of
+from minbuild.size.phases import step_phases, uses_of
+from minbuild.size.report import Advice, ModelReport, Named, Row, TargetReport
+from minbuild.toolchain import build_library, find_toolchain, host_target
+
+FREE, FIXED = "dense", "dense_fixed"
+
+
+def planned(name: str, parts: tuple[str, ...] = ()) -> Model:
+    return with_parts(plan_model(GOLDEN / name, {}, {}), parts)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return planned(FREE)
+
+
+@pytest.fixture(scope="module")
+def target(model: Model) -> TargetReport:
+    contents = contents_of([model])
+    library = build_checked(contents, model.registry, host_target(), find_toolchain())
+    facts = ModelReport(
+        "m", "0", (), (), model.arenas, persistent_of(model.plan), len(model.plan_bytes), 0, 0, 0
+    )
+    costs = removed(contents, model.registry, host_target(), find_toolchain())
+    inputs = TargetInputs("t", library.measured, library.measured, "", (), removed=costs)
+    return build_report(facts, {}, [inputs], uses_of([(model.bundle, model.plan)])).targets[0]
+
+
+# -------------------------------------------------------------------------------------------------- the arena
+
+
+@pytest.mark.parametrize("name", [FREE, FIXED])
+def test_what_is_alive_adds_up_to_the_bound(name: str) -> None:
+    model = planned(name)
+    for routine, arena in zip(model.plan.routines, model.arenas, strict=True):
+        assert sum(tensor.bytes for tensor in arena.alive) == arena.bound <= arena.peak
+        sizes = dict(zip(routine.buffers, buffer_sizes(routine.buffers, model.largest), strict=True))
+        for step in range(len(routine.steps)):
+            there = sum(aligned(size) for b, size in sizes.items() if b.first <= step <= b.last)
+            assert there <= arena.bound
+        if arena.alive:
+            assert arena.node == routine.steps[arena.step].node
+            makers = {step.node for step in routine.steps[: arena.step + 1]}
+            assert {tensor.node for tensor in arena.alive} <= makers
+
+
+# --------------------------------------------------------------------------------------------------- phases
+
+
+def test_steps_come_in_the_order_of_their_phases(model: Model) -> None:
+    routines = {routine.name: routine for routine in model.plan.routines}
+    train = step_phases(model.bundle, routines["train"])
+    assert set(train) == {"forward", "loss", "backward"}
+    assert sorted(train, key=module.ORDER.index) == list(train)
+    assert train.count("loss") == 1 and "CrossEntropy" in routines["train"].steps[train.index("loss")].node
+    assert set(step_phases(model.bundle, routines["eval"])) == {"evaluation"}
+    assert set(step_phases(model.bundle, routines["optimize"])) == {"optimizer"}
+
+
+def test_phases_add_up_to_the_file(target: TargetReport) -> None:
+    assert sum(phase.bytes for phase in target.phases) == target.trimmed.file
+    found = {phase.title: phase for phase in target.phases}
+    assert found["Optimizer"].owners == ("adamw", "clip_grad_norm")
+    assert found["Shared by forward and backward"].bytes > 0
+    assert not found["Runtime"].phases and "session" in found["Runtime"].owners
+    assert "Evaluation" not in found  # its kernels are those of training
+
+
+def test_a_kernel_counts_for_its_phases_alone() -> None:
+    uses = module.Uses(
+        {"relu": frozenset(("forward", "backward"))},
+        {"relu<int64_t>": frozenset(("forward",)), "relu_grad<float>": frozenset(("backward",))},
+    )
+    symbols = (Named(("relu<long>",), 10), Named(("relu_grad<float>",), 20), Named(("table",), 3))
+    rows = (
+        Row("operator", "relu", 40, (), (), (), symbols),
+        Row("shared", "dot (dot.h)", 5, ("relu",), (), (), ()),
+        Row("operator", "conv", 7, (), (), (), ()),
+        Row("overhead", "headers", 9, (), (), (), ()),
+    )
+    found = {phase.title: (phase.bytes, phase.owners) for phase in module.phases_of(rows, uses)}
+    assert found == {
+        "Forward": (10, ("relu",)),
+        "Backward": (20, ("relu",)),
+        "Not used by the models": (7, ("conv",)),
+        "Shared by forward and backward": (15, ("relu", "dot (dot.h)")),
+        "File format": (9, ("headers",)),
+    }
+
+
+def test_without_a_way_to_tell_the_loss_its_last_node_is_the_loss(model: Model, monkeypatch) -> None:
+    def cannot(*given: object) -> None:
+        raise BadInput("cannot be told")
+
+    routine = next(r for r in model.plan.routines if r.name == "train")
+    before = step_phases(model.bundle, routine)
+    monkeypatch.setattr(module, "default_outputs", cannot)
+    assert step_phases(model.bundle, routine) == before
+
+
+# ---------------------------------------------------------------------------------------------- operators
+
+
+def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetReport) -> None:
+    operators = {row.name: row for row in target.rows if row.kind == "operator"}
+    assert operators["gemm"].removed and all(row.removed is not None for row in operators.values())
+    own_shared = sum(r.bytes for r in target.rows if r.kind == "shared" and r.users == ("gemm",))
+    assert operators["gemm"].removed > operators["gemm"].bytes + own_shared // 2 > operators["gemm"].bytes
+    assert all(row.removed is None for row in target.rows if row.kind != "operator")
+
+
+# ------------------------------------------------------------------------------------------------- advice
+
+
+def advice(model: Model, wishes: Wishes = Wishes()) -> Mapping[str, Advice]:  # noqa: B008 (frozen)
+    contents = contents_of([model], wishes)
+    found = Advisor((model,), contents, wishes, False, host_target(), find_toolchain()).advice()
+    assert len(found) <= MOST and all(a.saves > 0 for a in found)
+    assert sorted(found, key=lambda a: -a.saves) == list(found)
+    return {a.title: a for a in found}
+
+
+def test_advice_is_what_following_it_saves(model: Model) -> None:
+    found = advice(model)
+    file = size(model, contents_of([model]))
+    (symbol, largest), *_ = model.largest.items()
+
+    fixed = plan_model(GOLDEN / FREE, dict(model.largest), {})
+    told = next(a for a in found.values() if a.how.startswith("--dim"))
+    assert f"--dim {symbol}={largest}" in told.how
+    assert told.file == file - size(fixed, contents_of([fixed])) > 0
+    assert told.model == len(model.plan_bytes) - len(fixed.plan_bytes)
+
+    half = plan_model(GOLDEN / FREE, {}, {name: value // 2 for name, value in model.largest.items()})
+    told = next(a for a in found.values() if a.how.startswith("--max"))
+    assert told.ram == peak(model) - peak(half) > 0 and told.file == told.model == 0
+
+    told = found["no files: plan and checkpoint from memory"]
+    assert told.file == file - size(model, replace(contents_of([model]), files=False)) > 0
+
+
+def size(model: Model, contents) -> int:
+    sources = emit_sources(contents, model.registry)
+    return len(build_library(sources, host_target(), find_toolchain()).shared)
+
+
+def peak(model: Model) -> int:
+    return max(arena.peak for arena in model.arenas)
+
+
+def test_advice_leaves_out_what_saves_nothing() -> None:
+    found = advice(planned(FIXED))
+    assert not any(a.how.startswith(("--dim", "--max")) for a in found.values())
+
+
+def test_advice_drops_what_was_asked_for() -> None:
+    model = planned(FIXED, ("properties",))
+    found = advice(model, Wishes(include=("Conv",)))
+    assert found["without the part properties"].file > 0
+    extra = found["without operators that these models do not need"]
+    assert extra.file > found["without the part properties"].file
+
+
+def test_without_evaluation_the_plan_is_smaller(tmp_path: Path, model: Model) -> None:
+    told = advice(model)["training without evaluation"]
+    for path in (GOLDEN / FREE).iterdir():
+        if path.is_file() and path.name != model.bundle.evaluation.source:  # type: ignore[union-attr]
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    alone = plan_model(tmp_path, {}, {})
+    assert told.model == len(model.plan_bytes) - len(alone.plan_bytes) > 0
