@@ -299,6 +299,81 @@ def test_kotlin_compiles(java: Path) -> None:
     assert (java / "kotlin/StepKt.class").is_file()
 
 
+# ---------------------------------------------------------------------------- C#
+
+EVERYTHING_IN_CSHARP = """
+using System;
+using System.IO;
+using Minbuild;
+
+static class Everything
+{
+    static void Must(bool holds) { if (!holds) throw new Exception("does not hold"); }
+
+    static void Main()
+    {
+        string plan = "../../model/trainer.plan";
+        var batch = new[] { new Tensor(new float[2 * 784], 2, 1, 28, 28), new Tensor(new long[] { 1, 2 }, 2) };
+        var session = new TrainingSession("../../model/checkpoint", plan, 4);
+        Must(session.EvalStep(batch)[0].Floats[0] == session.TrainStep(batch)[0].Floats[0]);
+        session.OptimizerStep();
+        session.LazyResetGrad();
+        session.SetProperty("epoch", 3L);
+        session.SetProperty("best", 0.5f);
+        session.SetProperty("who", "gr\u00fcn");
+        Must((long)session.GetProperty("epoch") == 3 && (float)session.GetProperty("best") == 0.5f);
+        Must((string)session.GetProperty("who") == "gr\u00fcn" && session.GetProperty("none") == null);
+        float[] all = session.ToBuffer(true);
+        all[5] = 9;
+        session.FromBuffer(all, true);
+        Must(session.GetParameter("conv1.weight").Floats[5] == 9);
+        session.LearningRate = 0.25f;
+        for (int i = 0; i < 2; ++i) session.SaveCheckpoint("all.checkpoint", true);
+        session.UpdateParameter("conv1.weight", new Tensor(new float[150], 6, 1, 5, 5));
+        session.LoadCheckpoint(File.ReadAllBytes("all.checkpoint"));
+        Must(session.GetParameter("conv1.weight").Floats[5] == 9);
+        var other = new TrainingSession("all.checkpoint", plan);
+        Must(other.StepCount == 1 && other.LearningRate == 0.25f);
+        session.ExportModelForInferencing("../../model/inference.mold", "out.onnx");
+        Refuses(6, () => session.TrainStep(batch[1], batch[0]));
+        Refuses(1, () => session.GetParameter("none"));
+        Refuses(5, () => session.TrainStep(new Tensor(new float[5 * 784], 5, 1, 28, 28), new Tensor(new long[5], 5)));
+        Refuses(2, () => new TrainingSession(new byte[64], new byte[64]));
+        session.Dispose();
+        other.Dispose();
+        Console.WriteLine("all is well");
+    }
+
+    static void Refuses(int code, Action call)
+    {
+        try { call(); }
+        catch (TrainerException refused) { if (refused.Code == code && refused.Message != "") return; throw; }
+        Must(false);
+    }
+}
+"""
+
+
+def csharp(dist: Path, program: str, *arguments: object) -> str:
+    """Compiles the binding with a program, and runs it."""
+    folder, mono = dist / "bindings/csharp", tool("mono")
+    sources = sorted(folder.glob("*.cs"))
+    run(tool("mcs"), "-unsafe", "-warn:4", "-warnaserror", "-out:program.exe", *sources, program, cwd=folder)
+    shutil.copy(archive(dist).with_name("libminbuild.so"), folder)
+    return run(mono, "program.exe", *arguments, cwd=folder)
+
+
+def test_csharp(dist: Path, expected: np.ndarray) -> None:
+    check(losses(csharp(dist, "example/Train.cs", "../..", STEPS)), expected)
+
+
+def test_everything_in_csharp(dist: Path, tmp_path: Path) -> None:
+    program = tmp_path / "Everything.cs"
+    program.write_text(EVERYTHING_IN_CSHARP)
+    assert csharp(dist, str(program)) == "all is well\n"
+    onnx.checker.check_model(onnx.load(str(dist / "bindings/csharp/out.onnx")))
+
+
 # ---------------------------------------------------------------------------- what is generated
 
 LAYOUT = """
