@@ -209,6 +209,7 @@ def _target(target: Target, parts: Parts) -> dict[str, Any]:
         "shared": library_path(target),
         "bytes": len(built.shared),
         "toolchain": built.toolchain,
+        "usage": target.traits.usage,
     }
 
 

@@ -191,10 +191,9 @@ def prove_foreign(
     machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
-        return (
-            f"not proven for {target}: no emulator ({target.traits.emulator or 'none exists'}) is installed. "
-            "The same sources, built for this machine, are proven."
-        )
+        needed = target.traits.emulator
+        why = f"no emulator ({needed}) is installed" if needed else "its programs do not run here"
+        return f"not proven for {target}: {why}. The same sources, built for this machine, are proven."
     program, files = _performer(built, target, toolchain)
     files |= {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
     with _scratch():

@@ -77,7 +77,8 @@ def test_one_product_is_left_and_computes_the_same(name, tmp_path):
 
 
 def test_a_transpose_that_others_read_stays_for_them():
-    assert ops(" t = Transpose (w) y = MatMul (x, t) z = Neg (t)") == ["Transpose", "Contraction", "Neg"]
+    found = ops(" t = Transpose (w) y = MatMul (x, t) z = Neg (t)")
+    assert sorted(found) == ["Contraction", "Neg", "Transpose"]
 
 
 def test_a_product_that_others_read_is_not_written_transposed():

@@ -18,6 +18,7 @@ import pytest
 
 from minbuild import toolchain
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.size import elf
 from minbuild.toolchain import (
     Built,
     Target,
@@ -535,6 +536,27 @@ def test_cmake_toolchain_file(cache: Path, tmp_path: Path) -> None:
     file.write_text("message(FATAL_ERROR no)\n")
     with pytest.raises(ToolchainFailed, match="cmake"):
         build_library({**SOURCES, "CMakeLists.txt": LISTING}, host, find_toolchain(cmake_toolchain=file))
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake here")
+def test_the_ndks_toolchain_file_is_told_the_architecture(tmp_path: Path) -> None:
+    file = tmp_path / "android.toolchain.cmake"
+    file.write_text("")
+    cmake = find_toolchain(cmake_toolchain=file)
+    for name, abi in (("arm-linux-androideabi", "armeabi-v7a"), ("aarch64-linux-android", "arm64-v8a")):
+        assert f"-DANDROID_ABI={abi}" in cmake.recipe(parse_target(name))
+    assert not any("ANDROID" in word for word in cmake.recipe(parse_target("aarch64-linux-gnu")))
+
+
+def test_thumb_is_what_32_bit_boards_get(cache: Path) -> None:
+    """Bit 0 of a function's address says Thumb."""
+    built = build_library(SOURCES, parse_target("arm-linux-musleabihf"), find_toolchain())
+    file = elf.parse("twin", built.twin)
+    table = next(s for s in file.sections if s.type == elf.SYMTAB)
+    symbols = struct.iter_unpack("<IIIBBH", built.twin[table.offset : table.offset + table.size])
+    functions = [value for _, value, _, info, _, section in symbols if info & 15 == elf.FUNC and section]
+    ours = {s.address for s in file.symbols(elf.SYMTAB) if s.name.startswith(("mb_", "_ZN8minbuild"))}
+    assert ours and all(address | 1 in functions for address in ours)
 
 
 def test_emulator_of_a_foreign_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def reduce(
         typer.Option(
             "--fast",
             envvar="MINBUILD_FAST",
-            help="Leave out of the report what takes many builds: what each step and each operator is worth, and advice.",
+            help="Leave out of the report what takes many builds: what steps and operators are worth, and advice.",
         ),
     ] = False,
     loss: MadeWith = None,

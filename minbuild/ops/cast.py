@@ -46,7 +46,8 @@ to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORED)
 def _target(site: Site) -> ElementType:
     to = site.attribute("to")
     if to not in set(ElementType):
-        raise Unknown(f"element type {to} of its attribute 'to' is not supported")
+        offered = ", ".join(e.label for e in ElementType)
+        raise Unknown(f"element type {to} of its attribute 'to' is not supported; has {offered}")
     return ElementType(to)
 
 

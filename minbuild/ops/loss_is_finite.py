@@ -23,7 +23,8 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for shape in ((), (1,), (5,)):
         yield Case(f"shape {list(shape)}", (np.asarray(random.standard_normal(shape)),), ulps=0)
-    yield Case("the largest", (np.array([np.finfo(np.float32).max, np.finfo(np.float32).min]),), ulps=0)
+    largest = np.array([np.finfo(np.float32).max, np.finfo(np.float32).min])
+    yield Case("the largest", (largest,), ulps=0, smooth=False)  # in halves these are infinite
 
 
 loss_is_finite = Op(

@@ -90,7 +90,18 @@ class Traits:
         """File name of what is linked: also its soname or install name."""
         return _FILES[self.format]
 
+    @property
+    def usage(self) -> str:
+        """What a user has to know about the file, "" for a plain shared library."""
+        return _USAGES.get(self.format, "")
 
+
+_USAGES = {
+    "wasm": "imports nothing; hand over memory you got by growing its `memory`, and callbacks in its table",
+    "image": "what the library adds to a firmware, to be measured; link `libminbuild.a`, which needs no C library "
+    "and no heap: hand over the arena",
+    "pe": "built without files, imports nothing: hand over the arena",
+}
 _FILES = {
     "elf": "libminbuild.so",
     "macho": "libminbuild.dylib",
