@@ -139,10 +139,10 @@ class Advisor:
     # --------------------------------------------------------------------------------------- what is left out
 
     def _without_evaluation(self) -> Iterator[_Choice]:
-        sources = [m.bundle.evaluation.source for m in self.models if m.bundle.evaluation is not None]
-        if not sources or any(
-            m.mold for m in self.models
-        ):  # an exported model is a part of the evaluation model
+        graphs = [(m.bundle.evaluation, m.bundle.training) for m in self.models]
+        sources = [graph.source for graph, training in graphs if graph and graph.source != training.source]
+        exported = any(m.mold for m in self.models)  # what is exported is a part of the evaluation model
+        if not sources or exported:
             return
         models = self._replanned(lambda m: replace(m, bundle=replace(m.bundle, evaluation=None)), {})
         if models:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from case_sets import GOLDEN
+from trainers import plan_of
+from training_models import node, regression, single
 
 from minbuild.advice import MOST, Advisor
 from minbuild.emit import emit_sources
 from minbuild.errors import BadInput
 from minbuild.libraries import build_checked
 from minbuild.needs import Wishes, contents_of
+from minbuild.ops import registry
 from minbuild.passes.memory import aligned, buffer_sizes
 from minbuild.planned import Model, plan_model, with_parts
 from minbuild.removal import removed
@@ -76,6 +79,19 @@ def test_steps_come_in_the_order_of_their_phases(model: Model) -> None:
     assert train.count("loss") == 1 and "CrossEntropy" in routines["train"].steps[train.index("loss")].node
     assert set(step_phases(model.bundle, routines["eval"])) == {"evaluation"}
     assert set(step_phases(model.bundle, routines["optimize"])) == {"optimizer"}
+
+
+def test_a_model_that_carries_its_own_training(tmp_path: Path) -> None:
+    """Its one graph computes gradients and updates what it trains."""
+    step = [node("Mul", "lr dW", "u"), node("Sub", "W u", "W1")]
+    bundle = regression(step, "W=W1", {"lr": single(0.1)}).bundle(tmp_path)
+    routine = next(r for r in plan_of(bundle, registry()).routines if r.name == "train")
+    phases = step_phases(bundle, routine)
+    assert [s.node for s, phase in zip(routine.steps, phases, strict=True) if phase == "optimizer"] == [
+        "Sub of W1"
+    ]
+    assert phases.count("forward") == 2 and phases.count("loss") == 3
+    assert sorted(phases, key=module.ORDER.index) == list(phases)
 
 
 def test_phases_add_up_to_the_file(target: TargetReport) -> None:
