@@ -88,7 +88,7 @@ def package_files(parts: Parts) -> dict[str, bytes]:
         files[f"sample/{model.sample}.c"] = render("package/sample.c.j2", **values).encode()
         described.append(values)
     module = next((b.shared for t, b in parts.libraries.items() if t.traits.format == "wasm"), None)
-    files |= binding_files(parts.bindings, parts.contents.parts, module)
+    files |= binding_files(parts.bindings, parts.contents.parts, parts.sources, module)
     bindings = [(name, LANGUAGES[name]) for name in parts.bindings]
     targets = [_target(t, parts) for t in parts.libraries]
     files["README.md"] = render(

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from minbuild.authoring import Recipe, generate_artifacts
 from minbuild.bindings import LANGUAGES, binding_files
+from minbuild.emit import emit_sources
 from minbuild.libraries import build_checked
 from minbuild.needs import Wishes, contents_of
 from minbuild.package import library_path
@@ -60,23 +61,27 @@ def _parameter(name: str, shape: tuple[int, ...], random: np.random.Generator) -
     return numpy_helper.from_array(random.uniform(-spread, spread, shape).astype(np.float32), name)
 
 
-def write_package(folder: Path) -> Path:
-    """Plan, checkpoint, mold, sources, the library for this machine and the WebAssembly module, and all bindings."""
+def write_artifacts(folder: Path) -> Path:
+    """Training artifacts of LeNet."""
     write_forward(folder / "lenet.onnx")
     generate_artifacts(folder / "lenet.onnx", folder / "artifacts", Recipe(loss="cross-entropy"))
-    (planned,) = plan_models((folder / "artifacts",), {}, {}, (), lambda line: None)
+    return folder / "artifacts"
+
+
+def write_package(artifacts: Path, folder: Path) -> Path:
+    """Plan, checkpoint, mold, sources, the library for this machine and the WebAssembly module, and all bindings."""
+    (planned,) = plan_models((artifacts,), {}, {}, (), lambda line: None)
     model = with_parts(planned, PARTS, ())
     contents = contents_of((model,), Wishes())
     files = {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
     files["model/inference.mold"] = model.mold or b""
-    module = b""
+    module, sources = b"", emit_sources(contents, model.registry)
     for target in (host_target(), parse_target("wasm32")):
         library = build_checked(contents, model.registry, target, find_toolchain())
         module = library.built.shared
         files[library_path(target)] = module
         files[str(Path(library_path(target)).with_name("libminbuild.a"))] = library.built.archive
-        files |= library.sources
-    files |= binding_files(LANGUAGES, contents.parts, module)
+    files |= {**sources, **binding_files(LANGUAGES, contents.parts, sources, module)}
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)

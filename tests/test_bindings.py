@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
 import re
 import shutil
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import lenet
 import numpy as np
 import onnx
 import pytest
+from programs import CC, CXX, page, run, serve, tool
 
 from minbuild.bindings import binding_files, read_header, wanted_languages
 from minbuild.errors import BadInput
 from minbuild.toolchain import host_target
 
 STEPS = 60
-CC = (sys.executable, "-m", "ziglang", "cc", "-Wall", "-Wextra", "-Werror")
-CXX = (sys.executable, "-m", "ziglang", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror")
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory) -> Path:
-    return lenet.write_package(tmp_path_factory.mktemp("dist"))
-
-
-def run(*command: object, cwd: Path) -> str:
-    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    folder = tmp_path_factory.mktemp("lenet")
+    return lenet.write_package(lenet.write_artifacts(folder), folder / "dist")
 
 
 def archive(dist: Path) -> Path:
@@ -61,13 +50,6 @@ def expected(dist: Path) -> np.ndarray:
 def losses(text: str) -> np.ndarray:
     found = np.array([float(word) for word in text.split()])
     assert len(found) == STEPS
-    return found
-
-
-def tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
     return found
 
 
@@ -142,27 +124,6 @@ def test_everything_in_javascript(dist: Path) -> None:
     (folder / "everything.mjs").write_text(EVERYTHING)
     run(tool("node"), "everything.mjs", cwd=folder)
     onnx.checker.check_model(onnx.load(str(folder / "out.onnx")))
-
-
-def page(url: str, seconds: int = 120) -> str:
-    """The document of a page after its scripts have run, in a browser without a window."""
-    browser = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
-    if browser is None:
-        pytest.skip("chromium is not installed")
-    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", f"--virtual-time-budget={seconds * 1000}")
-    return run(browser, *flags, "--dump-dom", url, cwd=Path.cwd())
-
-
-def serve(folder: Path) -> http.server.ThreadingHTTPServer:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def test_browser(dist: Path, expected: np.ndarray) -> None:
@@ -374,6 +335,34 @@ def test_everything_in_csharp(dist: Path, tmp_path: Path) -> None:
     onnx.checker.check_model(onnx.load(str(dist / "bindings/csharp/out.onnx")))
 
 
+# ---------------------------------------------------------------------------- Swift and Objective-C
+
+
+def test_objective_c_compiles(dist: Path) -> None:
+    if not Path("/usr/include/GNUstep/Foundation").is_dir():
+        pytest.skip("there is no Foundation here")
+    gcc = run(tool("gcc"), "-print-file-name=include", cwd=dist).strip()
+    flags = (
+        "-xobjective-c",
+        "-fobjc-runtime=gnustep-2.0",
+        "-Wno-objc-missing-super-calls",
+        "-fno-blocks",
+        "-isystem/usr/include/GNUstep",
+        f"-isystem{gcc}",
+    )
+    include = ("-Iinclude", "-I../CMinbuild/include")
+    folder = dist / "bindings/swift/Sources/MinbuildObjC"
+    for there in (0, 1):
+        parts = [f"-DMB_WITH_{part.upper()}={there}" for part in lenet.PARTS]
+        run(*CC, *flags, *include, *parts, "-c", "MBTrainingSession.m", "-o", "session.o", cwd=folder)
+
+
+def test_swift(dist: Path, expected: np.ndarray) -> None:
+    folder = dist / "bindings/swift"
+    assert '.define("MB_WITH_EXPORT")' in (folder / "Package.swift").read_text()
+    check(losses(run(tool("swift"), "run", "TrainExample", "../..", STEPS, cwd=folder)), expected)
+
+
 # ---------------------------------------------------------------------------- what is generated
 
 LAYOUT = """
@@ -406,6 +395,6 @@ def test_languages() -> None:
 
 
 def test_only_what_is_asked_for() -> None:
-    files = binding_files(("cpp",), frozenset())
+    files = binding_files(("cpp",), frozenset(), {})
     assert files and all(name.startswith("bindings/cpp/") for name in files)
-    assert not binding_files((), frozenset())
+    assert not binding_files((), frozenset(), {})

@@ -1,0 +1,50 @@
+"""Compilers, interpreters and a browser, run from tests."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+CC = (sys.executable, "-m", "ziglang", "cc", "-Wall", "-Wextra", "-Werror")
+CXX = (sys.executable, "-m", "ziglang", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror")
+
+
+def run(*command: object, cwd: Path) -> str:
+    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def page(url: str, seconds: int = 120) -> str:
+    """The document of a page after its scripts have run, in a browser without a window."""
+    browser = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
+    if browser is None:
+        pytest.skip("chromium is not installed")
+    flags = ("--headless=new", "--no-sandbox", "--disable-gpu", f"--virtual-time-budget={seconds * 1000}")
+    return run(browser, *flags, "--dump-dom", url, cwd=Path.cwd())
+
+
+def serve(folder: Path) -> http.server.ThreadingHTTPServer:
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
