@@ -30,8 +30,7 @@ MB_INLINE float power(float base, int64_t exponent) {
 // The factors of one update, the same for every element.
 template <class T>
 struct AdamW {
-  T *p, *m, *v;
-  const T* g;
+  const Call* call;  // for p, m, v and g
   T one_less[2];    // 1 - alpha, 1 - beta
   T correction[2];  // 1 - alpha^t, 1 - beta^t
   T epsilon, decay, step_size;
@@ -45,9 +44,11 @@ struct AdamWBody {
   static MB_INLINE void run(const AdamW<T>* all, int count) {
     using V = typename W::template of<T>;
     const AdamW<T>& a = *all;
+    const Call& call = *a.call;
+    T *ps = call[0].as<T>(), *ms = call[1].as<T>(), *vs = call[2].as<T>(), *gs = call[3].as<T>();
     const bool first = MB_ADAMW_DECAY_FIRST && a.corrects_moments, regular = MB_ADAMW_REGULAR && a.decays_gradients;
     for (intptr_t i = 0; i < count; i += V::size) {
-      V p = V::load(a.p + i), g = V::load(a.g + i), m = V::load(a.m + i), v = V::load(a.v + i);
+      V p = V::load(ps + i), g = V::load(gs + i), m = V::load(ms + i), v = V::load(vs + i);
       if (regular) g = g + p * V(a.decay);
       else if (first) p = p - p * V(a.decay);
       m = m + V(a.one_less[0]) * (g - m);
@@ -55,7 +56,7 @@ struct AdamWBody {
       V scale = sqrt(first ? v / V(a.correction[1]) : v);
       p = p - V(a.step_size) * m / (scale + V(a.epsilon));
       if (MB_ADAMW_DECAY && !first) p = p - V(a.decay) * p;
-      p.store(a.p + i), m.store(a.m + i), v.store(a.v + i);
+      p.store(ps + i), m.store(ms + i), v.store(vs + i);
     }
   }
 };
@@ -72,7 +73,7 @@ Status adamw(const Call& call) {
     if (call[i].count != count) return Status::kBadPlan;
   if (count % (32 / int(sizeof(T))) != 0 || call[4].count != 1 || call[5].count != 1) return Status::kBadPlan;
   AdamW<T> all;
-  all.p = call[0].as<T>(), all.m = call[1].as<T>(), all.v = call[2].as<T>(), all.g = call[3].as<T>();
+  all.call = &call;
   for (int i = 0; i < 2; ++i) {
     T factor = call.real(i);
     all.one_less[i] = 1 - factor;

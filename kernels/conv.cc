@@ -254,13 +254,14 @@ Status conv(const Call& call) {
   for (int n = 0; n < c.batch; ++n) {
     T* filters = w->as<T>();
     const T* biases = MB_CONV_BIAS ? bias.as<T>() : nullptr;
-    for (int g = 0; g < c.groups; ++g) {
+    int g = 0;
+    do {  // no loop where there are no groups
       c.run(image, outputs, filters, biases);
       image += c.xs.channels * c.xs.image;
       outputs += c.ys.channels * c.ys.image;
       filters += c.ys.channels * c.xs.channels * c.taps;
       if (biases) biases += c.ys.channels;
-    }
+    } while (MB_CONV_GROUPS && ++g < c.groups);
   }
   return Status::kOk;
 }

@@ -38,31 +38,30 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
     return Status::kBadPlan;
   T* to = y.as<T>();
   I* mark = marks.as<I>();
-  for (int p = 0; p < from[0]; ++p) {
-    for (int i = 0; i < (kVolumes ? size[1] : 1); ++i) {
-      for (int j = 0; j < size[2]; ++j, to += size[3], mark += size[3]) {
-        int tap = 0;
-        for (unsigned a = 0; a < depth_taps; ++a) {
-          for (unsigned b = 0; b < h.taps; ++b) {
-            for (unsigned c = 0; c < w.taps; ++c, ++tap) {
-              unsigned in_d = kVolumes ? d.look(i, a) : 0, in_h = h.look(j, b), in_w = w.look(0, c);
-              if ((kVolumes && in_d >= unsigned(from[1])) || in_h >= unsigned(from[2])) continue;
-              int row = ((kVolumes ? p * from[1] + in_d : p) * from[2] + in_h) * from[3];
-              for (int k = 0; k < size[3]; ++k, in_w += w.stride) {
-                if (in_w >= unsigned(from[3])) continue;
-                int at = row + in_w;
-                I here = static_cast<I>(sizeof(I) == 1 ? tap : at);
-                T& each = x.as<T>()[at];
-                if (backward) {
-                  using Bits = typename LaneBits<T>::type;
-                  Vec<Bits, 1> chosen = mask_if<Bits>(mark[k] == here);
-                  each += bits_as<T>(bits_as<Bits>(Vec<T, 1>(to[k])) & chosen).v[0];
-                } else {
-                  mark[k] ^= (mark[k] ^ here) & mask_if<I>(each > to[k]);
-                  to[k] = each > to[k] ? each : to[k];
-                }
-              }
-            }
+  // One loop over taps and one over planes, whose places are counted along: fewer counters to keep.
+  const unsigned taps = depth_taps * h.taps * w.taps;
+  const int planes = kVolumes ? size[0] * size[1] : size[0];
+  for (int p = 0; p < planes; ++p) {
+    for (int j = 0; j < size[2]; ++j, to += size[3], mark += size[3]) {
+      unsigned a = 0, b = 0, c = 0;
+      for (unsigned tap = 0; tap < taps; ++tap, ++c) {
+        if (c == w.taps) c = 0, ++b;
+        if (kVolumes && b == h.taps) b = 0, ++a;
+        const unsigned in_d = kVolumes ? d.look(p % size[1], a) : 0, in_h = h.look(j, b);
+        if ((kVolumes && in_d >= unsigned(from[1])) || in_h >= unsigned(from[2])) continue;
+        unsigned in_w = w.look(0, c);
+        T* row = x.as<T>() + ((kVolumes ? p / size[1] * from[1] + in_d : p) * from[2] + in_h) * from[3];
+        for (int k = 0; k < size[3]; ++k, in_w += w.stride) {
+          if (in_w >= unsigned(from[3])) continue;
+          T& each = row[in_w];
+          I here = static_cast<I>(sizeof(I) == 1 ? tap : &each - x.as<T>());
+          if (backward) {
+            using Bits = typename LaneBits<T>::type;
+            Vec<Bits, 1> chosen = mask_if<Bits>(mark[k] == here);
+            each += bits_as<T>(bits_as<Bits>(Vec<T, 1>(to[k])) & chosen).v[0];
+          } else {
+            mark[k] ^= (mark[k] ^ here) & mask_if<I>(each > to[k]);
+            to[k] = each > to[k] ? each : to[k];
           }
         }
       }

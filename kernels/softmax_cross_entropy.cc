@@ -10,11 +10,10 @@ template <class T>
 struct SoftmaxRow {
   using V = typename Width<MB_SOFTMAX_CROSS_ENTROPY_MANY ? 16 : sizeof(T)>::template of<T>;
   static constexpr int kChunk = V::size;
-  int classes, stride;
 
   // Without gradient: y = x - log(sum over the classes of e^x), below the maximum so that nothing overflows.
   // With it x is that already, and y = factor * (e^x - onehot(label)).
-  MB_NOINLINE void run(T* y, const T* x, bool gradient, int label, T factor) const {
+  static MB_NOINLINE void run(T* y, const T* x, bool gradient, int label, T factor, int classes, int stride) {
     const int step = MB_SOFTMAX_CROSS_ENTROPY_INNER ? stride : 1;
     T largest = 0, sum = 0;
     if (!gradient) {
@@ -54,7 +53,6 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
       (weighs && weights.count != classes))
     return Status::kBadPlan;
 
-  const SoftmaxRow<T> row = {classes, stride};
   const Labels<T, I> labels = {given.as<I>(), weighs ? weights.as<T>() : nullptr, count, classes, stride,
                                MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0, call.params[2]};
   T total;
@@ -67,7 +65,8 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
     int at = labels.scores(i), label = static_cast<int>(labels.labels[i]);
     T counts = labels.weight(i);
     T* y = wide.as<T>() + at;
-    row.run(y, x.as<T>() + at, gradient, label, gradient ? small[each ? i : 0] * counts / total : T(0));
+    // Without gradient nobody reads the factor.
+    SoftmaxRow<T>::run(y, x.as<T>() + at, gradient, label, small[each ? i : 0] * counts / total, classes, stride);
     if (gradient) continue;
     T loss = counts != 0 ? counts * y[label * stride] : T(0);
     sum -= loss;

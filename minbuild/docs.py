@@ -186,6 +186,7 @@ def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
         "operators": lambda: operators_summary(registry()),
         "sizes": measured("sizes"),
         "speed": measured("speed"),
+        "targets": measured("targets"),
         "output": lambda: "```text\n" + (baseline / "output.txt").read_text("utf-8") + "```\n",
     }
 

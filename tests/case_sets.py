@@ -33,6 +33,7 @@ SHARED = Path(os.environ.get("MINBUILD_CASES", Path(__file__).parents[2] / "shar
 LISTED = (
     *("mlp", "mlp_fixed", "mlp_sgd", "mlp_bce", "mlp_l1", "mlp_wd_clip", "lenet", "cnn_bn", "resnet8"),
     *("mobilenetv2", "mobilenet_tl", "mobilenet_tl_bn", "custom_loss", "multi_out"),
+    *("mlp_nominal", "mlp_ort"),
     *("dscnn_kws_avgpool", "ae_up_concat", "mbv3_decomposed"),
     *("bert_tiny", "gpt_tiny_trilu", "lstm_cls", "gru_cls"),
 )

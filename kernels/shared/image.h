@@ -26,7 +26,8 @@ struct Planes {
   MB_NOINLINE void move(T* image_at, T* plane, bool outwards) const {
     using V = Width<16>::of<T>;
     constexpr int kRow = Axes - 1, kLine = Axes - 2;
-    for (int number = 0; number < (Strides ? step : 1); number += size, plane += size) {
+    int number = 0;
+    do {  // at least one phase: where there are no strides this is no loop
       T *inner = image_at, *outer = plane;
       int counts[Axes], steps[Axes], pixel = 1;
       for (int a = kRow, left = Strides ? number / size : 0; a >= 0; --a) {
@@ -61,7 +62,8 @@ struct Planes {
           }
         }
       }
-    }
+      plane += size;
+    } while (Strides && (number += size) < step);
   }
 };
 

@@ -225,12 +225,11 @@ inline uint8_t vector_bytes_found;
 MB_NOINLINE inline int vector_bytes() {
   uint8_t bytes = __atomic_load_n(&vector_bytes_found, __ATOMIC_RELAXED);
   if (bytes != 0) return bytes;
-  uint32_t a, b, c, d, has, state;
+  uint32_t a, b, c, d, state;
   bytes = 16;
-  __asm__ volatile("cpuid" : "=a"(has), "=b"(b), "=c"(c), "=d"(d) : "a"(0), "c"(0));
   __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
   constexpr uint32_t kFmaXsaveAvx = 1u << 12 | 1u << 27 | 1u << 28;
-  if (has >= 7 && (c & kFmaXsaveAvx) == kFmaXsaveAvx) {
+  if ((c & kFmaXsaveAvx) == kFmaXsaveAvx) {  // XSAVE is described in leaf 13, so there is a leaf 7
     __asm__ volatile("xgetbv" : "=a"(state), "=d"(d) : "c"(0));  // which registers the system saves
     __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
     if ((state & 0x06) == 0x06 && b & 1u << 5) bytes = 32;

@@ -250,6 +250,12 @@ _SMALL = (
     "-disable-machine-licm",  # constants in registers around loops
     "-mllvm",
     "-indvars-widen-indvars=0",  # 64-bit counters for 32-bit ones
+    "-mllvm",
+    "-enable-pre=false",  # loads and sums copied to where they may be spared
+    "-mllvm",
+    "-split-spill-mode=size",  # values go to the stack where that is short
+    "-mllvm",
+    "-enable-gvn-sink",  # what branches end with alike, once behind them
 )
 _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
