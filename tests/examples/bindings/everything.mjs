@@ -1,0 +1,45 @@
+// Calls everything there is in the JavaScript binding.
+import { TrainingSession, Tensor, TrainerError } from "./index.js";
+import { makeBatch } from "./example/images.js";
+import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
+
+const model = "../../model/";
+const trainModel = model + "trainer.plan";
+const session = await TrainingSession.create(
+  { trainModel, checkpointState: model + "checkpoint", mold: model + "inference.mold" });
+const [first] = session.parameterNames, batch = makeBatch(session, 8), [loss] = session.trainingOutputNames;
+assert.deepEqual(session.describeInputs()[0], { name: "input", type: "float32", dims: [-1, 1, 28, 28] });
+assert.equal(session.runEvalStep(batch)[session.evalOutputNames[0]].data[0], session.runTrainStep(batch)[loss].data[0]);
+session.runOptimizerStep();
+session.lazyResetGrad();
+session.setProperty("epoch", 3n);
+session.setProperty("best", 0.5);
+session.setProperty("who", "grün");
+assert.deepEqual(["epoch", "best", "who", "none"].map((n) => session.getProperty(n)), [3n, 0.5, "grün", undefined]);
+session.setProperty("who", undefined);
+assert.equal(session.getProperty("who"), undefined);
+const all = session.getContiguousParameters();
+assert.equal(all.size, session.getParametersSize());
+all.data[5] = 9;
+session.loadParametersBuffer(all.data);
+assert.equal(session.getParameter(first).data[5], 9);
+session.seed = 7;
+assert.equal(session.seed, 7n);
+session.learningRate = 0.25;
+const checkpoint = session.saveCheckpoint();
+const other = await TrainingSession.create({ trainModel, checkpointState: checkpoint });
+assert.deepEqual([other.stepCount, other.getProperty("epoch"), other.learningRate], [1, 3n, 0.25]);
+const again = () => [session, other].map((s) => s.runTrainStep(batch)[loss].data[0]);
+assert.equal(...again());
+other.updateParameter(first, new Tensor("float32", all.data.slice(0, 150).fill(0), [6, 1, 5, 5]));
+other.loadCheckpoint(checkpoint);
+assert.equal(other.getParameter(first).data[5], 9);
+const bad = { ...batch, input: new Tensor("float32", [1, 2], [2]) };
+assert.throws(() => session.runTrainStep(bad), (error) => error instanceof TrainerError && error.code === 6);
+assert.throws(() => session.runTrainStep({}), /input, labels/);
+assert.throws(() => session.getParameter("none"), /conv1.weight/);
+assert.throws(() => new Tensor("float32", [1, 2], [3]), RangeError);
+await assert.rejects(TrainingSession.create({ trainModel: checkpoint }), (error) => error.code === 2);
+writeFileSync("out.onnx", session.exportModel());
+session.release();
