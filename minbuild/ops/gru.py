@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops import recurrent as rec
-from minbuild.ops.body import MICROSOFT, Backward, Body
+from minbuild.ops.body import MICROSOFT, Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
 
 _DEFAULTS = ("sigmoid", "tanh")
@@ -33,6 +33,7 @@ gru_grad_kernel = KernelFunction(
     rec.FEATURES,
 )
 _STATES = (5,)
+_KINDS = ("y", "state", "")  # of the outputs
 
 
 def _infer(site: Site) -> Sequence[TensorType]:
@@ -107,13 +108,6 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), gates
 
 
-def _swapped(domain: str, op_type: str) -> Any:
-    def body(b: Body) -> Sequence[str] | None:
-        return rec.swapped(b, op_type, domain, _STATES, ("y", "state", ""))
-
-    return body
-
-
 def _gradient(b: Backward) -> Sequence[str]:
     b.become("GRUTraining")
     x, w, r, bias, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
@@ -127,21 +121,14 @@ def _gradient(b: Backward) -> Sequence[str]:
     inputs = (x, w, r, bias, lengths, h0, y, gates, dy, dh)
     made = b.many(5, "GRUGrad", *inputs, domain=MICROSOFT, **attributes)
     order = (*made[:4], "", made[4])
-    wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]
-    if turned:
-        wanted = [rec.batch_first(b, n, "state") if i in (0, *_STATES) else n for i, n in enumerate(wanted)]
-    return wanted
+    return rec.gradients_of(b, order, _STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ gradients
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:
-    sizes = rec.Sizes.of(site, 3)
-    rec.check_slopes(rec.activations_of(site.attributes, _DEFAULTS))
-    bias = (sizes.directions, 2 * site.shape(1)[1])
-    shapes = (*(site.shape(i) for i in range(3)), bias, sizes.state)
-    return tuple(TensorType(site.element(), shape) for shape in shapes)
+    return rec.gradient_types(site, 3, _DEFAULTS)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
@@ -276,7 +263,7 @@ gru = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
-    body=_swapped("", "GRU"),
+    body=rec.body_of("GRU", "", _STATES, _KINDS),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -287,7 +274,7 @@ gru_training = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
-    body=_swapped(MICROSOFT, "GRUTraining"),
+    body=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
     cases=_cases_of(1),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops import recurrent as rec
-from minbuild.ops.body import MICROSOFT, Backward, Body
+from minbuild.ops.body import MICROSOFT, Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
@@ -34,6 +34,7 @@ lstm_grad_kernel = KernelFunction(
     _FEATURES,
 )
 STATES = (5, 6)  # inputs that are states
+_KINDS = ("y", "state", "state", "", "")  # of the outputs
 
 
 def infer(site: Site) -> Sequence[TensorType]:
@@ -115,13 +116,6 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return (y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), c.swapaxes(0, 1), *kept)
 
 
-def _swapped(domain: str, op_type: str) -> Any:
-    def body(b: Body) -> Sequence[str] | None:
-        return rec.swapped(b, op_type, domain, STATES, ("y", "state", "state", "", ""))
-
-    return body
-
-
 def _gradient(b: Backward) -> Sequence[str]:
     """ONNX Runtime's LSTMGrad does not know peepholes; with them, one that does."""
     b.become("LSTMTraining")
@@ -139,10 +133,7 @@ def _gradient(b: Backward) -> Sequence[str]:
         attributes.pop("layout")
     made = b.many(6 + len(extra), "LSTMGrad", *inputs, *extra, domain=domain, **attributes)
     order = (*made[:4], "", *made[4:])
-    wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]
-    if turned:
-        wanted = [rec.batch_first(b, n, "state") if i in (0, *STATES) else n for i, n in enumerate(wanted)]
-    return wanted
+    return rec.gradients_of(b, order, STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ cases
@@ -217,7 +208,7 @@ lstm = Op(
     infer=infer,
     reference=_reference,
     select=_select,
-    body=_swapped("", "LSTM"),
+    body=rec.body_of("LSTM", "", STATES, _KINDS),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),
@@ -228,7 +219,7 @@ lstm_training = Op(
     infer=infer,
     reference=_reference,
     select=_select,
-    body=_swapped(MICROSOFT, "LSTMTraining"),
+    body=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
     cases=_cases_of(2),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),

@@ -15,7 +15,7 @@ import numpy as np
 
 from minbuild.dims import Dim, product
 from minbuild.model import ElementType, Shape, TensorType
-from minbuild.ops.body import Body
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import Site, Unknown
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -212,6 +212,15 @@ class Sizes:
         return (self.steps, self.batch, self.gates, self.hidden)
 
 
+def gradient_types(site: Site, gates: int, defaults: Sequence[str]) -> Sequence[TensorType]:
+    """Types of the gradients of x, w, r, the bias and the first state."""
+    sizes = Sizes.of(site, gates)
+    check_slopes(activations_of(site.attributes, defaults))
+    bias = (sizes.directions, 2 * site.shape(1)[1])
+    shapes = (*(site.shape(i) for i in range(3)), bias, sizes.state)
+    return tuple(TensorType(site.element(), shape) for shape in shapes)
+
+
 def room(element: ElementType, *pieces: Shape) -> TensorType:
     """Scratch memory for tensors of these shapes."""
     return TensorType(ElementType.UINT8, (sum(product((element.size, *p)) for p in pieces),))
@@ -242,6 +251,22 @@ def swapped(
     made = b.many(len(b.y), op_type, *x, domain=domain, **attributes)
     wanted = [name if y else "" for name, y in zip(made, b.y, strict=True)]
     return [batch_first(b, n, k) if k else n for n, k in zip(wanted, kinds, strict=False)]
+
+
+def body_of(
+    op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
+) -> Callable[[Body], Sequence[str] | None]:
+    """The body of an operator: `swapped` where sequences come first, else its own kernel."""
+    return lambda b: swapped(b, op_type, domain, inputs, kinds)
+
+
+def gradients_of(b: Backward, order: Sequence[str], states: Sequence[int], turned: bool) -> Sequence[str]:
+    """The gradients of the inputs that are wanted, out of those of all in `order`; transposed back where the forward
+    operator was `turned` to have time first. `states` are the inputs that are states."""
+    wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]
+    if not turned:
+        return wanted
+    return [batch_first(b, n, "state") if i in (0, *states) else n for i, n in enumerate(wanted)]
 
 
 def swap_arrays(arrays: Sequence[np.ndarray | None], inputs: Sequence[int]) -> list[np.ndarray | None]:

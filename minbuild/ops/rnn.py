@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops import recurrent as rec
-from minbuild.ops.body import Backward, Body
+from minbuild.ops.body import Backward
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
 
 _DEFAULTS = ("tanh",)
@@ -84,10 +84,6 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1)
 
 
-def _body(b: Body) -> Sequence[str] | None:
-    return rec.swapped(b, "RNN", "", _STATES, ("y", "state"))
-
-
 def _gradient(b: Backward) -> Sequence[str]:
     x, w, r, _, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
     dy, dh = (*b.dy, "")[:2]
@@ -98,21 +94,14 @@ def _gradient(b: Backward) -> Sequence[str]:
         y, dy = (rec.time_first(b, n, "y") for n in (y, dy))
     made = b.many(5, "RNNGrad", x, w, r, lengths, h0, y, dy, dh, domain="minbuild", **attributes)
     order = (*made[:4], "", made[4])
-    wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]
-    if turned:
-        wanted = [rec.batch_first(b, n, "state") if i in (0, *_STATES) else n for i, n in enumerate(wanted)]
-    return wanted
+    return rec.gradients_of(b, order, _STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ gradients
 
 
 def _grad_infer(site: Site) -> Sequence[TensorType]:
-    sizes = rec.Sizes.of(site, 1)
-    rec.check_slopes(rec.activations_of(site.attributes, _DEFAULTS))
-    bias = (sizes.directions, 2 * site.shape(1)[1])
-    shapes = (*(site.shape(i) for i in range(3)), bias, sizes.state)
-    return tuple(TensorType(site.element(), shape) for shape in shapes)
+    return rec.gradient_types(site, 1, _DEFAULTS)
 
 
 def _grad_select(site: Site) -> Sequence[Launch]:
@@ -231,7 +220,7 @@ rnn = Op(
     infer=_infer,
     reference=_reference,
     select=_select,
-    body=_body,
+    body=rec.body_of("RNN", "", _STATES, ("y", "state")),
     cases=_cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
