@@ -109,11 +109,11 @@ def _bars(builder: Builder) -> Iterator[Bar]:
     everything = frozenset(steps)
     taken: frozenset[str] = frozenset()
     builder.say("every kernel, an ordinary shared library")
-    before = builder.size(taken)
-    yield Bar("everything", "every kernel of minbuild, an ordinary shared library", before, None)
+    yield Bar("everything", "every kernel of minbuild, an ordinary shared library", builder.size(taken), None)
+    trimmed = builder.size(everything)
     for name, meaning in steps.items():
         taken |= {name}
         builder.say(name.replace("_", " "))
         file = builder.size(taken)
-        alone = builder.size(everything - {name}) - builder.size(everything)
+        alone = builder.size(everything - {name}) - trimmed
         yield Bar(name.replace("_", " "), meaning, file, alone)

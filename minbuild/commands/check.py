@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from minbuild.check import lacking, read_package
-from minbuild.commands.common import ArtifactSets, OpsFolders, Verbose, failures, sizes_given
+from minbuild.commands.common import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
 from minbuild.errors import BadInput, Unsupported
-from minbuild.planned import DEFAULT_LARGEST, plan_models
+from minbuild.planned import plan_models
 
 
 def check(
@@ -19,14 +19,7 @@ def check(
     dim: Annotated[
         list[str] | None, typer.Option(help="Fix a free dimension, such as batch=8. Repeatable.")
     ] = None,
-    max_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--max",
-            help="Largest size of a free dimension to make memory for by default, such as batch=64. "
-            f"Default: {DEFAULT_LARGEST}. Repeatable.",
-        ),
-    ] = None,
+    max_: Largest = None,
     check_loss: Annotated[
         bool, typer.Option("--check-loss", help="Training steps whose loss is no finite number fail.")
     ] = False,

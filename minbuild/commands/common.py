@@ -16,6 +16,7 @@ from rich.status import Status
 from rich.text import Text
 
 from minbuild.errors import BadInput, MinbuildError
+from minbuild.planned import DEFAULT_LARGEST
 
 Artifacts = Annotated[
     Path,
@@ -31,6 +32,14 @@ ArtifactSets = Annotated[
         help="Folders that generate_artifacts wrote, one per model.",
         metavar="ARTIFACTS...",
         show_default=False,
+    ),
+]
+Largest = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--max",
+        help="Largest size of a free dimension to make memory for by default, such as batch=64. "
+        f"Default: {DEFAULT_LARGEST}. Repeatable.",
     ),
 ]
 OpsFolders = Annotated[

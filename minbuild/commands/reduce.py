@@ -14,14 +14,22 @@ from minbuild import reduce as reducing
 from minbuild.authoring import Recipe, in_folder, make_artifacts
 from minbuild.bindings import LANGUAGES
 from minbuild.commands.accounts import Accounts
-from minbuild.commands.common import ArtifactSets, Json, OpsFolders, Terminal, Verbose, failures, sizes_given
+from minbuild.commands.common import (
+    ArtifactSets,
+    Json,
+    Largest,
+    OpsFolders,
+    Terminal,
+    Verbose,
+    failures,
+    sizes_given,
+)
 from minbuild.commands.config import read_config
 from minbuild.commands.making import Frozen, MadeWith, OptimizerName, Train, recipe_of
 from minbuild.emit import PARTS
 from minbuild.errors import BadInput
 from minbuild.needs import Wishes
 from minbuild.ort_config.requirements import union
-from minbuild.planned import DEFAULT_LARGEST
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
 
@@ -39,14 +47,7 @@ def reduce(
         list[str] | None,
         typer.Option(help="Fix a free dimension, such as batch=8: the trainer is smaller. Repeatable."),
     ] = None,
-    max_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--max",
-            help="Largest size of a free dimension to make memory for by default, such as batch=64. "
-            f"Default: {DEFAULT_LARGEST}. Repeatable.",
-        ),
-    ] = None,
+    max_: Largest = None,
     cxx: Annotated[
         str | None,
         typer.Option(help="A gcc or clang to use instead of the compiler that comes with minbuild."),
