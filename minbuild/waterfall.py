@@ -68,18 +68,21 @@ class Builder:
     def contents(self, taken: frozenset[str]) -> Contents:
         """What is compiled with the steps in `taken`."""
         selected, full = self.selected, self.full
-        kernels = tuple(k for k in full.kernels if self._keeps(k, taken))
-        features = frozenset(
-            f
-            for f in full.features
-            if f in selected.features or "features" not in taken or f.split(".")[0] not in self._stems
-        )
+        used = {k.function for k in selected.kernels}
+        stems = {k.stem for k in selected.kernels}
+
+        def keeps(kernel: Kernel) -> bool:
+            return ("types" if kernel.function in used else "operators") not in taken
+
+        def has(feature: str) -> bool:
+            here = feature.split(".")[0] in stems
+            return feature in selected.features or ("features" if here else "operators") not in taken
+
+        kernels = {*filter(keeps, full.kernels), *selected.kernels}
         general = selected if "sizes" in taken else full
         return Contents(
-            tuple(sorted({*kernels, *selected.kernels}, key=lambda k: (k.stem, k.function, k.types))),
-            features
-            if "operators" not in taken
-            else frozenset(f for f in features if f.split(".")[0] in self._stems),
+            tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types))),
+            frozenset(filter(has, full.features)),
             general.symbols,
             selected.files,
             general.expressions,
@@ -87,16 +90,6 @@ class Builder:
             selected.digest,
             selected.parts,
         )
-
-    @property
-    def _stems(self) -> frozenset[str]:
-        return frozenset(k.stem for k in self.selected.kernels)
-
-    def _keeps(self, kernel: Kernel, taken: frozenset[str]) -> bool:
-        used = kernel.function in {k.function for k in self.selected.kernels}
-        if not used:
-            return "operators" not in taken
-        return "types" not in taken
 
 
 def waterfall(builder: Builder) -> tuple[Bar, ...]:
