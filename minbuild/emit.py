@@ -22,7 +22,8 @@ _INCLUDE = re.compile(r'^#include "((?:shared|runtime|minbuild)/[^"]+)"', re.MUL
 _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short": "int16_t"} | {
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
-_RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "checkpoint_write.cc", "files.cc")
+_RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "files.cc")
+_SAVING = "checkpoint_write.cc"
 
 
 PARTS: Mapping[str, tuple[str, str]] = {
@@ -45,6 +46,9 @@ class Contents:
     loops: bool = True  # steps that run once per sample
     digest: str = ""  # of the model it was made for
     parts: frozenset[str] = frozenset()  # of PARTS
+    messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
+    saving: bool = True  # checkpoints can be written
+    reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
 
 
 def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> Contents:
@@ -66,7 +70,8 @@ def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:
     }
     kernels = assets.root("kernels")
     files["include/minbuild/trainer.h"] = _read(kernels / "include/minbuild/trainer.h")
-    for name in (*_RUNTIME, *(source for part, (source, _) in PARTS.items() if part in contents.parts)):
+    parts = (source for part, (source, _) in PARTS.items() if part in contents.parts)
+    for name in (*_RUNTIME, *((_SAVING,) if contents.saving else ()), *parts):
         files[f"src/runtime/{name}"] = _read(kernels / "runtime" / name)
     for stem in sorted({k.stem for k in contents.kernels}):
         files[f"src/kernels/{stem}.cc"] = _read(_kernel_source(stem, registry))
@@ -150,6 +155,9 @@ def _config(contents: Contents, registry: Registry, stamp: str) -> str:
         files=int(contents.files),
         symbols=int(contents.symbols),
         loops=int(contents.loops),
+        messages=int(contents.messages),
+        saving=int(contents.saving),
+        reads_trainable=int(contents.reads_trainable),
         parts=[(part.upper(), int(part in contents.parts), what) for part, (_, what) in PARTS.items()],
         property_bytes=PROPERTY_BYTES,
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],

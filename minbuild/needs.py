@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.emit import Contents
 from minbuild.errors import BadInput, Unsupported
+from minbuild.graphs import narrowed, updates
 from minbuild.model import (
     Bundle,
     Checkpoint,
@@ -66,6 +67,7 @@ def contents_of(
         loops=any(m.plan.loops for m in models),
         parts=frozenset(part for m in models for part in m.parts),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
+        reads_trainable=not all(updates(m.graphs) for m in models),
     )
 
 
@@ -82,7 +84,7 @@ def _check_excluded(models: Sequence[Model], wishes: Wishes, registry: Registry)
 
 def _nodes(model: Model, op: Op) -> Iterator[tuple[str, str]]:
     """File and name of the nodes of an operator, those that others are made of among them."""
-    bundle = model.bundle
+    bundle = narrowed(model.bundle, model.graphs)
     for graph in filter(None, (bundle.training, bundle.evaluation, bundle.optimizer)):
         yield from (
             (graph.source, n.name) for n in graph.nodes if (n.domain, n.op_type) == (op.domain, op.name)

@@ -13,6 +13,7 @@ from minbuild.bundles import read_bundle
 from minbuild.dims import symbols_in
 from minbuild.emit import PARTS
 from minbuild.errors import BadInput
+from minbuild.graphs import EVALUATE, EVERY, kept, narrowed, updates
 from minbuild.inference import inference
 from minbuild.model import Bundle, Plan, Program
 from minbuild.ops import Registry, registry
@@ -32,7 +33,7 @@ UNNAMED = "trainer"  # a model whose files have no prefix
 class Model:
     """Everything known before a compiler runs."""
 
-    bundle: Bundle
+    bundle: Bundle  # all that was found, also graphs that are not wanted
     registry: Registry
     program: Program  # as lowered, before passes
     plan: Plan
@@ -42,6 +43,7 @@ class Model:
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
     parts: frozenset[str] = frozenset()  # of emit.PARTS: what the library has beside what the plan needs
     mold: bytes | None = None  # of the inference model, for the part "export"
+    graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
 
     @property
     def digest(self) -> str:
@@ -68,14 +70,17 @@ def plan_model(
     tell: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
 ) -> Model:
     """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
-    per pass; `checks_loss` makes training steps refuse a loss that is not finite. Raises BadInput and
-    Unsupported."""
+    per pass; `checks_loss` makes training steps refuse a loss that is not finite; `graphs` are those of
+    graphs.GRAPHS to have. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     bundle = read_bundle(artifacts, operators)
     checkpoint = _checkpoint_bytes(artifacts, bundle)
-    return plan_bundle(bundle, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss)
+    return plan_bundle(
+        bundle, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss, graphs=graphs
+    )
 
 
 def plan_bundle(
@@ -87,15 +92,22 @@ def plan_bundle(
     tell: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
 ) -> Model:
     """The same of artifacts that are read already; `checkpoint` are the bytes that a session starts from."""
-    _check_names("--dim", fixed, _free_dimensions(bundle))
-    program = lower(bundle, operators, fixed)
+    wanted = narrowed(bundle, graphs)
+    _check_names("--dim", fixed, _free_dimensions(wanted))
+    program = kept(lower(wanted, operators, fixed), graphs)
     program = check_loss(program) if checks_loss else program
+    if not updates(graphs):
+        checkpoint = write_checkpoint(wanted.checkpoint)
     _check_names("--max", largest, program.symbols)
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
-    return Model(bundle, operators, program, plan, encode_plan(plan, sizes), checkpoint, fixed, sizes)
+    plan_bytes = encode_plan(plan, sizes)
+    return Model(
+        bundle, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs)
+    )
 
 
 def plan_models(
@@ -106,12 +118,16 @@ def plan_models(
     tell: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
 ) -> tuple[Model, ...]:
     """Every folder as `plan_model` does; each of several models takes the sizes that it has dimensions for. Raises
     BadInput, also for a dimension that none of them has, and Unsupported."""
     if len(folders) == 1:
-        return (plan_model(folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss),)
-    free = [_free_dimensions(read_bundle(folder, registry(ops_folders))) for folder in folders]
+        return (
+            plan_model(folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss, graphs=graphs),
+        )
+    bundles = [read_bundle(folder, registry(ops_folders)) for folder in folders]
+    free = [_free_dimensions(narrowed(bundle, graphs)) for bundle in bundles]
     together = sorted({name for names in free for name in names})
     for option, given in (("--dim", fixed), ("--max", largest)):
         _check_names(option, given, together)
@@ -123,6 +139,7 @@ def plan_models(
             ops_folders,
             tell,
             checks_loss=checks_loss,
+            graphs=graphs,
         )
         for folder, names in zip(folders, free, strict=True)
     )
@@ -138,7 +155,10 @@ def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) 
     if not outputs and "export" not in chosen:
         return replace(model, parts=frozenset(chosen))
     held = model.plan.parameters
-    made = inference(model.bundle, model.program, outputs, model.fixed, {p.name for p in held})
+    program = model.program
+    if model.bundle.evaluation and not any(p.name == "eval" for p in program.procedures):
+        program = lower(narrowed(model.bundle, (EVALUATE,)), model.registry, model.fixed)
+    made = inference(model.bundle, program, outputs, model.fixed, {p.name for p in held})
     sizes = {p.name: prod(p.shape) * p.element.size for p in model.bundle.checkpoint.parameters}
     return replace(model, parts=frozenset(chosen | {"export"}), mold=made.mold(held, sizes))
 

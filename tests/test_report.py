@@ -441,6 +441,23 @@ def test_squarify_fills_the_box_in_proportion(areas: list[int]) -> None:
             assert min(overlap_x, overlap_y) < 1e-6
 
 
+def test_squarify_of_a_line() -> None:
+    for box in (svg.Box(5, 6, 0, 9), svg.Box(5, 6, 9, 0), svg.Box(5, 6, 0, 0)):
+        found = svg.squarify([3, 2, 1], box)
+        assert len(found) == 3 and all(each.width * each.height == 0 for each in found)
+
+
+def test_the_smallest_kind_has_its_tiles() -> None:
+    """A kind of a few bytes gets a strip thinner than the gap around strips."""
+    groups = (Group("operator", "Operators", 90_000, 90_000), Group("overhead", "Overhead", 40, 40))
+    rows = tuple(
+        Row(kind, name, size, (), (), (), ())
+        for kind, name, size in (("operator", "gemm", 90_000), ("overhead", "a", 22), ("overhead", "b", 18))
+    )
+    drawn = svg.treemap(replace(make_target(), groups=groups, rows=rows))
+    assert re.findall(r"([\d,]+) B</title>", drawn) == ["90,000", "22", "18"]
+
+
 def test_squarify_of_nothing() -> None:
     assert svg.squarify([], svg.Box(0, 0, 1, 1)) == []
     assert svg.squarify([0, 0], svg.Box(0, 0, 1, 1)) == [svg.Box(0, 0, 0, 0)] * 2

@@ -61,7 +61,8 @@ struct Reader {
       return false;
     }
     if (file.data == nullptr) return bound == nullptr || bound->data != nullptr;
-    if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name, want, t.type, bound))
+    if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name, want, t.type, bound) &&
+        (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name, want, t.type, bound)))
       return false;
     if (!trained || group == kNowhere) return true;
     // Moments lie behind the gradients, in the same layout.

@@ -9,7 +9,8 @@
 namespace minbuild {
 namespace {
 
-// The sink of mb_save_checkpoint; `user` is the file.
+#if MB_SAVING || MB_EXPORT
+// Where what is saved goes; `user` is the file.
 int write_all(void* user, const void* bytes, size_t size) {
   const char* at = static_cast<const char*>(bytes);
   while (size > 0) {
@@ -21,8 +22,11 @@ int write_all(void* user, const void* bytes, size_t size) {
   return 0;
 }
 
+#endif
+
 MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
 
+#if MB_SAVING || MB_EXPORT
 // Writes a file beside `path`, syncs it, and moves it over it. `write(sink, user)` is asked for the contents.
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
@@ -44,6 +48,7 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
   }
   return status == MB_OK ? status : fail(s, Failure::kWrite, word_of(path));
 }
+#endif
 
 }  // namespace
 
@@ -86,12 +91,14 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   return status;
 }
 
+#if MB_SAVING
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
 #if MB_BUFFERS
   if (static_cast<Session*>(s)->nominal) return fail(s, Failure::kNominal);
 #endif
   return replace_file(s, path, [=](mb_sink sink, void* user) { return mb_write_checkpoint(s, include_optimizer, sink, user); });
 }
+#endif
 
 #if MB_EXPORT
 mb_status mb_export_to_file(mb_session* s, const char* mold, const char* path) {

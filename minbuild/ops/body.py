@@ -94,6 +94,12 @@ class Body:
         """The dimensions of a value, as a value."""
         return self.add("Shape", name)
 
+    def reshape(self, x: str, shape: Iterable[Dim]) -> str:
+        return self.add("Reshape", x, self.integers(shape))
+
+    def reshape_like(self, x: str, other: str) -> str:
+        return self.add("Reshape", x, self.shape_of(other))
+
 
 def named(body: Body, results: Sequence[str], names: Sequence[str]) -> tuple[Node, ...]:
     """The nodes that a rule wrote, with its results under `names` ("" where nobody reads one)."""

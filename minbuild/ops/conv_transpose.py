@@ -68,7 +68,7 @@ def _body(b: Body) -> Sequence[str] | None:
         return None
     y = b.add("ConvTranspose", *b.x[:2], **b.site.attributes)
     column = (-1, *(1,) * (b.site.rank() - 2))
-    return (b.add("Add", y, b.add("Reshape", b.x[2], b.integers(column))),)
+    return (b.add("Add", y, b.reshape(b.x[2], column)),)
 
 
 def _layer(site: Site, x: Shape, w: Shape) -> _conv.Layer:

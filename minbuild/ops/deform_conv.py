@@ -119,14 +119,14 @@ def _gradient(b: Backward) -> Sequence[str]:
         "ReduceSum", b.add("MatMul", dy, b.add("Transpose", matrix, perm=(0, 1, 3, 2))), (0,), False
     )
     flow = b.add("MatMul", b.add("Transpose", weights, perm=(0, 2, 1)), dy)
-    flow = b.add("Reshape", flow, b.shape_of(columns))
+    flow = b.reshape_like(flow, columns)
     dmask = ""
     if b.has(4):
         dmask = b.reduce("ReduceSum", b.add("Mul", flow, columns), (1,))
-        dmask = b.add("Reshape", dmask, b.shape_of(b.x[4]))
+        dmask = b.reshape_like(dmask, b.x[4])
         flow = b.add("Mul", flow, _mask(b, layer))
     dx, doffset = _through_samples(b, layer, flow, grid)
-    dw = b.add("Reshape", dw, b.shape_of(b.x[1]))
+    dw = b.reshape_like(dw, b.x[1])
     db = b.reduce("ReduceSum", b.dy[0], (0, 2, 3), False) if b.has(3) else ""
     return b.each(*(dx, dw, doffset, db, dmask)[: len(b.x)])
 
@@ -140,7 +140,7 @@ def _through_samples(b: Backward, layer: _Layer, flow: str, grid: str) -> tuple[
     dimage, dgrid = b.many(2, "GridSampleGrad", flow, image, grid, domain="minbuild", **kind)
     moved = b.add("Transpose", b.add("Mul", dgrid, b.constant(layer.scale())), perm=(0, 1, 3, 2))
     swapped = b.add("Gather", moved, b.integers((1, 0)), axis=2)
-    return b.add("Reshape", dimage, b.shape_of(b.x[0])), b.add("Reshape", swapped, b.shape_of(b.x[2]))
+    return b.reshape_like(dimage, b.x[0]), b.reshape_like(swapped, b.x[2])
 
 
 def _reference(

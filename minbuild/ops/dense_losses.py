@@ -123,12 +123,12 @@ def _rows(b: Body, i: int) -> str:
 
 def _list(b: Body, i: int) -> str:
     """Input `i` in one dimension."""
-    return b.add("Reshape", b.x[i], b.integers([-1]))
+    return b.reshape(b.x[i], [-1])
 
 
 def _as(b: Body, i: int, x: str) -> str:
     """`x` in the shape of input `i`."""
-    return b.add("Reshape", x, b.shape_of(b.x[i]))
+    return b.reshape_like(x, b.x[i])
 
 
 def _sparse_body(b: Body) -> Sequence[str]:

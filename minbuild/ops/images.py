@@ -81,7 +81,7 @@ def _col2im_body(b: Body) -> Sequence[str]:
     """Every element is added where it belongs, one axis after the other."""
     windows = _windows_at(b.site)
     n = len(windows.sizes)
-    y = b.add("Reshape", b.x[0], b.integers([0, windows.channels, *windows.split]))
+    y = b.reshape(b.x[0], [0, windows.channels, *windows.split])
     y = b.add("Transpose", y, perm=windows.together)
     for axis in reversed(range(n)):
         before = [d for p in windows.places[:axis] for d in p.shape]
@@ -99,7 +99,7 @@ def _col2im_gradient(b: Backward) -> Sequence[str]:
     for axis in range(len(windows.sizes)):
         dx = b.add("Gather", dx, b.constant(windows.places[axis], INT64), axis=2 + 2 * axis)
     back = tuple(int(i) for i in np.argsort(windows.together))
-    return b.each(b.add("Reshape", b.add("Transpose", dx, perm=back), b.shape_of(b.x[0])))
+    return b.each(b.reshape_like(b.add("Transpose", dx, perm=back), b.x[0]))
 
 
 def _col2im_reference(
@@ -162,7 +162,7 @@ def _unpool_body(b: Body) -> Sequence[str]:
     front = b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([2]))
     shape = b.add("Concat", front, b.integers(pooled), axis=0)
     zeros = b.add("ConstantOfShape", shape, value=np.zeros(1, b.site.element().dtype))
-    flat = [b.add("Reshape", v, b.integers([-1])) for v in (zeros, b.x[1], b.x[0])]
+    flat = [b.reshape(v, [-1]) for v in (zeros, b.x[1], b.x[0])]
     y = b.add("Reshape", b.add("ScatterElements", *flat, axis=0), shape)
     n = len(pooled)
     return (b.add("Pad", y, b.integers([0] * (n + 4) + list(grown))) if any(grown) else y,)
@@ -173,7 +173,7 @@ def _unpool_gradient(b: Backward) -> Sequence[str]:
     grown, dy = _grown(b.site), b.dy[0]
     if any(grown):
         dy = b.add("Pad", dy, b.integers([0] * (len(grown) + 4) + [-g for g in grown]))
-    flat = b.add("Reshape", dy, b.integers([-1]))
+    flat = b.reshape(dy, [-1])
     return b.each(b.add("Gather", flat, b.x[1], axis=0))
 
 

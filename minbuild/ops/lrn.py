@@ -30,7 +30,7 @@ def _over_channels(b: Body, x: str, before: int, after: int) -> str:
     image = reshaped(b, x, (shape[0], 1, shape[1], product(shape[2:])))
     pads, window = (before, 0, after, 0), (before + after + 1, 1)
     total = b.add("SumPool", image, domain="minbuild", kernel_shape=window, pads=pads)
-    return b.add("Reshape", total, b.shape_of(b.x[0]))
+    return b.reshape_like(total, b.x[0])
 
 
 def _base(b: Body) -> str:

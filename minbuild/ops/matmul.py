@@ -78,9 +78,7 @@ def _matmul_gradient(b: Backward) -> Sequence[str]:
 def _right_gradient(b: Backward) -> str:
     depth, columns = b.site.shape(1)[-2:]
     if b.site.rank(1) == 2 < b.site.rank(0) and isinstance(depth, int) and isinstance(columns, int):
-        flat = [
-            b.add("Reshape", x, b.integers([-1, size])) for x, size in ((b.x[0], depth), (b.dy[0], columns))
-        ]
+        flat = [b.reshape(x, [-1, size]) for x, size in ((b.x[0], depth), (b.dy[0], columns))]
         return b.add("Gemm", *flat, transA=1)
     return _summed(b, 1, _fused(b, b.x[0], b.dy[0], transA=1))
 

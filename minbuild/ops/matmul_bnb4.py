@@ -27,21 +27,17 @@ _TABLES = (_FLOAT4, _NORMAL4)
 def _weights(b: Body) -> str:
     """Inputs 1 (two elements a byte, the high half first) and 2 (a scale per block) as a matrix [N,K]."""
     rows, columns, block = (int(b.site.attributes[n]) for n in ("N", "K", "block_size"))
-    packed = _reshaped(b, b.x[1], (-1,))
+    packed = b.reshape(b.x[1], (-1,))
     four, fifteen = (b.constant(v, ElementType.UINT8) for v in (4, 15))
     high = b.add("BitShift", packed, four, direction="RIGHT")
     low = b.add("BitwiseAnd", packed, fifteen)
     pairs = b.add("Concat", *(b.unsqueeze(half, [1]) for half in (high, low)), axis=1)
-    codes = b.add("Cast", _reshaped(b, pairs, (-1,)), to=int(ElementType.INT32))
+    codes = b.add("Cast", b.reshape(pairs, (-1,)), to=int(ElementType.INT32))
     values = b.add("Gather", b.constant(_TABLES[int(b.site.attributes["quant_type"])]), codes)
-    scales = b.add("Expand", b.unsqueeze(_reshaped(b, b.x[2], (-1,)), [1]), b.integers((1, block)))
+    scales = b.add("Expand", b.unsqueeze(b.reshape(b.x[2], (-1,)), [1]), b.integers((1, block)))
     count = (rows * columns,)
-    both = (_first(b, x, count) for x in (values, _reshaped(b, scales, (-1,))))
-    return _reshaped(b, b.add("Mul", *both), (rows, columns))
-
-
-def _reshaped(b: Body, x: str, shape: tuple[int, ...]) -> str:
-    return b.add("Reshape", x, b.integers(shape))
+    both = (_first(b, x, count) for x in (values, b.reshape(scales, (-1,))))
+    return b.reshape(b.add("Mul", *both), (rows, columns))
 
 
 def _first(b: Body, x: str, count: tuple[int]) -> str:

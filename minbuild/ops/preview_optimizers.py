@@ -106,7 +106,7 @@ def _preview(
         results = []
         for places in _groups(range(2, len(b.x)), kinds):
             u = Update.over(b, places[0])
-            steps = u.cast(u.add("Reshape", b.x[1], u.integers(())), INT64, u.element)
+            steps = u.cast(u.reshape(b.x[1], ()), INT64, u.element)
             made = step(u, u.scalar(0), steps, [u.input(i) for i in places])
             likes = (places[0], *places[2:])  # nothing comes of the gradient
             results.append([u.output(y, i) for y, i in zip(made, likes, strict=True)])

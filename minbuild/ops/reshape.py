@@ -108,7 +108,7 @@ def _passed_on(b: Backward) -> Sequence[str]:
 
 
 def _reshaped(b: Backward) -> Sequence[str]:
-    return b.each(b.add("Reshape", b.dy[0], b.shape_of(b.x[0])))
+    return b.each(b.reshape_like(b.dy[0], b.x[0]))
 
 
 def _squeezed(b: Backward) -> Sequence[str]:

@@ -58,7 +58,7 @@ def _runtime_adam_body(b: Body) -> Sequence[str]:
     u = Update.over(b, 2)
     alpha, beta, decay, epsilon, limit = numbers(b.site.attributes, **_RUNTIME_ADAM)
     rate, x = u.scalar(0), u.input(2)
-    step = u.cast(u.add("Reshape", b.x[1], u.integers(())), INT64, u.element)
+    step = u.cast(u.reshape(b.x[1], ()), INT64, u.element)
     g = _scaled(u, u.input(3), u.scalar_or_none(7), u.scalar_or_none(8), limit)
     m, v = u.mean(alpha, u.input(4), g), u.mean(beta, u.input(5), u.times(g, g))
     if int(b.site.attribute("do_bias_correction", 1)):
@@ -80,7 +80,7 @@ def _runtime_adam_body(b: Body) -> Sequence[str]:
         made.append(u.cast(made[2], b.site.element(2), half))
     names = [count, *made]
     if b.has(9):
-        update = u.add("Reshape", b.x[9], u.integers(()))
+        update = u.reshape(b.x[9], ())
         zero = u.constant(0, b.site.element(3))
         old = (b.x[1], b.x[4], b.x[5], b.x[2], zero, b.x[6] if b.has(6) else "")
         names = [u.add("Where", update, new, kept) for new, kept in zip(names, old, strict=False)]
@@ -159,7 +159,7 @@ def _lamb_group(b: Body, u: Update, group: int, at: int) -> list[str]:
     m, v = u.mean(alpha, m, g), u.mean(beta, v, u.times(g, g))
     first = second = u.number(1)
     if int(b.site.attribute("do_bias_correction", 1)):
-        step = u.cast(u.add("Reshape", b.x[4], u.integers(())), INT64, u.element)
+        step = u.cast(u.reshape(b.x[4], ()), INT64, u.element)
         first, second = u.unbiased(alpha, step), u.unbiased(beta, step)
     direction = u.add("Div", u.add("Div", m, first), u.slow(u.add("Div", v, second), epsilon))
     direction = u.regularized(decay, x, direction)
@@ -173,7 +173,7 @@ def _lamb_group(b: Body, u: Update, group: int, at: int) -> list[str]:
     made = [u.output(y, at + i) for i, y in enumerate((new, delta, m, v))]
     made.append(u.cast(new, u.element, b.site.element(at + 4)) if b.has(at + 4) else "")
     if b.has(0):
-        update = u.add("Reshape", b.x[0], u.integers(()))
+        update = u.reshape(b.x[0], ())
         nothing = u.constant(0, b.site.element(at + 1))
         old = (b.x[at], nothing, *b.x[at + 2 : at + 5])
         made = [u.add("Where", update, n, kept) if n else "" for n, kept in zip(made, old, strict=False)]
@@ -186,7 +186,7 @@ def _lamb_body(b: Body) -> Sequence[str]:
     if b.has(4):
         count = b.add("Add", b.x[4], b.constant(1, INT64))
         if b.has(0):
-            count = b.add("Where", b.add("Reshape", b.x[0], b.integers(())), count, b.x[4])
+            count = b.add("Where", b.reshape(b.x[0], ()), count, b.x[4])
     names = [count]
     for group, at in enumerate(range(5, len(b.x), _GROUP)):
         names += _lamb_group(b, Update.over(b, at), group, at)

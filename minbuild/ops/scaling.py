@@ -97,7 +97,7 @@ def _mixed_body(b: Body) -> Sequence[str]:
     factor = b.squeeze(scale, tuple(range(b.site.rank(0))))
     scaled = [b.add("Mul", x, factor) for x in terms]
     if b.site.attribute("fuse_outputs", 0):
-        flat = [b.add("Reshape", x, b.integers([-1])) for x in scaled]
+        flat = [b.reshape(x, [-1]) for x in scaled]
         scaled = [b.add("Concat", *flat, axis=0)]
     return [b.add("Cast", x, to=to) for x in scaled]
 

@@ -28,7 +28,7 @@ def _kept(site: Site) -> np.ndarray:
 
 def _compress_body(b: Body) -> Sequence[str]:
     axis = b.site.attribute("axis")
-    x = b.x[0] if axis is not None else b.add("Reshape", b.x[0], b.integers([-1]))
+    x = b.x[0] if axis is not None else b.reshape(b.x[0], [-1])
     return (b.add("Gather", x, b.integers(_kept(b.site).tolist()), axis=int(axis or 0)),)
 
 
@@ -41,9 +41,9 @@ def _compress_gradient(b: Backward) -> Sequence[str]:
     axis, kept = b.site.attribute("axis"), b.integers(_kept(b.site).tolist())
     if axis is not None:
         return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), kept, b.dy[0], axis=int(axis)))
-    size = b.add("Reshape", b.add("Size", b.x[0]), b.integers([1]))
+    size = b.reshape(b.add("Size", b.x[0]), [1])
     flat = b.microsoft("GatherGrad", size, kept, b.dy[0], axis=0)
-    return b.each(b.add("Reshape", flat, b.shape_of(b.x[0])))
+    return b.each(b.reshape_like(flat, b.x[0]))
 
 
 def _compress_cases(random: np.random.Generator) -> Iterable[Case]:
@@ -168,7 +168,7 @@ eye_like = Op(
 
 
 def _features_body(b: Body) -> Sequence[str]:
-    chosen = b.add("Gather", b.x[0], b.add("Reshape", b.x[1], b.integers([-1])), axis=-1)
+    chosen = b.add("Gather", b.x[0], b.reshape(b.x[1], [-1]), axis=-1)
     return (chosen if b.site.rank() > 1 else b.unsqueeze(chosen, (0,)),)
 
 

@@ -194,7 +194,7 @@ def _hardmax_body(b: Body) -> Sequence[str]:
     place = b.add("ArgMax", x, axis=1 if flat else axis, keepdims=1)
     numbers = np.arange(classes).reshape((-1,) + (1,) * behind)
     y = b.add("Cast", b.add("Equal", place, b.constant(numbers, INT64)), to=int(b.site.element()))
-    return (b.add("Reshape", y, b.shape_of(b.x[0])) if flat else y,)
+    return (b.reshape_like(y, b.x[0]) if flat else y,)
 
 
 def _hardmax_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

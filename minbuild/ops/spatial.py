@@ -99,7 +99,7 @@ def reshaped(b: Body, x: str, dims: Sequence[Dim]) -> str:
         words[0] = 0  # as it is
     if words.count(-1) > 1:
         raise Unknown(f"the shape {list(dims)} must be known but for one dimension when the trainer is built")
-    return b.add("Reshape", x, b.integers(words))
+    return b.reshape(x, words)
 
 
 # --------------------------------------------------------------------------------------------------- pooling

@@ -38,7 +38,7 @@ class Update(Body):
 
     def scalar(self, i: int) -> str:
         """The only number of input `i`, without axes."""
-        return self.add("Reshape", self.input(i), self.integers(()))
+        return self.reshape(self.input(i), ())
 
     def scalar_or_none(self, i: int) -> str:
         """ "" where there is no input `i`."""
@@ -64,7 +64,7 @@ class Update(Body):
         return self.sum(self.add("Sqrt", square), self.number(epsilon))
 
     def flat(self, x: str) -> str:
-        return self.add("Reshape", x, self.integers((-1,)))
+        return self.reshape(x, (-1,))
 
     def unbiased(self, factor: float, steps: str) -> str:
         """1 - factor^steps"""

@@ -67,7 +67,7 @@ def _lay(row: Sequence[float], box: Box) -> tuple[list[Box], Box]:
             placed.append(Box(box.x, y, thickness, height))
             y += height
         return placed, Box(box.x + thickness, box.y, max(0.0, box.width - thickness), box.height)
-    thickness = total / box.width
+    thickness = total / box.width if box.width else 0
     x = box.x
     for area in row:
         width = area / thickness if thickness else 0
@@ -127,11 +127,16 @@ def treemap(target: TargetReport) -> str:
         rows = sorted(
             (r for r in target.rows if r.kind == group.kind and r.bytes), key=lambda r: (-r.bytes, r.name)
         )
-        inner = Box(outer.x + 2, outer.y + 2, max(0.0, outer.width - 4), max(0.0, outer.height - 4))
-        for row, box in zip(rows, squarify([r.bytes for r in rows], inner), strict=True):
+        for row, box in zip(rows, squarify([r.bytes for r in rows], _inside(outer)), strict=True):
             parts.append(_rect(box, group.kind, f"{group.title}: {row.name}, {row.bytes:,} B"))
             parts.extend(_label(box, row.name.partition(" (")[0], f"{row.bytes:,}"))
     return "\n".join([*parts, "</svg>"])
+
+
+def _inside(box: Box) -> Box:
+    """A box with a gap around it, narrower where the box is thin."""
+    gap = min(2.0, box.width / 4, box.height / 4)
+    return Box(box.x + gap, box.y + gap, box.width - 2 * gap, box.height - 2 * gap)
 
 
 def _open(width: int, height: int, title: str) -> str:
