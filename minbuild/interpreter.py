@@ -6,8 +6,8 @@ passes, no plan, no shapes known in advance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from minbuild.artifacts.control_flow import unrolled
 from minbuild.artifacts.functions import function_nodes
 from minbuild.dims import Dim
 from minbuild.errors import BadInput, Unsupported
+from minbuild.interpreted_optimizers import OPTIMIZERS
 from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Shape, TensorType
 from minbuild.ops import Registry, registry
 from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Op, Site
-from minbuild.ops.flat_optimizers import Step, adagrad_step, momentum_step, rmsprop_step
 
 GRADIENT_SUFFIX = "_grad.accumulation.buffer"
 RESET_INPUT = "lazy_reset_grad"
@@ -103,7 +103,7 @@ class ReferenceTrainer:
             raise BadInput("these artifacts have no optimizer model.")
         self.step_count += 1
         for node in self.bundle.optimizer.nodes:
-            apply = _OPTIMIZERS.get(node.title)
+            apply = OPTIMIZERS.get(node.title)
             if apply is None:
                 raise _unsupported(self.bundle.optimizer, node)
             apply(self, node)
@@ -254,71 +254,3 @@ def _pooled_shape(
     earlier = {name: site(made) for name, made in makers.items() if made.title == "AveragePool"}
     assert op.infer is not None
     return op.infer(site(node, earlier=earlier))[0].shape or ()
-
-
-# ------------------------------------------------------------------------------------------------ optimizers
-
-
-def _clip(trainer: ReferenceTrainer, node: Node) -> None:
-    """The norm is that of all gradients taken as one vector; ONNX Runtime adds 1e-6 to it."""
-    norm = np.sqrt(sum(float((g * g).sum()) for g in trainer.gradients.values()))
-    scale = min(1.0, node.attributes.get("max_norm", 1.0) / (norm + 1e-6))
-    for gradient in trainer.gradients.values():
-        gradient *= scale
-
-
-def _sgd(trainer: ReferenceTrainer, node: Node) -> None:
-    for name in trainer.trained:
-        trainer.parameters[name] -= trainer.learning_rate * trainer.gradients[name]
-
-
-def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
-    """adam_mode 1 decays after the update and corrects the rate; 0 decays first and corrects both moments."""
-    get, rate, step = node.attributes.get, trainer.learning_rate, trainer.step_count
-    alpha, beta, epsilon = get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8)
-    decay, mode, corrects = get("weight_decay", 0.01), get("adam_mode", 0), get("correct_bias", 1)
-    # ONNX Runtime rounds the powers to float32: while 1 - beta^step is small that is more than noise.
-    first, second = (1 - float(np.float32(b**step)) if corrects else 1.0 for b in (alpha, beta))
-    for name in trainer.trained:
-        p, g, (m, v) = trainer.parameters[name], trainer.gradients[name], trainer.moments[name]
-        m[...] = alpha * m + (1 - alpha) * g
-        v[...] = beta * v + (1 - beta) * g * g
-        if mode == 0:
-            p *= 1 - rate * decay
-            p -= rate * (m / first) / (np.sqrt(v / second) + epsilon)
-        else:
-            p -= rate * np.sqrt(second) / first * m / (np.sqrt(v) + epsilon)
-            p *= 1 - rate * decay
-
-
-def _adam(trainer: ReferenceTrainer, node: Node) -> None:
-    """Weight decay is a part of the gradient."""
-    decay = node.attributes.get("weight_decay", 0.0)
-    own = trainer.gradients
-    trainer.gradients = {n: g + decay * trainer.parameters[n] for n, g in own.items()}
-    _adamw(trainer, replace(node, attributes={**node.attributes, "weight_decay": 0.0, "adam_mode": 0}))
-    trainer.gradients = own
-
-
-def _with_one_moment(step: Step) -> Callable[[ReferenceTrainer, Node], None]:
-    """Weight decay is a part of the gradient; `step` gives the direction and the new moment."""
-
-    def apply(trainer: ReferenceTrainer, node: Node) -> None:
-        for name in trainer.trained:
-            p, (m, *_) = trainer.parameters[name], trainer.moments[name]
-            g = trainer.gradients[name] + node.attributes.get("weight_decay", 0.0) * p
-            direction, m[...] = step(node.attributes, m, g)
-            p -= trainer.learning_rate * direction
-
-    return apply
-
-
-_OPTIMIZERS: Mapping[str, Callable[[ReferenceTrainer, Node], None]] = {
-    "com.microsoft:InplaceClipGradNorm": _clip,
-    "com.microsoft:SGDOptimizerV2": _sgd,
-    "com.microsoft:AdamWOptimizer": _adamw,
-    "minbuild:AdamOptimizer": _adam,
-    "minbuild:MomentumOptimizer": _with_one_moment(momentum_step),
-    "minbuild:AdagradOptimizer": _with_one_moment(adagrad_step),
-    "minbuild:RMSPropOptimizer": _with_one_moment(rmsprop_step),
-}

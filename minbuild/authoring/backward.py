@@ -19,7 +19,7 @@ from minbuild.model import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.body import Backward, Body, named
 from minbuild.ops.definition import Op, Site, Unknown
-from minbuild.passes.lower import Lowering
+from minbuild.passes.lowering import Lowering
 
 GRADIENT = "_grad"
 

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.passes.lower import Lowering
+from minbuild.passes.lowering import Lowering
 
 
 class Composer:

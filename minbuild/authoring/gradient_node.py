@@ -20,7 +20,7 @@ from minbuild.errors import Unsupported
 from minbuild.model import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.passes.equal_sizes import solved
-from minbuild.passes.lower import Lowering
+from minbuild.passes.lowering import Lowering
 
 GRADIENT = "Gradient"
 

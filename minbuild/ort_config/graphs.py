@@ -15,7 +15,7 @@ from minbuild.model import Bundle, Graph, Node, Shape, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.body import MICROSOFT
 from minbuild.passes.equal_sizes import solved
-from minbuild.passes.lower import Lowering
+from minbuild.passes.lowering import Lowering
 
 _BODY_OPSET = 16  # of the nodes that ONNX Runtime writes in place of an operator
 

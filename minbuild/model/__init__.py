@@ -1,0 +1,38 @@
+"""The nouns: plain frozen data that the verbs of the other modules turn one into the next.
+
+artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package --build--> Binary --measure--> SizeReport
+"""
+
+from minbuild.model.binary import Binary, Package, Section, Symbol
+from minbuild.model.bundle import Bundle, Checkpoint, Graph, Node, OptimizerGroup, Parameter
+from minbuild.model.plan import Buffer, Kernel, Plan, PlanParameter, PlanTensor, Routine, Step
+from minbuild.model.program import Call, Procedure, Program, Role, Value
+from minbuild.model.types import ElementType, Shape, TensorType
+
+__all__ = [
+    "Binary",
+    "Buffer",
+    "Bundle",
+    "Call",
+    "Checkpoint",
+    "ElementType",
+    "Graph",
+    "Kernel",
+    "Node",
+    "OptimizerGroup",
+    "Package",
+    "Parameter",
+    "Plan",
+    "PlanParameter",
+    "PlanTensor",
+    "Procedure",
+    "Program",
+    "Role",
+    "Routine",
+    "Section",
+    "Shape",
+    "Step",
+    "Symbol",
+    "TensorType",
+    "Value",
+]
