@@ -58,6 +58,7 @@ def _options() -> argparse.Namespace:
 
 def _packages(options: argparse.Namespace, place: Path) -> list[Path]:
     """A folder per case with library, plan, parameters' places and artifacts."""
+    import numpy as np
     from case_sets import folders, load, trainer
 
     from minbuild.errors import Unsupported
@@ -86,6 +87,10 @@ def _packages(options: argparse.Namespace, place: Path) -> list[Path]:
         }
         about |= {"fixed": len(case.batch(0)[0]) if case.fixed else 0, "symbols": len(built.plan.symbols)}
         (folder / "about.json").write_text(json.dumps(about))
+        for size in options.batches:
+            if about["fixed"] in (0, size):
+                batch = dict(zip(case.inputs, map(np.ascontiguousarray, case.samples(size)), strict=True))
+                np.savez(folder / f"batch_{size}.npz", **batch)
         made.append(folder)
     return made
 
@@ -134,13 +139,13 @@ def _table(rows: list[dict]) -> str:
 def worker(what: str, folder: str, batch: str, seconds: str) -> None:
     place, size = Path(folder), int(batch)
     about = json.loads((place / "about.json").read_text())
-    batch = _batch(about, size)
+    batch = _batch(place, about, size)
     steps = {}
     if what in ("times", "ours"):
         from minbuild.training import library  # noqa: F401
 
         before = _start()
-        steps["ours"] = _ours(place, about, batch)
+        steps["ours"] = _ours(place, about, size, batch)
     if what in ("times", "ort"):
         _import_ort()
         before = _start()
@@ -177,26 +182,21 @@ def _resident(field: str) -> int:
     return int(status.split(f"{field}:")[1].split()[0])
 
 
-def _batch(about: dict, size: int) -> list:
+def _batch(place: Path, about: dict, size: int) -> list:
     import numpy as np
 
-    with np.load(Path(about["artifacts"]) / "reference.npz") as arrays:
-        whole = {n: arrays[f"in/{n}"] for n in about["inputs"]}
-    recorded = whole[about["inputs"][0]].shape[
-        1
-    ]  # other inputs may have several rows for each of its samples
-    rows = {n: size * x.shape[1] // recorded for n, x in whole.items()}
-    return [np.ascontiguousarray(np.resize(x, (rows[n], *x.shape[2:]))) for n, x in whole.items()]
+    with np.load(place / f"batch_{size}.npz") as arrays:
+        return [arrays[name] for name in about["inputs"]]
 
 
-def _ours(place: Path, about: dict, batch: list):
+def _ours(place: Path, about: dict, size: int, batch: list):
     import ctypes
 
     from minbuild.training.library import TRAIN, Library, _Options, _Session, _tensor
 
     library = Library(place / "trainer.so")
     count, handle = len(batch), ctypes.POINTER(_Session)()
-    sizes = (ctypes.c_int32 * about["symbols"])(*[len(batch[0])] * about["symbols"])
+    sizes = (ctypes.c_int32 * about["symbols"])(*[size] * about["symbols"])
     options = _Options(None, 0, sizes, about["symbols"])
     files = (str(place / "trainer.plan").encode(), f"{about['artifacts']}/checkpoint".encode())
     if library.create_from_files(*files, ctypes.byref(options), ctypes.byref(handle)):
