@@ -20,6 +20,7 @@ _LIMITS = {
     "download": "bytes of the library after gzip -9",
     "ram": "static data, the largest arena and what persists",
     "arena": "the largest arena",
+    "stack": "the deepest stack, as measured in a run",
     "growth": "bytes of flash more than in the baseline",
 }
 
@@ -114,12 +115,21 @@ def _judge(budgets: Budgets, target: TargetFigures, new: Snapshot, old: Snapshot
         "download": target.download,
         "ram": target.ram,
         "arena": new.arena,
+        "stack": target.stack or 0,
         "growth": target.loadable - before.loadable if before else 0,
     }
-    for name, limit in budgets.limits.items():
-        reason = (
-            _memory_reason(new, old, name) if name in ("ram", "arena") else _code_reason(target, new, old)
+    if "stack" in budgets.limits and target.stack is None:
+        raise BadInput(
+            f"budgets.stack: there is no figure for {target.target}, whose programs were not run here. Install its "
+            "emulator, or give this budget to other targets only."
         )
+    for name, limit in budgets.limits.items():
+        if name == "stack":
+            reason = _stack_reason(target, before)
+        elif name in ("ram", "arena"):
+            reason = _memory_reason(new, old, name)
+        else:
+            reason = _code_reason(target, new, old)
         yield from _verdict(f"{target.target}: {name}", used[name], limit, reason)
     for name, limit in budgets.operators.items():
         found = [
@@ -159,6 +169,11 @@ def _code_reason(target: TargetFigures, new: Snapshot, old: Snapshot | None) -> 
         return f"grew: {', '.join(grown[:3])}" if grown else "nothing grew since the baseline"
     largest = sorted(target.entries, key=lambda e: (-e.bytes, e.name))[:3]
     return "largest: " + ", ".join(f"{e.name} {e.bytes:,}" for e in largest)
+
+
+def _stack_reason(target: TargetFigures, before: TargetFigures | None) -> str:
+    grown = (target.stack or 0) - (before.stack or 0) if before and before.stack else 0
+    return f"grew by {grown:,} bytes" if grown > 0 else "the report says which call it is in"
 
 
 def _memory_reason(new: Snapshot, old: Snapshot | None, name: str) -> str:

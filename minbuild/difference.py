@@ -98,8 +98,11 @@ def _sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _target(old: TargetFigures, new: TargetFigures) -> TargetDifference:
+    known = None not in (old.stack, new.stack)  # one that was not measured has not changed
+
     def figures(t: TargetFigures) -> dict[str, int]:
-        return {"Flash": t.loadable, "File": t.file, "Download": t.download, "RAM": t.ram}
+        measured = {"Stack": t.stack} if t.stack is not None and known else {}
+        return {"Flash": t.loadable, "File": t.file, "Download": t.download, "RAM": t.ram, **measured}
 
     def rows(t: TargetFigures) -> dict[tuple[str, str], int]:
         return {(e.kind, e.name): e.bytes for e in t.entries}

@@ -23,7 +23,7 @@ _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short":
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
 _RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "files.cc")
-_SAVING = "checkpoint_write.cc"
+_WRITER = "checkpoint_write.cc"
 
 
 PARTS: Mapping[str, tuple[str, str]] = {
@@ -31,6 +31,8 @@ PARTS: Mapping[str, tuple[str, str]] = {
     "buffers": ("buffers.cc", "all parameters as one array, and nominal checkpoints"),
     "export": ("export.cc", "ONNX models for inference"),
 }  # what a library has only if asked for: its source, and what it is
+SAVING = "saving"
+OPTIONAL = (*PARTS, SAVING)  # what an API need not have
 PROPERTY_BYTES = 1024  # room of a session for its properties
 
 
@@ -49,6 +51,11 @@ class Contents:
     messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
     saving: bool = True  # checkpoints can be written
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """What it has of OPTIONAL."""
+        return self.parts | ({SAVING} if self.saving else frozenset())
 
 
 def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> Contents:
@@ -71,7 +78,7 @@ def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:
     kernels = assets.root("kernels")
     files["include/minbuild/trainer.h"] = _read(kernels / "include/minbuild/trainer.h")
     parts = (source for part, (source, _) in PARTS.items() if part in contents.parts)
-    for name in (*_RUNTIME, *((_SAVING,) if contents.saving else ()), *parts):
+    for name in (*_RUNTIME, *((_WRITER,) if contents.saving else ()), *parts):
         files[f"src/runtime/{name}"] = _read(kernels / "runtime" / name)
     for stem in sorted({k.stem for k in contents.kernels}):
         files[f"src/kernels/{stem}.cc"] = _read(_kernel_source(stem, registry))

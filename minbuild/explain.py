@@ -1,15 +1,20 @@
-"""What the status codes of the C API mean: read from its header, with what to do about each."""
+"""What the status codes of the C API mean, and what errors that are codes say in words: read from the device's own
+sources, with what to do about each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 from minbuild import assets
 from minbuild.errors import BadInput
 
 _STATUS = re.compile(r"^\s*(MB_\w+) = (\d+),?\s*(?:/\* (.*?) \*/)?$", re.MULTILINE)
+_FAILURE = re.compile(r'^MB_FAILURE\((\w+), (MB_\w+), "(.*)"\)$', re.MULTILINE)
+_CODE = re.compile(r"E(\d+)(?: (.*))?", re.DOTALL)
+_NAMED = re.compile(r"%[sd]")  # what a text has a place for
 _CURES: Mapping[str, str] = {
     "MB_OK": "Nothing to do.",
     "MB_INVALID_ARGUMENT": "Compare what is passed with the counts and names that mb_input, mb_output and the "
@@ -22,8 +27,27 @@ _CURES: Mapping[str, str] = {
     "MB_BAD_SHAPE": "mb_last_error names the input and what was expected there.",
     "MB_BAD_VALUE": "mb_last_error names the kernel: look at the labels and indices of this batch, or at the loss.",
     "MB_IO": "Check the path, the space left and the permissions.",
-    "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, or --with.",
+    "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, --graphs, --saving on, "
+    "or --with.",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something that can go wrong on a device: its name there, its status, and its text with `%s` and `%d`."""
+
+    name: str
+    status: str
+    text: str
+
+    def words(self, named: str) -> str:
+        """The text with what a code names, separated by blanks, of which names may have some themselves. Where a code
+        was cut off, the places stay empty."""
+        kinds = _NAMED.findall(self.text)
+        pattern = " ".join({"%s": "(.*)", "%d": r"(\d+)"}[kind] for kind in kinds)
+        found = re.fullmatch(pattern, named, re.DOTALL)
+        values = iter(found.groups() if found else ("…",) * len(kinds))
+        return _NAMED.sub(lambda _: next(values), self.text)
 
 
 @cache
@@ -34,12 +58,44 @@ def statuses() -> Mapping[int, tuple[str, str]]:
     return {int(code): (name, what or "success") for name, code, what in _STATUS.findall(block)}
 
 
+@cache
+def failures() -> tuple[Failure, ...]:
+    """What can go wrong, by number, from the device's own list."""
+    text = (assets.root("kernels") / "runtime/failures.inc").read_text("utf-8")
+    return tuple(Failure(*found) for found in _FAILURE.findall(text))
+
+
 def explain(code: str) -> str:
-    """One paragraph about a status, given as its number or its name. Raises BadInput for one there is not."""
+    """One paragraph about a status, given as its number or its name, or about an error of a library without messages,
+    such as "E7 input 3 1". Raises BadInput for one there is not."""
+    said = _CODE.fullmatch(code.strip())
+    if said:
+        return f"{words(code)}. {_about(_failure(said[1]).status)}"
     known = statuses()
-    number = next((n for n, (name, _) in known.items() if code in (str(n), name)), None)
-    if number is None:
+    found = next((name for n, (name, _) in known.items() if code in (str(n), name)), None)
+    if found is None:
         listed = ", ".join(f"{n} {name}" for n, (name, _) in known.items())
-        raise BadInput(f"{code}: no such status. There are {listed}.")
-    name, what = known[number]
+        raise BadInput(
+            f"{code}: no such status. There are {listed}; and errors from E0 to E{len(failures()) - 1}."
+        )
+    return _about(found)
+
+
+def words(code: str) -> str:
+    """What a library with messages says where one without says `code`. Raises BadInput."""
+    said = _CODE.fullmatch(code.strip())
+    if said is None:
+        raise BadInput(f"{code}: is no error of a library without messages. Those begin with E and a number.")
+    return _failure(said[1]).words(said[2] or "")
+
+
+def _failure(number: str) -> Failure:
+    if int(number) >= len(failures()):
+        listed = ", ".join(f"E{n} {failure.text}" for n, failure in enumerate(failures()))
+        raise BadInput(f"E{number}: no such error. There are: {listed}.")
+    return failures()[int(number)]
+
+
+def _about(name: str) -> str:
+    number, what = next((n, what) for n, (known, what) in statuses().items() if known == name)
     return f"{number} {name}: {what}. {_CURES[name]}"

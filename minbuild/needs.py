@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from minbuild.choices import ON, Choices
 from minbuild.emit import Contents
 from minbuild.errors import BadInput, Unsupported
 from minbuild.graphs import narrowed, updates
@@ -49,9 +50,10 @@ def contents_of(
     models: Sequence[Model],
     wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
     note: Callable[[str], None] = lambda text: None,
+    choices: Choices = Choices(),  # noqa: B008 (frozen)
 ) -> Contents:
-    """What the models need together, and what is wished for; `note` hears of wishes that add nothing. Raises BadInput
-    where a wish cannot be had."""
+    """What the models need together, what is wished for and what is chosen; `note` hears of wishes that add nothing.
+    Raises BadInput where a wish cannot be had."""
     registry = models[0].registry
     kernels = {k for m in models for k in m.plan.kernels}
     features = {f for m in models for f in m.plan.features}
@@ -59,12 +61,20 @@ def contents_of(
     _check_types(kernels, wishes, registry)
     extra_kernels, extra_features = _wished(wishes, registry, note)
     used = {name for m in models for name in expressions_of(m.plan_bytes)}
+    held = kernels | extra_kernels
+    every = choices.sizes == "all"
+    if choices.features == "all":
+        stems = {k.stem for k in held}
+        extra_features |= {f for f in registry.all_features() if f.split(".")[0] in stems}
     return Contents(
-        tuple(sorted(kernels | extra_kernels, key=lambda k: (k.stem, k.function, k.types))),
+        tuple(sorted(held, key=lambda k: (k.stem, k.function, k.types))),
         frozenset(features | extra_features),
-        any(m.plan.symbols for m in models),
-        expressions=tuple(name for name in EXPRESSIONS if name in used),
-        loops=any(m.plan.loops for m in models),
+        every or any(m.plan.symbols for m in models),
+        files=choices.files == ON,
+        messages=choices.messages == "text",
+        saving=choices.saving == ON,
+        expressions=tuple(name for name in EXPRESSIONS if every or name in used),
+        loops=every or any(m.plan.loops for m in models),
         parts=frozenset(part for m in models for part in m.parts),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         reads_trainable=not all(updates(m.graphs) for m in models),
@@ -182,6 +192,31 @@ def _functions(op: Op, registry: Registry) -> frozenset[str]:
     if not found and op.select is not None:
         found = {name for name, stem in registry.stems.items() if stem == registry.op_stems[op.key]}
     return frozenset(found)
+
+
+def with_kernels(choices: Choices, registry: Registry) -> Choices:
+    """The choices with files of kernels where operators are named, in any case of letters. Raises BadInput."""
+    return replace(
+        choices,
+        speed_for=_files("--speed-for", choices.speed_for, registry),
+        size_for=_files("--size-for", choices.size_for, registry),
+    )
+
+
+def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, ...]:
+    stems = set(registry.stems.values())
+    found: set[str] = set()
+    for name in names:
+        ops = [op for op in registry.ops.values() if name.lower() in (op.name.lower(), op.title.lower())]
+        here = {registry.stems[function] for op in ops for function in _functions(op, registry)}
+        here |= {name.lower()} & stems
+        if not here:
+            raise BadInput(
+                f"{option} {name}: no operator with kernels, and no file of kernels, is called so. "
+                f"Files are {', '.join(sorted(stems))}."
+            )
+        found |= here
+    return tuple(sorted(found))
 
 
 def _procedure(op: Op, case: Case, registry: Registry) -> Procedure:

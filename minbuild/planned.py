@@ -105,9 +105,7 @@ def plan_bundle(
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
     plan_bytes = encode_plan(plan, sizes)
-    return Model(
-        bundle, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs)
-    )
+    return Model(bundle, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs))
 
 
 def plan_models(

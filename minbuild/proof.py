@@ -12,12 +12,14 @@ import numpy as np
 from minbuild.artifacts.checkpoint import write_checkpoint
 from minbuild.deviation import describe, deviations
 from minbuild.errors import BadInput, VerificationFailed
+from minbuild.foreign import measure_stack, prove_foreign
+from minbuild.graphs import OPTIMIZE, TRAIN, narrowed
 from minbuild.libraries import Library, Pair, Workbench
 from minbuild.planned import Model
 from minbuild.reference import read_reference, reference_trial
-from minbuild.size.report import Verification
-from minbuild.toolchain import Target, host_target
-from minbuild.verify import TRIMMED_GARBAGE, Proof, prove_equal, prove_foreign, run_trial, seeded_trial
+from minbuild.size.report import Stack, Verification
+from minbuild.toolchain import Target, find_toolchain, host_target
+from minbuild.verify import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
 
 
 def prove_all(
@@ -37,9 +39,21 @@ def prove_all(
         )
     found = {name: prove(bench, model, pairs, None, note) for name, model in models.items()}
     return tuple(
-        Verification(" ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()))
+        Verification(
+            " ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()),
+            stack=_together([proofs[index].stack for proofs in found.values()]),
+        )
         for index in range(len(pairs))
     )
+
+
+def _together(stacks: Sequence[Stack | None]) -> Stack | None:
+    """The most that each call takes with any of several models; None where one of them was not measured."""
+    known = [stack for stack in stacks if stack is not None]
+    if len(known) < len(stacks):
+        return None
+    calls = dict.fromkeys(call for stack in known for call, _ in stack.calls)
+    return Stack(tuple((call, max(dict(stack.calls).get(call, 0) for stack in known)) for call in calls))
 
 
 def prove(
@@ -52,8 +66,9 @@ def prove(
         host = host_target()
     except BadInput as error:
         return tuple(Verification(f"not proven: {error}") for _ in pairs)
-    here = [p for p in pairs if p.target.name == host.name] or [bench.pair(host)]
-    trial = seeded_trial(model.program, model.plan, starting_point(model), model.registry)
+    here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
+    start, saves = starting_point(model), bench.contents.saving
+    trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
     proofs: dict[Target, Proof] = {}
     for pair in here:
         bench.stage(f"Proving the trainer for {pair.target}")
@@ -66,22 +81,31 @@ def prove(
     found = []
     for pair in pairs:
         if pair.target in proofs:
-            text = proofs[pair.target].text
-            found.append(
-                Verification(text + (" It follows the recorded trajectory." if recording else ""), worst)
-            )
+            text = proofs[pair.target].text + (" It follows the recorded trajectory." if recording else "")
+            run = trial, model.plan_bytes, pair.trimmed.built, pair.target, bench.toolchain
+            found.append(Verification(text, worst, measure_stack(*run)))
             continue
         bench.stage(f"Proving the trainer for {pair.target}")
         built, expected = pair.trimmed.built, proofs[here[0].target].results
-        text = prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected)
-        found.append(Verification(text))
+        found.append(prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected))
     return tuple(found)
+
+
+def _of_this_machine(bench: Workbench, host: Target) -> Pair:
+    """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others only."""
+    try:
+        if not bench.cmake:  # a toolchain file is for one machine, and says too late for which
+            return bench.pair(host)
+    except BadInput:
+        pass
+    default = find_toolchain().with_choices(bench.toolchain.choices)
+    return replace(bench, toolchain=default, cmake=False).pair(host)
 
 
 def starting_point(model: Model) -> bytes:
     """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
     all of them zero too many kernels would have nothing to do."""
-    checkpoint = model.bundle.checkpoint
+    checkpoint = narrowed(model.bundle, model.graphs).checkpoint
     if not checkpoint.nominal:
         return model.checkpoint
     random = np.random.default_rng(0)
@@ -94,7 +118,12 @@ def starting_point(model: Model) -> bytes:
 
 def follow(recording: Path, model: Model, library: Library, note: Callable[[str], None]) -> float:
     """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
-    Raises VerificationFailed above the limit."""
+    Raises BadInput, and VerificationFailed above the limit."""
+    if not {TRAIN, OPTIMIZE} <= set(model.graphs):
+        raise BadInput(
+            f"--reference {recording}: is of training, for which the device needs the graphs {TRAIN} and {OPTIMIZE}. "
+            "Leave out --reference, or --graphs."
+        )
     reference = read_reference(recording)
     trial = reference_trial(reference, model.program, model.checkpoint)
     results = run_trial("trimmed build", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)

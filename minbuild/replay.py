@@ -30,6 +30,7 @@ class Action:
     train eval  batch; records every output as `label/name`
     optimizer   takes an optimizer step
     reset       lazy reset of the gradients
+    copy        values of parameters become their gradients
     gradients   records every gradient as `label/name`
     parameters  records every parameter as `label/name`
     save        records the checkpoint with optimizer state, as bytes, under `label`
@@ -85,6 +86,11 @@ def _act(session: Session, action: Action, trial: Trial) -> Iterator[tuple[str, 
         session.initialize()
     elif action.verb == "reset":
         session.lazy_reset_grad()
+    elif action.verb == "copy":
+        for name in session.parameters:
+            gradient = session.gradient(name)
+            if gradient is not None:
+                gradient[...] = session.parameter(name)
     elif action.verb == "save":
         yield action.label, np.frombuffer(session.checkpoint(True), np.uint8)
     else:

@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.errors import VerificationFailed
 from minbuild.model import ElementType
 from minbuild.replay import Action, Results, Trial
+from minbuild.size.report import Stack
 
 # Words of the script, as the runner has them.
 _VERBS = (
@@ -23,7 +24,17 @@ _VERBS = (
     "parameters",
     "save",
     "initialize",
+    "copy",
 )
+# What verbs whose stack is measured call.
+_CALLS = {
+    "create": "mb_create",
+    "train": "mb_train_step",
+    "eval": "mb_eval_step",
+    "optimizer": "mb_optimizer_step",
+    "initialize": "mb_initialize",
+    "save": "mb_write_checkpoint",
+}
 
 
 def encode(trial: Trial, garbage: int) -> bytes:
@@ -67,6 +78,15 @@ def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
     if len(found) != len(like):
         raise VerificationFailed(f"the runner recorded {len(found)} tensors, expected {len(like)}.")
     return found
+
+
+def stack_of(said: bytes) -> Stack:
+    """How deep the stack was: the last piece of an answer, a 32-bit number for each verb. Raises VerificationFailed."""
+    pieces = list(_records(said))
+    if not pieces or len(pieces[-1]) != 4 * len(_VERBS):
+        raise VerificationFailed("the runner did not say how deep the stack was.")
+    depths = dict(zip(_VERBS, struct.unpack(f"<{len(_VERBS)}I", pieces[-1]), strict=True))
+    return Stack(tuple((call, depths[verb]) for verb, call in _CALLS.items() if depths[verb]))
 
 
 def _as(data: bytes, like: np.ndarray) -> np.ndarray:

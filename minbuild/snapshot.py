@@ -37,6 +37,7 @@ class TargetFigures:
     ram: int
     static: int
     entries: tuple[Entry, ...]
+    stack: int | None = None  # the deepest; None where it was not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def snapshot_of(report: Mapping[str, Any]) -> Snapshot:
 
 
 def _target(target: Mapping[str, Any]) -> TargetFigures:
+    stack = (target["verification"] or {}).get("stack")
     entries = (Entry(r["kind"], r["name"], int(r["bytes"]), tuple(r["users"])) for r in target["rows"])
     return TargetFigures(
         target["target"],
@@ -86,6 +88,7 @@ def _target(target: Mapping[str, Any]) -> TargetFigures:
         int(target["ram"]),
         int(target["static"]["total"]),
         tuple(entries),
+        int(stack["deepest"]) if stack else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import lenet
@@ -13,8 +14,11 @@ import pytest
 from programs import CC, CXX, page, run, serve, tool
 
 from minbuild.bindings import binding_files, read_header, wanted_languages
+from minbuild.emit import OPTIONAL, emit_sources
 from minbuild.errors import BadInput
-from minbuild.toolchain import host_target
+from minbuild.needs import contents_of
+from minbuild.planned import plan_models
+from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
 
 STEPS = 60
 PROGRAMS = Path(__file__).parent / "examples" / "bindings"
@@ -175,7 +179,7 @@ def test_objective_c_compiles(dist: Path) -> None:
     include = ("-Iinclude", "-I../CMinbuild/include")
     folder = dist / "bindings/swift/Sources/MinbuildObjC"
     for there in (0, 1):
-        parts = [f"-DMB_WITH_{part.upper()}={there}" for part in lenet.PARTS]
+        parts = [f"-DMB_WITH_{part.upper()}={there}" for part in OPTIONAL]
         run(*CC, *flags, *include, *parts, "-c", "MBTrainingSession.m", "-o", "session.o", cwd=folder)
 
 
@@ -183,6 +187,54 @@ def test_swift(dist: Path, expected: np.ndarray) -> None:
     folder = dist / "bindings/swift"
     assert '.define("MB_WITH_EXPORT")' in (folder / "Package.swift").read_text()
     check(losses(run(tool("swift"), "run", "TrainExample", "../..", STEPS, cwd=folder)), expected)
+
+
+# ---------------------------------------------------------------------------- libraries that do not save
+
+MUTE = """
+import { TrainingSession, TrainerError } from "./index.js";
+import assert from "node:assert/strict";
+const session = await TrainingSession.create(
+  { trainModel: "../../model/trainer.plan", checkpointState: "../../model/checkpoint" });
+assert.throws(() => session.saveCheckpoint(), (error) => error instanceof TrainerError
+  && error.message.includes("mb_write_checkpoint") && error.message.includes("--saving on"));
+"""
+
+
+@pytest.fixture(scope="module")
+def mute(dist: Path, tmp_path_factory) -> Path:
+    """The package, its libraries and bindings without the writing of checkpoints."""
+    folder = tmp_path_factory.mktemp("mute")
+    (model,) = plan_models((dist.parent / "artifacts",), {}, {})
+    contents = replace(contents_of((model,)), saving=False)
+    sources = emit_sources(contents, model.registry)
+    here, module = (
+        build_library(sources, target, find_toolchain()) for target in (host_target(), parse_target("wasm32"))
+    )
+    files = {**sources, **binding_files(("java", "js", "swift"), contents.optional, sources, module.shared)}
+    files |= {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
+    files |= {"libminbuild.a": here.archive, "bindings/js/mute.mjs": MUTE.encode()}
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_javascript_says_what_is_missing(mute: Path) -> None:
+    run(tool("node"), "mute.mjs", cwd=mute / "bindings/js")
+
+
+def test_java_links_without_saving(mute: Path) -> None:
+    home = Path(tool("javac")).resolve().parents[1]
+    include = [f"-I{p}" for p in (mute / "include", "src/main/cpp", home / "include", home / "include/linux")]
+    flags = ("-std=c99", "-shared", "-fPIC", "-Wl,--no-undefined", *include)
+    folder = mute / "bindings/java"
+    run(*CC, *flags, "src/main/cpp/minbuild_jni.c", mute / "libminbuild.a", "-o", "mute.so", cwd=folder)
+    assert b"Reduce again with --saving on." in (folder / "mute.so").read_bytes()
+
+
+def test_swift_has_no_saving_either(mute: Path) -> None:
+    assert "MB_WITH_" not in (mute / "bindings/swift/Package.swift").read_text()
 
 
 # ---------------------------------------------------------------------------- what is generated

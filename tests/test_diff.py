@@ -199,6 +199,29 @@ def test_a_budget_is_kept_warned_of_and_exceeded(name: str, used: int) -> None:
     )
 
 
+def deep(size: int | None) -> dict[str, Any]:
+    """The sample with a stack of so many bytes, or one that was not measured."""
+    stack = None if size is None else {"calls": {"mb_train_step": size, "mb_create": 9}, "deepest": size}
+    return changed(lambda r: r["targets"][0]["verification"].update(stack=stack))
+
+
+def test_the_stack_has_a_budget_where_it_was_measured() -> None:
+    assert not verdicts({"stack": "16 KiB"}, new=deep(9_000))
+    (found,) = verdicts({"stack": "16 KiB"}, new=deep(17_000))
+    assert found.over and f"{TARGET}: stack: 17,000 bytes, 616 over" in found.text
+    (found,) = verdicts({"stack": "16 KiB"}, deep(16_000), deep(17_000))
+    assert "grew by 1,000 bytes" in found.text
+    with pytest.raises(BadInput, match=f"budgets.stack: there is no figure for {TARGET}"):
+        verdicts({"stack": "16 KiB"}, new=deep(None))
+
+
+def test_a_stack_is_compared_only_with_another() -> None:
+    both = compare(snapshot_of(deep(9_000)), snapshot_of(deep(9_500)))
+    (found,) = both.targets[0].figures
+    assert (found.name, found.old, found.new) == ("Stack", 9_000, 9_500)
+    assert not compare(snapshot_of(deep(None)), snapshot_of(deep(9_500)))
+
+
 def test_what_grew_is_named() -> None:
     new = changed(lambda r: grow(r, "gemm", 300))
     (found,) = verdicts({"growth": 299}, SAMPLE, new)

@@ -17,9 +17,9 @@ from jinja2 import UndefinedError
 
 from minbuild import assets, templating
 from minbuild.errors import BadInput
-from minbuild.report import console, html, markdown, smaller, svg, tables
+from minbuild.report import console, html, library, markdown, memory, smaller, svg, tables, types
 from minbuild.report import json as json_report
-from minbuild.report.cells import Table, kib, percent, saving, text
+from minbuild.report.cells import Line, Table, kib, percent, saving, text
 from minbuild.size.report import (
     SCHEMA,
     Advice,
@@ -30,12 +30,15 @@ from minbuild.size.report import (
     Named,
     Persistent,
     Phase,
+    Region,
     Row,
     SectionRow,
     SizeReport,
     Sizes,
+    Stack,
     Static,
     TargetReport,
+    TypeRow,
     Verification,
 )
 
@@ -109,7 +112,11 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         ram=272 + 310_272 + 712_440,
         exports=("mb_create", "mb_train_step"),
         imports=(),
-        verification=Verification("Trimmed and full agree bit for bit over 10 steps.", 0.4375),
+        verification=Verification(
+            "Trimmed and full agree bit for bit over 10 steps.",
+            0.4375,
+            Stack((("mb_create", 1_440), ("mb_train_step", 17_952 + growth), ("mb_optimizer_step", 576))),
+        ),
         toolchain="ziglang 0.17.0",
         flags=("-Oz", "--gc-sections"),
         digest=DIGEST,
@@ -118,6 +125,18 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         advice=(
             Advice("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max batch=4"),
             Advice("fixed sizes: batch 8", 1_433, 207, -64, "Every batch | is 8.", "--dim batch=8"),
+        ),
+        regions=(
+            Region("code", "Code", "flash", 60_000, file - 1409, 60_000, file - 1409),
+            Region("constants", "Constants", "flash", 5_000, 500, 5_000, 500),
+            Region("zeroed", "Zeroed data", "RAM", 0, 0, 777, 256),
+            Region("unloaded", "Headers and padding", "the file only", sum(full) - 65_000, 909, 0, 0),
+        ),
+        types=(
+            TypeRow("gather", ("int64_t", "uint32_t"), ("int32_t", "int64_t", "uint32_t", "uint8_t"), 1, 8),
+            TypeRow("gemm", ("float",), ("bfloat16", "double", "float", "strange"), 3, 9),
+            TypeRow("grid_sample", (), ("double", "float"), 0, 4),
+            TypeRow("lstm", (), ("float",), 0, 2),
         ),
     )
 
@@ -201,8 +220,13 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
         pairs += [(g["title"], g["full_bytes"]) for g in entry["groups"]]
         for s in entry["sections"]:
             pairs += [(s["name"], v) for k, v in s.items() if k != "name"]
+        for r in entry["regions"]:
+            pairs += [(r["title"], v) for v in r.values() if isinstance(v, int)]
         pairs += [
             ("RAM", entry["ram"]),
+            ("Deepest stack", entry["verification"]["stack"]["deepest"]),
+            ("RAM and stack", entry["ram"] + entry["verification"]["stack"]["deepest"]),
+            *((f"Stack: {call}", size) for call, size in entry["verification"]["stack"]["calls"].items()),
             ("The file", entry["trimmed"]["file"]),
             ("File", entry["full"]["file"]),
         ]
@@ -214,6 +238,15 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
         pairs += [(p["title"], p["bytes"]) for p in entry["phases"]]
         pairs += [(a["title"], a[kind]) for a in entry["advice"] for kind in ("file", "model", "ram")]
         pairs += [("Static: zeroed data", entry["static"]["bss"])]
+        pairs += [
+            (t["name"], t[kind])
+            for t in entry["types"]
+            if t["kernels"]
+            for kind in ("kernels", "full_kernels")
+        ]
+        pairs += [
+            ("All operators", sum(t[kind] for t in entry["types"])) for kind in ("kernels", "full_kernels")
+        ]
     model = data["model"]
     pairs += [(f"Arena: {a['graph']}", a["peak"]) for a in model["arenas"]]
     pairs += [(a["name"], a["bytes"]) for a in model["arenas"][0]["alive"]]
@@ -244,15 +277,9 @@ def test_markdown_and_html_carry_the_numbers_of_the_json(report: SizeReport) -> 
 
 
 def test_console_carries_the_numbers_of_the_json(report: SizeReport) -> None:
-    lines = console.render(report, limit=None, width=160).splitlines()
-    shown = {r.name for t in report.targets for r in t.rows if r.kind == "operator"}
-    shown |= {p.title for t in report.targets for p in t.phases} | {
-        a.name for a in report.model.arenas[0].alive
-    }
-    shown |= {"Alive at once", "Peak of the arena", "fixed sizes: batch 8"}
-    shown |= {"RAM", "Persistent", "Arena: train", "File", "of it loadable", "Runtime", "Shared"}
-    wanted = [(name, number) for name, number in numbers_of_json(report) if name in shown]
-    assert len(wanted) > 30
+    lines = console.render(report, limit=None, width=200).splitlines()
+    wanted = numbers_of_json(report)
+    assert len(wanted) > 100
     for name, number in wanted:
         assert any(line.startswith(name) and number in line.split() for line in lines), (name, number)
 
@@ -268,33 +295,113 @@ def test_the_headline_is_the_same_everywhere(report: SizeReport) -> None:
 
 def test_every_table_adds_up(report: SizeReport) -> None:
     for target in report.targets:
-        others = tables.others(target)
+        others = library.others(target)
         sums = [line for line in others.lines if line.level == "sum"]
         assert others.lines[-1].cells[2] == target.trimmed.file == sum(int(line.cells[2]) for line in sums)
         rows = [line for line in others.lines if line.level == "row"]
-        own = tables.operators(target).lines[-1].cells[4]
+        own = library.operators(target).lines[-1].cells[4]
         assert sum(int(line.cells[2]) for line in rows) + int(own) == target.trimmed.file
         for limit in (None, 3, 12):
-            *rest, total = tables.operators(target, limit).lines
+            *rest, total = library.operators(target, limit).lines
             assert sum(int(line.cells[4]) for line in rest) == total.cells[4]
         *rest, total = smaller.phases(target).lines
         assert sum(int(line.cells[2]) for line in rest) == total.cells[2] == target.trimmed.file
         for limit in (None, 3, 12):
-            *rest, total = smaller.alive(report.model, limit).lines
+            *rest, total = memory.alive(report.model, limit).lines
             levels = [line.level for line in rest]
             assert levels.index("sum") == len(rest) - 2 and (limit is None or len(rest) - 2 <= limit)
             held = sum(int(line.cells[3]) for line in rest if line.level == "row")
             assert held == total.cells[3] == report.model.arenas[0].peak
-        *rest, total = tables.sections(target).lines
+        *rest, total = types.types(target).lines
+        assert [line.cells[0] for line in rest] == ["gather", "gemm", "2 other operators"]
+        for column in (-2, -1):
+            assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
+        stack = target.stack
+        assert stack is not None and stack.deepest == 17_952 + (1000 if target is report.targets[1] else 0)
+        held = {line.cells[0]: line.cells[1] for line in memory.memory(report.model, target).lines}
+        assert held["Deepest stack"] == max(size for name, size in held.items() if name.startswith("Stack: "))
+        assert held["RAM and stack"] == held["RAM"] + held["Deepest stack"]
+        *rest, total = library.sections(target).lines
         for column in range(1, 5):
             assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
+        *rest, in_regions = library.regions(target).lines
+        for column in range(1, 5):
+            added = sum(int(line.cells[column + 1]) for line in rest)
+            assert added == in_regions.cells[column + 1] == total.cells[column]
+        for limit in (1, 3, 12):
+            *rest, total = library.others(target, limit).lines
+            assert sum(int(line.cells[2]) for line in rest) == total.cells[2] == target.trimmed.file
+            assert len(rest) - 1 <= limit
+
+
+def test_types_stand_in_their_columns(report: SizeReport) -> None:
+    table = types.types(report.targets[0])
+    assert [c.strip() for c in table.columns[1:-2]] == [
+        *("f32", "f64", "bf16", "i32", "i64", "u8", "u32", "strange")
+    ]  # fmt: skip
+    marks = {line.cells[0]: line.cells[1:-2] for line in table.lines}
+    assert marks["gather"] == ("", "", "", "○", "●", "○", "●", "")
+    assert marks["gemm"] == ("●", "○", "○", "", "", "", "", "○")
+    assert marks["2 other operators"] == ("○", "○", "", "", "", "", "", "")
+    for page in (console.render(report), markdown.render(report), html.render(report)):
+        for name in ("f32", "bf16", "strange"):
+            assert name in page
+        assert page.count("●") > page.count("f32") and "○" in page
+
+
+def test_a_stack_that_was_not_measured_is_said_so(report: SizeReport) -> None:
+    proven = report.targets[0].verification
+    assert proven is not None
+    unknown = make_report(replace(report.targets[0], verification=replace(proven, stack=None)))
+    for page in (console.render(unknown), markdown.render(unknown), html.render(unknown)):
+        assert "not measured" in page and "RAM and stack" not in page and "Stack: " not in page
+    data = json_report.as_dict(unknown)
+    jsonschema.validate(data, schema())
+    assert data["targets"][0]["verification"]["stack"] is None and data["summary"][0]["stack"] is None
+
+
+def test_names_are_not_broken_over_lines() -> None:
+    name = "/features/features.2/conv/conv.0/Conv_output_0"
+    long = Table(
+        "t",
+        "T",
+        "",
+        ("Tensor ", "Made by ", "Bytes"),
+        (Line((name, f"{name} {name}", 6_291_456)), Line(("a", "b", 1))),
+    )
+    shown = console.as_text(long, 60)
+    assert all(len(line) <= 60 for line in shown.splitlines())
+    cut = [word for word in shown.split() if word.startswith("/")]
+    assert len(cut) == 3 and all("…" in word and word.endswith("_output_0") for word in cut)
+    assert "6,291,456" in shown
+    assert console.as_text(long, 200).count(name) == 3
+
+
+def test_operators_fit_into_a_hundred_characters(report: SizeReport) -> None:
+    """With all columns, names as long as ONNX Runtime has them."""
+    names = ("softmax_cross_entropy", "negative_log_likelihood", "layer_normalization")
+    serves = (
+        "com.microsoft:SoftmaxCrossEntropyLossInternalGrad",
+        "com.microsoft:LayerNormalizationGrad",
+        "Conv",
+    )
+    rows = tuple(
+        replace(operator(name, 812, 3), users=serves, types=("float", "int64_t", "uint8_t"), removed=1_111)
+        for name in names
+    )
+    shown = console.as_text(library.operators(replace(report.targets[0], rows=rows)), 100)
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    found = shown.replace(",", " ").split()
+    for name in (*names, "LayerNormalizationGrad", "int64_t"):
+        assert found.count(name) >= 1, name
+    assert not [word for word in found if word in ("Grad", "Loss", "py", "InternalGrad")]
 
 
 def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
     target = report.targets[0]
     found: tuple[Table, ...] = (
-        tables.composition(target), tables.operators(target), tables.others(target), tables.sections(target),
-        tables.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
+        library.composition(target), library.operators(target), library.others(target), library.sections(target),
+        memory.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
         *smaller.further(report, target), *smaller.further(report, target, 3),
     )  # fmt: skip
     for table in found:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from commands import FREE, GOLDEN
 
-from minbuild import assets, runner, verify
+from minbuild import assets, foreign, runner, verify
 from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.batches import index_limits, inputs_of, seeded_batch, sizes_in
 from minbuild.deviation import describe, deviations
@@ -20,7 +20,15 @@ from minbuild.planned import Model, plan_model
 from minbuild.proof import starting_point
 from minbuild.reference import read_reference, reference_trial
 from minbuild.replay import Trial
-from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target, parse_target
+from minbuild.toolchain import (
+    Built,
+    Ran,
+    build_library,
+    find_emulator,
+    find_toolchain,
+    host_target,
+    parse_target,
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,31 +123,67 @@ def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built)
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
     expected = verify.run_trial("", trial, good.shared, model.plan_bytes, 1)
-    text = verify.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), expected)
-    assert "gives the same bits" in text
+    found = foreign.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), expected)
+    assert "gives the same bits" in found.text and found.stack is not None
     off = {n: a + np.float32(0.02) if a.dtype.kind == "f" else a for n, a in expected.items()}
     with pytest.raises(VerificationFailed, match="does not agree with this machine"):
-        verify.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), off)
+        foreign.prove_foreign(trial, model.plan_bytes, good, host_target(), find_toolchain(), off)
 
 
 def test_without_an_emulator_nothing_is_claimed(
     model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verify, "find_emulator", lambda target: None)
+    monkeypatch.setattr(foreign, "find_emulator", lambda target: None)
     target = parse_target("aarch64-linux-musl")
-    text = verify.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
-    assert text.startswith("not proven for aarch64-linux-musl: no emulator (qemu-aarch64)")
+    found = foreign.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
+    assert found.text.startswith("not proven for aarch64-linux-musl: no emulator (qemu-aarch64)")
+    assert found.stack is None
+
+
+def test_an_emulator_without_an_instruction_is_named(
+    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = parse_target("loongarch64-linux-musl")
+    monkeypatch.setattr(foreign, "find_emulator", lambda target: ["/usr/bin/qemu-loongarch64"])
+    monkeypatch.setattr(foreign, "build_program", lambda *given: b"")
+    monkeypatch.setattr(foreign, "run_program", lambda *given, **named: Ran(-4, b"", ""))
+    with pytest.raises(
+        VerificationFailed, match="qemu-loongarch64 met an instruction.* --target loongarch64-linux-musl:CPU"
+    ):
+        foreign.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
+
+
+def test_the_stack_is_measured(model: Model, trial: Trial, good: Built) -> None:
+    """A kernel that touches some kilobytes more of it is seen."""
+    if find_emulator(host_target()) is None:
+        pytest.skip("programs for this machine do not run here")
+    place = "Status run_kernel(uint32_t row, const Call& call) {"
+    deeper = "volatile char room[40000]; for (int i = 0; i < 40000; ++i) room[i] = 1;"
+    greedy = build(model, place, f"{place}\n  {deeper}")
+    plain, more = (
+        foreign.measure_stack(trial, model.plan_bytes, built, host_target(), find_toolchain())
+        for built in (good, greedy)
+    )
+    assert plain is not None and more is not None
+    sizes, larger = dict(plain.calls), dict(more.calls)
+    assert set(sizes) == set(larger) == {
+        *("mb_create", "mb_train_step", "mb_eval_step", "mb_optimizer_step", "mb_write_checkpoint")
+    }  # fmt: skip
+    assert plain.deepest == max(sizes.values()) and sizes[plain.call] == plain.deepest
+    for call in ("mb_train_step", "mb_optimizer_step"):
+        assert 40000 <= larger[call] < 42000
+    assert abs(larger["mb_create"] - sizes["mb_create"]) < 64
 
 
 def test_agreement_forgives_rounding_only() -> None:
     expected = {"step 1/loss": np.float32([2.0]), "step 1 gradients/w": np.float32([1, 1e-9])}
     near = {n: a * np.float32(1 + 1e-6) for n, a in expected.items()}
-    first, later = verify.agreement(near, expected, "far")
+    first, later = foreign.agreement(near, expected, "far")
     assert 0 < first < 1e-5 and later == 0
     with pytest.raises(VerificationFailed, match="far: .*'step 1/loss' deviates"):
-        verify.agreement({**expected, "step 1/loss": np.float32([2.1])}, expected, "far")
+        foreign.agreement({**expected, "step 1/loss": np.float32([2.1])}, expected, "far")
     with pytest.raises(VerificationFailed):
-        verify.agreement({**expected, "step 1/loss": np.float32([np.nan])}, expected, "far")
+        foreign.agreement({**expected, "step 1/loss": np.float32([np.nan])}, expected, "far")
 
 
 def test_answers_that_are_none() -> None:

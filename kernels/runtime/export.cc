@@ -22,7 +22,7 @@ extern "C" mb_status mb_export_model(const mb_session* session, const void* mold
   const Flatbuffer file = {static_cast<const uint8_t*>(mold), static_cast<uint32_t>(size)};  // its checked loads
   uint32_t id;
   __builtin_memcpy(&id, kMold, sizeof id);
-  const uint32_t pieces = file.u32(4);
+  const uint32_t pieces = static_cast<uint32_t>(file.u32(4));
   bool good = size < 0x80000000 && file.u32(0) == id && pieces <= (file.size - kHead) / kPiece;
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
@@ -31,7 +31,8 @@ extern "C" mb_status mb_export_model(const mb_session* session, const void* mold
   for (int walk = 0; walk < 2; ++walk) {
     uint32_t at = kHead + pieces * kPiece;
     for (uint32_t i = 0; i < pieces && good; ++i) {
-      const uint32_t bytes = file.u32(kHead + kPiece * i), number = file.u32(kHead + kPiece * i + 4);
+      const uint32_t bytes = static_cast<uint32_t>(file.u32(kHead + kPiece * i));
+      const uint32_t number = static_cast<uint32_t>(file.u32(kHead + kPiece * i + 4));
       const void* data = file.data + at;
       if (number == 0) {
         good = bytes <= file.size - at;

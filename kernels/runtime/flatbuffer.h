@@ -35,18 +35,19 @@ struct Flatbuffer {
     if (at <= size && bytes <= size - at) copy_bytes(&value, data + at, bytes);
     return value;
   }
-  uint32_t u32(uint32_t at) const { return static_cast<uint32_t>(load(at, 4)); }
+  // As wide as a register: 64-bit code that cuts it short could not end in a jump.
+  uintptr_t u32(uint32_t at) const { return static_cast<uintptr_t>(load(at, 4)); }
 
   // Position of the root table, unless the identifier is another.
   MB_INLINE uint32_t root(const char (&id)[5]) const {
     uint32_t wanted;
     __builtin_memcpy(&wanted, id, sizeof wanted);
-    return u32(4) == wanted ? u32(0) : kNowhere;
+    return u32(4) == wanted ? static_cast<uint32_t>(u32(0)) : kNowhere;
   }
 
   // Position of a field of the table at `table`.
   MB_NOINLINE uint32_t field(uint32_t table, uint32_t slot) const {
-    uint32_t vtable = table - u32(table);
+    uint32_t vtable = table - static_cast<uint32_t>(u32(table));
     uint32_t offset = slot < load(vtable, 2) ? static_cast<uint32_t>(load(vtable + slot, 2)) : 0;
     return offset == 0 ? kNowhere : table + offset;
   }
@@ -55,13 +56,13 @@ struct Flatbuffer {
   MB_NOINLINE uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const { return load(field(table, slot), bytes); }
 
   // What a field of offset type refers to.
-  MB_NOINLINE uint32_t follow(uint32_t at) const { return at + u32(at); }
+  MB_NOINLINE uint32_t follow(uint32_t at) const { return at + static_cast<uint32_t>(u32(at)); }
   uint32_t child(uint32_t table, uint32_t slot) const { return follow(field(table, slot)); }
 
   // A vector of `stride`-byte elements, a power of two, aligned as those are but to 4 at most: that is what a 32-bit
   // chip needs for 8-byte numbers. No data when any of it is outside.
   MB_NOINLINE Vector vector(uint32_t table, uint32_t slot, uint32_t stride) const {
-    uint32_t at = child(table, slot), count = u32(at);
+    uint32_t at = child(table, slot), count = static_cast<uint32_t>(u32(at));
     uint64_t end = uint64_t{at} + 4 + uint64_t{count} * stride;
     if (end > size || (at & (stride - 1) & 3) != 0) return {nullptr, 0};
     return {data + at + 4, count};

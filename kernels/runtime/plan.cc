@@ -4,7 +4,7 @@
 
 namespace minbuild {
 
-const void* Session::at(plan::VectorIndex vector, uint32_t index) const {
+const void* Session::at(uint32_t index, plan::VectorIndex vector) const {
   if (index < count[vector]) return data[vector] + index * size_t{plan::kStrides[vector]};
   damaged = true;
   return start;
@@ -82,7 +82,7 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Tensor& t = this->tensor(index);
   const uint16_t* dims = shape(t);
   uint32_t rank = *dims, exprs = count[plan::kExprs];
-  at(plan::kShapes, t.shape + rank);
+  at(t.shape + rank, plan::kShapes);
   tensor->data = nullptr;
   tensor->count = tensor->rank = 0;
   bool good = rank <= MB_MAX_RANK && t.at < exprs && t.region < region_count;

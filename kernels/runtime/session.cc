@@ -81,14 +81,14 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   s->sample = 0;
 #endif
   for (uint32_t i = 0; i < graph.step_count; ++i) {
-    const plan::Step& step = *static_cast<const plan::Step*>(s->at(plan::kSteps, graph.steps + i));
+    const plan::Step& step = *static_cast<const plan::Step*>(s->at(graph.steps + i, plan::kSteps));
     const plan::Kernel& kernel = s->kernel(step.kernel);
     const KernelRow& row = find_kernel(kernel.key);
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
     MB_OPAQUE(slot);
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
-      uint32_t index = *static_cast<const uint16_t*>(s->at(plan::kArgs, step.args + k));
+      uint32_t index = *static_cast<const uint16_t*>(s->at(step.args + k, plan::kArgs));
       const plan::Tensor& t = s->resolve(index, &tensors[k]);
       // Of the kernel's type, or absent where that may be; writable where it is written.
       if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
@@ -96,7 +96,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
         s->damaged = true;
     }
     // One word stands behind the last step's parameters: where it is, all before it are.
-    const int32_t* end = static_cast<const int32_t*>(s->at(plan::kParams, step.params + row.param_count));
+    const int32_t* end = static_cast<const int32_t*>(s->at(step.params + row.param_count, plan::kParams));
     bool replaces = s->replaces_gradients != 0;
 #if MB_LOOPS
     replaces &= s->sample == 0;
@@ -225,7 +225,7 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
   }
   if (static_cast<uint32_t>(list) > MB_PARAMETERS || index >= count) return MB_INVALID_ARGUMENT;
   static_assert(sizeof(plan::Port) == sizeof(plan::Parameter), "both are a name and a tensor");
-  const plan::Port& port = *static_cast<const plan::Port*>(s->at(vector, first + static_cast<uint32_t>(index)));
+  const plan::Port& port = *static_cast<const plan::Port*>(s->at(first + static_cast<uint32_t>(index), vector));
   found->name = s->name(port.name);
   // Both kinds of tensors have their data, rank and dimensions in the same places.
   const plan::Tensor& t = s->resolve(port.tensor, reinterpret_cast<Tensor*>(&found->value));

@@ -22,20 +22,11 @@ enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 uint32_t length_of(const char* text);
 MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
 
-// What can go wrong; text.cc has a status and a text for each.
+// What can go wrong.
 enum class Failure : uint8_t {
-  kPlan, kSymbolCount, kKernel, kRoom, kSizes,            // when a session is made
-  kGraph, kInputCount, kInput, kStepShapes, kStepValues,  // when a graph runs
-  kCheckpoint, kParameter, kSink, kRead, kWrite,          // files
-#if MB_PROPERTIES
-  kPropertyType, kPropertyRoom,
-#endif
-#if MB_BUFFERS
-  kNominal, kBufferType, kBufferSize,
-#endif
-#if MB_EXPORT
-  kMold,
-#endif
+#define MB_FAILURE(name, status, text) name,
+#include "runtime/failures.inc"
+#undef MB_FAILURE
 };
 // For an argument that nobody reads: whatever is in its register.
 MB_INLINE intptr_t anything() {
@@ -81,21 +72,22 @@ struct Session : mb_session {
 
   // Opens a plan; whether it is one.
   bool read_plan(const void* bytes, size_t size);
-  MB_NOINLINE const void* at(plan::VectorIndex vector, uint32_t index) const;
-  const char* name(uint32_t i) const { return static_cast<const char*>(at(plan::kNames, i)); }
-  const plan::Expr& expr(uint32_t i) const { return *static_cast<const plan::Expr*>(at(plan::kExprs, i)); }
-  const plan::Tensor& tensor(uint32_t i) const { return *static_cast<const plan::Tensor*>(at(plan::kTensors, i)); }
-  const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(plan::kPorts, i)); }
+  // The index comes first, as in all that ask for one vector: none has to move it.
+  MB_NOINLINE const void* at(uint32_t index, plan::VectorIndex vector) const;
+  const char* name(uint32_t i) const { return static_cast<const char*>(at(i, plan::kNames)); }
+  const plan::Expr& expr(uint32_t i) const { return *static_cast<const plan::Expr*>(at(i, plan::kExprs)); }
+  const plan::Tensor& tensor(uint32_t i) const { return *static_cast<const plan::Tensor*>(at(i, plan::kTensors)); }
+  const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(i, plan::kPorts)); }
   const plan::Parameter& parameter(uint32_t i) const {
-    return *static_cast<const plan::Parameter*>(at(plan::kParameters, i));
+    return *static_cast<const plan::Parameter*>(at(i, plan::kParameters));
   }
-  const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(plan::kKernels, i)); }
-  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(plan::kGraphs, i)); }
+  const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(i, plan::kKernels)); }
+  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(i, plan::kGraphs)); }
   // What checkpoints call a moment.
-  const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(plan::kMoments, i))); }
+  const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
   // The rank, then an expression for each dimension.
   const uint16_t* shape(const plan::Tensor& t) const {
-    return static_cast<const uint16_t*>(at(plan::kShapes, t.shape));
+    return static_cast<const uint16_t*>(at(t.shape, plan::kShapes));
   }
   // Region of a parameter that is bound.
   uint32_t bound(uint32_t parameter) const { return kBound + count[plan::kPorts] + parameter; }

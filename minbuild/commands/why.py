@@ -29,10 +29,15 @@ def why(
 
 def explain(
     code: Annotated[
-        str, typer.Argument(help="Status that a trainer answered, as a number or a name.", metavar="CODE")
+        str,
+        typer.Argument(
+            help="Status that a trainer answered, as a number or a name; or its error, in quotes, where that is a "
+            "code such as E9 3 Conv.",
+            metavar="CODE",
+        ),
     ],
     verbose: Verbose = False,
 ) -> None:
-    """Say what a status CODE of the trainer's C API means, and what to do about it."""
+    """Say what CODE of a trainer means, and what to do about it."""
     with failures(verbose):
         print(explained(code))

@@ -20,13 +20,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table. A column whose title ends in a blank is text, all others hold numbers, flush right."""
+    """A titled table. A column whose title ends in a blank is text, all others hold numbers, flush right. Where columns
+    are many and narrow they stand `close` together."""
 
     key: str
     title: str
     note: str
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
+    close: bool = False
 
     def numeric(self, column: int) -> bool:
         return not self.columns[column].endswith(" ")

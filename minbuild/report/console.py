@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from io import StringIO
+from typing import Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from minbuild.report import smaller, tables
+from minbuild.report import library, memory, smaller, tables
 from minbuild.report.cells import Table, kib, text
+from minbuild.report.fit import fit
 from minbuild.size.report import SizeReport, TargetReport
 
 _STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
@@ -21,7 +23,36 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
     caller sets when it writes to a terminal. `limit` bounds the rows of operators and of tensors (None: all),
     the rest become one row."""
     stream = StringIO()
-    console = Console(
+    console = _console(stream, color, width)
+    for table in tables.overview(report):
+        _print(console, table)
+    for target in report.targets:
+        _headline(console, report, target)
+        _print(console, library.composition(target))
+        if target.waterfall:
+            _print(console, library.waterfall(target))
+        _print(console, library.operators(target, limit))
+        _print(console, library.others(target, limit))
+        if target.regions:
+            _print(console, library.regions(target))
+        _print(console, library.sections(target))
+        _print(console, memory.memory(report.model, target))
+        for table in smaller.further(report, target, limit):
+            _print(console, table)
+        _proof(console, target)
+        _files(console, target)
+    return _trimmed(stream)
+
+
+def as_text(table: Table, width: int) -> str:
+    """One table as lines of at most `width` characters."""
+    stream = StringIO()
+    _print(_console(stream, False, width), table)
+    return _trimmed(stream)
+
+
+def _console(stream: StringIO, color: bool, width: int) -> Console:
+    return Console(
         file=stream,
         width=width,
         force_terminal=color,
@@ -30,19 +61,9 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         emoji=False,
         legacy_windows=False,
     )
-    for table in tables.overview(report):
-        _print(console, table)
-    for target in report.targets:
-        _headline(console, report, target)
-        _print(console, tables.composition(target))
-        if target.waterfall:
-            _print(console, tables.waterfall(target))
-        _print(console, tables.operators(target, limit))
-        _print(console, tables.memory(report.model, target))
-        for table in smaller.further(report, target, limit):
-            _print(console, table)
-        _proof(console, target)
-        _files(console, target)
+
+
+def _trimmed(stream: StringIO) -> str:
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
@@ -63,6 +84,7 @@ def _headline(console: Console, report: SizeReport, target: TargetReport) -> Non
 
 
 def _print(console: Console, table: Table) -> None:
+    table, widths, gap = fit(table, console.width)
     rich = RichTable(
         title=table.title,
         title_justify="left",
@@ -70,9 +92,11 @@ def _print(console: Console, table: Table) -> None:
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         show_edge=False,
+        padding=(0, gap - 1, 0, 0),  # and a character that the box puts between
     )
     for i, column in enumerate(table.columns):
-        rich.add_column(column.strip(), justify="right" if table.numeric(i) else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if table.numeric(i) else "left"
+        rich.add_column(column.strip(), justify=justify, overflow="fold", width=widths[i])
     for line in table.lines:
         if line.level in ("sum", "total"):
             rich.add_section()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minbuild import assets
-from minbuild.report import smaller, svg, tables
+from minbuild.report import library, memory, smaller, svg, tables
 from minbuild.report.cells import kib, saving, text
 from minbuild.size.report import SizeReport, TargetReport
 from minbuild.templating import render as render_template
@@ -34,12 +34,13 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "bars": svg.bars(target),
         "treemap": svg.treemap(target),
         "steps": svg.steps(target) if target.waterfall else "",
-        "waterfall": tables.waterfall(target),
-        "composition": tables.composition(target),
-        "operators": tables.operators(target),
-        "others": tables.others(target),
-        "memory": tables.memory(report.model, target),
+        "waterfall": library.waterfall(target),
+        "composition": library.composition(target),
+        "operators": library.operators(target),
+        "others": library.others(target),
+        "memory": memory.memory(report.model, target),
         "further": tuple(smaller.further(report, target)),
-        "sections": tables.sections(target),
+        "regions": (library.regions(target),) if target.regions else (),
+        "sections": library.sections(target),
         "provenance": tables.provenance(report, target),
     }

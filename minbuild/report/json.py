@@ -22,6 +22,11 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
         entry = asdict(target)
         entry["files"] = dict(target.files)
         entry["static"]["total"] = target.static.total
+        if target.stack:
+            entry["verification"]["stack"] = {
+                "calls": dict(target.stack.calls),
+                "deepest": target.stack.deepest,
+            }
         targets.append(entry)
     summary = [
         {
@@ -31,6 +36,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
             "loadable": t.trimmed.loadable,
             "download": t.trimmed.download,
             "ram": t.ram,
+            "stack": t.stack.deepest if t.stack else None,
         }
         for t in report.targets
     ]
@@ -38,6 +44,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
     if report.models:
         plain["models"] = [_model(model) for model in report.models]
     plain["targets"] = targets
+    plain["choices"] = dict(report.choices)
     return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them
 
 

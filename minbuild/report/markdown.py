@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minbuild.report import smaller, tables
+from minbuild.report import library, memory, smaller, tables
 from minbuild.report.cells import Table, text
 from minbuild.size.report import SizeReport
 from minbuild.templating import render as render_template
@@ -20,15 +20,16 @@ def render(report: SizeReport) -> str:
                 "report": target,
                 "first": tables.headline(report, target)[0],
                 "facts": tables.headline(report, target)[1:],
-                "open": [as_markdown(t) for t in (tables.composition(target), tables.operators(target))],
+                "open": [as_markdown(t) for t in (library.composition(target), library.operators(target))],
                 "folded": [
                     (t.title, as_markdown(t, titled=False))
                     for t in (
-                        *((tables.waterfall(target),) if target.waterfall else ()),
-                        tables.others(target),
-                        tables.memory(report.model, target),
+                        *((library.waterfall(target),) if target.waterfall else ()),
+                        library.others(target),
+                        memory.memory(report.model, target),
                         *smaller.further(report, target),
-                        tables.sections(target),
+                        *((library.regions(target),) if target.regions else ()),
+                        library.sections(target),
                         tables.provenance(report, target),
                     )
                 ],

@@ -1,12 +1,13 @@
-"""Tables for those who need it smaller still: what bytes are for, what is in memory when it is fullest, and what else
-could be left out."""
+"""Tables for those who need it smaller still: what bytes are for, and what else could be left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from minbuild.report.cells import Line, Table, percent
-from minbuild.size.report import Arena, ModelReport, Phase, SizeReport, TargetReport
+from minbuild.report.memory import alive
+from minbuild.report.types import types
+from minbuild.size.report import Phase, SizeReport, TargetReport
 
 _OWNERS = 4  # named in a row before the others are counted
 
@@ -17,6 +18,8 @@ def further(report: SizeReport, target: TargetReport, limit: int | None = None) 
         yield advice(target)
     if target.phases:
         yield phases(target)
+    if target.types:
+        yield types(target)
     if any(arena.alive for arena in report.model.arenas):
         yield alive(report.model, limit)
 
@@ -40,31 +43,6 @@ def _owners(phase: Phase) -> str:
     shown = ", ".join(phase.owners[:_OWNERS])
     more = len(phase.owners) - _OWNERS
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def alive(facts: ModelReport, limit: int | None = None) -> Table:
-    """What is in the largest arena at its fullest step. With `limit`, the smaller tensors are added up in one row."""
-    arena = max(facts.arenas, key=lambda a: a.peak)
-    shown = arena.alive if limit is None or len(arena.alive) <= limit else arena.alive[: limit - 1]
-    lines = [Line((a.name, a.phase, a.node, a.bytes, percent(a.bytes, arena.peak))) for a in shown]
-    if rest := arena.alive[len(shown) :]:
-        size = sum(a.bytes for a in rest)
-        lines.append(Line((f"{len(rest)} smaller ones", "", "", size, percent(size, arena.peak))))
-    gaps = arena.peak - arena.bound
-    lines.append(Line(("Alive at once", "", "", arena.bound, percent(arena.bound, arena.peak)), "sum"))
-    lines.append(Line(("Gaps that the layout leaves", "", "", gaps, percent(gaps, arena.peak))))
-    lines.append(Line(("Peak of the arena", "", "", arena.peak, percent(arena.peak, arena.peak)), "total"))
-    return Table(
-        "alive",
-        "Memory when it is fullest",
-        _when(arena),
-        ("Tensor ", "Phase ", "Made by ", "Bytes", "Of peak"),
-        tuple(lines),
-    )
-
-
-def _when(arena: Arena) -> str:
-    return f"What is alive in {arena.graph} at step {arena.step}, which runs {arena.node}."
 
 
 def advice(target: TargetReport) -> Table:

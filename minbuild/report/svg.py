@@ -8,6 +8,12 @@ from html import escape
 
 from minbuild.size.report import TargetReport
 
+_WIDTHS = {
+    "mwMW@%…": 13.2,
+    "ijlft.,:;|' ()": 5.6,
+    "ABCDEGHKNOQRUVXYZ&<>": 10.6,
+}  # of letters; others are in between
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -154,12 +160,25 @@ def _rect(box: Box, kind: str, title: str) -> str:
 
 
 def _label(box: Box, name: str, size: str) -> list[str]:
-    """The tile's name and bytes where they fit: about 7.8 units a character at 12 units of height."""
-    room = int((box.width - 14) / 7.8)
-    if room < 4 or box.height < 20:
+    """The tile's name and bytes where they fit."""
+    room = box.width - 14
+    shown = _shortened(name, room)
+    if not shown or box.height < 20:
         return []
-    shown = name if len(name) <= room else name[: room - 1].rstrip() + "…"
     lines = [f'<text class="tile" x="{box.x + 7:.1f}" y="{box.y + 16:.1f}">{escape(shown)}</text>']
-    if box.height >= 36 and room >= len(size):
+    if box.height >= 36 and _length(size) <= room:
         lines.append(f'<text class="tile small" x="{box.x + 7:.1f}" y="{box.y + 31:.1f}">{size}</text>')
     return lines
+
+
+def _shortened(name: str, room: float) -> str:
+    """The name, its beginning with `…`, or nothing where not even three letters have room."""
+    if _length(name) <= room:
+        return name
+    beginnings = (f"{name[:count].rstrip()}…" for count in range(len(name) - 1, 2, -1))
+    return next((text for text in beginnings if _length(text) <= room), "")
+
+
+def _length(text: str) -> float:
+    """Units that a bold text of 12 takes at most, in the widest of common fonts."""
+    return sum(next((width for some, width in _WIDTHS.items() if letter in some), 8.9) for letter in text)

@@ -14,6 +14,7 @@ from minbuild.size.attribution import Attribution, Piece, attribute
 from minbuild.size.classify import KINDS, short
 from minbuild.size.owners import Owners
 from minbuild.size.phases import Uses, phases_of
+from minbuild.size.regions import regions_of, static_of
 from minbuild.size.report import (
     SCHEMA,
     Advice,
@@ -26,14 +27,12 @@ from minbuild.size.report import (
     SectionRow,
     SizeReport,
     Sizes,
-    Static,
     TargetReport,
+    TypeRow,
     Verification,
 )
 
-_DATA = (".data", ".sdata", ".tdata", "__data")
-_BSS = (".bss", ".sbss", ".tbss", "__bss", "__common")
-_NO_DATA = (".data.rel.ro",)  # written by the loader only
+_UNTYPED = "void"  # template argument of what has no elements there
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,25 +159,30 @@ def _target_report(
         waterfall=t.waterfall,
         phases=phases_of(rows, phases),
         advice=t.advice,
+        types=types_of(t.trimmed.kernels, t.full.kernels),
+        regions=regions_of(t.full.binary, t.trimmed.binary),
+    )
+
+
+def types_of(trimmed: Sequence[model.Kernel], full: Sequence[model.Kernel]) -> tuple[TypeRow, ...]:
+    """A row per kernel file of either build."""
+    found: dict[str, tuple[list[model.Kernel], list[model.Kernel]]] = defaultdict(lambda: ([], []))
+    for build, kernels in enumerate((trimmed, full)):
+        for kernel in kernels:
+            found[kernel.stem][build].append(kernel)
+
+    def types(kernels: Sequence[model.Kernel]) -> tuple[str, ...]:
+        return tuple(sorted({name for kernel in kernels for name in kernel.types} - {_UNTYPED}))
+
+    return tuple(
+        TypeRow(stem, types(ours), types(theirs), len(ours), len(theirs))
+        for stem, (ours, theirs) in sorted(found.items())
     )
 
 
 def _sizes(binary: model.Binary) -> Sizes:
     loadable = sum(s.file_size for s in binary.sections if s.allocated)
     return Sizes(len(binary.data), loadable, len(gzip.compress(binary.data, 9, mtime=0)))
-
-
-def static_of(binary: model.Binary) -> Static:
-    """RAM of a library's own writable data."""
-
-    def memory(prefixes: tuple[str, ...]) -> int:
-        return sum(
-            s.size
-            for s in binary.sections
-            if s.allocated and s.name.startswith(prefixes) and not s.name.startswith(_NO_DATA)
-        )
-
-    return Static(memory(_DATA), memory(_BSS))
 
 
 def _groups(trimmed: Attribution, full: Attribution) -> tuple[Group, ...]:

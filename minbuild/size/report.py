@@ -92,6 +92,19 @@ class SectionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """Bytes of both builds that are in one place while the library runs, by what they are."""
+
+    name: str
+    title: str
+    place: str
+    full_file: int
+    trimmed_file: int
+    full_memory: int
+    trimmed_memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class Bar:
     """A step of the waterfall: the file with this step and all before it, and what the trimmed file grows by when only
     this step is left out (None for the first bar, which has none)."""
@@ -100,6 +113,18 @@ class Bar:
     meaning: str
     file: int
     alone: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """Element types that the kernels of a file are compiled for, as C++ calls them, and how many kernels those are; in
+    the trimmed build, which may have none of them, and in the full one."""
+
+    name: str
+    types: tuple[str, ...]
+    full_types: tuple[str, ...]
+    kernels: int
+    full_kernels: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +180,29 @@ class Persistent:
 
 
 @dataclass(frozen=True, slots=True)
+class Stack:
+    """The most bytes of stack that each call of the API took in a run, by its name."""
+
+    calls: tuple[tuple[str, int], ...]
+
+    @property
+    def deepest(self) -> int:
+        return max((size for _, size in self.calls), default=0)
+
+    @property
+    def call(self) -> str:
+        """The call that takes the most."""
+        return max(self.calls, key=lambda call: call[1], default=("", 0))[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What was proven, in one sentence; `worst` in units of the reference's own noise, None without a
-    reference."""
+    reference; `stack` as measured on the way, None where nothing could be run."""
 
     text: str
     worst: float | None = None
+    stack: Stack | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +246,13 @@ class TargetReport:
     waterfall: tuple[Bar, ...] = ()  # from every kernel to the trimmed file; empty where it was left out
     phases: tuple[Phase, ...] = ()  # their bytes add up to the trimmed file
     advice: tuple[Advice, ...] = ()  # what saves most first; empty where it was left out
+    types: tuple[TypeRow, ...] = ()  # of all kernel files
+    regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
+
+    @property
+    def stack(self) -> Stack | None:
+        """How deep the stack was; None where nothing could be run."""
+        return self.verification.stack if self.verification else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +265,4 @@ class SizeReport:
     models: tuple[
         ModelReport, ...
     ] = ()  # each by itself where there are several; `model` is all of them together
+    choices: tuple[tuple[str, str], ...] = ()  # that the user made or had made by a profile: name, value

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.emit import PARTS
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.model import ElementType
 
@@ -93,16 +94,16 @@ _P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _S, _O = ctypes.POINTER(_Session), ctypes.POINTER(_Options)
 _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "mb_create": (ctypes.c_uint8, (_P, _Z, _P, _Z, _O, ctypes.POINTER(_S))),
-    "mb_create_from_files": (ctypes.c_uint8, (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
     "mb_destroy": (None, (_S,)),
     "mb_run": (ctypes.c_uint8, (_S, _I, ctypes.POINTER(_Tensor), _Z)),
     "mb_get": (ctypes.c_uint8, (_S, _I, _Z, ctypes.POINTER(_Parameter))),
     "mb_load_checkpoint": (ctypes.c_uint8, (_S, _P, _Z)),
-    "mb_write_checkpoint": (ctypes.c_uint8, (_S, _I, _SINK, _P)),
-    "mb_save_checkpoint": (ctypes.c_uint8, (_S, ctypes.c_char_p, _I)),
 }
-# Of parts that a library has only if asked for.
+# Of parts that a library has only if asked for, or does not have if asked to be without.
 _OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "mb_create_from_files": ("files", (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
+    "mb_write_checkpoint": ("saving", (_S, _I, _SINK, _P)),
+    "mb_save_checkpoint": ("saving", (_S, ctypes.c_char_p, _I)),
     "mb_get_property": ("properties", (_S, _Z, ctypes.POINTER(_Property))),
     "mb_set_property": ("properties", (_S, ctypes.POINTER(_Property))),
     "mb_parameter_buffer": ("buffers", (_S, _I, _I, _P, ctypes.POINTER(_Z))),
@@ -143,7 +144,8 @@ class Library:
             part = _OPTIONAL.get(f"mb_{name}", ("",))[0]
             if not part:
                 raise
-            text = f"the library was built without {part}. Reduce again with --with {part}."
+            cure = f"--with {part}" if part in PARTS else f"--{part} on"
+            text = f"the library was built without {part}. Reduce again with {cure}."
             raise TrainerError(_UNSUPPORTED, text) from None
 
 

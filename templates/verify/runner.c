@@ -1,11 +1,39 @@
 /* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
- * linked with, and answers what is to be recorded, each piece with its size in front. The script is written by
- * minbuild/runner.py. */
+ * linked with, and answers what is to be recorded, each piece with its size in front, and last how deep the stack was in
+ * each kind of call. The script is written by minbuild/runner.py. */
 #include "host.h"
 #include "minbuild/trainer.h"
 
-enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE, INITIALIZE };
+/* MB_SAVES: whether the trainer writes checkpoints. */
+#include "saves.h"
+
+enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE, INITIALIZE, COPY, VERBS };
 enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
+
+/* How deep the stack is: what lies below is painted before a call, and looked at after it. A call that takes all
+ * that is painted is said to take just that. */
+enum { STRETCH = 512 << 10, PAINT = 0xb5 };
+static uintptr_t painted; /* where the paint begins, at the lowest address */
+static uint32_t depths[VERBS]; /* the deepest of each kind of call */
+
+#define APART __attribute__((noinline))
+
+static APART void paint(void) {
+  volatile unsigned char room[STRETCH];
+  size_t i;
+  for (i = 0; i < sizeof room; ++i) room[i] = PAINT;
+  painted = (uintptr_t)room;
+}
+
+/* From where a call was made down to the deepest byte it changed. */
+static APART void measure(uintptr_t from, int verb) {
+  const volatile unsigned char* deepest = (const volatile unsigned char*)painted;
+  while ((uintptr_t)deepest < from && *deepest == PAINT) ++deepest;
+  if (depths[verb] < from - (uintptr_t)deepest) depths[verb] = (uint32_t)(from - (uintptr_t)deepest);
+}
+
+/* About where the stack ends in the function that says so. */
+#define HERE ((uintptr_t)__builtin_frame_address(0))
 
 static mb_session* session;
 static mb_options options;
@@ -58,6 +86,14 @@ static size_t bytes_of(const mb_tensor* tensor) {
   return bytes;
 }
 
+static APART mb_status created(const void* plan, size_t plan_size, const void* checkpoint, size_t size) {
+  mb_status status;
+  paint();
+  status = mb_create(plan, plan_size, checkpoint, size, &options, &session);
+  measure(HERE, CREATE);
+  return status;
+}
+
 static void create(const unsigned char* plan, size_t plan_size, int garbage, const int32_t* sizes, uint32_t count) {
   uint32_t size;
   size_t arena_size;
@@ -72,7 +108,16 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.arena_size = arena_size;
   options.symbols = sizes;
   options.symbol_count = count;
-  must(mb_create(plan, plan_size, checkpoint, size, &options, &session), "mb_create");
+  must(created(plan, plan_size, checkpoint, size), "mb_create");
+}
+
+/* Calls whose stack is measured; what is of the caller's own is little. */
+static APART mb_status step(int verb, int graph, const mb_tensor* tensors, size_t count) {
+  mb_status status;
+  paint();
+  status = mb_run(session, graph, tensors, count);
+  measure(HERE, verb);
+  return status;
 }
 
 static void run(int graph, int recorded) {
@@ -87,8 +132,7 @@ static void run(int graph, int recorded) {
     for (j = 0; j < MB_MAX_RANK; ++j) tensors[i].dims[j] = (int32_t)word();
     tensors[i].data = blob(&size);
   }
-  if (graph == MB_TRAIN) must(mb_train_step(session, tensors, count), "mb_train_step");
-  if (graph == MB_EVAL) must(mb_eval_step(session, tensors, count), "mb_eval_step");
+  must(step(graph == MB_TRAIN ? TRAIN : EVALUATE, graph, tensors, count), "mb_run");
   for (i = count; i-- > 0;) host_give_back(tensors[i].data);
   for (i = 0; recorded && i < mb_output_count(session, graph); ++i) {
     must(mb_output(session, graph, i, &name, &output), "mb_output");
@@ -106,6 +150,17 @@ static void parameters(int gradients) {
   }
 }
 
+/* Values become their own gradients. */
+static void copy_to_gradients(void) {
+  mb_parameter parameter;
+  size_t i;
+  for (i = 0; i < mb_parameter_count(session); ++i) {
+    must(mb_get_parameter(session, i, &parameter), "mb_get_parameter");
+    if (parameter.gradient) copy(parameter.gradient, parameter.value.data, bytes_of(&parameter.value));
+  }
+}
+
+#if MB_SAVES
 /* A checkpoint comes in pieces, and its size has to go first: so it is written twice. */
 static size_t saved_size;
 
@@ -121,14 +176,25 @@ static int write_bytes(void* user, const void* bytes, size_t size) {
   return 0;
 }
 
+static APART mb_status count_saved(void) {
+  mb_status status;
+  paint();
+  status = mb_write_checkpoint(session, 1, count_bytes, NULL);
+  measure(HERE, SAVE);
+  return status;
+}
+
 static void save(void) {
   uint32_t head;
   saved_size = 0;
-  must(mb_write_checkpoint(session, 1, count_bytes, NULL), "mb_write_checkpoint");
+  must(count_saved(), "mb_write_checkpoint");
   head = (uint32_t)saved_size;
   host_write(&head, 4);
   must(mb_write_checkpoint(session, 1, write_bytes, NULL), "mb_write_checkpoint");
 }
+#else
+static void save(void) { host_fail("save", "the trainer was built without saving"); }
+#endif
 
 int main(void) {
   size_t plan_size, script_size;
@@ -155,14 +221,16 @@ int main(void) {
         break;
       case TRAIN: run(MB_TRAIN, recorded); break;
       case EVALUATE: run(MB_EVAL, recorded); break;
-      case OPTIMIZER: must(mb_optimizer_step(session), "mb_optimizer_step"); break;
-      case INITIALIZE: must(mb_initialize(session), "mb_initialize"); break;
+      case OPTIMIZER: must(step(OPTIMIZER, MB_OPTIMIZER, NULL, 0), "mb_optimizer_step"); break;
+      case INITIALIZE: must(step(INITIALIZE, MB_INITIALIZE, NULL, 0), "mb_initialize"); break;
       case RESET: mb_lazy_reset_grad(session); break;
       case GRADIENTS: parameters(1); break;
       case PARAMETERS: parameters(0); break;
       case SAVE: save(); break;
+      case COPY: copy_to_gradients(); break;
       default: fail("script");
     }
   }
+  record(depths, sizeof depths);
   return host_finish() ? 0 : 3;
 }

@@ -1,5 +1,6 @@
 // Performs a trial with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
-// does what the script says, and writes what is to be recorded to standard output, each piece with its size in front.
+// does what the script says, and writes what is to be recorded to standard output, each piece with its size in front, and
+// last how deep the stack in the module's memory was in each kind of call; what else calls take, the engine has.
 // The script is written by minbuild/runner.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
 import { readFileSync, writeSync } from "node:fs";
 
@@ -12,13 +13,50 @@ const RATE = 16; // in mb_progress
 const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, INITIALIZE = 3, OUTPUTS = 1, PARAMETERS = 4;
 const ELEMENT_BYTES = [0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2];
 
-const { instance } = await WebAssembly.instantiate(readFileSync(process.argv[2]), {});
+const VERB = { create: 0, train: 2, evaluate: 3, optimize: 4, save: 8, initialize: 9, count: 11 }; // runner.c's
+const PAINT = 0xb5;
+
+const file = readFileSync(process.argv[2]);
+const { instance } = await WebAssembly.instantiate(file, {});
 const { memory, __indirect_function_table: table, ...api } = instance.exports;
 
 const view = () => new DataView(memory.buffer); // growing the memory makes older views void
 const bytes = (at, size) => new Uint8Array(memory.buffer, at, size);
 const word = (at) => view().getUint32(at, true);
 const setWord = (at, value) => view().setUint32(at, value, true);
+
+// The stack grows down from what the module's first global is at the start, to address 0.
+function stackTop() {
+  const number = (at) => {
+    let value = 0, shift = 0, byte;
+    do {
+      byte = file[at++];
+      value += (byte & 127) * 2 ** shift;
+      shift += 7;
+    } while (byte & 128);
+    return [value, at];
+  };
+  for (let at = 8; at < file.length; ) {
+    const id = file[at], [size, start] = number(at + 1);
+    if (id === 6) {
+      const [, global] = number(start); // i32, variable, i32.const
+      return file[global] === 0x7f && file[global + 1] === 1 && file[global + 2] === 0x41 ? number(global + 3)[0] : 0;
+    }
+    at = start + size;
+  }
+  return 0;
+}
+
+const top = stackTop();
+const depths = new Uint32Array(VERB.count);
+
+// What a call answers; notes how deep it went.
+function measured(verb, call) {
+  const stack = bytes(0, top).fill(PAINT), status = call();
+  const deepest = bytes(0, top).findIndex((byte) => byte !== PAINT);
+  depths[verb] = Math.max(depths[verb], deepest < 0 ? 0 : stack.length - deepest);
+  return status;
+}
 
 let free = 0, end = 0; // what is left of the last pages
 
@@ -112,7 +150,8 @@ function create(garbage, sizes, count) {
   const arena = allocate(word(options + OPTIONS.arenaSize));
   bytes(arena, word(options + OPTIONS.arenaSize)).fill(garbage);
   setWord(options + OPTIONS.arena, arena);
-  must(api.mb_create(plan, planData.length, checkpoint, size, options, slot), "mb_create", options + OPTIONS.error);
+  const status = measured(VERB.create, () => api.mb_create(plan, planData.length, checkpoint, size, options, slot));
+  must(status, "mb_create", options + OPTIONS.error);
   session = word(slot);
 }
 
@@ -124,13 +163,15 @@ function run(graph, recorded) {
     for (let field = TENSOR.type; field < TENSOR.size; field += 4) setWord(tensor + field, next());
     setWord(tensor + TENSOR.data, blob());
   }
-  must(api.mb_run(session, graph, tensors, count), "mb_run", word(session + SESSION.error));
+  const status = measured(graph === TRAIN ? VERB.train : VERB.evaluate, () => api.mb_run(session, graph, tensors, count));
+  must(status, "mb_run", word(session + SESSION.error));
   if (!recorded) return;
   each(2 * graph + OUTPUTS, (value) => record(bytes(word(value + TENSOR.data), tensorBytes(value))));
 }
 
 function step(graph) {
-  must(api.mb_run(session, graph, 0, 0), "mb_run", word(session + SESSION.error));
+  const status = measured(graph === OPTIMIZER ? VERB.optimize : VERB.initialize, () => api.mb_run(session, graph, 0, 0));
+  must(status, "mb_run", word(session + SESSION.error));
 }
 
 function each(list, use) {
@@ -144,9 +185,18 @@ function parameters(gradients) {
   });
 }
 
+// Values become their own gradients.
+function copyToGradients() {
+  each(PARAMETERS, (value) => {
+    const gradient = word(found + PARAMETER.gradient);
+    if (gradient) bytes(gradient, tensorBytes(value)).set(bytes(word(value + TENSOR.data), tensorBytes(value)));
+  });
+}
+
 function save() {
   saved = [];
-  must(api.mb_write_checkpoint(session, 1, sink, 0), "mb_write_checkpoint", word(session + SESSION.error));
+  const status = measured(VERB.save, () => api.mb_write_checkpoint(session, 1, sink, 0));
+  must(status, "mb_write_checkpoint", word(session + SESSION.error));
   record(Buffer.concat(saved));
 }
 
@@ -167,5 +217,7 @@ while (at < script.length) {
     () => parameters(false),
     save,
     () => step(INITIALIZE),
+    copyToGradients,
   ][verb]();
 }
+record(new Uint8Array(depths.buffer));

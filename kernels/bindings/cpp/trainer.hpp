@@ -195,6 +195,7 @@ class Session {
   Status load_checkpoint(Span<const std::byte> bytes) {
     return said(mb_load_checkpoint(session_, bytes.data(), bytes.size()));
   }
+  // These two link only with a library that saves.
   Status save_checkpoint(const char* path, bool include_optimizer) {
     return said(mb_save_checkpoint(session_, path, include_optimizer));
   }

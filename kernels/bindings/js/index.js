@@ -160,8 +160,8 @@ export class TrainingSession {
 
   /** The bytes of an ONNX Runtime checkpoint. */
   saveCheckpoint(includeOptimizer = true) {
-    const { api } = this.#module;
-    return this.#written((sink) => api.mb_write_checkpoint(this.#session, includeOptimizer ? 1 : 0, sink, 0));
+    const call = this.#module.function("mb_write_checkpoint", "--saving on");
+    return this.#written((sink) => call(this.#session, includeOptimizer ? 1 : 0, sink, 0));
   }
 
   loadCheckpoint(checkpoint) {
@@ -172,7 +172,7 @@ export class TrainingSession {
 
   /** The bytes of an ONNX model for inference, with the parameters as they are. */
   exportModel() {
-    const call = this.#module.function("mb_export_model", "export");
+    const call = this.#module.function("mb_export_model", "--with export");
     if (!this.#mold.at) throw new Error("exportModel: give create() the package's inference.mold");
     return this.#written((sink) => call(this.#session, this.#mold.at, this.#mold.size, sink, 0));
   }
@@ -197,7 +197,7 @@ export class TrainingSession {
 
   /** A bigint, a number or a string; undefined where there is no such property. */
   getProperty(name) {
-    const module = this.#module, get = module.function("mb_get_property", "properties"), found = module.found;
+    const module = this.#module, get = module.function("mb_get_property", "--with properties"), found = module.found;
     for (let i = 0; get(this.#session, i, found) === MB_OK; ++i) {
       if (module.text(module.word(found + PROPERTY.name)) !== name) continue;
       const type = module.word(found + PROPERTY.type);
@@ -210,7 +210,7 @@ export class TrainingSession {
 
   /** Keeps a bigint (int64), a number (float) or a string with the model; undefined removes the property. */
   setProperty(name, value) {
-    const module = this.#module, set = module.function("mb_set_property", "properties");
+    const module = this.#module, set = module.function("mb_set_property", "--with properties");
     const texts = [name, typeof value === "string" ? value : ""].map((text) => new TextEncoder().encode(`${text}\0`));
     const at = this.#stage(PROPERTY.size + texts[0].length + texts[1].length);
     const name_ = at + PROPERTY.size, text = name_ + texts[0].length;
@@ -309,7 +309,7 @@ export class TrainingSession {
   }
 
   #buffer(trainableOnly, what, at, count = 0) {
-    const module = this.#module, call = module.function("mb_parameter_buffer", "buffers");
+    const module = this.#module, call = module.function("mb_parameter_buffer", "--with buffers");
     module.setWord(module.found, count);
     this.#must(call(this.#session, trainableOnly ? 1 : 0, what, at, module.found));
   }

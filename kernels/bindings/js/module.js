@@ -110,10 +110,10 @@ export class Module {
     return decoder.decode(all.subarray(0, all.indexOf(0)));
   }
 
-  /** The function of that name. Raises where the module was built without it. */
-  function(name, part) {
+  /** The function of that name. Raises where the module was built without it, with the option that asks for it. */
+  function(name, option) {
     if (this.api[name]) return this.api[name];
-    throw new TrainerError(9, `${name}: the module was built without it. Reduce again with --with ${part}.`);
+    throw new TrainerError(9, `${name}: the module was built without it. Reduce again with ${option}.`);
   }
 
   must(status, error) {

@@ -81,7 +81,8 @@ typedef struct mb_progress {
 /* The part of a session that is not the library's own. */
 typedef struct mb_session {
   mb_progress* progress;
-  char* error;                /* text of the last failure: what was found where and what was expected; empty before any */
+  char* error;                /* text of the last failure: what was found where and what was expected; empty before any.
+                                 In libraries with --messages codes it is one, which `minbuild explain` puts into words */
   int32_t replaces_gradients; /* whether the next train step replaces the gradients instead of adding to them */
 } mb_session;
 
@@ -107,10 +108,11 @@ MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_pa
 /* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. */
 MB_API mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size);
 
-/* Writes an ORT checkpoint. The sink returns 0 to go on; anything else stops with MB_IO. */
+/* Writes an ORT checkpoint; not in libraries reduced with --saving off. The sink returns 0 to go on; anything else stops with MB_IO. */
 typedef int (*mb_sink)(void* user, const void* bytes, size_t size);
 MB_API mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user);
-/* The same into a file: written beside it, synced, then moved over it, so the old file survives any failure. */
+/* The same into a file: written beside it, synced, then moved over it, so the old file survives any failure. Not in
+ * libraries built without files. */
 MB_API mb_status mb_save_checkpoint(mb_session* session, const char* path, int include_optimizer);
 
 /* Parts that a library has only if asked for (`minbuild reduce --with properties,buffers,export`).

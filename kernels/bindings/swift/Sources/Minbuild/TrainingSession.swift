@@ -106,10 +106,12 @@ public final class TrainingSession {
         tensor.bytes.withUnsafeBytes { value.data.copyMemory(from: $0.baseAddress!, byteCount: $0.count) }
     }
 
+    #if MB_WITH_SAVING
     /// Writes a checkpoint of ONNX Runtime's kind; an older file there survives any failure.
     public func saveCheckpoint(to file: URL, includeOptimizer: Bool = true) throws {
         try must(mb_save_checkpoint(session, file.path, includeOptimizer ? 1 : 0))
     }
+    #endif
 
     public func loadCheckpoint(_ bytes: Data) throws {
         let copy = aligned(bytes)

@@ -174,7 +174,12 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 }
 
 - (BOOL)saveCheckpointToPath:(NSString*)path includeOptimizer:(BOOL)optimizer error:(NSError**)error {
+#if MB_WITH_SAVING
   return [self must:mb_save_checkpoint(_session, path.UTF8String, optimizer) error:error];
+#else
+  (void)path, (void)optimizer;
+  return fail(error, MB_UNSUPPORTED, "the library was built without saving. Reduce again with --saving on.");
+#endif
 }
 
 - (BOOL)loadCheckpoint:(NSData*)checkpoint error:(NSError**)error {

@@ -160,11 +160,20 @@ NATIVE(void, setSeed)(JNIEnv* env, jclass self, jlong session, jlong seed) {
   mb_set_seed(session_of(session), seed);
 }
 
+#if !MB_WITH_EXPORT || !MB_WITH_PROPERTIES || !MB_WITH_BUFFERS || !MB_WITH_SAVING
+static void missing(JNIEnv* env, const char* text) { fail(env, MB_UNSUPPORTED, text); }
+#endif
+
 NATIVE(void, saveCheckpoint)(JNIEnv* env, jclass self, jlong session, jstring path, jboolean optimizer) {
+#if MB_WITH_SAVING
   const char* chars = chars_of(env, path);
   (void)self;
   must(env, mb_save_checkpoint(session_of(session), chars, optimizer), session_of(session));
   release(env, path, chars);
+#else
+  (void)self, (void)session, (void)path, (void)optimizer;
+  missing(env, "the library was built without saving. Reduce again with --saving on.");
+#endif
 }
 
 NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject bytes) {
@@ -173,10 +182,6 @@ NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject by
   (void)self;
   must(env, mb_load_checkpoint(session_of(session), data, size), session_of(session));
 }
-
-#if !MB_WITH_EXPORT || !MB_WITH_PROPERTIES || !MB_WITH_BUFFERS
-static void missing(JNIEnv* env, const char* text) { fail(env, MB_UNSUPPORTED, text); }
-#endif
 
 NATIVE(void, exportModel)(JNIEnv* env, jclass self, jlong session, jstring mold, jstring path) {
 #if MB_WITH_EXPORT
