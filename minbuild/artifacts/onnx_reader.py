@@ -15,6 +15,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minbuild.artifacts.files import map_array
+from minbuild.artifacts.sequences import without_sequences
+from minbuild.artifacts.signatures import wrong_signature
 from minbuild.artifacts.subgraphs import graphs_in, names_read
 from minbuild.dims import Dim, symbol
 from minbuild.errors import BadInput, Unsupported
@@ -94,6 +96,8 @@ class _Reader:
         outputs = tuple(o.name for o in self.proto.output)
         read = {name for n in nodes for name in names_read(n)} | set(outputs)
         inputs, sequences = self.inputs(stored)
+        if "" in outputs:
+            self.damage.append("an output of the graph has no name")
         self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
         if self.proto.sparse_initializer:
             self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
@@ -101,7 +105,7 @@ class _Reader:
             name: self.tensor(t, f"initializer '{name}'") for name, t in stored.items() if name in read
         }
         self.raise_findings()
-        return Graph(self.file, nodes, inputs, sequences, outputs, initializers)
+        return without_sequences(Graph(self.file, nodes, inputs, sequences, outputs, initializers))
 
     def raise_findings(self) -> None:
         if self.damage:
@@ -176,7 +180,12 @@ class _Reader:
             )
         attributes = {a.name: self.attribute(a, label) for a in proto.attribute}
         version = self.opsets.get(domain, 0)
-        return Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
+        node = Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
+        if all(isinstance(text, str) for text in (proto.op_type, domain)):
+            self.damage += [f"{label} {problem}" for problem in wrong_signature(node)]
+        else:  # protobuf gives bytes for what is not UTF-8
+            self.damage.append(f"{label}: the name of its operator or domain is no text")
+        return node
 
     def attribute(self, proto: AttributeProto, label: str) -> Any:
         plain = {

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx.inliner
-from onnx import GraphProto, ModelProto, StringStringEntryProto, TrainingInfoProto, helper
+from onnx import GraphProto, ModelProto, StringStringEntryProto, helper
 
 from minbuild.artifacts.onnx_reader import opset_in, parse_model, read_model
-from minbuild.errors import BadInput
+from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Graph
 
 DOMAIN = "ai.onnx.preview.training"
@@ -74,13 +74,15 @@ def read_training_model(data: bytes, path: Path) -> TrainingModel:
             f"{path}: the model carries no training information. Make artifacts of it with `minbuild artifacts`, "
             "and give their folder."
         )
-    findings = list(_wrong_bindings(model))
-    if findings:
-        raise BadInput("\n".join(f"{path}: {finding}." for finding in findings))
-    inference = read_model(_alone(model, model.graph), path)
-    entries = tuple(_entry(model, info, number, path) for number, info in enumerate(model.training_info))
+    reading = _Reading(model, path)
+    reading.damage += [f"{path}: {finding}." for finding in _wrong_bindings(model)]
+    inference = reading.graph(model.graph, "")
+    entries = [reading.entry(number) for number in range(len(model.training_info))]
+    reading.raise_findings()
+    assert inference is not None
     inputs = tuple(i.name for i in model.graph.input)
-    return TrainingModel(inference, model.graph.name, inputs, entries, opset_in(model))
+    found = tuple(entry for entry in entries if entry is not None)
+    return TrainingModel(inference, model.graph.name, inputs, found, opset_in(model))
 
 
 # ------------------------------------------------------------------------------------------------- bindings
@@ -136,18 +138,57 @@ def _initializers(*graphs: GraphProto) -> set[str]:
 # --------------------------------------------------------------------------------------------------- graphs
 
 
-def _entry(model: ModelProto, info: TrainingInfoProto, number: int, path: Path) -> TrainingEntry:
-    outputs = tuple(o.name for o in info.algorithm.output)
-    updates, resets = _bound(info.update_binding), _bound(info.initialization_binding)
-    joined = _joined(model.graph, info.algorithm)
-    kept = _kept(joined, (*updates, *resets))
-    step = read_model(_alone(model, kept), path)
-    step = replace(step, outputs=tuple(dict.fromkeys(o.name for o in joined.output)))
-    initialization = None
-    if info.initialization.output:
-        source = path.with_name(f"{path.name}, initialization {number}")
-        initialization = read_model(_alone(model, info.initialization), source)
-    return TrainingEntry(step, outputs, updates, initialization, resets)
+@dataclass
+class _Reading:
+    """A file being read, graph by graph: damage, and what a Graph cannot hold, is gathered over all of them. What is
+    wrong with the inference graph is said of that only, although every algorithm runs behind it."""
+
+    model: ModelProto
+    path: Path
+    damage: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)  # of the inference graph
+
+    def graph(self, graph: GraphProto, part: str) -> Graph | None:
+        """A graph by itself, called after its part of the file; None where something is wrong with it."""
+        path = self.path.with_name(f"{self.path.name}, {part}") if part else self.path
+        try:
+            return read_model(_alone(self.model, graph), path)
+        except BadInput as error:
+            self.note(self.damage, str(error).splitlines(), str(path), part)
+        except Unsupported as error:
+            self.note(self.missing, error.findings, path.name, part)
+        return None
+
+    def note(self, findings: list[str], texts: Iterable[str], source: str, part: str) -> None:
+        for text in texts:
+            sentence = text.removeprefix(f"{source}: ")
+            if not part:
+                self.said.add(sentence)
+            if not part or sentence not in self.said:
+                findings.append(text)
+
+    def entry(self, number: int) -> TrainingEntry | None:
+        """One TrainingInfoProto; None where something is wrong with one of its graphs."""
+        info, label = self.model.training_info[number], f"training_info[{number}]"
+        updates, resets = _bound(info.update_binding), _bound(info.initialization_binding)
+        joined = _joined(self.model.graph, info.algorithm)
+        step = self.graph(_kept(joined, (*updates, *resets)), f"{label}.algorithm")
+        initialization = None
+        if info.initialization.output:
+            initialization = self.graph(info.initialization, f"{label}.initialization")
+        if step is None:
+            return None
+        step = replace(step, outputs=tuple(dict.fromkeys(o.name for o in joined.output)))
+        outputs = tuple(o.name for o in info.algorithm.output)
+        return TrainingEntry(step, outputs, updates, initialization, resets)
+
+    def raise_findings(self) -> None:
+        """Raises BadInput for damage, else Unsupported for what a Graph cannot hold."""
+        if self.damage:
+            raise BadInput("\n".join((*self.damage, *self.missing)))
+        if self.missing:
+            raise Unsupported(self.missing)
 
 
 def _bound(bindings: Iterable[StringStringEntryProto]) -> dict[str, str]:

@@ -7,7 +7,7 @@ graph. Evaluation is the inference graph; initialization is a graph of its own t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from minbuild.authoring.gradient_node import is_gradient, names_in_gradients, wi
 from minbuild.authoring.graph_call import without_graph_calls
 from minbuild.authoring.graph_order import leading_to
 from minbuild.authoring.models import inferring, type_of
+from minbuild.authoring.running_statistics import with_bound_statistics
 from minbuild.errors import Unsupported
 from minbuild.model import Bundle, Checkpoint, Graph, Node, Parameter, TensorType
 from minbuild.ops import Registry
@@ -67,8 +68,13 @@ class _Merged:
     outputs: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        stored = {n: a for e in self.model.entries for n, a in e.step.initializers.items()}
-        self.variables = {n: np.asarray(stored[n]) for n in self.model.variables if n in stored}
+        for entry in self.model.entries:
+            stored = entry.step.initializers
+            bound = dict.fromkeys((*entry.updates, *entry.resets))
+            self.variables |= {
+                n: np.asarray(stored[n]) for n in bound if n in stored and n not in self.variables
+            }
+        self.variables = {n: self.variables[n] for n in self.model.variables if n in self.variables}
 
     def append(self, entry: TrainingEntry, number: int) -> None:
         """One more entry, which sees the updates of those before it."""
@@ -77,25 +83,26 @@ class _Merged:
         step = replace(step, nodes=leading_to(step.nodes, wanted | names_in_gradients(step.nodes)))
         returned = _returned(entry, step)
         step = without_gradient_nodes(step, self.variables, self.operators, self.model.opset)
-        step, new_name = self._unique(replace(step, nodes=leading_to(step.nodes, wanted)), number)
+        bound = {*entry.updates, *entry.resets, *self.model.inference.initializers}
         if number:  # inference is what the first entry returns
             returned = [n for n in returned if n in entry.outputs]
+        plain = with_bound_statistics(leading_to(step.nodes, wanted), entry.updates)
+        step, new_name = self._unique(replace(step, nodes=plain), number, bound)
         nodes = self._with_own_bytes(step.nodes, returned, new_name)
         values = {v: new_name.get(y, y) for v, y in entry.updates.items()}
-        nodes += assignments(values, nodes, self.operators, tuple(self.variables), self.model.opset)
+        nodes += assignments(values, nodes, self.operators, tuple(self.variables), f"training_info[{number}]")
         self.nodes += nodes
         self._take_inputs(step)
         self.constants |= {n: np.asarray(a) for n, a in step.initializers.items() if n not in self.variables}
         self.outputs += [name for name in (new_name.get(n, n) for n in returned) if name not in self.outputs]
 
-    def _unique(self, step: Graph, number: int) -> tuple[Graph, Mapping[str, str]]:
-        """The step with names that no other entry needs, and the changed ones."""
+    def _unique(self, step: Graph, number: int, bound: Set[str]) -> tuple[Graph, Mapping[str, str]]:
+        """The step with names that no other entry needs, and the changed ones. The names `bound` mean the same in all
+        of them; an algorithm's other initializers are its own."""
         taken = {n for node in self.nodes for n in node.outputs} | set(self.constants) | set(self.variables)
         taken |= {n for entry in self.model.entries for n in entry.step.inputs}
         made = {n for node in step.nodes for n in node.outputs if n}
-        own = {n for n in step.initializers if n not in self.model.inference.initializers} - set(
-            self.variables
-        )
+        own = set(step.initializers) - bound
         names = {n: f"{n} ({number + 1})" for n in (made | own) & taken}
         if not names:
             return step, {}
@@ -167,7 +174,7 @@ def assignments(
     nodes: Sequence[Node],
     operators: Registry,
     variables: Sequence[str],
-    opset: int,
+    prefix: str,
 ) -> list[Node]:
     """Nodes behind which each variable has its new value, all computed from the old ones: what is a variable itself,
     or a view of one, is copied first."""
@@ -177,7 +184,7 @@ def assignments(
             own = f"new value of {variable}"
             copies.append(Node(COPY, OWN, 1, own, (value,), (own,), {}))
             value = own
-        title = f"update of {variable}"
+        title = f"{prefix}/update of {variable}"
         changes.append(Node(ASSIGN, OWN, 1, title, (variable, value), (f"{variable} (updated)",), {}))
     return [*copies, *changes]
 

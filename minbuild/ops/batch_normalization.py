@@ -156,6 +156,21 @@ batch_norm_internal = Op(
     gradient=_statistics.internal_gradient,
 )
 
+
+def _apart_cases(random: np.random.Generator) -> Iterable[Case]:
+    attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
+    for shape in _SHAPES[1:]:
+        yield Case(f"{list(shape)}", _channel_inputs(random, shape), attributes, outputs=5, ulps=64)
+
+
+batch_norm_apart = Op(
+    "BatchNormApart",
+    domain="minbuild",
+    reference=_train_reference,
+    body=_statistics.apart,
+    cases=_apart_cases,
+)
+
 # ---------------------------------------- inference
 
 

@@ -42,7 +42,20 @@ def body(b: Body) -> Sequence[str] | None:
 
 
 def _with_batch_statistics(b: Body) -> Sequence[str]:
-    """Running statistics that nobody updates in place: they are further results."""
+    """With the mean and the variance of the batch as the last results."""
+    y, mean, variance, batch_mean, inverse = apart(b)
+    return y, mean, variance, batch_mean, _variance(b, inverse)
+
+
+def _variance(b: Body, inverse: str) -> str:
+    squared = b.add("Mul", inverse, inverse)
+    epsilon = b.constant(epsilon_of(b.site.attributes))
+    return b.add("Sub", b.add("Reciprocal", squared), epsilon)
+
+
+def apart(b: Body) -> Sequence[str]:
+    """Training as by BatchNormInternal, with running statistics that nobody updates in place: they are further
+    results."""
     epsilon, keep = epsilon_of(b.site.attributes), momentum_of(b.site.attributes)
     if b.site.version < 9 and not b.site.attribute("spatial", 1):
         raise Unknown("training with statistics per element is not supported; export with opset 9 or newer")
@@ -50,16 +63,12 @@ def _with_batch_statistics(b: Body) -> Sequence[str]:
     made = b.many(5, "BatchNormInternal", *b.x[:5], domain=MICROSOFT, **attributes)
     b.nodes[-1] = replace(b.nodes[-1], outputs=(made[0], "", "", *made[3:]))
     y, _, _, mean, inverse = made
-    if len(b.y) == 1:
-        return (y,)
-    squared = b.add("Mul", inverse, inverse)
-    variance = b.add("Sub", b.add("Reciprocal", squared), b.constant(epsilon))
 
     def running(before: str, found: str) -> str:
         kept = b.add("Mul", before, b.constant(keep))
         return b.add("Add", kept, b.add("Mul", found, b.constant(1 - keep)))
 
-    return y, running(b.x[3], mean), running(b.x[4], variance), mean, variance
+    return y, running(b.x[3], mean), running(b.x[4], _variance(b, inverse)), mean, inverse
 
 
 def _per_element(b: Body) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.model import TensorType
 from minbuild.ops.definition import STORED, Case, KernelFunction, Launch, Op, Site, Unknown, same_as, stored
+from minbuild.ops.fill import launch_fill
 
 copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORED})
 
@@ -49,6 +50,12 @@ def _new_value(attributes: Mapping[str, Any], variable: np.ndarray, value: np.nd
 
 
 def _overwrite(site: Site) -> Sequence[Launch]:
+    """What has the same bytes in every element need not stand in the plan."""
+    content = site.content(1)
+    if content is not None and content.size > 1 and content.dtype != object:
+        raw = np.ascontiguousarray(content).reshape(-1).view(f"V{content.itemsize}")
+        if (raw == raw[0]).all():
+            return (launch_fill(site.name(0), site.element(), content.flat[0]),)
     launch = copy_kernel.launch(site.name(0), site.name(1), types=(stored(site.element()),))
     return (launch,)
 
@@ -58,6 +65,10 @@ def _assignments(random: np.random.Generator) -> Iterable[Case]:
         for dtype in (np.float64, np.int64, np.bool_):
             old, new = (random.integers(0, 2, shape).astype(dtype) for _ in range(2))
             yield Case(f"{np.dtype(dtype)} {list(shape)}", (old, new), ulps=0)
+            known = frozenset({1})
+            yield Case(f"{np.dtype(dtype)} {list(shape)}, known", (old, new), constant=known, ulps=0)
+            alike = np.full(shape, new.flat[0])
+            yield Case(f"{np.dtype(dtype)} {list(shape)}, all alike", (old, alike), constant=known, ulps=0)
 
 
 assign = Op(

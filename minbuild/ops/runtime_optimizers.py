@@ -94,7 +94,6 @@ def _runtime_adam_reference(
     x, g, m, v, half, loss_scale, norm, update = padded
     assert x is not None and g is not None and m is not None and v is not None
     alpha, beta, decay, epsilon, limit = numbers(attributes, **_RUNTIME_ADAM)
-    alpha, beta = float(np.float32(alpha)), float(np.float32(beta))
     r, t = rate.ravel()[0], int(step.ravel()[0])
     g = g / _scale_of(loss_scale, norm, limit)
     new_m, new_v = alpha * m + (1 - alpha) * g, beta * v + (1 - beta) * g * g

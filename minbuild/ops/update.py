@@ -75,4 +75,5 @@ class Update(Body):
 
 
 def numbers(attributes: Mapping[str, Any], **defaults: float) -> tuple[float, ...]:
-    return tuple(float(attributes.get(name, default)) for name, default in defaults.items())
+    """Attributes with their defaults, as the float32 numbers that files hold."""
+    return tuple(float(np.float32(attributes.get(name, default))) for name, default in defaults.items())

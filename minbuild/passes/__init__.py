@@ -17,6 +17,8 @@ from minbuild.passes.in_place import run_in_place
 from minbuild.passes.loops import loop_over_samples
 from minbuild.passes.pool_indices import narrow_pool_indices
 from minbuild.passes.recompute import recompute_cheap
+from minbuild.passes.sizes_as_data import sizes_as_data
+from minbuild.passes.update_early import update_early
 from minbuild.passes.update_in_place import update_in_place
 from minbuild.passes.views import views_as_aliases
 from minbuild.passes.widen import widen_halves
@@ -35,6 +37,7 @@ def _each(rewrite: Callable[[Procedure, Registry], Procedure]) -> Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    _each(sizes_as_data),
     _each(widen_halves),
     _each(views_as_aliases),
     _each(fold_transposes),
@@ -47,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     _each(recompute_cheap),
     _each(update_in_place),
     loop_over_samples,
+    _each(update_early),
     _each(run_in_place),
 )
 

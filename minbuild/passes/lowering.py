@@ -45,7 +45,7 @@ class Lowering:
     def node(self, node: Node, asked: str = "") -> None:
         """Adds the calls for `node`, which stands for the node of the graph called `asked` or a part of it."""
         asked = asked or node.name
-        if any(name in self.broken for name in node.inputs):
+        if any(name in self.broken for name in node.inputs if name):
             self.broken.update(node.outputs)
             return
         op = self.registry.find(node.domain, node.op_type)

@@ -10,13 +10,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from minbuild.dims import Dim
 from minbuild.model import Call, Procedure, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.passes.select import site_of
 from minbuild.passes.storage import PLANNED_SIZES, planned_bytes, reads, root, writes
+from minbuild.passes.update_early import read_by_updates
 
 MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
+FILL = ":ConstantOfShape"
 LEAST_BYTES = 4096  # per sample: what a loop must save to be worth its rounds
 
 
@@ -49,8 +53,10 @@ class Runs:
     loops: list[range] = field(default_factory=list)
     run: _Run = field(default_factory=_Run)
     uses: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # storage -> calls
+    for_updates: frozenset[str] = frozenset()  # temporaries that only updates of variables read
 
     def __post_init__(self) -> None:
+        self.for_updates = read_by_updates(self.procedure, self.registry)
         for call in self.procedure.calls:
             self.place(call)
         self.close()
@@ -66,7 +72,7 @@ class Runs:
         work = replace(self.procedure, calls=tuple(self.calls))
         for loop in loops:
             work = self.with_loop(work, loop)
-        return work
+        return _with_empty_sums(work)
 
     # ------------------------------------------------------------------------------------------------- finding
 
@@ -106,9 +112,9 @@ class Runs:
         return not whole & self.run.written and not written & (self.run.read | self.run.written)
 
     def passes(self, read: set[str], written: set[str]) -> bool:
-        """Whether a call that only adds to gradients may as well come before the open run."""
+        """Whether a call that only makes gradients, or adds to them, may as well come before the open run."""
         run, values = self.run, self.procedure.values
-        lasting = {values[n].role for n in written} == {Role.GRADIENT}
+        lasting = all(values[n].role is Role.GRADIENT or n in self.for_updates for n in written)
         return lasting and not (read | written) & run.written and not written & run.read
 
     def walking(self, call: Call) -> frozenset[str] | None:
@@ -137,9 +143,15 @@ class Runs:
         value = self.procedure.values[call.outputs[output]]
         owner = self.procedure.values[root(self.procedure.alias, value.name)]
         if is_sum:
-            return output in call.accumulate
+            return output in call.accumulate or self.is_new_sum(call, output)
         shape = value.type.shape or ()
         return owner.role is Role.TEMPORARY and bool(shape) and shape[0] == self.procedure.samples
+
+    def is_new_sum(self, call: Call, output: int) -> bool:
+        """Whether an output is a sum of its own that only updates of variables read: a loop can add it up."""
+        owner = root(self.procedure.alias, call.outputs[output])
+        op = self.registry.ops[call.op]
+        return output in op.sums & op.adds and owner in self.for_updates and not call.accumulate
 
     # ----------------------------------------------------------------------------------------------- rewriting
 
@@ -167,9 +179,30 @@ class Runs:
             sums = self.registry.ops[call.op].sums
             inputs = tuple(names.sample(n) if n in walking else n for n in call.inputs)
             outputs = tuple(n if i in sums else names.sample(n) for i, n in enumerate(call.outputs))
-            calls[index] = replace(call, inputs=inputs, outputs=outputs)
+            added = {i for i in sums if i < len(outputs) and outputs[i]}
+            calls[index] = replace(call, inputs=inputs, outputs=outputs, accumulate=call.accumulate | added)
         loops = tuple(sorted((*procedure.loops, loop), key=lambda each: each.start))
         return replace(procedure, calls=tuple(calls), values=names.values, alias=names.alias, loops=loops)
+
+
+def _with_empty_sums(procedure: Procedure) -> Procedure:
+    """Sums that are temporaries are zero when the loop begins that adds to them."""
+    calls: list[Call] = []
+    loops: list[range] = []
+    done = 0
+    for loop in procedure.loops:
+        inside = procedure.calls[loop.start : loop.stop]
+        sums = [(call.node, call.outputs[i]) for call in inside for i in sorted(call.accumulate)]
+        calls += procedure.calls[done : loop.start]
+        for node, name in sums:
+            value = procedure.values[root(procedure.alias, name)]
+            if value.role is Role.TEMPORARY:
+                zero = {"value": np.zeros(1, value.type.element.dtype)}
+                calls.append(Call(FILL, 9, node, (), (name,), zero))
+        loops.append(range(len(calls), len(calls) + len(inside)))
+        calls += inside
+        done = loop.stop
+    return replace(procedure, calls=(*calls, *procedure.calls[done:]), loops=tuple(loops))
 
 
 @dataclass
