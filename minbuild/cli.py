@@ -61,11 +61,13 @@ def _options(
     pass
 
 
+_EPILOGS = {"artifacts": artifacts.EXAMPLES}
+
 for command in (
     *(reduce.reduce, scan.scan, artifacts.artifacts, config.config),
     *(check.check, diff.diff, export.export, why.why, why.explain),
 ):
-    app.command(command.__name__)(command)
+    app.command(command.__name__, epilog=_EPILOGS.get(command.__name__))(command)
 
 
 def _terminated(number: int, frame: object) -> None:

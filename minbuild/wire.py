@@ -1,8 +1,9 @@
 """Flatbuffers by schema: decode hostile bytes into plain data, encode plain data into bytes.
 
 Tables are dicts keyed by field name, strings are `str`, vectors of scalars and of structs are numpy arrays,
-other vectors are lists. An absent scalar reads as its default, anything else that is absent as None. Every
-problem is a `ValueError` that says which byte is wrong; the caller knows the file's name and adds it.
+other vectors are lists. A union is the dict of the table it holds, beside the number of that table in the field
+named `<field>_type`. An absent scalar reads as its default, anything else that is absent as None. Every problem is a
+`ValueError` that says which byte is wrong; the caller knows the file's name and adds it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from minbuild.fbs import Schema, Table, Type, parse_schema, tag_of
+from minbuild.fbs import Field, Schema, Table, Type, parse_schema, tag_of
 
 __all__ = ["Schema", "decode", "encode", "parse_schema"]
 
@@ -127,8 +128,11 @@ def _encode_table(builder: Any, schema: Schema, table: Table, value: Mapping[str
     if missing:
         raise ValueError(f"{table.name} needs {', '.join(missing)}")
     present = [f for f in table.fields if value.get(f.name) is not None]
+    for field in table.fields:
+        if field.type.kind == "union" and value.get(tag_of(field.name)) and field not in present:
+            raise ValueError(f"{table.name}: '{tag_of(field.name)}' is given, but '{field.name}' is not")
     offsets = {
-        f.name: _encode_object(builder, schema, f.type, value[f.name])
+        f.name: _encode_object(builder, schema, _held(schema, table, f, value), value[f.name])
         for f in present
         if f.type.dtype is None
     }
@@ -141,6 +145,19 @@ def _encode_table(builder: Any, schema: Schema, table: Table, value: Mapping[str
             _place(builder, _array([value[field.name]], field.type).tobytes(), field.type.align)
             builder.Slot(field.slot)
     return int(builder.EndObject())
+
+
+def _held(schema: Schema, table: Table, field: Field, value: Mapping[str, Any]) -> Type:
+    """The type of a field's content: of a union, the table that the field before it names."""
+    if field.type.kind != "union":
+        return field.type
+    members, tag = schema.unions[field.type.name], value.get(tag_of(field.name)) or 0
+    if not 1 <= tag <= len(members):
+        raise ValueError(
+            f"{table.name}: '{tag_of(field.name)}' is {tag}, but {field.type.name} holds 1 to {len(members)}: "
+            f"{', '.join(members)}"
+        )
+    return Type("table", members[tag - 1])
 
 
 def _encode_object(builder: Any, schema: Schema, kind: Type, value: Any) -> int:

@@ -189,8 +189,6 @@ def test_what_cannot_be_is_refused(model, tmp_path):
         blocks.Add()("a", "b")
     with pytest.raises(BadInput, match="not built yet"):
         Head().parameters()
-    with pytest.raises(BadInput, match="ort_format"):
-        generate_artifacts(model, loss=LossType.MSELoss, ort_format=True, artifact_directory=tmp_path)
     with pytest.raises(BadInput, match="custom_op_library"):
         generate_artifacts(
             model, loss=LossType.MSELoss, custom_op_library="x.so", artifact_directory=tmp_path

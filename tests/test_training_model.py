@@ -13,7 +13,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 from training_models import Trainable, check_steps, graph, node, regression
 
-from minbuild.authoring import Recipe, generate_artifacts, read_source
+from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_model import FILE, make_training_model
@@ -156,10 +156,34 @@ def test_what_the_format_cannot_say_is_refused(tmp_path):
             make_training_model(source, recipe, registry())
 
 
-def test_what_does_not_fit_into_a_file_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("minbuild.authoring.training_model.LARGEST_FILE", 50)
-    with pytest.raises(BadInput, match="do not fit into one ONNX file"):
-        make_training_model(read_source(forward(tmp_path)), Recipe(loss="mse", optimizer="sgd"), registry())
+@pytest.mark.parametrize(
+    ("largest", "outside"),
+    [(90, ["W", "W.momentum0", "W.momentum1"]), (140, ["W"])],
+    ids=["all tensors", "the inference graph's"],
+)
+def test_what_does_not_fit_into_a_file_stands_beside_it(largest, outside, tmp_path, monkeypatch):
+    model = read_source(forward(tmp_path))
+    made = make_training_model(model, Recipe(loss="mse"), registry())
+    assert list(made.files) == [FILE]
+    monkeypatch.setattr("minbuild.artifacts.onnx_writer.LEAST_OUTSIDE", 48)  # bytes of W
+    large = make_training_model(model, Recipe(loss="mse"), registry(), "large_", largest)
+    path = tmp_path / f"large_{FILE}"
+    assert list(large.files) == [path.name, f"{path.name}.data"]
+    for result in (made, large):
+        write_artifacts(result, tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    stored = [*proto.graph.initializer, *proto.training_info[0].algorithm.initializer]
+    beside = [t for t in stored if t.data_location == TensorProto.EXTERNAL]
+    assert [t.name for t in beside] == outside
+    for number, tensor in enumerate(beside):
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        assert told == {"location": f"{path.name}.data", "offset": str(4096 * number), "length": "48"}
+    onnx.checker.check_model(str(path))
+    one, other = (read_bundle(p, registry()) for p in (tmp_path / FILE, path))
+    assert [n.outputs for n in one.training.nodes] == [n.outputs for n in other.training.nodes]
+    for mine, theirs in zip(one.checkpoint.parameters, other.checkpoint.parameters, strict=True):
+        assert mine.name == theirs.name
+        np.testing.assert_array_equal(mine.data, theirs.data)
 
 
 def test_the_command_writes_a_file_that_scan_reads(tmp_path, minbuild):

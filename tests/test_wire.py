@@ -126,6 +126,40 @@ def test_round_trip_of_every_kind():
     assert encode(EVERYTHING, back) == data == encode(EVERYTHING, VALUE)
 
 
+KINDS = parse_schema(
+    """
+    table Number { value:long; }
+    table Text { value:string; inner:Holder; }
+    union Either { Number, Text }
+    table Holder { before:int; held:Either; after:int; }
+    root_type Holder;
+    """
+)
+
+
+def test_unions_hold_the_table_that_is_named_before_them():
+    number = {"before": 1, "held_type": 1, "held": {"value": -5}, "after": 2}
+    text = {"before": 0, "held_type": 2, "held": {"value": "x", "inner": number}, "after": 3}
+    for value in (number, {"before": 0, "held_type": 0, "held": None, "after": 0}):
+        assert decode(KINDS, encode(KINDS, value)) == value
+    data = encode(KINDS, text)
+    assert decode(KINDS, data) == text and encode(KINDS, text) == data
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"held": {"value": 1}}, "Holder: 'held_type' is 0, but Either holds 1 to 2: Number, Text"),
+        ({"held_type": 3, "held": {"value": 1}}, "'held_type' is 3"),
+        ({"held_type": 1}, "'held_type' is given, but 'held' is not"),
+        ({"held_type": 1, "held": {"inner": None}}, "Number has no field inner"),
+    ],
+)
+def test_unions_that_cannot_be_are_refused(value, problem):
+    with pytest.raises(ValueError, match=problem):
+        encode(KINDS, value)
+
+
 def test_absent_is_not_empty():
     assert decode(EVERYTHING, encode(EVERYTHING, {}))["points"] is None
     assert len(decode(EVERYTHING, encode(EVERYTHING, {"points": []}))["points"]) == 0

@@ -10,12 +10,13 @@ import numpy as np
 from minbuild.errors import BadInput
 
 
-def read_file(path: Path) -> bytes:
-    """All bytes of `path`. Raises BadInput when it is missing, a directory, unreadable or empty."""
+def read_file(path: Path, cure: str = "Give the folder that generate_artifacts wrote.") -> bytes:
+    """All bytes of `path`. Raises BadInput when it is missing, for which `cure` is the remedy, a directory, unreadable
+    or empty."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise BadInput(f"{path}: no such file. Give the folder that generate_artifacts wrote.") from None
+        raise BadInput(f"{path}: no such file. {cure}") from None
     except IsADirectoryError:
         raise BadInput(f"{path}: this is a directory, but a file of that name is expected.") from None
     except PermissionError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,18 +43,38 @@ def write_files(
     """The ONNX file of a graph as `write_graph` writes it, by name, with `prefix` before the graph's own; where its
     constants take more than `largest` bytes, they stand in a second file beside it."""
     name = prefix + graph.source
-    if sum(a.nbytes for a in graph.initializers.values()) <= largest:
+    if bytes_of(graph) <= largest:
         return {name: write_graph(graph, types, opsets)}
-    outside = {n: a for n, a in graph.initializers.items() if a.nbytes >= LEAST_OUTSIDE}
-    inside = {n: a for n, a in graph.initializers.items() if n not in outside}
-    proto = model_proto(replace(graph, initializers=inside), types, opsets)
-    data = bytearray()
-    for tensor, array in outside.items():
-        data += bytes(-len(data) % _ALIGNED)
-        content = np.ascontiguousarray(array).tobytes()
-        proto.graph.initializer.append(_external(tensor, array, f"{name}.data", len(data)))
-        data += content
-    return {name: bytes(proto.SerializeToString(deterministic=True)), f"{name}.data": bytes(data)}
+    beside = DataFile(f"{name}.data")
+    proto = model_proto(beside.without_large(graph), types, opsets)
+    beside.fill(proto.graph, graph)
+    return {name: bytes(proto.SerializeToString(deterministic=True)), beside.name: bytes(beside.data)}
+
+
+def bytes_of(graph: Graph) -> int:
+    """What a graph's constants take."""
+    return sum(np.asarray(array).nbytes for array in graph.initializers.values())
+
+
+@dataclass
+class DataFile:
+    """A file beside a model with the elements of tensors that would make the model too large."""
+
+    name: str
+    data: bytearray = field(default_factory=bytearray)
+
+    def without_large(self, graph: Graph) -> Graph:
+        """The graph with those constants only that stay in the model."""
+        kept = {n: a for n, a in graph.initializers.items() if np.asarray(a).nbytes < LEAST_OUTSIDE}
+        return replace(graph, initializers=kept)
+
+    def fill(self, proto: GraphProto, graph: Graph) -> None:
+        """Adds the other constants of `graph` to `proto`, their elements to this file."""
+        for name, array in graph.initializers.items():
+            if np.asarray(array).nbytes >= LEAST_OUTSIDE:
+                self.data += bytes(-len(self.data) % _ALIGNED)
+                proto.initializer.append(_external(name, np.asarray(array), self.name, len(self.data)))
+                self.data += np.ascontiguousarray(array).tobytes()
 
 
 def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
@@ -113,7 +133,7 @@ def set_initializers(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> lis
 
 def opsets_of(nodes: Iterable[Node], default: int) -> dict[str, int]:
     """The versions of the domains that nodes use; `default` is that of ONNX's own operators."""
-    return {"": default, **{n.domain: 1 for n in nodes if n.domain}}
+    return {"": default, **{n.domain: n.version for n in nodes if n.domain}}
 
 
 def node_proto(node: Node) -> NodeProto:

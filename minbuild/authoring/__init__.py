@@ -16,23 +16,21 @@ from pathlib import Path
 from minbuild.artifacts.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.artifacts.files import read_file
 from minbuild.artifacts.onnx_reader import opset_of, read_graph
-from minbuild.artifacts.onnx_writer import opsets_of, write_files
+from minbuild.artifacts.onnx_writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.authoring.backward import differentiate
-from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.models import (
     DONE,
     TRUTH,
-    check_returned,
     checkpoint_of,
     evaluation_graph,
     training_graph,
     with_full_precision,
 )
-from minbuild.authoring.optimizers import optimizer_graph
-from minbuild.authoring.parameters import chosen
+from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import Artifacts, Recipe, Source
-from minbuild.errors import BadInput
-from minbuild.model import Bundle, Graph, TensorType
+from minbuild.authoring.settled import settle
+from minbuild.errors import BadInput, Unsupported
+from minbuild.model import Bundle, TensorType
 from minbuild.ops import Registry, registry
 from minbuild.passes.lower import lower
 
@@ -54,18 +52,16 @@ _Types = Mapping[str, TensorType]
 
 def read_source(path: Path) -> Source:
     """The forward model in ONNX file `path`. Raises BadInput and Unsupported."""
-    data = read_file(path)
+    data = read_file(path, "Give the ONNX file of the model.")
     return Source(read_graph(data, path), opset_of(data, path), path)
 
 
 def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
     """The graphs and the checkpoint that train `model`. Raises BadInput and Unsupported with all findings."""
-    graph, losses = with_loss(model, recipe, operators)
-    train, frozen = chosen(graph, recipe.train, recipe.frozen)
-    graph = with_full_precision(graph, (*train, *frozen), model.opset)
-    if missing := sorted(set(recipe.stops) - {n for node in graph.nodes for n in node.outputs}):
-        raise BadInput(f"{model.path}: {', '.join(missing)}: no such value to stop gradients at.")
-    made = differentiate(graph, losses[0], train, operators, model.opset, recipe.stops)
+    settled = settle(model, recipe, operators)
+    train, frozen = settled.train, settled.frozen
+    graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
+    made = differentiate(graph, settled.losses[0], train, operators, model.opset, recipe.stops)
     notes = []
     if lost := [n for n in train if n not in made.gradients]:
         if len(lost) == len(train):
@@ -74,41 +70,45 @@ def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
             )
         notes.append(f"{', '.join(lost)}: the loss does not depend on them; they are frozen.")
         train, frozen = tuple(n for n in train if n in made.gradients), (*frozen, *lost)
-    outputs = (*losses, *check_returned(recipe.outputs, made.types, str(model.path)))
+    outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return Bundle(
         training_graph(graph, made, train, frozen, outputs),
         evaluation_graph(graph, (*train, *frozen), outputs),
-        _optimizer(recipe),
+        settled.optimizer,
         checkpoint_of(graph, train, frozen),
         {},
         tuple(notes),
     )
 
 
-def _optimizer(recipe: Recipe) -> Graph | None:
-    if isinstance(recipe.optimizer, Graph):
-        return recipe.optimizer
-    if recipe.optimizer.endswith(".onnx"):
-        return replace(read_source(Path(recipe.optimizer)).graph, source="optimizer_model.onnx")
-    if recipe.optimizer in ("", "none"):
-        return None
-    return optimizer_graph(recipe.optimizer, recipe.optimizer_options)
-
-
 def make_artifacts(
-    model: Path | Source, recipe: Recipe, ops_folders: tuple[Path, ...] = (), prefix: str = ""
+    model: Path | Source,
+    recipe: Recipe,
+    ops_folders: tuple[Path, ...] = (),
+    prefix: str = "",
+    largest: int = LARGEST_FILE,
 ) -> Artifacts:
-    """The training artifacts of a model, or of that in an ONNX file. Raises BadInput and Unsupported with all
-    findings: whatever a trainer could not run is refused here."""
+    """The training artifacts of a model, or of that in an ONNX file; of files with more than `largest` bytes of
+    tensors, data stands in a second one beside each. Raises BadInput and Unsupported with all findings: whatever a
+    trainer could not run is refused here."""
     model = read_source(model) if isinstance(model, Path) else model
     operators = registry(ops_folders)
     bundle = bundle_of(model, recipe, operators)
     types = types_of(bundle, operators)
     files: dict[str, bytes] = {}
+    findings: list[str] = []
     for graph in (bundle.training, bundle.evaluation, bundle.optimizer):
-        if graph is not None:
-            files |= write_files(graph, types[graph.source], opsets_of(graph.nodes, model.opset), prefix)
-    files |= write_checkpoint_files(bundle.checkpoint, f"{prefix}checkpoint")
+        if graph is None:
+            continue
+        opsets = opsets_of(graph.nodes, model.opset)
+        files |= write_files(graph, types[graph.source], opsets, prefix, largest)
+        try:
+            files |= ort_files(graph, types[graph.source], opsets, prefix) if recipe.ort else {}
+        except Unsupported as error:
+            findings += error.findings
+    if findings:
+        raise Unsupported(findings)
+    files |= write_checkpoint_files(bundle.checkpoint, f"{prefix}checkpoint", largest)
     if recipe.nominal:
         files[f"{prefix}nominal_checkpoint"] = write_checkpoint(replace(bundle.checkpoint, nominal=True))
     return Artifacts(files, bundle.notes)
@@ -126,8 +126,10 @@ def types_of(bundle: Bundle, operators: Registry) -> dict[str, _Types]:
     return dict(found)
 
 
-def write_artifacts(made: Artifacts, out: Path) -> None:
-    """Puts the files into folder `out`; each is complete before it takes the place of an old one. Raises BadInput."""
+def write_artifacts(made: Artifacts, out: Path) -> tuple[str, ...]:
+    """Puts the files into folder `out`; each is complete before it takes the place of an old one. Files of an earlier
+    set under the same prefix that are not in this one would be taken for part of it: they are removed, and their names
+    answered. Raises BadInput."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
@@ -135,8 +137,23 @@ def write_artifacts(made: Artifacts, out: Path) -> None:
                 (Path(folder) / name).write_bytes(content)
             for name in made.files:
                 os.replace(Path(folder) / name, out / name)
+        stale = tuple(n for n in _of_a_set(made) if n not in made.files and (out / n).is_file())
+        for name in stale:
+            (out / name).unlink()
+        return stale
     except OSError as error:
         raise BadInput(f"--out {out}: cannot be written: {error.strerror}. Choose another folder.") from error
+
+
+def _of_a_set(made: Artifacts) -> Iterator[str]:
+    """What the files of a set of artifacts are called, if this is one."""
+    training = next((n for n in made.files if n.endswith("training_model.onnx")), None)
+    if training is not None:
+        prefix = training.removesuffix("training_model.onnx")
+        models = (f"{prefix}{kind}_model" for kind in ("training", "eval", "optimizer"))
+        kinds = (".onnx", ".onnx.data", ".ort", ".required_operators.config")
+        yield from (model + kind for model in models for kind in kinds)
+        yield from (f"{prefix}{name}" for name in ("checkpoint.data", "nominal_checkpoint"))
 
 
 @contextmanager

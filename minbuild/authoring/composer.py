@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.artifacts.sequences import without_sequences
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.passes.lowering import Lowering
+
+_MAKE_SEQUENCES = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert")
+_VERSIONS = {"ai.onnx.ml": 2}  # of domains that begin with others: the first with tables for LabelEncoder
 
 
 class Composer:
@@ -23,7 +27,9 @@ class Composer:
         self.initializers = dict(graph.initializers)
         self.nodes: list[Node] = []
         self._taken = {node.name for node in graph.nodes}
+        self._imported = {node.domain: node.version for node in graph.nodes}
         self._lowering = Lowering(graph, registry, [])
+        self._sequences: list[Node] = []  # those that make sequences
         for name, tensor in graph.inputs.items():
             self._lowering.values[name] = Value(name, tensor, Role.INPUT)
         for name, array in graph.initializers.items():
@@ -38,7 +44,7 @@ class Composer:
         """A node with `count` outputs: their names."""
         name = self.unused(name or f"composed/{op_type}")
         outputs = tuple(f"{name}:{i}" for i in range(count))
-        version = 1 if domain else self.opset
+        version = self._imported.get(domain, _VERSIONS.get(domain, 1)) if domain else self.opset
         self.extend((Node(op_type, domain, version, name, tuple(inputs), outputs, attributes),))
         return outputs
 
@@ -47,11 +53,29 @@ class Composer:
         return self.many(1, op_type, *inputs, domain=domain, name=name, **attributes)[0]
 
     def extend(self, nodes: Sequence[Node]) -> None:
-        """Nodes written elsewhere."""
-        for node in nodes:
+        """Nodes written elsewhere. Raises BadInput where they use a sequence in a way that is not known beforehand."""
+        on_tensors = self._followed(nodes)
+        for node in on_tensors:
             self._type(node)
         self._raise()
-        self.nodes += nodes
+        self.nodes += on_tensors
+
+    def _followed(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The nodes with tensors in place of sequences, which are made of those that were put into them."""
+        made = [n for n in nodes if n.op_type in _MAKE_SEQUENCES and not n.domain]
+        if not made and not self._sequences:
+            return nodes
+        known = {n: a for n, a in self._lowering.known.items() if isinstance(a, np.ndarray)}
+        graph = Graph(self.start.source, (*self._sequences, *nodes), {}, {}, (), known)
+        found = without_sequences(graph)
+        if found is graph:
+            kinds = ", ".join(dict.fromkeys(n.op_type for n in nodes))
+            raise BadInput(f"{graph.source}: {kinds}: what is in its sequence is not known beforehand.")
+        self._sequences += made
+        for name, array in found.initializers.items():
+            if name not in known:
+                self.parameter(name, np.asarray(array))
+        return found.nodes
 
     def constant(self, value: Any, like: str = "") -> str:
         """A constant, of the element type of value `like`; without one float, or int64 for whole numbers."""
@@ -90,6 +114,10 @@ class Composer:
         self._lowering.add_constant(name, array)
         return name
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a value."""
+        return name in self._lowering.values
+
     def type_of(self, name: str) -> TensorType:
         """Element type and shape of a value. Raises BadInput where there is no such value."""
         if name not in self._lowering.values:
@@ -97,6 +125,13 @@ class Composer:
                 f"{self.start.source}: there is no value '{name}'. Name one of the model's values."
             )
         return self._lowering.values[name].type
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """The values that a SequenceConstruct put into a sequence. Raises BadInput where there is none of that name."""
+        for node in self._sequences:
+            if node.op_type == "SequenceConstruct" and name in node.outputs:
+                return node.inputs
+        raise BadInput(f"{self.start.source}: there is no sequence '{name}'. Make it with SequenceConstruct.")
 
     def unused(self, name: str) -> str:
         """A name for a node that no node has, that was not given before, and that begins with `name`."""

@@ -11,7 +11,7 @@ from minbuild.artifacts.files import read_file
 from minbuild.artifacts.onnx_reader import opset_of, read_graph
 from minbuild.artifacts.subgraphs import renamed
 from minbuild.authoring.composer import Composer
-from minbuild.authoring.losses import LossOptions, find_loss
+from minbuild.authoring.losses import LossOptions, find_loss, misfits
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.model import Graph, Node
@@ -25,7 +25,7 @@ def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph
     Raises BadInput and Unsupported."""
     graph = model.graph
     if not recipe.loss or recipe.loss == "none":
-        return graph, (_loss_there(graph, recipe.loss_output),)
+        return graph, (_loss_there(model, recipe.loss_output, operators),)
     compose = Composer(graph, operators, model.opset)
     if not isinstance(recipe.loss, str):
         made = recipe.loss(compose, *_outputs(graph, recipe.loss_inputs or graph.outputs))
@@ -34,16 +34,31 @@ def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph
         names = _from_file(compose, Path(recipe.loss), _outputs(graph, recipe.loss_inputs))
     else:
         names = (_by_name(compose, recipe.loss, recipe.loss_options, _outputs(graph, recipe.loss_inputs)),)
+    _check_single(compose, names[0], "Take the mean or the sum of it.")
     return compose.graph((*graph.outputs, *names)), names
 
 
-def _loss_there(graph: Graph, name: str) -> str:
+def _loss_there(model: Source, name: str, operators: Registry) -> str:
+    """The output that is the loss already."""
+    graph = model.graph
     loss = name or graph.outputs[0]
     if loss not in graph.outputs:
         raise BadInput(
             f"{graph.source}: the loss '{loss}' is no output; there are {', '.join(graph.outputs)}."
         )
+    cure = "Choose a loss with --loss, or another output with --loss-output."
+    _check_single(Composer(graph, operators, model.opset), loss, cure)
     return loss
+
+
+def _check_single(compose: Composer, loss: str, cure: str) -> None:
+    """Raises BadInput where the value that is the loss is more than one number."""
+    shape = compose.type_of(loss).shape or ()
+    if any(dim != 1 for dim in shape):
+        raise BadInput(
+            f"{compose.start.source}: value '{loss}' has shape [{', '.join(map(str, shape))}], but a loss is a single "
+            f"number. {cure}"
+        )
 
 
 def _outputs(graph: Graph, names: Sequence[str]) -> tuple[str, ...]:
@@ -69,11 +84,21 @@ def _by_name(compose: Composer, kind: str, options: LossOptions, names: tuple[st
 
 
 def loss_of(
-    compose: Composer, kind: str, options: LossOptions, prediction: str, target: str, result: str = ""
+    compose: Composer,
+    kind: str,
+    options: LossOptions,
+    prediction: str,
+    target: str,
+    result: str = "",
+    computed: bool = False,
 ) -> str:
-    """Writes loss `kind` of value `prediction` against the new input `target`: the name of the result."""
+    """Writes loss `kind` of value `prediction` against the new input `target`, or against a value of that name if the
+    target may be `computed`: the name of the result."""
     loss, tensor = find_loss(kind, options), compose.type_of(prediction)
-    compose.input(target, loss.target(tensor))
+    if problems := list(misfits(options, tensor)):
+        raise BadInput("\n".join(problems))
+    if not (computed and compose.has(target)):
+        compose.input(target, loss.target(tensor))
     title = compose.unused(f"loss/{prediction}")
     site = Site({}, (tensor, compose.type_of(target)), (None, None), compose.opset)
     body = Body(site, (prediction, target), (result or f"{title}:loss",), title, compose.opset)
@@ -84,7 +109,7 @@ def loss_of(
 def _from_file(compose: Composer, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """The graph in ONNX file `path`: its first inputs are the outputs the loss is taken of, the others become inputs
     of the model. Its first output is the loss."""
-    data = read_file(path)
+    data = read_file(path, "Give the ONNX file of the loss.")
     loss = read_graph(data, path)
     if opset_of(data, path) != compose.opset:
         raise BadInput(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from minbuild.dims import Dim
 from minbuild.errors import BadInput
 from minbuild.model import ElementType, TensorType
 from minbuild.ops.body import Body
+from minbuild.suggest import meant
 
 REDUCTIONS = ("mean", "sum")
 
@@ -128,19 +130,55 @@ LOSSES: Mapping[str, Loss] = {
 
 
 def find_loss(name: str, options: LossOptions) -> Loss:
-    """The loss of that name. Raises BadInput for one there is not, and for an option it does not take."""
+    """The loss of that name. Raises BadInput for one there is not, and for every option it does not take."""
+    if problems := list(loss_problems(name, options)):
+        raise BadInput("\n".join(problems))
+    return LOSSES[name]
+
+
+def loss_problems(name: str, options: LossOptions) -> Iterator[str]:
+    """A sentence for everything that cannot be, whatever the model is."""
     if name not in LOSSES:
-        raise BadInput(f"--loss {name}: no such loss. Choose from {', '.join(LOSSES)}, or none.")
+        cure = meant(name, LOSSES) or f" Choose from {', '.join(LOSSES)}, or none."
+        yield f"--loss {name}: no such loss.{cure}"
     if options.reduction not in REDUCTIONS:
-        raise BadInput(f"reduction {options.reduction!r}: a loss must be one number; choose from mean, sum.")
-    loss, defaults = LOSSES[name], LossOptions()
+        yield f"reduction {options.reduction!r}: a loss must be one number; choose from mean, sum."
+    takes = LOSSES[name].takes if name in LOSSES else frozenset(vars(options))
     for option in ("class_weights", "ignore_index", "pos_weight", "weights", "delta"):
-        given, default = getattr(options, option), getattr(defaults, option)
-        if (
-            option not in loss.takes
-            and given is not default
-            and not (np.isscalar(given) and given == default)
-        ):
+        given, default = getattr(options, option), getattr(LossOptions(), option)
+        same = given is default or (np.isscalar(given) and given == default)
+        if option not in takes and not same:
             takers = ", ".join(n for n, other in LOSSES.items() if option in other.takes)
-            raise BadInput(f"{option} does nothing with the loss {name}; it is for {takers}.")
-    return loss
+            yield f"{option} does nothing with the loss {name}; it is for {takers}."
+        elif option in _WEIGHTS and given is not None:
+            numbers = np.asarray(given)
+            if not (np.isfinite(numbers) & (numbers >= 0)).all():
+                yield f"{option}: weights are numbers of 0 or more, but there are others among them."
+    if not 0 < options.delta < inf:
+        yield f"delta {options.delta} cannot be; it takes numbers above 0."
+
+
+_WEIGHTS = ("class_weights", "pos_weight", "weights")
+
+
+def misfits(options: LossOptions, prediction: TensorType) -> Iterator[str]:
+    """A sentence for each of the weights that do not fit a prediction, of [N,C,...] where it is of classes."""
+    shape = prediction.shape or ()
+    if options.class_weights is not None:
+        found = np.shape(options.class_weights)
+        classes = shape[1] if len(shape) > 1 else None
+        if len(found) != 1 or (isinstance(classes, int) and found[0] != classes):
+            yield f"class_weights: {int(np.prod(found))} weights for {classes} classes; give one for each."
+    for option in ("pos_weight", "weights"):
+        found = np.shape(getattr(options, option)) if getattr(options, option) is not None else ()
+        if not _broadcasts(found, shape):
+            wanted = f"[{', '.join(map(str, shape))}]"
+            yield f"{option}: an array of shape {list(found)} does not broadcast to the prediction, {wanted}."
+
+
+def _broadcasts(small: Sequence[int], shape: Sequence[Dim]) -> bool:
+    """Whether an array of shape `small` gives one of `shape`, whatever free sizes are."""
+    if len(small) > len(shape):
+        return False
+    pairs = zip(reversed(small), reversed(shape), strict=False)
+    return all(own in (1, size) for own, size in pairs)

@@ -9,7 +9,6 @@ import numpy as np
 
 from minbuild.artifacts.subgraphs import renamed
 from minbuild.authoring.backward import Differentiated
-from minbuild.errors import BadInput
 from minbuild.model import Checkpoint, ElementType, Graph, Node, Parameter, TensorType
 
 BUFFER, DONE, RESET = "_grad.accumulation.buffer", "_grad.accumulation.out", "lazy_reset_grad"
@@ -114,12 +113,3 @@ def _moved(graph: Graph) -> set[str]:
         n for n in graph.nodes if n.op_type == "BatchNormalization" and n.attributes.get("training_mode", 0)
     ]
     return {name for node in nodes for name in node.inputs[3:5]}
-
-
-def check_returned(names: Sequence[str], types: Mapping[str, TensorType], source: str) -> tuple[str, ...]:
-    """Further values to return. Raises BadInput for what the model does not compute."""
-    if missing := [n for n in names if n not in types]:
-        raise BadInput(
-            f"{source}: {', '.join(missing)}: no such value to return. Name outputs of the model's nodes."
-        )
-    return tuple(names)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from minbuild.errors import BadInput
 from minbuild.model import ElementType, Graph, Node, TensorType
+from minbuild.suggest import meant
 
 MICROSOFT, OWN = "com.microsoft", "minbuild"
 
@@ -69,11 +71,9 @@ _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moment
 
 
 def optimizer_graph(name: str, options: OptimizerOptions) -> Graph:
-    """The optimizer model `name`. Raises BadInput for one there is not, and for an option it does not take."""
-    if name not in OPTIMIZERS:
-        raise BadInput(
-            f"--optimizer {name}: no such optimizer. Choose from {', '.join(OPTIMIZERS)}, or none."
-        )
+    """The optimizer model `name`. Raises BadInput for one there is not, and for every option it does not take."""
+    if problems := list(optimizer_problems(name, options)):
+        raise BadInput("\n".join(problems))
     optimizer = OPTIMIZERS[name]
     sequences = _SEQUENCES[: 2 + optimizer.moments]
     nodes = []
@@ -102,14 +102,33 @@ def optimizer_graph(name: str, options: OptimizerOptions) -> Graph:
     )
 
 
+def optimizer_problems(name: str, options: OptimizerOptions) -> Iterator[str]:
+    """A sentence for everything that cannot be."""
+    if name not in OPTIMIZERS:
+        cure = meant(name, OPTIMIZERS) or f" Choose from {', '.join(OPTIMIZERS)}, or none."
+        yield f"--optimizer {name}: no such optimizer.{cure}"
+    for option, given in vars(options).items():
+        takers = [n for n, o in OPTIMIZERS.items() if getattr(o.defaults, option) is not None]
+        if given is None:
+            continue
+        if name in OPTIMIZERS and name not in takers and option != "max_norm":
+            yield f"{option} does nothing with the optimizer {name}; it is for {', '.join(takers)}."
+        numbers = given if isinstance(given, tuple) else (given,)
+        if option in _BELOW and not all(0 <= n < _BELOW[option] for n in numbers):
+            limit = "of 0 or more" if _BELOW[option] == inf else f"from 0 to below {_BELOW[option]}"
+            yield f"{option} {given} cannot be; it takes numbers {limit}."
+    if options.max_norm is not None and not 0 < options.max_norm < inf:
+        yield f"max_norm {options.max_norm} cannot be; the largest norm of gradients is more than 0."
+
+
+_BELOW: Mapping[str, float] = {"betas": 1, "epsilon": inf, "weight_decay": inf, "momentum": inf, "alpha": 1}
+
+
 def _attributes(name: str, options: OptimizerOptions) -> dict[str, float | int]:
     optimizer = OPTIMIZERS[name]
     chosen = {}
     for option, default in vars(optimizer.defaults).items():
         given = getattr(options, option)
-        if default is None and given is not None and option != "max_norm":
-            takers = ", ".join(n for n, o in OPTIMIZERS.items() if getattr(o.defaults, option) is not None)
-            raise BadInput(f"{option} does nothing with the optimizer {name}; it is for {takers}.")
         if default is not None:
             chosen[option] = default if given is None else given
     attributes: dict[str, float | int] = {}

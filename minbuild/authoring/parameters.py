@@ -7,10 +7,13 @@ from fnmatch import fnmatchcase
 
 from minbuild.errors import BadInput
 from minbuild.model import Graph, Node
+from minbuild.suggest import listed, meant
 
 _BIASES = "bias"
 _LAST = "last:"
+_REST = "rest"
 _STATISTICS = {"BatchNormalization": (3, 4)}  # inputs that training moves, but not by gradients
+_SETTINGS = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that say what an operator does: regions and scales
 
 
 def chosen(
@@ -19,28 +22,44 @@ def chosen(
     """The names of trained and of frozen parameters, in the order of the model's initializers.
 
     `train` and `frozen` hold names, patterns with * and ?, `bias` (vectors added at the end of a layer) or `last:N`
-    (those of the last N layers that have any). Nothing in `train` means every parameter that is not frozen. What
-    normalisation keeps as running statistics is frozen, never trained. Raises BadInput for what matches nothing, and
-    what is in both.
+    (those of the last N layers that have any); `frozen` may hold `rest`, all that do not train. Nothing in `train`
+    means every parameter that is not frozen. Parameters in neither are constants of the models: nothing can change
+    them, but what follows from them is worked out beforehand. What normalisation keeps as running statistics is frozen,
+    never trained. Raises BadInput for what matches nothing, and what is in both.
     """
     candidates = _candidates(graph)
     statistics = _running_statistics(graph)
     parameters = [n for n in candidates if n not in statistics]
-    held = _matching("frozen", frozen, graph, [*parameters, *statistics])
-    wanted = _matching("train", train, graph, parameters) if train else set(parameters) - held
+    findings: list[str] = []
+    named = [n for n in frozen if n != _REST or n in parameters]
+    held = _matching("frozen", named, graph, [*parameters, *statistics], findings)
+    wanted = _matching("train", train, graph, parameters, findings) if train else set(parameters) - held
+    if findings:
+        raise BadInput("\n".join(findings))
     if both := sorted(wanted & held):
         raise BadInput(f"{', '.join(both)}: both trained and frozen. Name it in one of the lists.")
+    if not parameters:
+        raise BadInput(
+            f"{graph.source}: it has no parameters, which are constants of real numbers that nodes read. A training "
+            "model has them in its checkpoint: give the folder of both to minbuild reduce."
+        )
     if not wanted:
         raise BadInput(
-            f"{graph.source}: no parameter is left to train. Its parameters are: {_list(parameters)}."
+            f"{graph.source}: no parameter is left to train. Its parameters are: {listed(parameters)}."
         )
-    fixed = held | statistics
+    rest = set(parameters) - wanted if len(named) < len(frozen) else set()
+    fixed = held | rest | statistics
     return tuple(n for n in candidates if n in wanted), tuple(n for n in candidates if n in fixed)
 
 
 def _candidates(graph: Graph) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
-    used = {name for node in graph.nodes for name in node.inputs}
+    used = {
+        name
+        for node in graph.nodes
+        for i, name in enumerate(node.inputs)
+        if i not in _SETTINGS.get(node.op_type, ())
+    }
     return tuple(
         n for n, a in graph.initializers.items() if n in used and a.dtype.kind in "fV" and a.ndim > 0
     )
@@ -55,14 +74,16 @@ def _running_statistics(graph: Graph) -> set[str]:
     }
 
 
-def _matching(option: str, patterns: Iterable[str], graph: Graph, names: Sequence[str]) -> set[str]:
+def _matching(
+    option: str, patterns: Iterable[str], graph: Graph, names: Sequence[str], findings: list[str]
+) -> set[str]:
+    """What the patterns match; a sentence for each that matches nothing goes to `findings`."""
     found: set[str] = set()
     for pattern in patterns:
         some = _match(pattern, graph, names)
         if not some:
-            raise BadInput(
-                f"--{option} {pattern}: no parameter of {graph.source} matches. There are: {_list(names)}."
-            )
+            cure = meant(pattern, names) or f" There are: {listed(names)}."
+            findings.append(f"--{option} {pattern}: no parameter of {graph.source} matches.{cure}")
         found |= some
     return found
 
@@ -89,8 +110,3 @@ def _last(graph: Graph, count: int, names: Sequence[str]) -> set[str]:
     return {name for node in layers[len(layers) - min(count, len(layers)) :] for name in node.inputs} & set(
         names
     )
-
-
-def _list(names: Iterable[str]) -> str:
-    shown = list(names)
-    return ", ".join(shown[:20]) + (f" and {len(shown) - 20} more" if len(shown) > 20 else "")

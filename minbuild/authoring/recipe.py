@@ -23,7 +23,9 @@ class Recipe:
     file (own_loss.py), or a function of a Composer and names; empty when output `loss_output` (by default the first)
     is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first. `optimizer` is one
     of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the training and
-    evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls detach.
+    evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
+    detach. `nominal` asks for a checkpoint without data beside the other, `ort` for the models in ONNX Runtime's own
+    format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""
@@ -37,6 +39,7 @@ class Recipe:
     outputs: Sequence[str] = ()
     stops: Sequence[str] = ()
     nominal: bool = False
+    ort: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
 from minbuild.artifacts.onnx_writer import LARGEST_FILE
 from minbuild.artifacts.subgraphs import names_read
-from minbuild.artifacts.training_info import DOMAIN, read_training_model
+from minbuild.artifacts.training_info import DOMAIN
 from minbuild.artifacts.training_info_writer import TrainingParts, write_training_model
+from minbuild.authoring import in_folder
 from minbuild.authoring.backward import differentiate
 from minbuild.authoring.gradient_node import GRADIENT
 from minbuild.authoring.graph_order import leading_to
-from minbuild.authoring.loss_graph import with_loss
-from minbuild.authoring.models import check_returned, type_of, with_full_precision
-from minbuild.authoring.parameters import chosen
+from minbuild.authoring.models import type_of, with_full_precision
 from minbuild.authoring.recipe import Artifacts, Recipe, Source
-from minbuild.authoring.training_info import training_bundle
+from minbuild.authoring.settled import settle
 from minbuild.authoring.update_steps import UpdateWriter, new_name, write_updates
+from minbuild.bundles import read_bundle
 from minbuild.errors import BadInput
 from minbuild.model import Graph, Node, TensorType
 from minbuild.ops import Registry
@@ -29,29 +28,31 @@ from minbuild.passes.lower import lower
 FILE = "training_info.onnx"
 
 
-def make_training_model(model: Source, recipe: Recipe, operators: Registry, prefix: str = "") -> Artifacts:
-    """One file, `<prefix>training_info.onnx`: the forward model, and training that gives the numbers which the
-    artifacts of the same recipe give. The learning rate is variable `learning_rate`; initialization resets it, the
-    step count and the optimizer's state, and leaves parameters alone. Raises BadInput and Unsupported with all
-    findings: whatever a trainer could not run is refused here."""
-    _check(recipe, model)
-    whole, losses = with_loss(model, recipe, operators)
-    added = len(whole.nodes) - len(model.graph.nodes)
-    train, frozen = chosen(whole, recipe.train, recipe.frozen)
-    whole = with_full_precision(whole, (*train, *frozen), model.opset)
-    made = differentiate(whole, losses[0], train, operators, model.opset)
+def make_training_model(
+    model: Source, recipe: Recipe, operators: Registry, prefix: str = "", largest: int = LARGEST_FILE
+) -> Artifacts:
+    """The file `<prefix>training_info.onnx`, and one with data beside it where more than `largest` bytes of tensors are
+    in it: the forward model, and training that gives the numbers which the artifacts of the same recipe give. The
+    learning rate is variable `learning_rate`; initialization resets it, the step count and the optimizer's state, and
+    leaves parameters alone. Raises BadInput and Unsupported with all findings: whatever a trainer could not run is
+    refused here."""
+    settled = settle(model, recipe, operators, _inexpressible(recipe, model))
+    added = len(settled.graph.nodes) - len(model.graph.nodes)
+    train = settled.train
+    whole = with_full_precision(settled.graph, (*train, *settled.frozen), model.opset)
+    made = differentiate(whole, settled.losses[0], train, operators, model.opset)
     lost = tuple(n for n in train if n not in made.gradients)
     train = tuple(n for n in train if n in made.gradients)
     if not train:
         raise BadInput(f"{model.path}: the loss depends on none of the parameters that should train.")
-    returned = (*losses, *check_returned(recipe.outputs, made.types, str(model.path)))
+    returned = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     plan = _Plan(model, whole, len(whole.nodes) - added, returned, train, made.types)
     parts = _parts(plan, recipe)
-    _check_size(parts, model)
-    data = write_training_model(parts, model.opset)
-    lower(training_bundle(read_training_model(data, Path(prefix + FILE)), {}, operators), operators, {})
+    files = write_training_model(parts, model.opset, prefix + FILE, largest)
+    with in_folder(Artifacts(files, ())) as folder:
+        lower(read_bundle(folder / (prefix + FILE), operators), operators, {})
     notes = (f"{', '.join(lost)}: the loss does not depend on them; they are frozen.",) if lost else ()
-    return Artifacts({prefix + FILE: data}, notes)
+    return Artifacts(files, notes)
 
 
 @dataclass(frozen=True)
@@ -67,28 +68,17 @@ class _Plan:
     types: Mapping[str, TensorType]
 
 
-def _check_size(parts: TrainingParts, model: Source) -> None:
-    """Raises BadInput where one file cannot hold it all."""
-    arrays = (*parts.inference.initializers.values(), *parts.algorithm.initializers.values())
-    size = sum(array.nbytes for array in arrays)
-    if size > LARGEST_FILE:
-        raise BadInput(
-            f"{model.path}: {size:,} bytes of parameters and optimizer state do not fit into one ONNX file. Make "
-            "artifacts instead."
-        )
-
-
-def _check(recipe: Recipe, model: Source) -> None:
-    """Raises BadInput for what the format has no place for."""
+def _inexpressible(recipe: Recipe, model: Source) -> Iterator[str]:
+    """A sentence for what the format has no place for."""
     if not isinstance(recipe.optimizer, str) or recipe.optimizer.endswith(".onnx"):
-        raise BadInput(
+        yield (
             f"{model.path}: an optimizer model works on all parameters at once, which training information does not "
             "know. Choose one of the optimizers by name, or make artifacts."
         )
-    if recipe.optimizer in ("", "none"):
-        raise BadInput(f"{model.path}: training information needs an optimizer. Choose one with --optimizer.")
+    elif recipe.optimizer in ("", "none"):
+        yield f"{model.path}: training information needs an optimizer. Choose one with --optimizer."
     if recipe.stops:
-        raise BadInput(
+        yield (
             f"{model.path}: the Gradient operator cannot stop at {', '.join(recipe.stops)}. Make artifacts instead."
         )
 

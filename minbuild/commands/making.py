@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -21,18 +22,37 @@ _LOSS_HELP = (
 )
 _OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
 
-LossName = Annotated[str, typer.Option("--loss", help=_LOSS_HELP)]
+LOSS, OPTIMIZER, PARAMETERS = "Loss", "Optimizer", "Parameters"  # panels of the help
+LossName = Annotated[str, typer.Option("--loss", help=_LOSS_HELP, rich_help_panel=LOSS)]
 MadeWith = Annotated[
-    str | None, typer.Option("--loss", help=f"Make the artifacts first, of a forward model. {_LOSS_HELP}")
+    str | None,
+    typer.Option(
+        "--loss",
+        help=f"Make the artifacts first, of a forward model. {_LOSS_HELP}",
+        rich_help_panel=LOSS,
+    ),
 ]
-OptimizerName = Annotated[str, typer.Option("--optimizer", help=_OPTIMIZER_HELP)]
+OptimizerName = Annotated[str, typer.Option("--optimizer", help=_OPTIMIZER_HELP, rich_help_panel=OPTIMIZER)]
+MadeFor = Annotated[
+    str | None,
+    typer.Option("--optimizer", help=f"{_OPTIMIZER_HELP} Default: adamw.", rich_help_panel=OPTIMIZER),
+]
 Train = Annotated[
     list[str] | None,
     typer.Option(
-        help="Parameters to train: a name, a pattern such as 'head.*', bias, or last:2. Repeatable."
+        help="Parameters to train: a name; a pattern such as 'head.*'; bias, for what layers add; last:2, for those of "
+        "the last two layers. Nothing below the first of them is differentiated or kept. Default: all. Repeatable.",
+        rich_help_panel=PARAMETERS,
     ),
 ]
-Frozen = Annotated[list[str] | None, typer.Option(help="Parameters to keep as they are. Repeatable.")]
+Frozen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Parameters to keep as they are, in the same words, or rest: all that do not train. They stand in the "
+        "checkpoint, and so may come from another one; what is in neither list is constant. Repeatable.",
+        rich_help_panel=PARAMETERS,
+    ),
+]
 
 
 def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:
@@ -58,6 +78,20 @@ def numbers_given(option: str, text: str | None) -> np.ndarray | None:
             f"{option} {text}: no numbers. Write them with commas between, or give an .npy file."
         ) from None
     return numbers[0] if len(numbers) == 1 else numbers
+
+
+def all_given(*reads: Callable[[], Any]) -> list[Any]:
+    """What options say. Raises BadInput with everything that cannot be read."""
+    found = []
+    findings = []
+    for read in reads:
+        try:
+            found.append(read())
+        except BadInput as error:
+            findings.append(str(error))
+    if findings:
+        raise BadInput("\n".join(findings))
+    return found
 
 
 def pair_given(option: str, text: str | None) -> tuple[float, float] | None:

@@ -15,10 +15,10 @@ from minbuild.artifacts.onnx_reader import opset_in, read_model
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.composer import Composer
 from minbuild.authoring.recipe import OwnLoss
-from minbuild.errors import BadInput
+from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Graph
 from minbuild.training.onnxblock.blocks import Block
-from minbuild.training.onnxblock.context import writing
+from minbuild.training.onnxblock.context import operator_folder, writing
 
 
 class LossType(IntEnum):
@@ -73,42 +73,62 @@ def generate_artifacts(
     """Writes training, evaluation and optimizer model and checkpoint of `model`, an onnx.ModelProto or the path of one.
 
     Parameters in neither `requires_grad` nor `frozen_params` stay constants of the graphs; without `requires_grad`
-    every parameter trains that is not frozen. Without a `loss` the model's first output is the loss; a block, a
-    function of a Composer and the names of outputs, or an ONNX file's path is one of your own. Raises BadInput and
-    Unsupported with all findings.
+    every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is the
+    loss; a block, a function of a Composer and the names of outputs, or an ONNX file's path is one of your own, and so
+    is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in `ops_folders`:
+    <stem>.py beside <stem>.cc. Raises, with all findings, BadInput and Unsupported that are RuntimeErrors as well, and
+    WrongType, which is a TypeError too: programs written for ONNX Runtime catch those.
     """
-    _refuse(ort_format, custom_op_library)
-    recipe = Recipe(
-        loss=_loss(loss),
-        loss_inputs=tuple(loss_input_names or ()),
-        optimizer=_optimizer(optimizer),
-        train=tuple(requires_grad or ()),
-        frozen=tuple(frozen_params or ()),
-        outputs=tuple(additional_output_names or ()),
-        nominal=nominal_checkpoint,
-    )
-    folders = tuple(Path(folder) for folder in ops_folders)
-    write_artifacts(
-        make_artifacts(_source(model), recipe, folders, prefix), Path(artifact_directory or os.getcwd())
-    )
+    try:
+        recipe = Recipe(
+            loss=_loss(loss),
+            loss_inputs=_names("loss_input_names", loss_input_names),
+            optimizer=_optimizer(optimizer),
+            train=_names("requires_grad", requires_grad),
+            frozen=_names("frozen_params", frozen_params),
+            outputs=_names("additional_output_names", additional_output_names),
+            nominal=nominal_checkpoint,
+            ort=ort_format,
+        )
+        folders = tuple(Path(folder) for folder in ops_folders)
+        if custom_op_library is not None:
+            folders = (*folders, operator_folder(custom_op_library))
+        out = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
+        write_artifacts(make_artifacts(_source(model), recipe, folders, prefix), out)
+    except WrongType:
+        raise
+    except BadInput as error:
+        raise Refused(str(error)) from error
+    except Unsupported as error:
+        raise Lacking(list(error.findings)) from error
 
 
-def _refuse(ort_format: bool, custom_op_library: object) -> None:
-    if ort_format:
-        raise BadInput(
-            "ort_format: an .ort file holds the result of ONNX Runtime's own graph optimisations, which only ONNX "
-            "Runtime can make: convert the .onnx files with its convert_onnx_models_to_ort. minbuild reduces both."
+class Refused(BadInput, RuntimeError):
+    """What cannot be made, for programs that catch what ONNX Runtime raises."""
+
+
+class Lacking(Unsupported, RuntimeError):
+    """What some operator or type stands in the way of, for such programs."""
+
+
+class WrongType(Refused, TypeError):
+    """An argument of a type that cannot be."""
+
+
+def _names(argument: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """A text is a sequence of letters to Python, which nobody means."""
+    if isinstance(given, str):
+        raise WrongType(
+            f"{argument}: '{given}' is one text, but a list of names is wanted. Put it in brackets."
         )
-    if custom_op_library is not None:
-        raise BadInput(
-            "custom_op_library: a library of ONNX Runtime's says nothing about gradients. Give folders with the "
-            "operators in ops_folders: <stem>.py beside <stem>.cc."
-        )
+    return tuple(given or ())
 
 
 def _source(model: Any) -> Source:
     if isinstance(model, (str, os.PathLike)):
         return read_source(Path(model))
+    if not hasattr(model, "opset_import"):
+        raise WrongType(f"model {model!r}: no model. Give an onnx.ModelProto, or the path of an ONNX file.")
     path = Path("model.onnx")
     return Source(read_model(model, path), opset_in(model), path)
 
@@ -116,8 +136,12 @@ def _source(model: Any) -> Source:
 def _loss(loss: LossType | Block | OwnLoss | str | None) -> str | OwnLoss:
     if isinstance(loss, LossType):
         return _LOSSES[loss]
-    if not isinstance(loss, Block):
+    if loss is None or isinstance(loss, str):
         return loss or ""
+    if not callable(loss):
+        raise WrongType(f"loss {loss!r}: no loss. Give a LossType, a block, a function, or an ONNX file.")
+    if not isinstance(loss, Block):
+        return loss
 
     def build(compose: Composer, *names: str) -> str | Sequence[str]:
         with writing(compose):
@@ -131,8 +155,11 @@ def _optimizer(optimizer: OptimType | Any | str | None) -> str | Graph:
         return optimizer.name.lower()
     if optimizer is None or isinstance(optimizer, str):
         return optimizer or ""
-    if not isinstance(getattr(optimizer, "graph", None), Graph):
-        raise BadInput(
-            f"optimizer {optimizer!r}: no optimizer. Give an OptimType, a block of onnxblock.optim, or an ONNX file."
+    if isinstance(getattr(optimizer, "graph", None), Graph):
+        return optimizer.graph  # type: ignore[no-any-return]
+    made = optimizer.to_model_proto() if hasattr(optimizer, "to_model_proto") else optimizer
+    if not hasattr(made, "opset_import"):
+        raise WrongType(
+            f"optimizer {optimizer!r}: no optimizer. Give an OptimType, a block of onnxblock.optim, or a model."
         )
-    return optimizer.graph  # type: ignore[no-any-return]
+    return read_model(made, Path("optimizer_model.onnx"))

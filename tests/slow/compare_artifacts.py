@@ -114,12 +114,12 @@ def _artifacts(case, place: Path) -> None:
     """Artifacts of the case's forward model, trained as the case says, beside its recording."""
     from minbuild.authoring import make_artifacts, write_artifacts
 
-    write_artifacts(make_artifacts(case.folder / "forward.onnx", _recipe(case)), place)
+    write_artifacts(make_artifacts(case.folder / "forward.onnx", recipe_of(case)), place)
     for name in ("meta.json", "reference.npz"):
         os.symlink(case.folder / name, place / name)
 
 
-def _recipe(case):
+def recipe_of(case):
     """What the case's own artifacts were asked to be."""
     from minbuild.authoring import Recipe
     from minbuild.authoring.optimizers import OptimizerOptions

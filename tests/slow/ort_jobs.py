@@ -2,8 +2,8 @@
 
     python tests/slow/ort_jobs.py JOBS.json
 
-A job has `folder` (of a set), `checkpoint` (to start from), `steps`, and `save` (where to, with optimizer state). The
-answer has its losses and the properties it found.
+A job has `folder` (of a set), `checkpoint` (to start from), `steps`, and `save` (where to, with optimizer state); with
+`plain`, graphs run as they are written. The answer has its losses and the properties it found.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def _done(job: dict) -> dict:
     recorded, meta = np.load(folder / "reference.npz"), json.loads((folder / "meta.json").read_text())
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    if job.get("plain"):
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     state = CheckpointState.load_checkpoint(job["checkpoint"])
     properties = dict(state.properties)
     module = Module(str(folder / f"training_model.{kind}"), state, None, session_options=options)

@@ -15,12 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(HERE.parent), str(ROOT)]
 
+from authored import FORWARD  # noqa: E402
 from case_sets import (  # noqa: E402
     GOLDEN,
     SHARED,
@@ -35,9 +37,12 @@ from case_sets import (  # noqa: E402
     registry,
     trainer,
 )
+from compare_artifacts import recipe_of  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
 from minbuild.artifacts.checkpoint import read_checkpoint  # noqa: E402
+from minbuild.artifacts.onnx_writer import LARGEST_FILE  # noqa: E402
+from minbuild.authoring import Artifacts, make_artifacts, write_artifacts  # noqa: E402
 from minbuild.emit import PARTS  # noqa: E402
 from minbuild.model import Checkpoint  # noqa: E402
 from minbuild.training.api import CheckpointState, Module, Optimizer  # noqa: E402
@@ -138,6 +143,53 @@ def test_we_go_on_from_onnx_runtimes_checkpoint_as_from_our_own(ort, folder, tmp
     again = opened(folder, tmp_path / "back")
     assert again[0]._opened().session.step_count == STEPS
     assert steps(folder, *again[1:], STEPS) == straight
+
+
+FORWARDS = [GOLDEN / name for name in FORWARD] + [f.parent for f in SHARED.glob("*/forward.onnx")]
+
+
+@pytest.mark.parametrize("folder", FORWARDS, ids=lambda f: f.name)
+def test_onnx_runtime_trains_from_our_ort_files_as_from_our_onnx_files(ort, folder, tmp_path):
+    """To the same bits, but for models that draw random numbers. ONNX files run as they are, as .ort files do."""
+    recipe = replace(recipe_of(load(folder)), ort=True)
+    model = folder / "forward.onnx"
+    if not model.is_file():
+        model = tmp_path / "model.onnx"
+        onnx.save(FORWARD[folder.name].build()[1], model)
+    made = make_artifacts(model, recipe)
+    jobs = []
+    for kind in ("onnx", "ort"):
+        files = {n: f for n, f in made.files.items() if n.endswith(f".{kind}") or n == "checkpoint"}
+        jobs.append({**_job(replace(made, files=files), folder, tmp_path / kind), "plain": True})
+    onnx_files, ort_files = go_on(ort, tmp_path, jobs)
+    assert len(ort_files["losses"]) == STEPS
+    if "seed7_loss" not in load(folder).reference:
+        assert ort_files["losses"] == onnx_files["losses"]
+        same(*(read_checkpoint(Path(job["save"])) for job in jobs))
+
+
+def _job(made: Artifacts, folder: Path, place: Path) -> dict:
+    """Artifacts and the recorded batches of the set in `folder` at `place`, to train there."""
+    write_artifacts(made, place)
+    for name in ("meta.json", "reference.npz"):
+        os.symlink(folder / name, place / name)
+    start, save = place / "checkpoint", place / "after"
+    return {"folder": str(place), "checkpoint": str(start), "steps": STEPS, "save": str(save)}
+
+
+def test_onnx_runtime_trains_from_files_with_data_beside_them(ort, tmp_path, monkeypatch):
+    """Parameters that do not train are constants of the graphs here."""
+    monkeypatch.setattr("minbuild.artifacts.onnx_writer.LEAST_OUTSIDE", 64)
+    folder = GOLDEN / "dense"
+    onnx.save(FORWARD["dense"].build()[1], tmp_path / "model.onnx")
+    recipe = replace(recipe_of(load(folder)), train=("fc2.*",), frozen=("fc1.bias",))
+    jobs = []
+    for number, largest in enumerate((LARGEST_FILE, 64)):
+        made = make_artifacts(tmp_path / "model.onnx", recipe, largest=largest)
+        assert ("training_model.onnx.data" in made.files) == ("checkpoint.data" in made.files) == bool(number)
+        jobs.append(_job(made, folder, tmp_path / f"set{number}"))
+    whole, parted = go_on(ort, tmp_path, jobs)
+    assert whole["losses"] == parted["losses"] and len(whole["losses"]) == STEPS
 
 
 def test_properties_travel_both_ways(ort, tmp_path):

@@ -15,7 +15,7 @@ artifacts.generate_artifacts("model.onnx", loss=Weighted(), optimizer=artifacts.
 from minbuild.training.onnxblock import blocks, loss, optim
 from minbuild.training.onnxblock.blocks import Block
 from minbuild.training.onnxblock.checkpoints import load_checkpoint_to_model, save_checkpoint
-from minbuild.training.onnxblock.context import base, empty_base
+from minbuild.training.onnxblock.context import base, custom_op_library, empty_base
 from minbuild.training.onnxblock.models import ForwardBlock, TrainingBlock
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "TrainingBlock",
     "base",
     "blocks",
+    "custom_op_library",
     "empty_base",
     "load_checkpoint_to_model",
     "loss",

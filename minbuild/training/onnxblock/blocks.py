@@ -35,48 +35,55 @@ class Block:
         return self.build(*args, **kwargs)
 
 
-class _Operator(Block):
+class _Unary(Block):
     """One node of the operator that the class is named after."""
 
     attributes: dict[str, Any] = {}
 
-    def build(self, *names: str) -> str:
-        return self.base.add(type(self).__name__, *names, **self.attributes)
+    def build(self, input_name: str) -> str:
+        return self.base.add(type(self).__name__, input_name, **self.attributes)
 
 
-class Add(_Operator):
+class _Binary(Block):
+    """The same of two inputs."""
+
+    def build(self, input_name1: str, input_name2: str) -> str:
+        return self.base.add(type(self).__name__, input_name1, input_name2)
+
+
+class Add(_Binary):
     """x + y"""
 
 
-class Sub(_Operator):
+class Sub(_Binary):
     """x - y"""
 
 
-class Mul(_Operator):
+class Mul(_Binary):
     """x * y"""
 
 
-class Div(_Operator):
+class Div(_Binary):
     """x / y"""
 
 
-class Abs(_Operator):
+class Abs(_Unary):
     """|x|"""
 
 
-class Neg(_Operator):
+class Neg(_Unary):
     """-x"""
 
 
-class Log(_Operator):
+class Log(_Unary):
     """log(x)"""
 
 
-class Sigmoid(_Operator):
+class Sigmoid(_Unary):
     """1 / (1 + exp(-x))"""
 
 
-class _Reduction(_Operator):
+class _Reduction(_Unary):
     """Over all elements: a single number, with as many axes as before where `keepdims`."""
 
     def __init__(self, keepdims: bool = True) -> None:
@@ -106,8 +113,8 @@ class Pow(Block):
         super().__init__()
         self.exponent = exponent
 
-    def build(self, name: str) -> str:
-        return self.base.add("Pow", name, self.base.constant(self.exponent, name))
+    def build(self, pow_input_name: str) -> str:
+        return self.base.add("Pow", pow_input_name, self.base.constant(self.exponent, pow_input_name))
 
 
 class Clip(Block):
@@ -117,9 +124,10 @@ class Clip(Block):
         super().__init__()
         self.bounds = (clip_min, clip_max)
 
-    def build(self, name: str) -> str:
-        bounds = ["" if bound is None else self.base.constant(bound, name) for bound in self.bounds]
-        return self.base.add("Clip", name, *bounds)
+    def build(self, clip_input_name: str) -> str:
+        x = clip_input_name
+        bounds = ["" if bound is None else self.base.constant(bound, x) for bound in self.bounds]
+        return self.base.add("Clip", x, *bounds)
 
 
 class Cast(Block):
@@ -129,8 +137,47 @@ class Cast(Block):
         super().__init__()
         self.to = int(to)
 
-    def build(self, name: str) -> str:
-        return self.base.add("Cast", name, to=self.to)
+    def build(self, cast_input_name: str) -> str:
+        return self.base.add("Cast", cast_input_name, to=self.to)
+
+
+class LabelEncoder(Block):
+    """Numbers that become other numbers by a table; what no key equals becomes the default. minbuild has no strings."""
+
+    def __init__(
+        self,
+        default_float: float = 0.0,
+        default_int64: int = -1,
+        default_string: str = "_Unused",
+        keys_floats: Sequence[float] | None = None,
+        keys_int64s: Sequence[int] | None = None,
+        keys_strings: Sequence[str] | None = None,
+        values_floats: Sequence[float] | None = None,
+        values_int64s: Sequence[int] | None = None,
+        values_strings: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__()
+        tables = {
+            "keys_floats": keys_floats,
+            "keys_int64s": keys_int64s,
+            "keys_strings": keys_strings,
+            "values_floats": values_floats,
+            "values_int64s": values_int64s,
+            "values_strings": values_strings,
+        }
+        self.attributes: dict[str, Any] = {n: tuple(t) for n, t in tables.items() if t is not None}
+        self.attributes |= {"default_float": default_float, "default_int64": default_int64}
+        self.attributes["default_string"] = default_string
+
+    def build(self, label_encoder_input_name: str) -> str:
+        return self.base.add("LabelEncoder", label_encoder_input_name, domain="ai.onnx.ml", **self.attributes)
+
+
+class SequenceConstruct(Block):
+    """A sequence of tensors, for operators that take one: SequenceAt, SequenceLength, ConcatFromSequence."""
+
+    def build(self, *names: str) -> str:
+        return self.base.add("SequenceConstruct", *names)
 
 
 class Constant(Block):
@@ -179,7 +226,8 @@ class Linear(Block):
         self.shape, self.bias, self.seed = (out_features, in_features), bias, seed
         self.attributes: dict[str, Any] = {"alpha": alpha, "beta": beta, "transB": 1}
 
-    def build(self, name: str) -> str:
+    def build(self, linear_input_name: str) -> str:
+        name = linear_input_name
         random, bound = np.random.default_rng(self.seed), 1 / np.sqrt(self.shape[1])
         title = self.base.unused("linear")
 

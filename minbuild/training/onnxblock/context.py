@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,6 +16,7 @@ from minbuild.model import Graph
 from minbuild.ops import registry
 
 OPSET = 17  # of graphs that begin with nothing: the newest that ONNX Runtime 1.19.2's training kernels take
+_folders: ContextVar[tuple[Path, ...]] = ContextVar("folders with operators of one's own", default=())
 _current: ContextVar[Composer | None] = ContextVar("graph that blocks write into", default=None)
 
 
@@ -44,14 +46,37 @@ def base(model: Any, model_path: str | None = None) -> Iterator[Composer]:
     """Blocks continue `model`, an onnx.ModelProto; `model_path` names it in messages and says where its external data
     is. Raises BadInput and Unsupported."""
     path = Path(model_path or "model.onnx")
-    with writing(Composer(read_model(model, path), registry(), opset_in(model))) as current:
+    known = registry(_folders.get())
+    with writing(Composer(read_model(model, path), known, opset_in(model))) as current:
         yield current
 
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[Composer]:
     """Blocks begin a graph of their own, such as an optimizer's."""
-    with writing(
-        Composer(Graph("model.onnx", (), {}, {}, (), {}), registry(), opset_version or OPSET)
-    ) as current:
+    nothing = Graph("model.onnx", (), {}, {}, (), {})
+    with writing(Composer(nothing, registry(_folders.get()), opset_version or OPSET)) as current:
         yield current
+
+
+@contextmanager
+def custom_op_library(custom_op_library_path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Graphs begun here may have the operators in a folder: <stem>.py beside <stem>.cc. Raises BadInput for a library
+    of ONNX Runtime's."""
+    folder = operator_folder(custom_op_library_path)
+    token = _folders.set((*_folders.get(), folder))
+    try:
+        yield folder
+    finally:
+        _folders.reset(token)
+
+
+def operator_folder(path: str | os.PathLike[str]) -> Path:
+    """A folder with operators. Raises BadInput for anything else."""
+    folder = Path(os.fsdecode(path))
+    if not folder.is_dir():
+        raise BadInput(
+            f"custom_op_library {folder}: no folder. A library of ONNX Runtime's says nothing about gradients: give a "
+            "folder with the operators, <stem>.py beside <stem>.cc."
+        )
+    return folder

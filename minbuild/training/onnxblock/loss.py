@@ -27,8 +27,9 @@ class _Loss(Block):
         self.options = LossOptions(reduction=reduction, **given)
 
     def build(self, loss_input_name: str, target_name: str | None = None) -> str:
-        """The loss of value `loss_input_name` against input `target_name`."""
-        return loss_of(self.base, self.kind, self.options, loss_input_name, target_name or self.target)
+        """The loss of value `loss_input_name` against `target_name`, a value or a new input."""
+        target, named = target_name or self.target, target_name is not None
+        return loss_of(self.base, self.kind, self.options, loss_input_name, target, computed=named)
 
 
 class MSELoss(_Loss):
@@ -59,6 +60,9 @@ class CrossEntropyLoss(_Loss):
 
     def __init__(self, weight: Any = None, reduction: str = "mean", ignore_index: int | None = None) -> None:
         super().__init__(reduction, class_weights=weight, ignore_index=ignore_index)
+
+    def build(self, scores_input_name: str, labels_name: str | None = None) -> str:
+        return super().build(scores_input_name, labels_name)
 
 
 class NLLLoss(CrossEntropyLoss):

@@ -9,24 +9,37 @@ from minbuild.artifacts.onnx_writer import model_proto, opsets_of
 from minbuild.authoring.models import TRUTH
 from minbuild.authoring.optimizers import OptimizerOptions, optimizer_graph
 from minbuild.model import Graph
+from minbuild.ops.body import MICROSOFT
+from minbuild.training.onnxblock.blocks import Block
 from minbuild.training.onnxblock.context import OPSET
 
 __all__ = ["Adagrad", "Adam", "AdamW", "ClipGradNorm", "Momentum", "RMSProp", "SGD"]
 
 
-class ClipGradNorm:
-    """Scales all gradients down to a common norm of at most `max_norm`, before the optimizer's step."""
+class ClipGradNorm(Block):
+    """Scales all gradients down to a common norm of at most `max_norm`, before the optimizer's step. As a block of its
+    own it does so to the values in a sequence; 1e-6 is added to their norm as ONNX Runtime does."""
 
     def __init__(self, max_norm: float) -> None:
+        super().__init__()
         self.max_norm = max_norm
 
+    def build(self, gradients_name: str) -> str:
+        gradients = self.base.parts(gradients_name)
+        norm = self.base.add("ReduceAllL2", *gradients, domain=MICROSOFT)
+        norm = self.base.add("Add", norm, self.base.constant(1e-6, norm))
+        largest = self.base.add("Div", self.base.constant(self.max_norm, norm), norm)
+        scale = self.base.add("Min", largest, self.base.constant(1.0, norm))
+        return self.base.add("SequenceConstruct", *(self.base.add("Mul", g, scale) for g in gradients))
 
-class _Optimizer:
+
+class _Optimizer(Block):
     """An optimizer of the name `kind`, with options."""
 
     kind: str
 
     def __init__(self, clip_grad: ClipGradNorm | float | None = None, **options: Any) -> None:
+        super().__init__()
         norm = clip_grad.max_norm if isinstance(clip_grad, ClipGradNorm) else clip_grad
         self.options = OptimizerOptions(max_norm=norm, **options)
 
@@ -35,7 +48,7 @@ class _Optimizer:
         """The optimizer model."""
         return optimizer_graph(self.kind, self.options)
 
-    def __call__(self, parameters: Any = None) -> str:
+    def build(self, parameters: Any = None) -> str:
         """The name of the output that says whether parameters were updated. `parameters` are not looked at: the model
         takes whatever sequences it is fed."""
         return self.graph.outputs[0]

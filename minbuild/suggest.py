@@ -1,0 +1,21 @@
+"""What somebody who wrote a name may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_SHOWN = 20
+
+
+def meant(name: str, there: Iterable[str]) -> str:
+    """` Did you mean ...?` where something there is like `name`, else nothing."""
+    found = get_close_matches(name, list(there), 1, 0.6)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names with commas between, the first ones of many."""
+    all_names = list(names)
+    rest = len(all_names) - _SHOWN
+    return ", ".join(all_names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
