@@ -65,7 +65,10 @@ MB_API const char* mb_name(int i) { return &"a name of this library"[i]; }
 """,
 }
 KERNELS = (Kernel("relu", "relu", ("float",), (), 0), Kernel("relu", "twice", ("float",), (), 0))
-TARGETS = ("wasm32", "cortex-m4f", "x86_64-windows", "aarch64-macos", "x86_64-macos", "aarch64-linux-android")
+TARGETS = (
+    *("wasm32", "cortex-m4f", "x86_64-windows", "aarch64-windows", "aarch64-macos", "x86_64-macos"),
+    "aarch64-linux-android",
+)
 RELU = "int minbuild::relu<float>(minbuild::Call const&)"
 
 
@@ -213,6 +216,21 @@ def test_boards_and_modules_name_their_emulator(monkeypatch: pytest.MonkeyPatch)
     assert command is not None and command[:3] == ["/bin/qemu-system-arm", "-M", "mps2-an500"]
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert find_emulator(parse_target("wasm32")) is None is find_emulator(parse_target("x86_64-windows"))
+
+
+def test_targets_go_by_other_names_too() -> None:
+    names = {
+        "armv7-linux-gnueabihf": "arm-linux-gnueabihf",
+        "armv7a-linux-androideabi": "arm-linux-androideabi",
+        "arm64-macos": "aarch64-macos",
+        "arm64-android:cortex_a55": "aarch64-linux-android:cortex_a55",
+        "armv7-android": "arm-linux-androideabi",
+        "amd64-windows": "x86_64-windows",
+    }
+    assert {name: str(parse_target(name)) for name in names} == names
+    for name in ("arm64", "-linux-gnu", "armv7-linux-gnu", "windows-aarch64"):
+        with pytest.raises(BadInput, match=rf"'{name}': unknown"):
+            parse_target(name)
 
 
 def test_what_the_default_toolchain_lacks_is_said() -> None:

@@ -4,6 +4,7 @@ reader."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import case_sets
 import onnx
@@ -20,6 +21,7 @@ from minbuild.ort_config.grammar import parse_config, render_config
 from minbuild.ort_config.graphs import Running
 from minbuild.ort_config.requirements import Requirements, Types, union
 from minbuild.ort_config.simplify import simplify
+from minbuild.ort_config.transposes import untranspose_shapes
 
 FLOAT = Types({("inputs", 0): frozenset({"float"})})
 RECORDED = [  # what ONNX Runtime 1.19.2's converter wrote, beside what it was given
@@ -79,6 +81,50 @@ def test_gemm_takes_what_is_around_it() -> None:
     assert _left("Relu") == _left("Tanh") == _left("LeakyRelu", 14) == ["FusedGemm"]
     assert _left("LeakyRelu", 17) == ["Gemm", "LeakyRelu"] and _left("Erf") == ["Gemm", "Erf"]
     assert _left("Transpose") == ["Gemm"] and _left("Sum", 17, "other") == ["Gemm"]
+
+
+def test_shapes_of_transposed_values_are_gathered() -> None:
+    """As 1.19.2 does it: where everything that reads the value lets a transpose through, and never for a result."""
+    gathered = ["Gather", "Shape"]
+    assert _untransposed() == gathered and _untransposed("Relu") == ["Gather", "Relu", "Shape", "Transpose"]
+    assert _untransposed("MatMul") == ["MatMul", "Shape", "Transpose"]
+    assert _untransposed("Add", "Conv") == ["Add", "Conv", "Shape", "Transpose"]
+    assert _untransposed("ReluGrad", domain="com.microsoft") == ["ReluGrad", "Shape", "Transpose"]
+    assert _untransposed(outputs="ts") == ["Shape", "Transpose"]
+    assert _untransposed(perm=None) == ["Shape", "Transpose"]
+    assert _untransposed(sizes=(1, 1, 1)) == ["Shape", "Transpose"]
+    whole = _transposed()
+    untranspose_shapes(whole)
+    shape, gather = whole.nodes
+    assert (shape.inputs, gather.inputs[0], gather.outputs) == (("x",), shape.outputs[0], ("s",))
+    assert all(whole.types[name].element == ElementType.INT64 for name in gather.inputs)
+
+
+def _untransposed(*readers: str, **options: Any) -> list[str]:
+    """What becomes of the shape of a transposed value that these operators read too."""
+    graph = _transposed(*readers, **options)
+    untranspose_shapes(graph)
+    return sorted(node.op_type for node in graph.nodes)
+
+
+def _transposed(
+    *readers: str,
+    outputs: str = "s",
+    perm: tuple[int, ...] | None = (2, 0, 1),
+    sizes: tuple[Any, ...] = ("a", 5, "b"),
+    domain: str = "",
+) -> Running:
+    attributes = {} if perm is None else {"perm": perm}
+    nodes = [
+        Node("Transpose", "", 17, "turn", ("x",), ("t",), attributes),
+        Node("Shape", "", 17, "shape", ("t",), ("s",), {}),
+        *(
+            Node(op_type, domain, 1 if domain else 17, op_type, ("t",), (f"r{i}",), {})
+            for i, op_type in enumerate(readers)
+        ),
+    ]
+    results = frozenset({*outputs, *(f"r{i}" for i in range(len(readers)))})
+    return Running("f", nodes, {"x": TensorType(ElementType.FLOAT, sizes)}, {}, set(), results)
 
 
 def _left(after: str, opset: int = 17, *more: str) -> list[str]:
@@ -215,6 +261,37 @@ def test_local_functions_are_looked_into(tmp_path: Path) -> None:
     model.graph.output.append(helper.make_tensor_value_info("wave", TensorProto.FLOAT, None))
     onnx.save(model, str(folder / "eval_model.onnx"))
     assert requirements([folder]).operators["ai.onnx", 7, "Sin"] == FLOAT
+
+
+def _branch(op_type: str) -> onnx.GraphProto:
+    result = helper.make_tensor_value_info(op_type, TensorProto.FLOAT, None)
+    return helper.make_graph([helper.make_node(op_type, ["input"], [op_type])], op_type, [], [result])
+
+
+def test_branches_are_looked_into(tmp_path: Path) -> None:
+    folder = copy_of(SMALL, tmp_path / "a")
+    model = onnx.load(str(folder / "eval_model.onnx"))
+    largest = helper.make_node("ReduceMax", ["input"], ["largest"], keepdims=0)
+    flag = helper.make_node("IsNaN", ["largest"], ["flag"])
+    choice = helper.make_node("If", ["flag"], ["y"], then_branch=_branch("Sin"), else_branch=_branch("Cos"))
+    model.graph.node.extend([largest, flag, choice])
+    model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    onnx.save(model, str(folder / "eval_model.onnx"))
+    found = requirements([folder]).operators
+    assert {("ai.onnx", 7, "Cos"), ("ai.onnx", 16, "If")} <= set(found)
+    assert found["ai.onnx", 7, "Sin"] == FLOAT
+
+
+def test_lists_of_graphs_are_answered_in_words(minbuild: Command, tmp_path: Path) -> None:
+    """Theirs ends with an exception without a node's name."""
+    folder = copy_of(SMALL, tmp_path / "a")
+    model = onnx.load(str(folder / "eval_model.onnx"))
+    model.opset_import.append(helper.make_opsetid("x.y", 1))
+    node = helper.make_node("Switch", ["input"], ["y"], "chooser", domain="x.y", branches=[_branch("Sin")])
+    model.graph.node.append(node)
+    onnx.save(model, str(folder / "eval_model.onnx"))
+    said = minbuild("config", folder)
+    assert said.code == 3 and "'chooser' (Switch): attribute 'branches' of kind graphs" in said.err
 
 
 WRONG = [

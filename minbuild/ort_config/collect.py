@@ -15,6 +15,7 @@ from minbuild.ort_config.graphs import Running, running_graphs
 from minbuild.ort_config.requirements import Requirements, Types, union
 from minbuild.ort_config.simplify import simplify
 from minbuild.ort_config.tracked import tracked_types, tracks
+from minbuild.ort_config.transposes import untranspose_shapes
 
 STYLES = ("fixed", "runtime")
 
@@ -36,6 +37,7 @@ def _of_folder(folder: Path, style: str, operators: Registry) -> Requirements:
             each.append(_of_graph(graph))
             continue
         simplify(graph)
+        untranspose_shapes(graph)
         if style == "runtime":
             each.append(_of_graph(graph))
             while fuse_convolutions(graph):

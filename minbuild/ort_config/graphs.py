@@ -140,6 +140,7 @@ class _Recorder(Lowering):
     recorded: list[Node] = field(default_factory=list)
     inside: bool = False  # of a node that was noted
     guessed: set[str] = field(default_factory=set)  # values of unknown shape
+    inner: list[Graph] = field(default_factory=list)  # branches and loops that run as they are
 
     def node(self, node: Node, asked: str = "") -> None:
         outer = self.inside
@@ -163,7 +164,21 @@ class _Recorder(Lowering):
         failed = any(name in self.broken for name in node.outputs)
         if len(self.differing) == found[1] and (failed or blind):
             del self.findings[found[0] :]
+            for graph in graphs_in(node):
+                self.walk(graph)
             self.guess(node)
+
+    def walk(self, graph: Graph) -> None:
+        """Note the nodes of a branch or a loop."""
+        self.inner.append(graph)
+        for name, tensor in graph.inputs.items():
+            self.values[name] = Value(name, TensorType(tensor.element, tensor.shape or ()))
+            if tensor.shape is None:
+                self.guessed.add(name)
+        for name, array in graph.initializers.items():
+            self.add_constant(name, np.asarray(array))
+        for node in graph.nodes:
+            self.node(node)
 
     def guess(self, node: Node) -> None:
         """Give the results of `node` types without shapes."""
@@ -213,7 +228,7 @@ def _typed(graph: Graph, bundle: Bundle, registry: Registry, fixed: Mapping[str,
         recorder.recorded,
         recorder.types(),
         recorder.known,
-        set(graph.initializers),
-        frozenset(graph.outputs),
+        {name for each in (graph, *recorder.inner) for name in each.initializers},
+        frozenset(name for each in (graph, *recorder.inner) for name in each.outputs),
         tuple(recorder.findings),
     )

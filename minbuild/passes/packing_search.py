@@ -44,6 +44,9 @@ class Search:
     def adopt(self, order: Order, since: int) -> None:
         """Makes `order`, which differs from position `since` on, the current one."""
         self.order = order
+        self.below: dict[
+            int, list[int]
+        ] = {}  # of the buffers asked for: what each may rest on in the worst load
         self.position = {i: p for p, i in enumerate(order)}
         for load, ends, before in zip(self.problem.loads, self.ends, self.before, strict=True):
             height = before[since][:]
@@ -90,7 +93,11 @@ class Search:
         peak = max(ends)
         links = [self.random.choice([i for i, end in enumerate(ends) if end == peak])]
         while (floor := ends[links[-1]] - sizes[links[-1]]) > 0:
-            place = self.position[links[-1]]
-            below = [j for j in self.meets[links[-1]] if ends[j] == floor and self.position[j] < place]
-            links.append(self.random.choice(below))
+            above = links[-1]
+            if above not in self.below:
+                place = self.position[above]
+                self.below[above] = [
+                    j for j in self.meets[above] if ends[j] == floor and self.position[j] < place
+                ]
+            links.append(self.random.choice(self.below[above]))
         return links

@@ -1,5 +1,5 @@
-"""Windows libraries (PE) and objects (COFF) of x86-64: headers, sections, exports, imports, the symbol table that
-an unstripped link leaves behind the sections. Layouts are those of Microsoft's PE format specification."""
+"""Windows libraries (PE) and objects (COFF) of 64-bit machines: headers, sections, exports, imports, the symbol table
+that an unstripped link leaves behind the sections. Layouts are those of Microsoft's PE format specification."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from minbuild.errors import BadInput
 from minbuild.size.layout import Bytes, same_sections, sized
 from minbuild.size.objects import ObjectSymbol, Structure
 
-_MACHINE = b"\x64\x86"  # x86-64, the first bytes of an object
-MAGICS = (b"MZ", _MACHINE)
+_MACHINES = (b"\x64\x86", b"\x64\xaa")  # x86-64 and aarch64, the first bytes of an object
+MAGICS = (b"MZ", *_MACHINES)
 _COFF = struct.Struct("<HHIIIHH")  # machine, sections, time, symbol table, symbols, optional header, flags
 _SECTION = struct.Struct("<8sIIIIIIHHI")
 _SYMBOL = struct.Struct("<8sIhHBB")
@@ -118,9 +118,9 @@ def _parse(label: str, data: bytes) -> _File:
         if data[at : at + 4] != b"PE\0\0":
             raise BadInput(f"{label}: damaged PE file: no PE signature at byte {at}. Build it again.")
         at += 4
-    if data[at : at + 2] != _MACHINE:
+    if data[at : at + 2] not in _MACHINES:
         raise BadInput(
-            f"{label}: a Windows file for machine {data[at : at + 2].hex(' ')}; only x86-64 is read."
+            f"{label}: a Windows file for machine {data[at : at + 2].hex(' ')}; only x86-64 and aarch64 are read."
         )
     _, count, _, symbols_at, symbol_count, optional, _ = file.unpack(_COFF, at, "the COFF header")
     file.need(symbols_at, symbol_count * _SYMBOL.size, "the symbol table")

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator
 
 from minbuild.errors import ToolchainFailed
 
-# What a library may ask of the C library: memory, files, and the number of the last error; of macOS also what its
-# compilers clear memory with, and the loader's part of every call.
+# What a library may ask of the C library: memory, files, and the number of the last error, which is called otherwise on
+# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
-    + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "__errno_location", "__error")
-    + ("bzero", "dyld_stub_binder")
+    + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink")
+    + ("__errno_location", "__error", "__errno", "bzero", "dyld_stub_binder")
 )
 
 # Fundamental types as demanglers print them -> as the generated kernel table writes them, on every data

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from minbuild.choices import OFF, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.toolchain.library import Built, Sources, Workshop
 from minbuild.toolchain.process import Processes, clean_environment
-from minbuild.toolchain.targets import Target
+from minbuild.toolchain.targets import Target, host_target
 
 _CURE = (
     "Check the toolchain file with a small CMake project of your own, or use --cxx or the default toolchain."
@@ -23,7 +24,7 @@ project(program C CXX)
 set(CMAKE_CXX_STANDARD 17)
 add_executable(program {sources})
 target_include_directories(program PRIVATE include src)
-target_link_libraries(program PRIVATE ${{CMAKE_SOURCE_DIR}}/libminbuild.a)
+target_link_libraries(program PRIVATE ${{CMAKE_SOURCE_DIR}}/libminbuild.a {static})
 """
 
 
@@ -36,12 +37,24 @@ class CMake:
     path: str
     version: str
     ninja: bool
+    choices: Choices = Choices()
 
     def describe(self) -> str:
         return f"{self.version} with {self.file.name} ({self.digest[:12]})"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        return (str(self.file), *self._configure(target, "package", "build"), _PROGRAM)
+        return (str(self.file), *self._configure(target, "package", "build"), _PROGRAM, self.choices.strip)
+
+    def with_choices(self, choices: Choices) -> CMake:
+        return replace(self, choices=choices)
+
+    def honours(self, target: Target) -> frozenset[str]:
+        """What the package's CMakeLists.txt says, and stripping; the linker is the toolchain file's."""
+        found = {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
+        found |= {"optimize", "speed_for", "size_for", "unwind", "strip"}
+        if target.traits.is_elf:
+            found |= {"visibility", "sections", "padding", "pages"}
+        return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
         if "CMakeLists.txt" not in sources:
@@ -55,7 +68,7 @@ class CMake:
             shop.run("cmake", command, _CURE, self.path)
         twin = _find(shop.folder / "build", _SHARED)
         return Built(
-            shared=self._strip(twin, shop),
+            shared=twin.read_bytes() if self.choices.strip == OFF else self._strip(twin, shop),
             twin=twin.read_bytes(),
             archive=_find(shop.folder / "build", _STATIC).read_bytes(),
             map="",
@@ -67,8 +80,13 @@ class CMake:
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+        """A dynamic program where this machine runs it, else a static one: emulators have no other C library."""
+        static = "-static" if target.traits.is_elf and host_target().name != target.name else ""
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
-        listing = {"CMakeLists.txt": _PROGRAM.format(sources=units).encode(), "libminbuild.a": archive}
+        listing = {
+            "CMakeLists.txt": _PROGRAM.format(sources=units, static=static).encode(),
+            "libminbuild.a": archive,
+        }
         shop.write({f"program/{name}": data for name, data in {**sources, **listing}.items()})
         shop.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
         shop.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)

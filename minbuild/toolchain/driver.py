@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from minbuild.choices import OFF, ON, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.toolchain import flags
-from minbuild.toolchain.library import INCLUDES, PROGRAM_SOURCES, Built, Sources, Workshop, compile_objects
+from minbuild.toolchain.library import (
+    INCLUDES,
+    PROGRAM_SOURCES,
+    Built,
+    Sources,
+    Workshop,
+    compile_objects,
+    library_objects,
+)
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
 
@@ -36,18 +45,37 @@ class Driver:
     clang: bool
     major: int
     ar: str
+    choices: Choices = Choices()
 
     def describe(self) -> str:
         return f"{self.name}: {self.version} ({self.machine})"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        return (*self._compile(target), *self._link(target), flags.EXPORTS.decode())
+        choices = self._choices(target)
+        kernels = ("for speed", choices.optimize, *choices.speed_for, "not", *choices.size_for)
+        calls = (flag for speed in (False, True) for flag in self._compile(target, choices, speed))
+        return (*calls, *kernels, choices.strip, *self._link(target), flags.exports(choices).decode())
+
+    def with_choices(self, choices: Choices) -> Driver:
+        return replace(self, choices=choices)
+
+    def honours(self, target: Target) -> frozenset[str]:
+        found = {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
+        found |= {"optimize", "speed_for", "size_for", "strip", "lto"}
+        if target.traits.is_elf:
+            found |= {"unwind", "visibility", "sections", "padding", "pages"}
+        return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
+
+    def _choices(self, target: Target) -> Choices:
+        return self.choices.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
-        call = self._compile(target)
-        objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
+        choices = self._choices(target)
+        calls = {s: self._compile(target, choices, s) for s in (False, True)}
+        objects = library_objects(sources, calls, choices, self, shop, self._program)
+        again = (flags.LTO, flags.SPEED if choices.optimize == "speed" else self._size())
         shop.say("linking")
-        shop.write({"exports.map": flags.EXPORTS, "stub.c": b""})
+        shop.write({"exports.map": flags.exports(choices), "stub.c": b""})
         stub: tuple[str, ...] = ()
         if target.traits.is_elf:
             # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol
@@ -58,26 +86,28 @@ class Driver:
                 (*self._base(target), "-fPIC", "-shared", "-nostdlib", "-x", "c", "stub.c", *named), shop
             )
         helpers = ("-lgcc",) if target.traits.is_elf and not self.clang else ()
-        link = (*self._link(target), *objects, *stub, *helpers, "-o")
+        level = again if choices.lto == ON else ()
+        link = (*self._link(target), *level, *objects.linked, *stub, *helpers, "-o")
+        strip = () if choices.strip == OFF else ("-s",)
         self._run((*link, "twin"), shop)
-        self._run((*link, "stripped", "-s"), shop)
-        archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects)
+        self._run((*link, "stripped", *strip), shop)
+        archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
         self._run(archive, shop)
-        line = (*link, target.traits.shared_name, "-s")
+        line = (*link, target.traits.shared_name, *strip)
         return Built(
             shared=shop.read("stripped"),
             twin=shop.read("twin"),
             archive=shop.read("libminbuild.a"),
             map="",
-            commands=(" ".join((*call, "-c", "SOURCE", "-o", "OBJECT")), " ".join(line), " ".join(archive)),
+            commands=(*objects.commands, " ".join(line), " ".join(archive)),
             toolchain=self.describe(),
             target=str(target),
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
         """A dynamic program where this machine runs it, else a static one for the emulator."""
-        call = self._compile(target)
-        c_call = (*self._base(target), *self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
+        call = self._compile(target, Choices())
+        c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
         objects = compile_objects(
             sources,
             lambda unit: c_call if unit.endswith(".c") else call,
@@ -116,16 +146,16 @@ class Driver:
         same_os = ("linux" in self.machine) == target.traits.is_elf
         return same_arch and same_os and ("musl" in self.machine) == ("musl" in target.name)
 
-    def _size(self) -> tuple[str, ...]:
+    def _size(self) -> str:
         # gcc knows -Oz since 12.
-        return ("-Oz",) if self.clang or self.major >= 12 else ("-Os",)
+        return "-Oz" if self.clang or self.major >= 12 else "-Os"
 
-    def _compile(self, target: Target) -> tuple[str, ...]:
+    def _compile(self, target: Target, choices: Choices, speed: bool = False) -> tuple[str, ...]:
         return (
             *self._base(target),
             "-std=c++17",
-            *self._size(),
-            *flags.COMPILE,
+            flags.SPEED if speed else self._size(),
+            *flags.compile_flags(choices, target),
             *target.traits.flags,
             *INCLUDES,
         )
@@ -134,9 +164,8 @@ class Driver:
         base = self._base(target)
         if not target.traits.is_elf:
             return (*base, *flags.link_macos(target))
-        page = ("-z", f"max-page-size={target.traits.page}")
         script = ("--version-script=exports.map", "-soname", target.traits.shared_name)
-        options = ",".join(("-Wl", *flags.LINK_ELF, *page, *script))
+        options = ",".join(("-Wl", *flags.link_flags(self._choices(target), target), *script))
         return (*base, "-shared", "-nostdlib", *target.traits.flags, options)
 
 

@@ -7,10 +7,49 @@ from collections.abc import Callable
 from minbuild.toolchain.library import Linked, Workshop
 from minbuild.toolchain.targets import Target
 
-# The one helper compilers call here. The default toolchain's own cannot be taken alone: this linker keeps or drops
-# whole objects.
-PROBE = rb"""/* Touches every page of a large frame, so that Windows grows the stack: rax has its bytes, and
- * all registers stay as they were. */
+# What compilers call here. The default toolchain's own cannot be taken alone: this linker keeps or drops whole objects,
+# but for functions in sections of their own. x86-64 moves and clears bytes by instructions, and needs the first only.
+PROBE = rb"""/* Touches every page of a large frame, so that Windows grows the stack. */
+#if defined(__aarch64__) /* x15 has its size in units of 16 bytes and stays as it was, x16 and x17 are free. */
+__asm__(
+    ".globl __chkstk\n"
+    "__chkstk:\n"
+    "  lsl x16, x15, #4\n"
+    "  mov x17, sp\n"
+    "  b 2f\n"
+    "1: sub x17, x17, #4096\n"
+    "  ldr xzr, [x17]\n"
+    "  sub x16, x16, #4096\n"
+    "2: cmp x16, #4096\n"
+    "  b.hi 1b\n"
+    "  sub x17, x17, x16\n"
+    "  ldr xzr, [x17]\n"
+    "  ret\n");
+
+void* memset(void* to, int byte, __SIZE_TYPE__ size) {
+  for (char* at = to; size; --size) *at++ = (char)byte;
+  return to;
+}
+
+void* memcpy(void* to, const void* from, __SIZE_TYPE__ size) {
+  const char* source = from;
+  for (char* at = to; size; --size) *at++ = *source++;
+  return to;
+}
+
+void* memmove(void* to, const void* from, __SIZE_TYPE__ size) {
+  if ((__SIZE_TYPE__)to - (__SIZE_TYPE__)from >= size) return memcpy(to, from, size);
+  while (size--) ((char*)to)[size] = ((const char*)from)[size];
+  return to;
+}
+
+int memcmp(const void* left, const void* right, __SIZE_TYPE__ size) {
+  const unsigned char *a = left, *b = right;
+  for (; size; --size, ++a, ++b)
+    if (*a != *b) return *a - *b;
+  return 0;
+}
+#else /* rax has its bytes, and all registers stay as they were. */
 __asm__(
     ".globl ___chkstk_ms\n"
     "___chkstk_ms:\n"
@@ -28,7 +67,17 @@ __asm__(
     "  popq %rax\n"
     "  popq %rcx\n"
     "  retq\n");
+#endif
 """
+# A loop that clears memory is not to become a call of itself.
+_PLAIN = (
+    "-Oz",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-fno-sanitize=all",
+    "-ffunction-sections",
+    "-fno-unwind-tables",
+)
 # No time stamp: the same objects give the same bytes.
 _LINK = (
     *("zig", "lld-link", "-dll", "-noentry", "-lldmingw", "-opt:ref,icf", "-timestamp:0", "-filealign:512"),
@@ -38,7 +87,7 @@ _LINK = (
 
 def recipe(target: Target) -> tuple[str, ...]:
     """What decides the bytes."""
-    return (*_LINK, PROBE.decode())
+    return (*_LINK, *_PLAIN, PROBE.decode())
 
 
 def link(
@@ -51,7 +100,7 @@ def link(
     ToolchainFailed.
     """
     shop.write({"probe.c": PROBE})
-    run((*compile_c, "-c", "probe.c", "-o", "probe.o"))
+    run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
     link = (*_LINK, *objects, "probe.o")
     # The name inside the library is that of the file.
     run((*link, "-out:minbuild.dll", "-debug:symtab"))

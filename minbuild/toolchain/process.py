@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -37,10 +39,13 @@ class Result:
 
 
 class Processes:
-    """The running children. Leaving the `with` block by an exception (Ctrl-C as well) kills all of them."""
+    """The running children, `most` at a time. Leaving the `with` block by an exception (Ctrl-C as well) kills all of
+    them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1) -> None:
         self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(most)
+        self._keys: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
@@ -64,16 +69,17 @@ class Processes:
         """Run to the end. Raises FileNotFoundError without the program, subprocess.TimeoutExpired after
         `timeout` s.
         """
-        process = self._start(command, cwd, env)
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except BaseException:
-            _kill(process)
-            process.wait()
-            raise
-        finally:
-            with self._lock:
-                self._running.discard(process)
+        with self._slots:
+            process = self._start(command, cwd, env)
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                _kill(process)
+                process.wait()
+                raise
+            finally:
+                with self._lock:
+                    self._running.discard(process)
         return Result(process.returncode, out, err.decode(errors="replace"))
 
     def _start(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -92,6 +98,14 @@ class Processes:
             )
             self._running.add(process)
             return process
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """One thread at a time for what has this key: the others then find it made."""
+        with self._lock:
+            lock = self._keys[key]
+        with lock:
+            yield
 
     def map(self, work: Callable[[T], R], items: Iterable[T], jobs: int) -> list[R]:
         """`work` over `items` on `jobs` threads, results in order; the first failure stops the others."""
@@ -141,5 +155,7 @@ def failure(where: str, command: Sequence[str], result: Result, cure: str) -> To
 
 def _complaints(text: str) -> str:
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    first = next((i for i, line in enumerate(lines) if "error:" in line or "Error" in line), 0)
+    # What a compiler or linker says tells more than what CMake says about it.
+    marked = (i for word in ("error:", "Error") for i, line in enumerate(lines) if word in line)
+    first = next(marked, 0)
     return "".join(f"  {line}\n" for line in lines[first : first + _SHOWN_LINES])

@@ -45,7 +45,9 @@ BUILT_ONLY = (
 )
 # Bytes: of the file where it is a library, of what is loaded where it is flash.
 LIMITS = {
-    **dict.fromkeys(("x86_64-linux-gnu", "x86_64-linux-musl"), 14 << 10),
+    **dict.fromkeys(
+        (f"{arch}-linux-{c}" for arch in ("x86_64", "aarch64", "riscv64") for c in ("gnu", "musl")), 14 << 10
+    ),
     **dict.fromkeys(("arm-linux-gnueabihf", "arm-linux-musleabihf"), 12 << 10),
     "cortex-m4f": 12 << 10,
     "cortex-m7": 12 << 10,
