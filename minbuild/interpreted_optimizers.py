@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from minbuild.model import Node
 from minbuild.ops.flat_optimizers import Step, adagrad_step, momentum_step, rmsprop_step
 
-if TYPE_CHECKING:
-    from minbuild.interpreter import ReferenceTrainer
+
+class Training(Protocol):
+    """What optimizers see of a model being trained, by names of parameters; they write into the arrays."""
+
+    trained: tuple[str, ...]
+    parameters: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    moments: dict[str, list[np.ndarray]]
+    learning_rate: float
+    step_count: int  # of the update being made, from 1
 
 
-def _clip(trainer: ReferenceTrainer, node: Node) -> None:
+Rule = Callable[[Training, Node], None]
+
+
+def _clip(trainer: Training, node: Node) -> None:
     """The norm is that of all gradients taken as one vector; ONNX Runtime adds 1e-6 to it."""
     norm = np.sqrt(sum(float((g * g).sum()) for g in trainer.gradients.values()))
     scale = min(1.0, node.attributes.get("max_norm", 1.0) / (norm + 1e-6))
@@ -23,12 +34,12 @@ def _clip(trainer: ReferenceTrainer, node: Node) -> None:
         gradient *= scale
 
 
-def _sgd(trainer: ReferenceTrainer, node: Node) -> None:
+def _sgd(trainer: Training, node: Node) -> None:
     for name in trainer.trained:
         trainer.parameters[name] -= trainer.learning_rate * trainer.gradients[name]
 
 
-def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
+def _adamw(trainer: Training, node: Node) -> None:
     """adam_mode 1 decays after the update and corrects the rate; 0 decays first and corrects both moments."""
     get, rate, step = node.attributes.get, trainer.learning_rate, trainer.step_count
     alpha, beta, epsilon = get("alpha", 0.9), get("beta", 0.999), get("epsilon", 1e-8)
@@ -47,7 +58,7 @@ def _adamw(trainer: ReferenceTrainer, node: Node) -> None:
             p *= 1 - rate * decay
 
 
-def _adam(trainer: ReferenceTrainer, node: Node) -> None:
+def _adam(trainer: Training, node: Node) -> None:
     """Weight decay is a part of the gradient."""
     decay = node.attributes.get("weight_decay", 0.0)
     own = trainer.gradients
@@ -56,10 +67,10 @@ def _adam(trainer: ReferenceTrainer, node: Node) -> None:
     trainer.gradients = own
 
 
-def _with_one_moment(step: Step) -> Callable[[ReferenceTrainer, Node], None]:
+def _with_one_moment(step: Step) -> Rule:
     """Weight decay is a part of the gradient; `step` gives the direction and the new moment."""
 
-    def apply(trainer: ReferenceTrainer, node: Node) -> None:
+    def apply(trainer: Training, node: Node) -> None:
         for name in trainer.trained:
             p, (m, *_) = trainer.parameters[name], trainer.moments[name]
             g = trainer.gradients[name] + node.attributes.get("weight_decay", 0.0) * p
@@ -69,7 +80,7 @@ def _with_one_moment(step: Step) -> Callable[[ReferenceTrainer, Node], None]:
     return apply
 
 
-OPTIMIZERS: Mapping[str, Callable[[ReferenceTrainer, Node], None]] = {
+OPTIMIZERS: Mapping[str, Rule] = {
     "com.microsoft:InplaceClipGradNorm": _clip,
     "com.microsoft:SGDOptimizerV2": _sgd,
     "com.microsoft:AdamWOptimizer": _adamw,

@@ -19,12 +19,12 @@ from minbuild.guide import ModelParts, introduction, values_of
 from minbuild.needs import Wishes, contents_of
 from minbuild.planned import Model, plan_models, with_parts
 from minbuild.proof import starting_point
+from minbuild.proof.verify import prove_equal, run_trial, seeded_trial
 from minbuild.size.measure import persistent_of
 from minbuild.size.report import ModelReport
 from minbuild.templating import render
 from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError
-from minbuild.verify import prove_equal, run_trial, seeded_trial
 
 CHOICES = [("train", "optimize"), ("train",), ("evaluate",), ("optimize",), ("evaluate", "optimize")]
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from commands import FREE, GOLDEN
 
-from minbuild import assets, foreign, runner, verify
+from minbuild import assets
 from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.batches import index_limits, inputs_of, seeded_batch, sizes_in
-from minbuild.deviation import describe, deviations
 from minbuild.emit import Contents, emit_sources
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
 from minbuild.planned import Model, plan_model
-from minbuild.proof import starting_point
-from minbuild.reference import read_reference, reference_trial
-from minbuild.replay import Trial
+from minbuild.proof import foreign, runner, starting_point, verify
+from minbuild.proof.deviation import describe, deviations
+from minbuild.proof.reference import read_reference, reference_trial
+from minbuild.proof.replay import Trial
 from minbuild.toolchain import (
     Built,
     Ran,

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from minbuild.artifacts.checkpoint import write_checkpoint
-from minbuild.deviation import describe, deviations
 from minbuild.errors import BadInput, VerificationFailed
-from minbuild.foreign import measure_stack, prove_foreign
 from minbuild.graphs import OPTIMIZE, TRAIN, narrowed
 from minbuild.libraries import Library, Pair, Workbench
 from minbuild.planned import Model
-from minbuild.reference import read_reference, reference_trial
+from minbuild.proof.deviation import describe, deviations
+from minbuild.proof.foreign import measure_stack, prove_foreign
+from minbuild.proof.reference import read_reference, reference_trial
+from minbuild.proof.verify import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
 from minbuild.size.report import Stack, Verification
 from minbuild.toolchain import Target, find_toolchain, host_target
-from minbuild.verify import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
 
 
 def prove_all(

@@ -18,7 +18,7 @@ from minbuild.artifacts.files import read_file
 from minbuild.batches import inputs_of, sizes_in
 from minbuild.errors import BadInput
 from minbuild.model import Program
-from minbuild.replay import Action, Trial
+from minbuild.proof.replay import Action, Trial
 
 RESUMED = 3  # steps after the last checkpoint
 

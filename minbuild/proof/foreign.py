@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild import assets, runner
+from minbuild import assets
 from minbuild.errors import VerificationFailed
-from minbuild.replay import Results, Trial
+from minbuild.proof import runner
+from minbuild.proof.replay import Results, Trial
+from minbuild.proof.verify import FIRST, REPORT, TRIMMED_GARBAGE, death, scratch
 from minbuild.size.report import Stack, Verification
 from minbuild.toolchain import Built, Target, Toolchain, build_program, find_emulator, run_program
-from minbuild.verify import FIRST, REPORT, TRIMMED_GARBAGE, death, scratch
 
 # How runner.c gets at files and memory.
 _HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")

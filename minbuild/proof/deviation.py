@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from minbuild.errors import BadInput
-from minbuild.reference import RESUMED, Reference
-from minbuild.replay import Results
+from minbuild.proof.reference import RESUMED, Reference
+from minbuild.proof.replay import Results
 
 # Noise was measured on a handful of runs: an honest one may lie further out, more so where training has
 # magnified it.

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.errors import VerificationFailed
 from minbuild.model import ElementType
-from minbuild.replay import Action, Results, Trial
+from minbuild.proof.replay import Action, Results, Trial
 from minbuild.size.report import Stack
 
 # Words of the script, as the runner has them.

@@ -16,7 +16,7 @@ from minbuild.dims import evaluate
 from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.model import Plan, Program
 from minbuild.ops import Registry
-from minbuild.replay import Action, Results, Trial, read_results, write_trial
+from minbuild.proof.replay import Action, Results, Trial, read_results, write_trial
 from minbuild.toolchain import run_python
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
@@ -106,7 +106,7 @@ def run_trial(label: str, trial: Trial, library: bytes, plan: bytes, garbage: in
     VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
     with scratch() as folder:
         write_trial(folder, trial, library, plan, garbage)
-        ran = run_python("minbuild.replay", (), folder)
+        ran = run_python("minbuild.proof.replay", (), folder)
         if ran.code:
             raise VerificationFailed(f"{label}: {death(ran.code, ran.err)} {REPORT}")
         return read_results(folder)
