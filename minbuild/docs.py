@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from minbuild import choice_tables
 from minbuild.formulas import gradient_formula
 from minbuild.ops import Registry, registry
 from minbuild.ops.definition import KernelFunction, Op
+from minbuild.settings import known_keys
 from minbuild.training import parity
 
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -175,6 +177,14 @@ def commands() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _choices(root: Path) -> str:
+    from minbuild.commands.options import options_of
+    from minbuild.commands.reduce import reduce
+
+    measured = (root / "reports" / "baseline" / "profiles.md").read_text("utf-8")
+    return choice_tables.document(known_keys(options_of(reduce)), measured)
+
+
 def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
     baseline = root / "reports" / "baseline"
 
@@ -183,6 +193,8 @@ def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
 
     return {
         "commands": commands,
+        "choices": choice_tables.summary,
+        "profiles": measured("profiles"),
         "operators": lambda: operators_summary(registry()),
         "sizes": measured("sizes"),
         "speed": measured("speed"),
@@ -203,6 +215,7 @@ def documents(root: Path) -> Mapping[Path, str]:
         + _GRADIENTS
         + gradients_table(registry()),
         root / "reports" / "api.md": _HEAD + _api(root),
+        root / "reports" / "choices.md": _HEAD + _choices(root),
         root / "reports" / "onnx_nodes.md": _HEAD + node_tests(_measured(root, "onnx_nodes")),
         readme: text,
     }

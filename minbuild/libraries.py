@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minbuild.emit import Contents, emit_sources, everything
@@ -12,7 +12,7 @@ from minbuild.package import cmake_files, library_path
 from minbuild.size.formats import read_binary
 from minbuild.size.measure import Build
 from minbuild.size.owners import from_archive
-from minbuild.toolchain import Built, Target, Toolchain, build_library, check_link
+from minbuild.toolchain import Built, Order, Target, Toolchain, build_all, build_library, check_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,20 @@ class Workbench:
     def pair(self, target: Target) -> Pair:
         """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
         selected."""
-        self.stage(f"Building the trainer for {target}")
-        trimmed = self._library(self.contents, target)
-        self.stage(f"Building the full trainer for {target} to compare with (kept for the next time)")
-        return Pair(target, trimmed, self._library(everything(self.registry, self.contents.parts), target))
+        return self.pairs((target,))[0]
+
+    def pairs(self, targets: Sequence[Target]) -> tuple[Pair, ...]:
+        """Both libraries of each target, all built side by side. Raises as `pair`."""
+        names = ", ".join(map(str, targets))
+        self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
+        full = everything(self.registry, self.contents.parts)
+        given = [self._given(contents) for contents in (self.contents, full)]
+        orders = [Order(sources, target, self.toolchain) for target in targets for sources in given]
+        build_all(orders, progress=self.detail)
+        return tuple(Pair(t, self._library(self.contents, t), self._library(full, t)) for t in targets)
+
+    def _given(self, contents: Contents) -> Mapping[str, bytes]:
+        return _given(contents, self.registry, self.toolchain, self.cmake)
 
     def _library(self, contents: Contents, target: Target) -> Library:
         return build_checked(
@@ -75,16 +85,22 @@ def build_checked(
     detail: Callable[[str], None] = lambda line: None,
 ) -> Library:
     """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
-    sources = emit_sources(contents, registry)
-    # Other toolchains do not read the CMake files, and without them the same sources are found in the cache.
-    given = {**sources, **cmake_files(sources, ())} if cmake else sources
+    given = _given(contents, registry, toolchain, cmake)
     built = build_library(given, target, toolchain, progress=detail)
     binary = read_binary(library_path(target), str(target), built.shared, built.twin)
+    hides = toolchain.choices.only(toolchain.honours(target)).visibility == "hidden"
     check_link(
         selected=[k.symbol for k in contents.kernels],
         kernels=tuple(registry.functions),
         symbols=[s.name for s in binary.symbols if not s.name.startswith(".")],  # labels of data
-        exports=binary.exports,
+        exports=binary.exports if hides else (),
         imports=binary.imports,
     )
-    return Library(built, binary, contents.kernels, sources)
+    return Library(built, binary, contents.kernels, emit_sources(contents, registry))
+
+
+def _given(contents: Contents, registry: Registry, toolchain: Toolchain, cmake: bool) -> Mapping[str, bytes]:
+    """What a toolchain is given. Only CMake reads the files for it, and without them the same sources are found in the
+    cache."""
+    sources = emit_sources(contents, registry)
+    return {**sources, **cmake_files(sources, (), toolchain.choices)} if cmake else sources

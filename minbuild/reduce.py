@@ -10,10 +10,12 @@ from typing import Protocol
 
 from minbuild import __version__
 from minbuild.bindings import WASM, wanted_languages
+from minbuild.choices import Choices
 from minbuild.destination import check_destination, write_package
 from minbuild.emit import Contents
 from minbuild.libraries import Pair, Workbench
-from minbuild.needs import Wishes, contents_of
+from minbuild.needs import Wishes, contents_of, with_kernels
+from minbuild.ops import registry
 from minbuild.package import ModelParts, Parts, library_path, package_files
 from minbuild.planned import UNNAMED, Model, plan_models, with_parts
 from minbuild.proof import prove_all
@@ -27,7 +29,7 @@ from minbuild.size.measure import (
 )
 from minbuild.size.phases import uses_of
 from minbuild.size.report import ModelReport, SizeReport, Verification
-from minbuild.toolchain import Target, find_toolchain, host_target, parse_target
+from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target, not_applied, parse_target
 from minbuild.trials import Trials, try_all
 
 
@@ -37,7 +39,8 @@ class Request:
     dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
     give; `wishes` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
-    what each operator costs, and advice; `bindings` are languages the package is for besides C."""
+    what each operator costs, and advice; `bindings` are languages the package is for besides C; `choices` is how
+    to build."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -54,6 +57,7 @@ class Request:
     wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
     fast: bool = False
     bindings: tuple[str, ...] = ()
+    choices: Choices = Choices()  # noqa: RUF009 (frozen)
 
 
 class Listener(Protocol):
@@ -74,11 +78,13 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     MinbuildError."""
     for folder in request.artifacts:
         check_destination(request.out, folder)
-    toolchain = find_toolchain(request.cxx, request.cmake_toolchain)
+    operators = registry(request.ops_folders)
+    choices = with_kernels(request.choices, operators)
+    toolchain = find_toolchain(request.cxx, request.cmake_toolchain, choices)
     languages = wanted_languages(request.bindings)
-    targets = wanted_targets(request.targets)
-    if WASM in languages and not any(target.traits.format == "wasm" for target in targets):
-        targets = (*targets, parse_target("wasm32"))
+    targets = wanted_targets(request.targets, languages)
+    for target in targets:
+        _tell_what_is_not_applied(toolchain, target, listener)
     listener.stage(f"Reading {', '.join(map(str, request.artifacts))}")
     planned = plan_models(
         request.artifacts,
@@ -87,6 +93,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
         request.ops_folders,
         listener.detail,
         checks_loss=request.check_loss,
+        graphs=choices.graphs,
     )
     planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
@@ -94,20 +101,17 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
         for note in (*model.bundle.notes, _memory_line(model)):
             listener.note(f"{name}: {note}" if len(models) > 1 else note)
     cmake = request.cmake_toolchain is not None
-    contents = contents_of(planned, request.wishes, listener.note)
-    bench = Workbench(contents, planned[0].registry, toolchain, cmake, listener.stage, listener.detail)
-    pairs = tuple(bench.pair(target) for target in targets)
+    contents = contents_of(planned, request.wishes, listener.note, choices)
+    bench = Workbench(contents, operators, toolchain, cmake, listener.stage, listener.detail)
+    pairs = bench.pairs(targets)
     verifications = prove_all(bench, models, pairs, request.reference, listener.note)
-    trials = [
-        Trials()
-        if request.fast or cmake
-        else try_all(bench, pair, planned, request.wishes, request.check_loss)
-        for pair in pairs
-    ]
+    trials = [Trials() for _ in pairs]
+    if not (request.fast or cmake):
+        trials = try_all(bench, pairs, planned, request.wishes, request.check_loss)
     listener.stage("Measuring")
-    report = measure(models, pairs, verifications, trials)
+    report = replace(measure(models, pairs, verifications, trials), choices=tuple(choices.plainly.items()))
     listener.stage(f"Writing {request.out}")
-    write_package(request.out, package_files(_parts(models, contents, pairs, report, languages)))
+    write_package(request.out, package_files(_parts(models, contents, pairs, report, languages, choices)))
     return report
 
 
@@ -125,9 +129,18 @@ def names_of(folders: Sequence[Path], models: Sequence[Model]) -> tuple[str, ...
     return tuple(found)
 
 
-def wanted_targets(names: Sequence[str]) -> tuple[Target, ...]:
-    """The targets by name, this machine's without any. Raises BadInput."""
-    return tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
+def wanted_targets(names: Sequence[str], languages: Sequence[str] = ()) -> tuple[Target, ...]:
+    """The targets by name, this machine's without any, and what `languages` cannot do without. Raises BadInput."""
+    targets = tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
+    if WASM in languages and not any(target.traits.format == "wasm" for target in targets):
+        return (*targets, parse_target("wasm32"))
+    return targets
+
+
+def _tell_what_is_not_applied(toolchain: Toolchain, target: Target, listener: Listener) -> None:
+    left = not_applied(toolchain, target)
+    if left:
+        listener.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
 
 
 def _memory_line(model: Model) -> str:
@@ -211,6 +224,7 @@ def _parts(
     pairs: Sequence[Pair],
     report: SizeReport,
     languages: tuple[str, ...],
+    choices: Choices,
 ) -> Parts:
     several = len(models) > 1
     return Parts(
@@ -234,4 +248,5 @@ def _parts(
         {pair.target: pair.trimmed.built for pair in pairs},
         report,
         languages,
+        choices,
     )

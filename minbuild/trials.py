@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minbuild.advice import Advisor
+from minbuild.advice import Advisor, Trial
 from minbuild.emit import everything
+from minbuild.graphs import EVERY
 from minbuild.libraries import Pair, Workbench
 from minbuild.needs import Wishes
 from minbuild.planned import Model
-from minbuild.removal import removed
+from minbuild.removal import Removal
 from minbuild.size.report import Advice, Bar
+from minbuild.toolchain import build_all
 from minbuild.waterfall import Builder, waterfall
 
 
@@ -25,15 +27,32 @@ class Trials:
 
 
 def try_all(
-    bench: Workbench, pair: Pair, models: Sequence[Model], wishes: Wishes, checks_loss: bool
-) -> Trials:
-    """All of them, for the target of `pair`. Raises ToolchainFailed."""
-    contents, registry, toolchain, target = bench.contents, bench.registry, bench.toolchain, pair.target
-    bench.stage(f"Measuring what each step is worth for {target} (--fast leaves this out)")
+    bench: Workbench,
+    pairs: Sequence[Pair],
+    models: Sequence[Model],
+    wishes: Wishes,
+    checks_loss: bool,
+) -> list[Trials]:
+    """All of them, for the target of each pair: every library that it takes is built side by side with the others, then
+    looked at. Raises ToolchainFailed."""
+    contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
+    bench.stage("Planning what else could be smaller (--fast leaves this and what follows out)")
+    choices = toolchain.choices
+    advisor = Advisor(tuple(models), contents, wishes, checks_loss, choices)
+    offers = advisor.offers()
+    unbounded = contents if choices.graphs == EVERY else advisor.with_all_graphs()
     full = everything(registry, contents.parts)
-    bars = waterfall(Builder(contents, full, registry, target, toolchain, bench.detail))
-    bench.stage(f"Measuring what each operator costs for {target} (--fast leaves this out)")
-    costs = removed(contents, registry, target, toolchain, bench.detail)
-    bench.stage(f"Measuring what else could be smaller for {target} (--fast leaves this out)")
-    advisor = Advisor(tuple(models), contents, wishes, checks_loss, target, toolchain, bench.detail)
-    return Trials(bars, costs, advisor.advice())
+    falls = [Builder(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
+    removals = [Removal(contents, registry, p.target, toolchain) for p in pairs]
+    trials = [Trial(advisor, offers, p.target, toolchain) for p in pairs]
+    orders = [
+        *(order for fall in falls for order in fall.orders()),
+        *(order for removal in removals for order in removal.orders()),
+        *(order for trial in trials for order in trial.orders()),
+    ]
+    bench.stage("Measuring what each step is worth, what operators cost, and what could be smaller")
+    build_all(orders, progress=bench.detail)
+    return [
+        Trials(waterfall(fall), removal.saved(), trial.advice())
+        for fall, removal, trial in zip(falls, removals, trials, strict=True)
+    ]

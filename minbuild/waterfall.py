@@ -8,41 +8,29 @@ when just that step is left out: steps overlap, so both figures are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
+from minbuild.choices import Choices, choice_of
 from minbuild.emit import Contents, emit_sources
 from minbuild.model import Kernel
 from minbuild.ops import Registry
 from minbuild.size.report import Bar
-from minbuild.toolchain import Target, Toolchain, build_library
-from minbuild.toolchain.flags import Mechanisms
-from minbuild.toolchain.zig import Zig
+from minbuild.toolchain import Order, Target, Toolchain, build_library
 
-# Steps that choose what is compiled: name, what a reader should know.
-CONTENTS = {
+# What is always chosen, and by the model: name, what a reader should know. All other steps are choices.
+SELECTION = {
     "operators": "only kernels that the model runs",
     "types": "only element types that it uses",
-    "features": "only the parts of kernels that it needs",
-    "sizes": "only the size arithmetic and loops that its plan has",
 }
-# Steps that choose how: fields of Mechanisms, in the order they are taken.
-MECHANISMS = {
-    "strip": "no names for debuggers",
-    "no_unwind": "no tables for stack traces and exceptions",
-    "hidden": "only the API is visible",
-    "sections": "functions and data that nothing reaches are dropped",
-    "size": "optimised for size, hot loops excepted",
-    "fold": "equal functions are one",
-    "headers": "no section headers and hash buckets that no loader reads",
-}
-assert set(MECHANISMS) == {f.name for f in fields(Mechanisms)}
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Builds variants of one library: `selected` is the trimmed one's contents, `full` that of every model."""
+    """Builds variants of one library. `selected` is the trimmed one's contents, `unbounded` the same with all graphs of
+    the models, `full` that of every model; the toolchain has the choices in force."""
 
     selected: Contents
+    unbounded: Contents
     full: Contents
     registry: Registry
     target: Target
@@ -50,51 +38,85 @@ class Builder:
     say: Callable[[str], None] = lambda line: None
 
     @property
+    def choices(self) -> Choices:
+        """What is in force for this target."""
+        return self.toolchain.choices.only(self.toolchain.honours(self.target))
+
+    @property
     def steps(self) -> dict[str, str]:
-        """The steps that can be left out here, in order, with their meaning. Other toolchains than the default one
-        are told their flags by whoever brings them; formats other than ELF leave the linker no choice."""
-        mechanisms = isinstance(self.toolchain, Zig) and self.target.traits.is_elf
-        return {**CONTENTS, **(MECHANISMS if mechanisms else {})}
+        """The steps that can be left out here, in order, with their meaning: what was chosen to save bytes and the
+        toolchain can do and can leave."""
+        leaves = self.toolchain.honours(self.target)
+        chosen = {name: text for name, text in self.choices.savings.items() if name in leaves}
+        return {**SELECTION, **chosen}
+
+    def order(self, taken: frozenset[str]) -> Order:
+        """The library with just the steps in `taken`."""
+        choices = self.choices
+        for name in self.steps:
+            if name not in SELECTION and name not in taken:
+                choices = choices.without(name)
+        sources = emit_sources(self.contents(taken), self.registry)
+        return Order(sources, self.target, self.toolchain.with_choices(choices))
 
     def size(self, taken: frozenset[str]) -> int:
         """Bytes of the library with just the steps in `taken`."""
-        toolchain = self.toolchain
-        if isinstance(toolchain, Zig) and self.target.traits.is_elf:
-            on = {name: name in taken for name in MECHANISMS}
-            toolchain = replace(toolchain, mechanisms=Mechanisms(**on))
-        sources = emit_sources(self.contents(taken), self.registry)
-        return len(build_library(sources, self.target, toolchain, progress=self.say).shared)
+        order = self.order(taken)
+        return len(build_library(order.sources, order.target, order.toolchain).shared)
 
     def contents(self, taken: frozenset[str]) -> Contents:
         """What is compiled with the steps in `taken`."""
-        selected, full = self.selected, self.full
+        full, out = self.full, self.steps.keys() - taken
+        selected = self.unbounded if "graphs" in out else self.selected
         used = {k.function for k in selected.kernels}
         stems = {k.stem for k in selected.kernels}
 
+        def left(name: str) -> bool:
+            return name in out
+
         def keeps(kernel: Kernel) -> bool:
-            return ("types" if kernel.function in used else "operators") not in taken
+            return left("types" if kernel.function in used else "operators")
 
         def has(feature: str) -> bool:
             here = feature.split(".")[0] in stems
-            return feature in selected.features or ("features" if here else "operators") not in taken
+            return feature in selected.features or left("features" if here else "operators")
 
         kernels = {*filter(keeps, full.kernels), *selected.kernels}
-        general = selected if "sizes" in taken else full
-        return Contents(
-            tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types))),
-            frozenset(filter(has, full.features)),
-            general.symbols,
-            selected.files,
-            general.expressions,
-            general.loops,
-            selected.digest,
-            selected.parts,
+        general = full if left("sizes") else selected
+        return replace(
+            selected,
+            kernels=tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types))),
+            features=frozenset(filter(has, full.features)),
+            symbols=general.symbols,
+            expressions=general.expressions,
+            loops=general.loops,
+            reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
+            saving=selected.saving or left("saving"),
+            files=selected.files or left("files"),
+            messages=selected.messages or left("messages"),
         )
+
+    def variants(self) -> Iterator[frozenset[str]]:
+        """The sets of steps of all bars: none, one more at a time, and all but one."""
+        steps = tuple(self.steps)
+        for count in range(len(steps) + 1):
+            yield frozenset(steps[:count])
+        for name in steps:
+            yield frozenset(steps) - {name}
+
+    def orders(self) -> tuple[Order, ...]:
+        """Everything that the waterfall compares."""
+        return tuple(map(self.order, dict.fromkeys(self.variants())))
 
 
 def waterfall(builder: Builder) -> tuple[Bar, ...]:
     """The bars, in order. Raises ToolchainFailed."""
     return tuple(_bars(builder))
+
+
+def title(step: str) -> str:
+    """What a bar is called: by the name that its choice has on the command line."""
+    return step if step in SELECTION else choice_of(step).key
 
 
 def _bars(builder: Builder) -> Iterator[Bar]:
@@ -106,7 +128,7 @@ def _bars(builder: Builder) -> Iterator[Bar]:
     trimmed = builder.size(everything)
     for name, meaning in steps.items():
         taken |= {name}
-        builder.say(name.replace("_", " "))
+        builder.say(title(name))
         file = builder.size(taken)
         alone = builder.size(everything - {name}) - trimmed
-        yield Bar(name.replace("_", " "), meaning, file, alone)
+        yield Bar(title(name), meaning, file, alone)

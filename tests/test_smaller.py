@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from case_sets import GOLDEN
 from trainers import plan_of
 from training_models import node, regression, single
 
-from minbuild.advice import MOST, Advisor
+from minbuild.advice import MOST, Advisor, Trial
+from minbuild.choices import Choices
 from minbuild.emit import emit_sources
 from minbuild.errors import BadInput
 from minbuild.libraries import build_checked
@@ -19,7 +19,7 @@ from minbuild.needs import Wishes, contents_of
 from minbuild.ops import registry
 from minbuild.passes.memory import aligned, buffer_sizes
 from minbuild.planned import Model, plan_model, with_parts
-from minbuild.removal import removed
+from minbuild.removal import Removal
 from minbuild.size import phases as module
 from minbuild.size.measure import TargetInputs, build_report, persistent_of
 from minbuild.size.phases import step_phases, uses_of
@@ -45,7 +45,7 @@ def target(model: Model) -> TargetReport:
     facts = ModelReport(
         "m", "0", (), (), model.arenas, persistent_of(model.plan), len(model.plan_bytes), 0, 0, 0
     )
-    costs = removed(contents, model.registry, host_target(), find_toolchain())
+    costs = Removal(contents, model.registry, host_target(), find_toolchain()).saved()
     inputs = TargetInputs("t", library.measured, library.measured, "", (), removed=costs)
     return build_report(facts, {}, [inputs], uses_of([(model.bundle, model.plan)])).targets[0]
 
@@ -151,7 +151,8 @@ def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetRepor
 
 def advice(model: Model, wishes: Wishes = Wishes()) -> Mapping[str, Advice]:  # noqa: B008 (frozen)
     contents = contents_of([model], wishes)
-    found = Advisor((model,), contents, wishes, False, host_target(), find_toolchain()).advice()
+    advisor = Advisor((model,), contents, wishes, False, Choices())
+    found = Trial(advisor, advisor.offers(), host_target(), find_toolchain()).advice()
     assert len(found) <= MOST and all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
     return {a.title: a for a in found}
@@ -172,8 +173,16 @@ def test_advice_is_what_following_it_saves(model: Model) -> None:
     told = next(a for a in found.values() if a.how.startswith("--max"))
     assert told.ram == peak(model) - peak(half) > 0 and told.file == told.model == 0
 
-    told = found["no files: plan and checkpoint from memory"]
-    assert told.file == file - size(model, replace(contents_of([model]), files=False)) > 0
+    told = {a.how: a for a in found.values()}
+    for choices in (Choices(files="off"), Choices(saving="off"), Choices(messages="codes")):
+        ((option, value),) = choices.changed.items()
+        smaller = size(model, contents_of([model], choices=choices))
+        assert told[f"--{option} {value}"].file == file - smaller > 0
+    rest = ("train", "optimize")
+    trains = plan_model(GOLDEN / FREE, {}, {}, graphs=rest)
+    smaller = size(trains, contents_of([trains]))
+    evaluates = told["--graphs train,optimize"]
+    assert evaluates.file == file - smaller >= 0 and evaluates.model > 0
 
 
 def size(model: Model, contents) -> int:

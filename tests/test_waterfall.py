@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 from case_sets import GOLDEN
 
+from minbuild.choices import Choices, choice_of, table
 from minbuild.emit import everything
 from minbuild.needs import contents_of
 from minbuild.planned import plan_model
-from minbuild.report import tables
-from minbuild.toolchain import build_library, find_toolchain, host_target
-from minbuild.toolchain.flags import Mechanisms
-from minbuild.waterfall import CONTENTS, MECHANISMS, Builder, waterfall
+from minbuild.report import library
+from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
+from minbuild.waterfall import SELECTION, Builder, title, waterfall
+
+
+def builder_of(choices: Choices, target: str = "") -> Builder:
+    model = plan_model(GOLDEN / "dense_fixed", {}, {}, graphs=choices.graphs)
+    whole = plan_model(GOLDEN / "dense_fixed", {}, {})
+    selected, unbounded = (contents_of([m], choices=choices) for m in (model, whole))
+    full = everything(model.registry)
+    where = parse_target(target) if target else host_target()
+    return Builder(selected, unbounded, full, model.registry, where, find_toolchain(choices=choices))
 
 
 @pytest.fixture(scope="module")
 def builder() -> Builder:
-    model = plan_model(GOLDEN / "dense_fixed", {}, {})
-    selected = contents_of([model])
-    return Builder(selected, everything(model.registry), model.registry, host_target(), find_toolchain())
+    return builder_of(Choices())
 
 
-def test_every_mechanism_is_a_step():
-    assert {f.name for f in fields(Mechanisms)} == set(MECHANISMS)
+def test_every_choice_that_saves_is_a_step(builder):
+    saving = [c.name for c in table() if c.saving and c.default != c.plain]
+    assert list(builder.steps) == [*SELECTION, *saving]
+    others = {c.name: next(v for v in c.values if v != c.plain) for c in table() if c.saving}
+    most = builder_of(Choices(**{**others, "graphs": ("train",)}))
+    assert set(most.steps) == {*SELECTION, *(c.name for c in table() if c.saving)}
+    least = builder_of(Choices(**{c.name: c.plain for c in table() if c.saving}))
+    assert set(least.steps) == set(SELECTION)
+
+
+def test_a_toolchain_has_the_steps_that_it_can_leave_out():
+    steps = builder_of(Choices(messages="codes"), "wasm32").steps
+    assert {"messages", "optimize", "features"} < set(steps) and not {"fold", "headers"} & set(steps)
 
 
 def test_all_steps_give_the_trimmed_contents(builder):
@@ -47,15 +63,31 @@ def test_each_choice_of_contents_drops_something(builder):
     assert with_features > builder.contents(taken | {"features"}).features
 
 
+def test_what_the_device_lacks_is_there_before_its_step():
+    lacking = Choices(messages="codes", saving="off", files="off", graphs=("train", "optimize"))
+    builder = builder_of(lacking)
+    steps = frozenset(builder.steps)
+    assert {"messages", "saving", "files", "graphs"} < steps
+    bare = builder.contents(steps)
+    assert bare == builder.selected and not (bare.messages or bare.saving or bare.files)
+    for step in ("messages", "saving", "files"):
+        before = builder.contents(steps - {step})
+        assert getattr(before, step) and before.kernels == bare.kernels
+    assert set(builder.contents(steps - {"graphs"}).kernels) >= set(bare.kernels)
+    sizes = {step: builder.size(steps - {step}) for step in ("messages", "saving", "files")}
+    assert min(sizes.values()) > builder.size(steps)
+
+
 def test_bars_lead_from_everything_to_the_trimmed_file(builder):
     told: list[str] = []
-    bars = waterfall(Builder(*(getattr(builder, f.name) for f in fields(builder)[:-1]), told.append))
-    assert [b.step.replace(" ", "_") for b in bars[1:]] == list(builder.steps) == [*CONTENTS, *MECHANISMS]
-    sources_size = builder.size(frozenset(builder.steps))
-    assert bars[-1].file == sources_size < bars[0].file
+    build_all(builder.orders(), progress=told.append)
+    assert f"built {len(builder.orders())} of {len(builder.orders())} variants" in told
+    bars = waterfall(builder)
+    assert [b.step for b in bars[1:]] == [title(step) for step in builder.steps]
+    assert title("visibility") == choice_of("visibility").key
+    assert bars[-1].file == builder.size(frozenset(builder.steps)) < bars[0].file
     assert bars[0].alone is None and all(bar.alone is not None and bar.alone >= 0 for bar in bars[1:])
     assert all(later.file <= earlier.file for earlier, later in zip(bars, bars[1:], strict=False))
-    assert any("hidden" in line for line in told)
 
 
 def test_leaving_nothing_out_is_the_ordinary_build(builder):
@@ -72,5 +104,5 @@ def test_the_table_says_what_each_step_saved(builder):
     class Target:
         waterfall = (Bar("everything", "", 100, None), Bar("strip", "", 60, 50), Bar("fold", "", 55, 1))
 
-    lines = [line.cells for line in tables.waterfall(Target).lines]  # type: ignore[arg-type]
+    lines = [line.cells for line in library.waterfall(Target).lines]  # type: ignore[arg-type]
     assert lines == [("everything", "", 100, "", ""), ("strip", "", 60, 40, 50), ("fold", "", 55, 5, 1)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from minbuild.budgets import Budgets, judge, parse_budgets
 from minbuild.errors import BadInput, OverBudget
 from minbuild.report import json as json_report
-from minbuild.settings import settings_beside
 from minbuild.size.report import SizeReport
 from minbuild.snapshot import Snapshot, append_line, read_snapshots, snapshot_of
 
@@ -24,13 +23,10 @@ class Accounts:
     history: Path | None
 
     @staticmethod
-    def open(
-        artifacts: Sequence[Path], config: Path | None, baseline: Path | None, history: Path | None
-    ) -> Accounts:
-        """Read budgets from the settings, and the baseline: what is given, else the last line of the history. Raises
-        BadInput."""
-        settings, path = settings_beside(artifacts, config)
-        budgets = parse_budgets(settings.get("budgets", {}), path)
+    def open(table: Any, path: str, baseline: Path | None, history: Path | None) -> Accounts:
+        """Read the `table` of budgets in the settings at `path`, and the baseline: what is given, else the last line of
+        the history. Raises BadInput."""
+        budgets = parse_budgets(table, path)
         source = baseline or (history if history is not None and history.exists() else None)
         if budgets.bounds_growth and source is None and history is None:
             raise BadInput(

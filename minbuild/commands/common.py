@@ -18,6 +18,7 @@ from rich.text import Text
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.planned import DEFAULT_LARGEST
 
+SIZES = "NAME=SIZE"  # how options show that they take sizes by name
 Artifacts = Annotated[
     Path,
     typer.Argument(
@@ -38,6 +39,7 @@ Largest = Annotated[
     list[str] | None,
     typer.Option(
         "--max",
+        metavar=SIZES,
         help="Largest size of a free dimension to make memory for by default, such as batch=64. "
         f"Default: {DEFAULT_LARGEST}. Repeatable.",
     ),

@@ -11,10 +11,12 @@ import typer
 from minbuild.budgets import parse_budgets
 from minbuild.commands.accounts import keep_budgets
 from minbuild.commands.common import Verbose, failures
+from minbuild.commands.options import options_of
+from minbuild.commands.reduce import reduce
 from minbuild.difference import compare
 from minbuild.errors import BadInput
 from minbuild.report import difference as rendering
-from minbuild.settings import read_settings
+from minbuild.settings import BUDGETS, checked_settings, read_settings
 from minbuild.snapshot import Snapshot, read_snapshots
 
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is appended to
@@ -47,7 +49,8 @@ def diff(
         if document and os.environ.get(SUMMARY):
             _append(Path(os.environ[SUMMARY]), document)
         if config is not None:
-            keep_budgets(parse_budgets(read_settings(config).get("budgets", {}), str(config)), new, old)
+            settings = checked_settings(read_settings(config), str(config), options_of(reduce))
+            keep_budgets(parse_budgets(settings.get(BUDGETS, {}), str(config)), new, old)
 
 
 def _pair(paths: list[Path]) -> tuple[Snapshot, Snapshot]:

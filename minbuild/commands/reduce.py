@@ -15,6 +15,7 @@ from minbuild.authoring import Recipe, in_folder, make_artifacts
 from minbuild.bindings import LANGUAGES
 from minbuild.commands.accounts import Accounts
 from minbuild.commands.common import (
+    SIZES,
     ArtifactSets,
     Json,
     Largest,
@@ -25,7 +26,8 @@ from minbuild.commands.common import (
     sizes_given,
 )
 from minbuild.commands.config import read_config
-from minbuild.commands.making import Frozen, MadeWith, OptimizerName, Train, recipe_of
+from minbuild.commands.making import Frozen, MadeFor, MadeWith, Train, recipe_of
+from minbuild.commands.options import Chosen, configured
 from minbuild.emit import PARTS
 from minbuild.errors import BadInput
 from minbuild.needs import Wishes
@@ -34,6 +36,7 @@ from minbuild.report import console as console_report
 from minbuild.report import json as json_report
 
 
+@configured
 def reduce(
     artifacts: ArtifactSets,
     out: Annotated[
@@ -45,7 +48,9 @@ def reduce(
     ] = None,
     dim: Annotated[
         list[str] | None,
-        typer.Option(help="Fix a free dimension, such as batch=8: the trainer is smaller. Repeatable."),
+        typer.Option(
+            metavar=SIZES, help="Fix a free dimension, such as batch=8: the trainer is smaller. Repeatable."
+        ),
     ] = None,
     max_: Largest = None,
     cxx: Annotated[
@@ -60,12 +65,13 @@ def reduce(
         typer.Option(help="Recorded trajectory (.npz) that the trainer must follow, to within its noise."),
     ] = None,
     check_loss: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--check-loss",
+            "--check-loss/--no-check-loss",
+            show_default=False,
             help="Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
         ),
-    ] = False,
+    ] = None,
     include_op: Annotated[
         list[str] | None,
         typer.Option(help="Operator to hold as well, such as Conv or com.microsoft:ConvGrad. Repeatable."),
@@ -111,7 +117,7 @@ def reduce(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="File with settings. Default: minbuild.toml or [tool.minbuild] of pyproject.toml beside ARTIFACTS."
+            help="File with settings. Default: minbuild.toml or \\[tool.minbuild] of pyproject.toml beside ARTIFACTS."
         ),
     ] = None,
     baseline: Annotated[
@@ -122,27 +128,30 @@ def reduce(
         typer.Option(help="File to add a line to with the figures of this build, for minbuild diff."),
     ] = None,
     fast: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--fast",
+            "--fast/--no-fast",
+            show_default=False,
             envvar="MINBUILD_FAST",
             help="Leave out of the report what takes many builds: what steps and operators are worth, and advice.",
         ),
-    ] = False,
+    ] = None,
     loss: MadeWith = None,
-    optimizer: OptimizerName = "adamw",
+    optimizer: MadeFor = None,
     train: Train = None,
     frozen: Frozen = None,
     ops_dir: OpsFolders = None,
     json_output: Json = False,
     verbose: Verbose = False,
+    *,
+    chosen: Chosen,
 ) -> None:
     """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
     --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
         folders = tuple(artifacts)
         if loss is not None:
-            recipe = recipe_of(loss, optimizer, train, frozen)
+            recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
             folders = tuple(
                 kept.enter_context(_made(path, recipe, tuple(ops_dir or ()), terminal)) for path in artifacts
             )
@@ -158,7 +167,7 @@ def reduce(
             cmake_toolchain,
             reference,
             tuple(ops_dir or ()),
-            check_loss,
+            bool(check_loss),
             tuple(with_ or ()),
             tuple(export_output or ()),
             Wishes(
@@ -167,10 +176,11 @@ def reduce(
                 tuple(exclude_op or ()),
                 tuple(name for text in types or () for name in text.split(",")),
             ),
-            fast,
+            bool(fast),
             tuple(bindings or ()),
+            chosen.choices,
         )
-        accounts = Accounts.open(artifacts, config, baseline, history)
+        accounts = Accounts.open(chosen.budgets, chosen.path, baseline, history)
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:

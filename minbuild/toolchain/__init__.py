@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
+from minbuild.choices import Choices, choice_of
 from minbuild.errors import ToolchainFailed
 from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
-from minbuild.toolchain.library import Built, Sources, Toolchain, checked, workshop
-from minbuild.toolchain.process import DISK_FULL
+from minbuild.toolchain.library import Built, Sources, Toolchain, checked, processors, workshop
+from minbuild.toolchain.process import DISK_FULL, Processes
 from minbuild.toolchain.programs import Ran, find_emulator, run_program, run_python
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
@@ -24,9 +26,11 @@ from minbuild.toolchain.zig import find_zig
 __all__ = [
     "ALLOWED_IMPORTS",
     "Built",
+    "Order",
     "Ran",
     "Target",
     "Toolchain",
+    "build_all",
     "build_library",
     "build_program",
     "check_link",
@@ -34,21 +38,66 @@ __all__ = [
     "find_toolchain",
     "host_target",
     "known_targets",
+    "not_applied",
     "parse_target",
     "run_program",
     "run_python",
 ]
 
 
-def find_toolchain(cxx: str | None = None, cmake_toolchain: Path | None = None) -> Toolchain:
+def find_toolchain(
+    cxx: str | None = None,
+    cmake_toolchain: Path | None = None,
+    choices: Choices = Choices(),  # noqa: B008 (frozen)
+) -> Toolchain:
     """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default
-    ziglang.
+    ziglang; it builds as `choices` say.
 
     Raises ToolchainFailed when it is not there, BadInput when both are given.
     """
     if cmake_toolchain is not None:
-        return find_cmake(cmake_toolchain, cxx)
-    return find_driver(cxx) if cxx is not None else find_zig()
+        return find_cmake(cmake_toolchain, cxx).with_choices(choices)
+    return (find_driver(cxx) if cxx is not None else find_zig()).with_choices(choices)
+
+
+def not_applied(toolchain: Toolchain, target: Target) -> tuple[str, ...]:
+    """The choices that a toolchain cannot carry out for a target, as `--name value`."""
+    honoured = toolchain.honours(target)
+    words = toolchain.choices.plainly
+    return tuple(
+        f"--{choice_of(name).key} {words[choice_of(name).key]}"
+        for name in toolchain.choices.changed
+        if name not in honoured
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A library to be built."""
+
+    sources: Sources
+    target: Target
+    toolchain: Toolchain
+
+
+def build_all(
+    orders: Sequence[Order], *, jobs: int | None = None, progress: Callable[[str], None] | None = None
+) -> list[Built]:
+    """Several libraries, as `build_library` makes each, side by side: their steps share `jobs` processes. `progress`
+    hears a line for each that is finished. Raises as `build_library`."""
+    jobs, done = jobs or processors(), 0
+
+    def one(order: Order) -> Built:
+        nonlocal done
+        built = build_library(order.sources, order.target, order.toolchain, jobs=jobs, children=children)
+        done += 1
+        if progress is not None:
+            progress(f"built {done} of {len(orders)} variants")
+        return built
+
+    with Processes(jobs) as children:
+        # One more, so that somebody compiles while another one links.
+        return children.map(one, orders, jobs + 1)
 
 
 def build_library(
@@ -58,22 +107,23 @@ def build_library(
     *,
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
+    children: Processes | None = None,
 ) -> Built:
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
     Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come
-    from the cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step.
-    Raises ToolchainFailed, or BadInput for paths outside the package.
+    from the cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step; `children` are
+    processes of a larger undertaking. Raises ToolchainFailed, or BadInput for paths outside the package.
     """
     sources = checked(sources)
     target.traits  # noqa: B018  an unknown target is the user's mistake: say so before anything runs
     cache = user_cache()
     key = _key("library", toolchain, target, sources)
-    with _full_disk(cache):
+    with _full_disk(cache), children.alone(key) if children else nullcontext():
         found = cache.get(key)
         if found is not None:
             return Built.from_bytes(found)
-        with workshop(cache, jobs, progress) as shop:
+        with workshop(cache, jobs or processors(), progress, children) as shop:
             built = toolchain.build(sources, target, shop)
         cache.put(key, built.to_bytes())
     return built
@@ -100,7 +150,7 @@ def build_program(
         found = cache.get(key)
         if found is not None:
             return found
-        with workshop(cache, jobs, progress) as shop:
+        with workshop(cache, jobs or processors(), progress) as shop:
             program = toolchain.program(sources, archive, target, shop)
         cache.put(key, program)
     return program

@@ -2,66 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 
+from minbuild.choices import OFF, ON, Choices
 from minbuild.toolchain.targets import Target
 
+AVX512 = "-DMINBUILD_AVX512=1"
+LTO = "-flto"
+SPEED = "-O2"  # what -Oz becomes for kernels that are compiled for speed
 
-@dataclass(frozen=True, slots=True)
-class Mechanisms:
-    """What makes a library small, each by itself: all on, unless somebody wants to know what one is worth."""
 
-    size: bool = True  # optimise for size, not for speed
-    no_unwind: bool = True  # no tables for stack traces and exceptions
-    hidden: bool = True  # only the API is visible
-    sections: bool = True  # functions and data that nothing reaches are dropped
-    fold: bool = True  # equal functions are one
-    strip: bool = True  # no names for debuggers
-    headers: bool = True  # no section headers and hash buckets that no loader reads
+def compile_flags(choices: Choices, target: Target | None = None) -> tuple[str, ...]:
+    """What gcc and clang share of compiling a library for a target, or for any; without the level of optimisation."""
+    changed: dict[str, str] = {}
+    if choices.unwind == ON:
+        changed |= {
+            "-fno-unwind-tables": "-funwind-tables",
+            "-fno-asynchronous-unwind-tables": "-fasynchronous-unwind-tables",
+        }
+    if choices.visibility == "default":
+        changed["-fvisibility=hidden"] = "-fvisibility=default"
+    if choices.sections == OFF:
+        changed |= {
+            "-ffunction-sections": "-fno-function-sections",
+            "-fdata-sections": "-fno-data-sections",
+        }
+    wide = (AVX512,) if target and choices.avx512 == ON and target.traits.arch == "x86_64" else ()
+    return (*(changed.get(flag, flag) for flag in COMPILE), *wide)
 
-    def compile(self, flags: tuple[str, ...]) -> tuple[str, ...]:
-        """Compiler flags with what is off taken back."""
-        changed: dict[str, str] = {}
-        if not self.no_unwind:
-            changed |= {
-                "-fno-unwind-tables": "-funwind-tables",
-                "-fno-asynchronous-unwind-tables": "-fasynchronous-unwind-tables",
-            }
-        if not self.hidden:
-            changed["-fvisibility=hidden"] = "-fvisibility=default"
-        if not self.sections:
-            changed |= {
-                "-ffunction-sections": "-fno-function-sections",
-                "-fdata-sections": "-fno-data-sections",
-            }
-        if not self.size:
-            changed["-Oz"] = "-O2"
-        return tuple(changed.get(flag, flag) for flag in flags)
 
-    def link(self, flags: tuple[str, ...]) -> tuple[str, ...]:
-        """Linker flags with what is off taken back."""
-        changed: dict[str, str] = {}
-        if not self.sections:
-            changed["--gc-sections"] = "--no-gc-sections"
-        if not self.fold:
-            changed["--icf=all"] = "--icf=none"
-        return tuple(changed.get(flag, flag) for flag in flags)
+def link_flags(choices: Choices, target: Target | None = None) -> tuple[str, ...]:
+    """What ELF linkers share, for a target, or for any."""
+    changed: dict[str, str] = {}
+    if choices.sections == OFF:
+        changed["--gc-sections"] = "--no-gc-sections"
+    if choices.padding == ON:
+        changed["noseparate-code"] = "separate-code"
+    page = choices.pages if choices.pages != "target" else str(target.traits.page) if target else ""
+    pages = ("-z", f"max-page-size={page}") if page else ()
+    return (*(changed.get(flag, flag) for flag in LINK_ELF), *pages)
 
-    @property
-    def exports(self) -> bytes:
-        """The linker's version script."""
-        return EXPORTS if self.hidden else b"{ global: *; };\n"
 
-    @property
-    def layout(self) -> bytes:
-        """The linker script."""
-        return (
-            LAYOUT
-            if self.no_unwind
-            else LAYOUT.replace(b" *(.eh_frame)", b"").replace(
-                b"  .rela.dyn :", b"  .eh_frame : { *(.eh_frame) } :text\n  .rela.dyn :"
-            )
-        )
+def exports(choices: Choices) -> bytes:
+    """The linker's version script."""
+    return EXPORTS if choices.visibility == "hidden" else b"{ global: *; };\n"
+
+
+def kernel_of(unit: str) -> str:
+    """The kernel file that a source is, "" for sources of the runtime."""
+    path = PurePosixPath(unit)
+    return path.stem if path.parent.name == "kernels" else ""
+
+
+def speed_units(choices: Choices, units: Iterable[str]) -> frozenset[str]:
+    """The sources that are compiled for speed. The runtime is not: a step spends no time in it."""
+    return frozenset(u for u in units if kernel_of(u) and choices.speeds(kernel_of(u)))
+
+
+def in_link_order(objects: Mapping[str, str], speed: frozenset[str]) -> tuple[str, ...]:
+    """Objects by their sources, those for speed first: of what several objects have, linkers take the first."""
+    return tuple(objects[unit] for unit in sorted(objects, key=lambda unit: unit not in speed))
 
 
 # Common to gcc and clang. Frame descriptions, guards and errno bookkeeping are bytes nobody here reads.
@@ -104,43 +105,6 @@ LINK_ELF = (
 )
 
 EXPORTS = b"{ global: mb_*; local: *; };\n"
-
-# The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the
-# linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
-# throws. Code and data keep apart (no segment is both writable and executable); the stack stays
-# non-executable. Sections whose headers a shipped library needs come first, so that the others' can be cut
-# off. The hash table and the strings end what is loaded from the file, so that the one can be cut and the
-# other go on with the names of sections.
-LAYOUT = b"""PHDRS {
-  text PT_LOAD FILEHDR PHDRS FLAGS(5);
-  data PT_LOAD FLAGS(6);
-  dynamic PT_DYNAMIC FLAGS(6);
-  stack PT_GNU_STACK FLAGS(6);
-}
-SECTIONS {
-  . = SIZEOF_HEADERS;
-  .dynsym : { *(.dynsym) } :text
-  .text : { *(.text .text.*) } :text
-  .plt : { *(.plt) } :text
-  .rodata : { *(.rodata .rodata.*) } :text
-  .rela.dyn : { *(.rela.dyn) } :text
-  .rel.dyn : { *(.rel.dyn) } :text
-  .rela.plt : { *(.rela.plt) } :text
-  .rel.plt : { *(.rel.plt) } :text
-  . = . + CONSTANT(MAXPAGESIZE);
-  .data.rel.ro : { *(.data.rel.ro .data.rel.ro.*) } :data
-  .dynamic : { *(.dynamic) } :data :dynamic
-  .got : { *(.got) } :data
-  .got.plt : { *(.got.plt) } :data
-  .data : { *(.data .data.*) } :data
-  .gnu.hash : { *(.gnu.hash) } :data
-  .dynstr : { *(.dynstr) } :data
-  .bss : { *(.bss .bss.* COMMON) } :data
-  /DISCARD/ : {
-    *(.comment) *(.note.*) *(.eh_frame) *(.ARM.exidx*) *(.ARM.extab*) *(.ARM.attributes) *(.riscv.attributes)
-  }
-}
-"""
 
 
 def link_macos(target: Target) -> tuple[str, ...]:

@@ -6,19 +6,21 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from minbuild.choices import ON, Choices
 from minbuild.errors import BadInput
+from minbuild.toolchain import flags
 from minbuild.toolchain.cache import Cache, digest
 from minbuild.toolchain.process import Processes, clean_environment, failure
+from minbuild.toolchain.seen import seen
 from minbuild.toolchain.targets import Target
 
 Sources = Mapping[str, bytes]  # relative path with slashes -> contents
 
-HEADERS = (".h", ".hpp", ".inc")
 PROGRAM_SOURCES = (".c", ".cc", ".cpp")
 INCLUDES = ("-Iinclude", "-Isrc")
 
@@ -125,6 +127,19 @@ class Toolchain(Protocol):
         """Everything besides sources and `describe` that decides the bytes: flags, linker script, ..."""
         ...
 
+    @property
+    def choices(self) -> Choices:
+        """What the user chose about libraries."""
+        ...
+
+    def with_choices(self, choices: Choices) -> Toolchain:
+        """The same, to build by other choices."""
+        ...
+
+    def honours(self, target: Target) -> frozenset[str]:
+        """The choices that can be carried out for a target; others stay as they are by default."""
+        ...
+
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
         """Compile and link a library. Raises ToolchainFailed."""
         ...
@@ -135,15 +150,16 @@ class Toolchain(Protocol):
 
 
 @contextmanager
-def workshop(cache: Cache, jobs: int | None, say: Callable[[str], None] | None) -> Iterator[Workshop]:
-    """A fresh neutral folder, gone with everything running in it when the block is left in whatever way.
-
-    Raises OSError when it or the cache cannot be written.
+def workshop(
+    cache: Cache, jobs: int, say: Callable[[str], None] | None, children: Processes | None = None
+) -> Iterator[Workshop]:
+    """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that is
+    among `children` of somebody else. Raises OSError when it or the cache cannot be written.
     """
     cache.compiler.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="minbuild-", ignore_cleanup_errors=True) as name,
-        Processes() as children,
+        nullcontext(children) if children else Processes(jobs) as running,
     ):
         environment = clean_environment(
             {
@@ -154,7 +170,7 @@ def workshop(cache: Cache, jobs: int | None, say: Callable[[str], None] | None) 
         )
         folder = Path(name) / "work"
         folder.mkdir()
-        yield Workshop(folder, children, cache, jobs or processors(), say or (lambda text: None), environment)
+        yield Workshop(folder, running, cache, jobs, say or (lambda text: None), environment)
 
 
 def processors() -> int:
@@ -181,12 +197,12 @@ def checked(sources: Sources) -> Sources:
     return {name: sources[name] for name in sorted(sources)}
 
 
-def object_names(units: list[str]) -> dict[str, str]:
+def object_names(units: list[str], suffix: str = "") -> dict[str, str]:
     """Source -> object: the bare name where it is unique (archives have no folders), else all of it."""
     stems = [PurePosixPath(unit).stem for unit in units]
     return {
         unit: (stem if stems.count(stem) == 1 else str(PurePosixPath(unit).with_suffix("")).replace("/", "."))
-        + ".o"
+        + f"{suffix}.o"
         for unit, stem in zip(units, stems, strict=True)
     }
 
@@ -198,32 +214,70 @@ def compile_objects(
     shop: Workshop,
     program: Callable[[str], str],
     extensions: tuple[str, ...] = (".cc",),
+    suffix: str = "",
 ) -> tuple[str, ...]:
     """Compile every unit; object names in source order.
 
     `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first
-    word. An object is found in the cache by all headers, its source, the call, and the toolchain's name.
+    word; `suffix` tells objects of one source apart. An object is found in the cache by all that its compiler
+    sees, the call, and the toolchain's name.
     """
     shop.write(sources)
     units = [name for name in sources if name.endswith(extensions)]
-    objects = object_names(units)
-    headers = [part for name, data in sources.items() if name.endswith(HEADERS) for part in (name, data)]
+    folders = tuple(option.removeprefix("-I") for option in INCLUDES)
+    objects = object_names(units, suffix)
     done = 0
 
     def one(unit: str) -> None:
         nonlocal done
         call = (*command(unit), "-c", unit, "-o", objects[unit])
-        key = digest(("object", toolchain.describe(), *call, unit, sources[unit], *headers))
-        found = shop.cache.get(key)
-        if found is None:
-            shop.run(
-                unit, call, "Correct the source, or report it if minbuild generated it.", program(call[0])
-            )
-            shop.cache.put(key, shop.read(objects[unit]))
-        else:
+        key = digest(("object", toolchain.describe(), *call, *seen(unit, sources, folders)))
+        with shop.processes.alone(key):
+            found = shop.cache.get(key)
+            if found is None:
+                cure = "Correct the source, or report it if minbuild generated it."
+                shop.run(unit, call, cure, program(call[0]))
+                shop.cache.put(key, shop.read(objects[unit]))
+        if found is not None:
             shop.write({objects[unit]: found})
         done += 1
         shop.say(f"{'compiled' if found is None else 'reused'} {unit} ({done}/{len(units)})")
 
     shop.processes.map(one, units, shop.jobs)
     return tuple(objects[unit] for unit in units)
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """What the sources of a library compile to: `static` for an archive, which is for any linker and tells where
+    symbols are from, `linked` for this toolchain's own; `commands` are the calls, for size before those for speed."""
+
+    static: tuple[str, ...]
+    linked: tuple[str, ...]
+    commands: tuple[str, ...]
+
+
+def library_objects(
+    sources: Sources,
+    calls: Mapping[bool, tuple[str, ...]],
+    choices: Choices,
+    toolchain: Toolchain,
+    shop: Workshop,
+    program: Callable[[str], str],
+) -> Objects:
+    """Compile a library as `choices` say. `calls` are those of the compiler, for size and (True) for speed. Raises as
+    `compile_objects`."""
+    speed = flags.speed_units(choices, sources)
+    units = [name for name in sources if name.endswith(".cc")]
+
+    def compiled(suffix: str = "", *more: str) -> tuple[str, ...]:
+        made = compile_objects(
+            sources, lambda unit: (*calls[unit in speed], *more), toolchain, shop, program, suffix=suffix
+        )
+        return flags.in_link_order(dict(zip(units, made, strict=True)), speed)
+
+    static = compiled()
+    linked = compiled(".lto", flags.LTO) if choices.lto == ON else static
+    used = sorted({unit in speed for unit in units})
+    commands = tuple(" ".join((*calls[s], "-c", "SOURCE", "-o", "OBJECT")) for s in used)
+    return Objects(static, linked, commands)

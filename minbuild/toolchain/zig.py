@@ -11,15 +11,14 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from minbuild.choices import ON, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.toolchain import flags, link_image, link_pe, link_wasm
+from minbuild.toolchain import flags, link_elf, link_image, link_pe, link_wasm
 from minbuild.toolchain.cache import digest
-from minbuild.toolchain.headers import shorten_hash, trim_headers
 from minbuild.toolchain.library import (
     INCLUDES,
     PROGRAM_SOURCES,
@@ -28,12 +27,10 @@ from minbuild.toolchain.library import (
     Sources,
     Workshop,
     compile_objects,
+    library_objects,
 )
 from minbuild.toolchain.targets import Target, host_target
 
-_UNDEFINED = re.compile(r"undefined symbol: (.+)")
-# The compiler's own helpers: 64-bit division on 32-bit chips, half precision, ...
-_HELPER = re.compile(r"__(?!errno)[a-z0-9_]+$")
 _LINK_CURE = "Build with --cxx g++ or --cxx clang++ to see whether another linker accepts it."
 
 
@@ -43,7 +40,7 @@ class Zig:
 
     home: Path
     version: str
-    mechanisms: flags.Mechanisms = flags.Mechanisms()
+    choices: Choices = Choices()
 
     def describe(self) -> str:
         return f"ziglang {self.version}"
@@ -54,18 +51,34 @@ class Zig:
                 f"--target {target}: the default toolchain has no C library for it. Install the Android NDK and give "
                 "its build/cmake/android.toolchain.cmake with --cmake-toolchain."
             )
-        m = self.mechanisms
-        call, link = m.compile(_compile(target, "c++")), m.link(_link(target))
-        return (*call, *link, m.layout.decode(), m.exports.decode(), f"{m.strip} {m.headers}")
+        choices = self._choices(target)
+        calls = (flag for speed in (False, True) for flag in _compile(target, "c++", choices, speed=speed))
+        kernels = ("for speed", choices.optimize, *choices.speed_for, "not", *choices.size_for)
+        return (*calls, *kernels, *_lto_options(target, choices), *_link(target, choices))
+
+    def with_choices(self, choices: Choices) -> Zig:
+        return replace(self, choices=choices)
+
+    def honours(self, target: Target) -> frozenset[str]:
+        if target.traits.is_elf:
+            found = {choice.name for choice in table()}
+        else:
+            found = {"optimize", "speed_for", "size_for", "avx512"}
+        found |= {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
+        return frozenset(found - (set() if target.traits.arch == "x86_64" else {"avx512"}))
+
+    def _choices(self, target: Target) -> Choices:
+        return self.choices.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
-        call = self.mechanisms.compile(_compile(target, "c++"))
-        objects = compile_objects(sources, lambda unit: call, self, shop, self._program)
+        choices = self._choices(target)
+        calls = {s: _compile(target, "c++", choices, speed=s) for s in (False, True)}
+        objects = library_objects(sources, calls, choices, self, shop, self._program)
         shop.say("linking")
-        linked = self._link(objects, target, shop)
+        linked = self._link(objects.linked, target, choices, shop)
         if linked.helpers:
             shop.write({"helpers.o": linked.helpers})
-        members = (*objects, "helpers.o") if linked.helpers else objects
+        members = (*objects.static, *(("helpers.o",) if linked.helpers else ()))
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *members)
         self._run(archive, shop)
         return Built(
@@ -73,11 +86,7 @@ class Zig:
             twin=linked.twin,
             archive=shop.read("libminbuild.a"),
             map=linked.map,
-            commands=(
-                " ".join((*call, "-c", "SOURCE", "-o", "OBJECT")),
-                " ".join(linked.command),
-                " ".join(archive),
-            ),
+            commands=(*objects.commands, " ".join(linked.command), " ".join(archive)),
             toolchain=self.describe(),
             target=str(target),
         )
@@ -90,7 +99,7 @@ class Zig:
         name = _program_target(target)
         objects = compile_objects(
             sources,
-            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", name),
+            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", Choices(), name),
             self,
             shop,
             self._program,
@@ -128,65 +137,25 @@ class Zig:
     def _run(self, command: tuple[str, ...], shop: Workshop) -> str:
         return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
-    def _link(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
+    def _link(self, objects: tuple[str, ...], target: Target, choices: Choices, shop: Workshop) -> Linked:
         def run(command: tuple[str, ...]) -> str:
             return self._run(command, shop)
 
+        def helpers(names: tuple[str, ...]) -> bytes:
+            return self._extract_helpers(names, target, shop)
+
+        compile_c = _driver(target, "cc")
         if target.traits.format == "wasm":
             return link_wasm.link(objects, self._helpers(target, shop), shop, run)
         if target.traits.format == "image":
-            return link_image.link(
-                objects, lambda names: self._extract_helpers(names, target, shop), shop, run
-            )
+            return link_image.link(objects, helpers, shop, run)
         if target.traits.format == "pe":
-            return link_pe.link(objects, _driver(target, "cc"), shop, run)
-        return (self._link_elf if target.traits.is_elf else self._link_macos)(objects, target, shop)
-
-    def _link_elf(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
-        """Link `stripped` and `twin`."""
-        m = self.mechanisms
-        shop.write({"layout.ld": m.layout, "exports.map": m.exports})
-        link = (*m.link(_link(target)), *objects)
-        missing = self._link_twin(link, shop)
-        helpers = tuple(name for name in missing if _HELPER.match(name))
-        if helpers:
-            shop.write({"helpers.o": self._extract_helpers(helpers, target, shop)})
-            link = (*link, "helpers.o")
-            missing = self._link_twin(link, shop)
-        if missing:
-            self._stub(target, shop)
-            link = (*link, "libc-stub.so")
-            missing = self._link_twin(link, shop)
-        ours = sorted({name for name in missing if "::" in name or "(" in name})
-        if ours:
-            raise ToolchainFailed(
-                f"link: {', '.join(ours)}: used but in none of the sources. "
-                "Add the file that defines it to the package, or report it if minbuild wrote the package."
-            )
-        link = (*link, "-o")
-        self._run((*link, "stripped", *(("--strip-all",) if m.strip else ())), shop)
-        shared, twin = shop.read("stripped"), shop.read("twin")
-        if m.headers:
-            shared, twin = shorten_hash(shared), shorten_hash(twin)
-        return Linked(
-            trim_headers(shared) if m.headers else shared,
-            twin,
-            shop.read("twin.map").decode(errors="replace"),
-            (*link, target.traits.shared_name, "--strip-all"),
-        )
-
-    def _link_twin(self, link: tuple[str, ...], shop: Workshop) -> tuple[str, ...]:
-        """Link with symbols and relocations; the names no input defines."""
-        report = ("-z", "defs", "--warn-unresolved-symbols", "--error-limit=0")
-        said = self._run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"), shop)
-        return tuple(sorted(set(_UNDEFINED.findall(said))))
-
-    def _stub(self, target: Target, shop: Workshop) -> None:
-        """A shared library with the C library's name and nothing in it, to link against."""
-        shop.write({"stub.c": b""})
-        self._run((*_driver(target, "cc"), "-fPIC", "-c", "stub.c", "-o", "stub.o"), shop)
-        named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
-        self._run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"), shop)
+            return link_pe.link(objects, compile_c, shop, run)
+        if not target.traits.is_elf:
+            return self._link_macos(objects, target, shop)
+        options = _lto_options(target, choices)
+        compile_c = _compile(target, "cc", choices)
+        return link_elf.link(objects, target, choices, options, helpers, compile_c, shop, run)
 
     def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
@@ -222,19 +191,41 @@ def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tu
     return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={cpu}")
 
 
-def _compile(target: Target, language: str, name: str = "") -> tuple[str, ...]:
+def _compile(
+    target: Target, language: str, choices: Choices, name: str = "", *, speed: bool = False
+) -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
-    size = ("-Oz", "-Xclang", "-Oz", "-fno-sanitize=all", *_SMALL)
-    common = flags.COMPILE if language == "c++" else tuple(f for f in flags.COMPILE if f not in _CXX_ONLY)
+    level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")
+    common = flags.compile_flags(choices, target)
     return (
         *_driver(target, language, name, "" if name else target.traits.mode),
         *cxx,
-        *size,
-        *common,
+        *level,
+        "-fno-sanitize=all",
+        *(() if speed else _small(target)),
+        *(common if language == "c++" else (f for f in common if f not in _CXX_ONLY)),
         *target.traits.flags,
         *INCLUDES,
     )
+
+
+def _lto_options(target: Target, choices: Choices) -> tuple[str, ...]:
+    """What the compiler inside of the linker has to be told again. Functions know themselves what they are for.
+
+    It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
+    its callers besides is shorter only where instructions have one size.
+    """
+    if choices.lto != ON:
+        return ()
+    if choices.optimize == "speed":
+        return ("--lto-O2",)
+    small = tuple(word for word in _small(target) if not word.startswith("-f"))
+    return ("--lto-O1" if target.traits.arch == "x86_64" else "--lto-O2", *small, *_mllvm("-enable-ipra"))
+
+
+def _mllvm(*options: str) -> tuple[str, ...]:
+    return tuple(word for option in options for word in ("-mllvm", option))
 
 
 # What clang does for speed even where size is all that counts. Loops that matter are vectors already, and no
@@ -244,23 +235,42 @@ _SMALL = (
     "-fno-vectorize",
     "-fno-slp-vectorize",
     "-fno-strict-aliasing",  # keeps values in registers that are shorter to read again
-    "-mllvm",
-    "-disable-lsr",  # induction variables of their own for every address
-    "-mllvm",
-    "-disable-machine-licm",  # constants in registers around loops
-    "-mllvm",
-    "-indvars-widen-indvars=0",  # 64-bit counters for 32-bit ones
-    "-mllvm",
-    "-enable-pre=false",  # loads and sums copied to where they may be spared
-    "-mllvm",
-    "-split-spill-mode=size",  # values go to the stack where that is short
-    "-mllvm",
-    "-enable-gvn-sink",  # what branches end with alike, once behind them
+    *_mllvm(
+        "-disable-lsr",  # induction variables of their own for every address
+        "-disable-machine-licm",  # constants in registers around loops
+        "-indvars-widen-indvars=0",  # 64-bit counters for 32-bit ones
+        "-enable-pre=false",  # loads and sums copied to where they may be spared
+        "-split-spill-mode=size",  # values go to the stack where that is short
+        "-enable-gvn-sink",  # what branches end with alike, once behind them
+        "-apply-ext-tsp-for-size",  # blocks in the order that needs the fewest jumps
+        "-jump-threading-threshold=2",  # blocks copied to spare a jump
+    ),
 )
+# Both sides of a branch computed to choose between the results, or not: it pays for processors with instructions that
+# compute on a condition.
+_ONE_SIDE = _mllvm("-phi-node-folding-threshold=0")
+_NEITHER_SIDE = (*_ONE_SIDE, *_mllvm("-bonus-inst-threshold=0"))
+_BOTH_SIDES = _mllvm("-bonus-inst-threshold=4")
+# Where an entry is but a byte or two.
+_JUMP_TABLES = ("-fjump-tables",)
+_SMALL_ON = {
+    "x86_64": _NEITHER_SIDE,
+    "aarch64": (*_BOTH_SIDES, *_JUMP_TABLES),
+    "arm": _ONE_SIDE,
+    "thumb": _ONE_SIDE,
+    "riscv64": _NEITHER_SIDE,
+    "wasm32": _JUMP_TABLES,
+}
+
+
+def _small(target: Target) -> tuple[str, ...]:
+    return (*_SMALL, *_SMALL_ON.get(target.traits.arch, ()))
+
+
 _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 
-def _link(target: Target) -> tuple[str, ...]:
+def _link(target: Target, choices: Choices) -> tuple[str, ...]:
     if target.traits.format == "wasm":
         return link_wasm.recipe(target)
     if target.traits.format == "image":
@@ -269,10 +279,7 @@ def _link(target: Target) -> tuple[str, ...]:
         return link_pe.recipe(target)
     if not target.traits.is_elf:
         return flags.link_macos(target)
-    # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
-    page = ("-z", f"max-page-size={target.traits.page}")
-    own = ("-shared", "-soname", target.traits.shared_name, "--icf=all", "--no-rosegment", *page)
-    return ("zig", "ld.lld", *own, *flags.LINK_ELF, "-T", "layout.ld", "--version-script=exports.map")
+    return link_elf.recipe(target, choices)
 
 
 def _program_target(target: Target) -> str:

@@ -1,0 +1,154 @@
+"""Links an ELF shared library, and its twin with symbols and relocations: the same file in all that loaders read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from minbuild.choices import OFF, ON, Choices
+from minbuild.errors import ToolchainFailed
+from minbuild.toolchain import flags, link_bytes
+from minbuild.toolchain.headers import shorten_hash, trim_headers
+from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.targets import Target
+
+_UNDEFINED = re.compile(r"undefined symbol: (.+)")
+# The compiler's own helpers: 64-bit division on 32-bit chips, half precision, ...
+_HELPER = re.compile(r"__(?!errno)[a-z0-9_]+$")
+
+# The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the
+# linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
+# throws. Code and data keep apart (no segment is both writable and executable); the stack stays
+# non-executable. Sections whose headers a shipped library needs come first, so that the others' can be cut
+# off. The hash table and the strings end what is loaded from the file, so that the one can be cut and the
+# other go on with the names of sections.
+_LAYOUT = """PHDRS {
+  text PT_LOAD FILEHDR PHDRS FLAGS(5);
+  data PT_LOAD FLAGS(6);
+  dynamic PT_DYNAMIC FLAGS(6);
+  stack PT_GNU_STACK FLAGS(6);
+FINDER}
+SECTIONS {
+  . = SIZEOF_HEADERS;
+  .dynsym : { *(.dynsym) } :text
+  .text : { *(.text .text.*) } :text
+  .plt : { *(.plt) } :text
+  .rodata : { *(.rodata .rodata.*) } :text
+UNWIND  .rela.dyn : { *(.rela.dyn) } :text
+  .rel.dyn : { *(.rel.dyn) } :text
+  .rela.plt : { *(.rela.plt) } :text
+  .rel.plt : { *(.rel.plt) } :text
+  . = DATA;
+  .data.rel.ro : { *(.data.rel.ro .data.rel.ro.*) } :data
+  .dynamic : { *(.dynamic) } :data :dynamic
+  .got : { *(.got) } :data
+  .got.plt : { *(.got.plt) } :data
+  .data : { *(.data .data.*) } :data
+  .gnu.hash : { *(.gnu.hash) } :data
+  .dynstr : { *(.dynstr) } :data
+  .bss : { *(.bss .bss.* COMMON) } :data
+  /DISCARD/ : {
+    *(.comment) *(.note.*)DISCARDED *(.ARM.attributes) *(.riscv.attributes)
+  }
+}
+"""
+_TABLES = "*(.eh_frame) *(.ARM.exidx*) *(.ARM.extab*)"
+# What keeps them, and how unwinders find them, by the kind of table.
+_EXIDX = (
+    "  finder 0x70000001 FLAGS(4);\n",  # PT_ARM_EXIDX
+    "  .ARM.extab : { *(.ARM.extab*) } :text\n  .ARM.exidx : { *(.ARM.exidx*) } :text :finder\n",
+)
+_FRAMES = (
+    "  finder PT_GNU_EH_FRAME FLAGS(4);\n",
+    "  .eh_frame_hdr : { *(.eh_frame_hdr) } :text :finder\n  .eh_frame : { KEEP(*(.eh_frame)) } :text\n",
+)
+
+
+def layout(target: Target, choices: Choices) -> bytes:
+    """The linker script. Data follow code in the file, and one page further in memory; or begin a page in both."""
+    finder, tables, discarded = "", "", f" {_TABLES}"
+    if choices.unwind == ON:
+        finder, tables = _EXIDX if target.traits.arch == "arm" else _FRAMES
+        discarded = ""
+    start = "ALIGN(CONSTANT(MAXPAGESIZE))" if choices.padding == ON else ". + CONSTANT(MAXPAGESIZE)"
+    text = _LAYOUT.replace("FINDER", finder).replace("UNWIND", tables)
+    return text.replace("DISCARDED", discarded).replace("DATA;", f"{start};").encode()
+
+
+def call(target: Target, choices: Choices) -> tuple[str, ...]:
+    """The linker and its options."""
+    # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
+    fold = f"--icf={'none' if choices.fold == OFF else 'all'}"
+    unwind = ("--eh-frame-hdr",) if choices.unwind == ON else ()
+    own = ("-shared", "-soname", target.traits.shared_name, fold, "--no-rosegment", *unwind)
+    script = ("-T", "layout.ld", "--version-script=exports.map")
+    return ("zig", "ld.lld", *own, *flags.link_flags(choices, target), *script)
+
+
+def recipe(target: Target, choices: Choices) -> tuple[str, ...]:
+    """What decides the bytes."""
+    finish = f"{choices.strip} {choices.headers}"
+    files = (layout(target, choices), flags.exports(choices), link_bytes.SOURCE)
+    return (*call(target, choices), *(file.decode() for file in files), finish)
+
+
+def link(
+    objects: tuple[str, ...],
+    target: Target,
+    choices: Choices,
+    options: tuple[str, ...],
+    helpers: Callable[[tuple[str, ...]], bytes],
+    compile_c: tuple[str, ...],
+    shop: Workshop,
+    run: Callable[[tuple[str, ...]], str],
+) -> Linked:
+    """The library and its twin. `options` come on top of `call`; `helpers` makes one object of just these functions of
+    the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
+    shop.write({"layout.ld": layout(target, choices), "exports.map": flags.exports(choices)})
+    link = (*call(target, choices), *options, *objects)
+    missing = _link_twin(link, run)
+    needed = tuple(name for name in missing if _HELPER.match(name))
+    if needed:
+        shop.write({"helpers.o": helpers(needed)})
+        link = (*link, "helpers.o")
+        missing = _link_twin(link, run)
+    if missing and link_bytes.NAMES.issuperset(missing):
+        shop.write({"bytes.c": link_bytes.SOURCE})
+        run((*compile_c, "-c", "bytes.c", "-o", "bytes.o"))
+        link = (*link, "bytes.o")
+        missing = _link_twin(link, run)
+    if missing:
+        _stub(target, compile_c, shop, run)
+        link = (*link, "libc-stub.so")
+        missing = _link_twin(link, run)
+    ours = sorted({name for name in missing if "::" in name or "(" in name})
+    if ours:
+        raise ToolchainFailed(
+            f"link: {', '.join(ours)}: used but in none of the sources. "
+            "Add the file that defines it to the package, or report it if minbuild wrote the package."
+        )
+    strip = () if choices.strip == OFF else ("--strip-all",)
+    link = (*link, "-o")
+    run((*link, "stripped", *strip))
+    shared, twin = shop.read("stripped"), shop.read("twin")
+    if choices.headers == "needed":
+        shared, twin = trim_headers(shorten_hash(shared)), shorten_hash(twin)
+    text = shop.read("twin.map").decode(errors="replace")
+    return Linked(shared, twin, text, (*link, target.traits.shared_name, *strip))
+
+
+def _link_twin(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> tuple[str, ...]:
+    """Link with symbols and relocations; the names no input defines."""
+    report = ("-z", "defs", "--warn-unresolved-symbols", "--error-limit=0")
+    said = run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"))
+    return tuple(sorted(set(_UNDEFINED.findall(said))))
+
+
+def _stub(
+    target: Target, compile_c: tuple[str, ...], shop: Workshop, run: Callable[[tuple[str, ...]], str]
+) -> None:
+    """A shared library with the C library's name and nothing in it, to link against."""
+    shop.write({"stub.c": b""})
+    run((*compile_c, "-fPIC", "-c", "stub.c", "-o", "stub.o"))
+    named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
+    run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"))

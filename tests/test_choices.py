@@ -1,0 +1,395 @@
+"""Choices: each changes what it says of a real library, and is found on the command line, in settings, in profiles."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import struct
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from commands import SMALL, Command, command_fixture  # noqa: F401
+
+from minbuild import choice_tables, toolchain
+from minbuild.advice import Advisor
+from minbuild.budgets import parse_budgets
+from minbuild.choices import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
+from minbuild.commands.options import options_of
+from minbuild.commands.reduce import reduce
+from minbuild.emit import emit_sources
+from minbuild.errors import BadInput
+from minbuild.libraries import Library, build_checked
+from minbuild.needs import Wishes, contents_of, with_kernels
+from minbuild.package import cmake_files
+from minbuild.planned import Model, plan_model
+from minbuild.proof.verify import prove_equal, seeded_trial
+from minbuild.settings import PROFILE, checked_settings, choices_made, known_keys, tomllib
+from minbuild.size import elf_format
+from minbuild.size.attribution import attribute
+from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
+from minbuild.toolchain.flags import AVX512, speed_units
+
+HOST = host_target()
+X86 = pytest.mark.skipif(HOST.traits.arch != "x86_64", reason="another processor")
+ELF = pytest.mark.skipif(not HOST.traits.is_elf, reason="the host's libraries are not ELF")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return plan_model(SMALL, {}, {})
+
+
+def built(model: Model, target: str = "", cxx: str | None = None, **chosen: str | tuple[str, ...]) -> Library:
+    """A library that holds just what it should, and every byte of which has an owner."""
+    choices = Choices(**chosen)  # type: ignore[arg-type]
+    where = parse_target(target) if target else HOST
+    contents = contents_of([model], choices=choices)
+    library = build_checked(contents, model.registry, where, find_toolchain(cxx, choices=choices))
+    measured = library.measured
+    attribute(measured.binary, measured.owners, measured.kernels)
+    return library
+
+
+def proven(model: Model, library: Library, usual: Library | None = None) -> None:
+    """It computes the very bits of the `usual` library, by default that of the default toolchain without choices."""
+    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+    prove_equal(trial, model.plan_bytes, library.built.shared, (usual or built(model)).built.shared)
+
+
+def sections(data: bytes) -> set[str]:
+    return {section.name for section in elf_format.parse("library", data).sections}
+
+
+def segments(data: bytes) -> list[tuple[int, ...]]:
+    """Type, offset, address and alignment of every program header of a 64-bit file."""
+    start, size, count = struct.unpack_from("<Q14xHH", data, 32)
+    found = (struct.unpack_from("<IIQQQQQQ", data, start + size * i) for i in range(count))
+    return [(row[0], row[2], row[3], row[7]) for row in found]
+
+
+# ------------------------------------------------------------------------------------------- real libraries
+
+
+@ELF
+def test_unwind_tables(model: Model) -> None:
+    library = built(model, unwind=ON)
+    frames, there = 0x6474E550, [row[0] for row in segments(library.built.shared)]
+    assert ".eh_frame" in sections(library.built.twin) and frames in there
+    usual = built(model).built
+    assert ".eh_frame" not in sections(usual.twin) and frames not in [
+        row[0] for row in segments(usual.shared)
+    ]
+    arm = built(model, "arm-linux-musleabihf", unwind=ON).built.twin
+    assert ".ARM.exidx" in sections(arm)
+    proven(model, library)
+
+
+@ELF
+def test_visibility(model: Model) -> None:
+    usual, open_ = built(model), built(model, visibility="default")
+    assert all(name.startswith("mb_") for name in usual.binary.exports)
+    assert set(usual.binary.exports) < set(open_.binary.exports)
+    proven(model, open_)
+
+
+@ELF
+def test_strip(model: Model) -> None:
+    whole = built(model, strip=OFF, headers="all").built.shared
+    assert ".symtab" in sections(whole) and ".symtab" not in sections(built(model).built.shared)
+
+
+@ELF
+@pytest.mark.parametrize("size", [4096, 16384, 65536])
+def test_pages(model: Model, size: int) -> None:
+    library = built(model, pages=str(size))
+    loaded = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD]
+    assert [row[3] for row in loaded] == [size, size]
+    assert all(address % size == offset % size for _, offset, address, _ in loaded)
+    assert len(library.built.shared) == len(built(model).built.shared)
+    proven(model, library)
+
+
+@ELF
+def test_padding(model: Model) -> None:
+    library = built(model, padding=ON)
+    page = HOST.traits.page
+    data = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD][1]
+    assert data[1] % page == data[2] % page == 0
+    assert len(library.built.shared) > len(built(model).built.shared)
+    proven(model, library)
+
+
+@ELF
+def test_headers(model: Model) -> None:
+    every, usual = built(model, headers="all"), built(model)
+    assert sections(usual.built.shared) < sections(every.built.shared)
+    assert len(every.built.shared) > len(usual.built.shared)
+
+
+@ELF
+def test_link_time_optimisation(model: Model) -> None:
+    library = built(model, lto=ON)
+    assert library.built.shared != built(model).built.shared
+    assert "--lto-O" in library.built.commands[1]
+    assert library.built.archive == built(model).built.archive
+    proven(model, library)
+
+
+@ELF
+def test_sections_and_fold(model: Model) -> None:
+    kept = built(model, sections=OFF)
+    assert "-fno-function-sections" in kept.built.commands[0] and "--no-gc-sections" in kept.built.commands[1]
+    apart = built(model, fold=OFF)
+    assert "--icf=none" in apart.built.commands[1]
+    usual = len(built(model).built.shared)
+    assert len(kept.built.shared) >= usual and len(apart.built.shared) >= usual
+    proven(model, kept)
+
+
+def test_speed(model: Model) -> None:
+    fast, usual = built(model, optimize="speed"), built(model)
+    assert len(fast.built.shared) > len(usual.built.shared)
+    gemm = built(model, speed_for=("gemm",))
+    but_gemm = built(model, optimize="speed", size_for=("gemm",))
+    sizes = [len(x.built.shared) for x in (usual, gemm, but_gemm, fast)]
+    assert sizes[0] < min(sizes[1:3]) and max(sizes[1:3]) < sizes[3]
+    assert sum("-c SOURCE" in command for command in gemm.built.commands) == 2
+    for library in (fast, gemm, but_gemm):
+        proven(model, library)
+
+
+@X86
+def test_avx512(model: Model) -> None:
+    wide = built(model, avx512=ON)
+    assert AVX512 in wide.built.commands[0] and len(wide.built.shared) > len(built(model).built.shared)
+    proven(model, wide)  # where the processor lacks it, by the other forms
+
+
+def test_what_the_device_lacks(model: Model) -> None:
+    usual = len(built(model).built.shared)
+    for name, value in (("messages", "codes"), ("saving", OFF), ("files", OFF)):
+        assert len(built(model, **{name: value}).built.shared) < usual, name
+    assert "mb_save_checkpoint" not in built(model, saving=OFF).binary.exports
+    assert "mb_create_from_files" not in built(model, files=OFF).binary.exports
+
+
+def test_all_features(model: Model) -> None:
+    every, used = (contents_of([model], choices=Choices(features=value)) for value in ("all", "used"))
+    stems = {kernel.stem for kernel in used.kernels}
+    assert every.kernels == used.kernels and every.features > used.features
+    assert {f.split(".")[0] for f in every.features} <= stems
+    general = contents_of([model], choices=Choices(sizes="all"))
+    assert general.symbols and general.loops and set(general.expressions) > set(used.expressions)
+    proven(model, built(model, features="all", sizes="all"))
+
+
+def test_operators_and_files_name_kernels(model: Model) -> None:
+    named = with_kernels(Choices(speed_for=("MatMul", "softmax_cross_entropy")), model.registry)
+    assert "softmax_cross_entropy" in named.speed_for
+    assert set(named.speed_for) <= set(model.registry.stems.values()) and len(named.speed_for) > 1
+    with pytest.raises(BadInput, match="--size-for Nonsense: no operator.*Files are "):
+        with_kernels(Choices(size_for=("Nonsense",)), model.registry)
+
+
+# ------------------------------------------------------------------------------------------- other toolchains
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    choices = Choices(unwind=ON, pages="16384", optimize="speed", avx512=ON)
+    wasm = not_applied(find_toolchain(choices=choices), parse_target("wasm32"))
+    assert wasm == ("--unwind on", "--pages 16384", "--avx512 on")
+    assert not_applied(find_toolchain(choices=choices), parse_target("x86_64-linux-gnu")) == ()
+    assert not_applied(find_toolchain(), parse_target("wasm32")) == ()
+
+
+def test_a_target_that_cannot_builds_as_usual(model: Model) -> None:
+    usual = built(model, "wasm32").built.shared
+    assert built(model, "wasm32", unwind=ON, strip=OFF, pages="65536", lto=ON).built.shared == usual
+    assert built(model, "wasm32", optimize="speed").built.shared != usual
+
+
+@ELF
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
+def test_another_compiler(model: Model) -> None:
+    assert set(not_applied(find_toolchain("g++", choices=Choices(fold=OFF, lto=ON)), HOST)) == {"--fold off"}
+    usual = built(model, cxx="g++")
+    assert ".eh_frame" in sections(built(model, cxx="g++", unwind=ON).built.twin)
+    assert ".symtab" in sections(built(model, cxx="g++", strip=OFF).built.shared)
+    assert len(built(model, cxx="g++", optimize="speed").built.shared) > len(usual.built.shared)
+    proven(model, built(model, cxx="g++", lto=ON), usual)
+
+
+def test_the_package_builds_as_chosen(model: Model) -> None:
+    choices = Choices(optimize="speed", unwind=ON, strip=OFF, visibility="default", pages="16384", avx512=ON)
+    sources = emit_sources(contents_of([model]), model.registry)
+    files = cmake_files(sources, (), choices)
+    text = files["CMakeLists.txt"].decode()
+    for word in ("-funwind-tables", "-fvisibility=default", "max-page-size=16384", AVX512, 'libraries" OFF'):
+        assert word in text
+    assert b"global: *" in files["src/exports.map"]
+    units = re.search(r"set_source_files_properties\((.*?)PROPERTIES COMPILE_OPTIONS -O2\)", text, re.DOTALL)
+    assert units is not None and set(units[1].split()) == speed_units(choices, sources) != set()
+    plain = cmake_files(sources, ())["CMakeLists.txt"].decode()
+    assert "set_source_files_properties" not in plain and AVX512 not in plain
+    assert text.count("max-page-size") == plain.count("max-page-size") + 1  # Android has its own
+
+
+# ------------------------------------------------------------------------------------- profiles and settings
+
+
+def made(path: str = "minbuild.toml", profile: str | None = None, given=(), **settings: object) -> Choices:
+    checked = checked_settings(
+        {k.replace("_", "-"): v for k, v in settings.items()}, path, options_of(reduce)
+    )
+    return choices_made(dict(given), checked, profile)
+
+
+def test_the_default_profile_is_no_choice() -> None:
+    assert in_profile(DEFAULT) == Choices() and not Choices().changed
+    assert set(PROFILES) == {"smallest", "balanced", "fastest"}
+    for choice in table():
+        assert {*choice.profiles} <= {*PROFILES} and choice.what and choice.read(choice.default or "x")
+    assert {f.name for f in fields(Choices)} == {choice.name for choice in table()}
+
+
+def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Model) -> None:
+    smallest = in_profile("smallest")
+    assert (smallest.saving, smallest.files, smallest.graphs) == (ON, ON, Choices().graphs)
+    advisor = Advisor((model,), contents_of([model]), Wishes(), False, smallest)
+    kept = {"--saving off", "--files off", "--graphs train,optimize"}
+    assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
+    assert {o.how for o in advisor.offers() if o.how.startswith("--")} == kept
+
+
+def test_command_line_before_settings_before_profile() -> None:
+    assert made(profile="smallest").messages == "codes"
+    assert made(profile="smallest", messages="text").messages == "text"
+    assert made(profile="smallest", messages="text", given={"messages": "codes"}).messages == "codes"
+    said = checked_settings({PROFILE: "fastest"}, "minbuild.toml", options_of(reduce))
+    assert (
+        choices_made({}, said, None).optimize == "speed" and choices_made({}, said, "balanced") == Choices()
+    )
+
+
+def test_values_as_people_write_them() -> None:
+    found = made(unwind=True, strip=False, pages=16384, graphs=["optimize", "train"], speed_for="conv, gemm")
+    assert (found.unwind, found.strip, found.pages) == (ON, OFF, "16384")
+    assert found.graphs == ("train", "optimize") and found.speed_for == ("conv", "gemm")
+    assert made(given={"avx512": "1"}).avx512 == ON
+    assert found.plainly["graphs"] == "train,optimize" and found.plainly["speed-for"] == "conv,gemm"
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(BadInput) as refused:
+        made(strip="maybe", padings=True, graphs=["train", "fly"], fast="yes", pages=4095)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 5 and all(line.startswith("minbuild.toml: ") for line in lines)
+    text = str(refused.value)
+    assert 'strip: "maybe" is not allowed. Choose from: on, off.' in text
+    assert "padings: there is no such setting. Did you mean padding?" in text
+    assert "pages: 4095 is not allowed. Choose from: target, 4096, 16384, 65536." in text
+    assert refused.value.exit_code == 2
+    with pytest.raises(BadInput) as refused:
+        made(profile="tiny", given={"fold": "perhaps", "lto": "full"})
+    assert [line.split(" ")[0] for line in str(refused.value).splitlines()] == [
+        "--profile",
+        "--lto",
+        "--fold",
+    ]
+
+
+def test_settings_know_every_option_that_is_not_about_output() -> None:
+    keys = known_keys(options_of(reduce))
+    for name in (
+        "target",
+        "dim",
+        "max",
+        "with",
+        "bindings",
+        "include-op",
+        "exclude-op",
+        "types",
+        "check-loss",
+    ):
+        assert name in keys
+    assert {c.key for c in table()} | {PROFILE, "budgets", "fast", "loss", "ops-dir"} <= set(keys)
+    assert not {"out", "history", "config", "json", "json-output", "verbose", "artifacts"} & set(keys)
+
+
+def test_everything_in_a_file(minbuild: Command, tmp_path: Path) -> None:
+    config = tmp_path / "minbuild.toml"
+    config.write_text(
+        'profile = "smallest"\nfast = true\ntarget = ["x86_64-linux-musl"]\nunwind = true\ninclude-op = "Relu"\n'
+        'graphs = ["train", "optimize"]\n[budgets]\nfile = "1 MiB"\n'
+    )
+    out = tmp_path / "dist"
+    said = minbuild("reduce", SMALL, "--out", out, "--config", config, "--unwind", "off")
+    assert said.code == 0, said.err
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert report["choices"] == replace(in_profile("smallest"), graphs=("train", "optimize")).plainly
+    assert [t["target"] for t in report["targets"]] == ["x86_64-linux-musl"]
+    assert not report["targets"][0]["waterfall"]
+    config.write_text("fast = true\n[budgets]\nfile = 1\n")
+    assert minbuild("reduce", SMALL, "--out", out, "--config", config).code == 5
+
+
+def test_wrong_settings_end_the_command(minbuild: Command, tmp_path: Path) -> None:
+    config = tmp_path / "minbuild.toml"
+    config.write_text('strip = "maybe"\nfoo = 1\n')
+    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--config", config)
+    assert said.code == 2 and f"{config}: strip" in said.err and f"{config}: foo" in said.err
+
+
+def test_paths_in_settings_are_seen_from_the_file(minbuild: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    config = folder / "minbuild.toml"
+    config.write_text('fast = true\nbaseline = "none.json"\n')
+    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--config", config)
+    assert said.code == 2 and str(folder / "none.json") in said.err
+
+
+def test_the_environment_chooses(minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINBUILD_AVX512", "1")
+    out = tmp_path / "dist"
+    said = minbuild("reduce", SMALL, "--out", out, "--fast", "--target", "wasm32")
+    assert said.code == 0 and "wasm32: not applied" in said.err and "--avx512 on" in said.err
+    assert json.loads((out / "report" / "report.json").read_text())["choices"]["avx512"] == ON
+
+
+def test_help_shows_every_choice(minbuild: Command) -> None:
+    text = re.sub(r"\s+", " ", minbuild("reduce", "--help").out)
+    for choice in table():
+        assert f"--{choice.key}" in text
+    assert "--profile" in text and "smallest|balanced|fastest" in text
+
+
+def test_several_libraries_at_once_are_those_one_by_one(model: Model) -> None:
+    orders = [
+        toolchain.Order(
+            emit_sources(contents_of([model]), model.registry), HOST, find_toolchain(choices=choices)
+        )
+        for choices in (Choices(), Choices(padding=ON), Choices())
+    ]
+    one, padded, again = toolchain.build_all(orders)
+    assert one == again == built(model).built and padded.shared == built(model, padding=ON).built.shared
+
+
+def test_a_choice_takes_its_own_saving_back() -> None:
+    for name in Choices().savings:
+        assert getattr(Choices().without(name), name) == choice_of(name).plain
+
+
+def test_the_documented_settings_are_read() -> None:
+    keys = options_of(reduce)
+    settings = tomllib.loads(choice_tables.EXAMPLE)
+    checked = checked_settings(settings, "minbuild.toml", keys)
+    assert checked["dim"] == ["batch=8"] and parse_budgets(checked["budgets"], "minbuild.toml").limits
+    changed = choices_made({}, checked, None).changed.keys()
+    assert changed - in_profile("smallest").changed.keys() == {"graphs", "speed_for", "unwind"}
+    text = choice_tables.document(known_keys(keys), "measured\n")
+    assert choice_tables.EXAMPLE in text and all(f"| `--{c.key}` |" in text for c in table())
+    assert all(f"| `{key}` |" in text for key in known_keys(keys))
+    assert all(profile in choice_tables.summary() for profile in PROFILES)
