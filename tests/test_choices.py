@@ -13,7 +13,6 @@ import pytest
 from commands import SMALL, Command, command_fixture  # noqa: F401
 
 from minbuild import choice_tables, toolchain
-from minbuild.advice import Advisor
 from minbuild.budgets import parse_budgets
 from minbuild.choices import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
 from minbuild.commands.options import options_of
@@ -30,6 +29,7 @@ from minbuild.size import elf_format
 from minbuild.size.attribution import attribute
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
 from minbuild.toolchain.flags import AVX512, speed_units
+from minbuild.trials.advice import Advisor
 
 HOST = host_target()
 X86 = pytest.mark.skipif(HOST.traits.arch != "x86_64", reason="another processor")

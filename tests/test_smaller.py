@@ -10,7 +10,6 @@ from case_sets import GOLDEN
 from trainers import plan_of
 from training_models import node, regression, single
 
-from minbuild.advice import MOST, Advisor, Trial
 from minbuild.choices import Choices
 from minbuild.emit import emit_sources
 from minbuild.errors import BadInput
@@ -19,12 +18,13 @@ from minbuild.needs import Wishes, contents_of
 from minbuild.ops import registry
 from minbuild.passes.memory import aligned, buffer_sizes
 from minbuild.planned import Model, plan_model, with_parts
-from minbuild.removal import Removal
 from minbuild.size import phases as module
 from minbuild.size.measure import TargetInputs, build_report, persistent_of
 from minbuild.size.phases import step_phases, uses_of
 from minbuild.size.report import Advice, ModelReport, Named, Row, TargetReport
 from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.trials.advice import MOST, Advisor, Trial
+from minbuild.trials.removal import Removal
 
 FREE, FIXED = "dense", "dense_fixed"
 

@@ -11,7 +11,7 @@ from minbuild.needs import contents_of
 from minbuild.planned import plan_model
 from minbuild.report import library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
-from minbuild.waterfall import SELECTION, Builder, title, waterfall
+from minbuild.trials.waterfall import SELECTION, Builder, title, waterfall
 
 
 def builder_of(choices: Choices, target: str = "") -> Builder:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minbuild.advice import Advisor, Trial
 from minbuild.emit import everything
 from minbuild.graphs import EVERY
 from minbuild.libraries import Pair, Workbench
 from minbuild.needs import Wishes
 from minbuild.planned import Model
-from minbuild.removal import Removal
 from minbuild.size.report import Advice, Bar
 from minbuild.toolchain import build_all
-from minbuild.waterfall import Builder, waterfall
+from minbuild.trials.advice import Advisor, Trial
+from minbuild.trials.removal import Removal
+from minbuild.trials.waterfall import Builder, waterfall
 
 
 @dataclass(frozen=True, slots=True)
