@@ -31,7 +31,7 @@ from minbuild.toolchain import (
 from minbuild.toolchain.cache import Cache, user_cache
 from minbuild.toolchain.check import instantiation
 from minbuild.toolchain.library import object_names
-from minbuild.toolchain.process import Processes
+from minbuild.toolchain.process import Processes, Result, failure
 from minbuild.toolchain.zig import find_zig
 
 API = b"""
@@ -536,6 +536,15 @@ def test_cmake_toolchain_file(cache: Path, tmp_path: Path) -> None:
     file.write_text("message(FATAL_ERROR no)\n")
     with pytest.raises(ToolchainFailed, match="cmake"):
         build_library({**SOURCES, "CMakeLists.txt": LISTING}, host, find_toolchain(cmake_toolchain=file))
+
+
+def test_what_the_linker_says_comes_before_what_cmake_makes_of_it() -> None:
+    said = ["CMake Error at CMakeTestCCompiler.cmake:70 (message):", *("  The compiler is broken.",) * 9]
+    text = "\n".join([*said, "  ld.lld: error: unable to find library -lc", "  CMake will not continue."])
+    told = str(failure("cmake", ("cmake", "-S", "."), Result(1, b"", text), "A cure."))
+    assert told.splitlines()[1] == "    ld.lld: error: unable to find library -lc" and "A cure." in told
+    only = str(failure("cmake", ("cmake",), Result(1, b"", "-- Checking\n" + said[0]), "A cure."))
+    assert only.splitlines()[1].strip() == said[0]
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake here")

@@ -142,6 +142,15 @@ MB_INLINE Vec<T, N> exp_of_negative(Vec<T, N> x) {
   return exp_of_rest(parts.rest, *c) * bits_as<T>((parts.n + bias) << F::mantissa);
 }
 
+// What the logarithm is made of, likewise.
+template <class T>
+struct LogNumbers {
+  T series[4] = {T(0.242792547f), T(0.284987867f), T(0.400009722f), T(0.666666627f)};
+  T ln2_low = Format<T>::ln2_low, ln2_high = Format<T>::ln2_high;
+};
+template <class T>
+inline constexpr LogNumbers<T> kLogNumbers;
+
 // log(x) = k*ln(2) + f - (square - s*(square + rest)) for positive x: 1 + f = x / 2^k lies in [sqrt(1/2), sqrt(2)),
 // s = f/(2+f), square = f^2/2: log(1+f) = 2 artanh(s).
 template <class T, int N>
@@ -150,7 +159,7 @@ struct LogParts {
 };
 // Of normal numbers; the sign is dropped, because negative lanes must not overflow and log() replaces them.
 template <class T, int N>
-MB_INLINE LogParts<T, N> log_parts_of_normal(Vec<T, N> x, Integers<T, N> off) {
+MB_INLINE LogParts<T, N> log_parts_of_normal(Vec<T, N> x, Integers<T, N> off, const LogNumbers<T>& c = kLogNumbers<T>) {
   using V = Vec<T, N>;
   using F = Format<T>;
   using I = typename LaneBits<T>::type;
@@ -160,7 +169,7 @@ MB_INLINE LogParts<T, N> log_parts_of_normal(Vec<T, N> x, Integers<T, N> off) {
   V s = f / (V(T(2)) + f);
   V z = s * s, rest;
   if constexpr (sizeof(T) == 4) {
-    rest = z * poly(z, 0.242792547f, 0.284987867f, 0.400009722f, 0.666666627f);
+    rest = z * poly(z, c.series[0], c.series[1], c.series[2], c.series[3]);
   } else {
     rest = T(0);  // sum of 2 z^i / (2i+1)
     for (int i = 12; i > 0; --i) rest = (rest + V(T(2)) / V(T(2 * i + 1))) * z;
@@ -179,16 +188,17 @@ MB_INLINE LogParts<T, N> log_parts(Vec<T, N> x) {
 }
 // k*ln(2) + log(1+f)
 template <class T, int N>
-MB_INLINE Vec<T, N> join(const LogParts<T, N>& p) {
-  using F = Format<T>;
-  Vec<T, N> low = muladd(p.k, Vec<T, N>(F::ln2_low), p.product);
-  return muladd(p.k, Vec<T, N>(F::ln2_high), p.f - (p.square - low));
+MB_INLINE Vec<T, N> join(const LogParts<T, N>& p, const LogNumbers<T>& c = kLogNumbers<T>) {
+  Vec<T, N> low = muladd(p.k, Vec<T, N>(c.ln2_low), p.product);
+  return muladd(p.k, Vec<T, N>(c.ln2_high), p.f - (p.square - low));
 }
 
 // The logarithm of numbers known to be positive and normal, or NaN.
 template <class T, int N>
 MB_INLINE Vec<T, N> log_of_normal(Vec<T, N> x) {
-  return join(log_parts_of_normal(x, Integers<T, N>(0))) + (x - x);
+  const LogNumbers<T>* c = &kLogNumbers<T>;
+  if (N == 1 && sizeof(c) == 8) MB_OPAQUE(c);  // 64-bit code would build an address for each
+  return join(log_parts_of_normal(x, Integers<T, N>(0), *c), *c) + (x - x);
 }
 
 // The same of a single number. x86-64 has an instruction for it, slow, short and exact.

@@ -150,16 +150,21 @@ MB_INLINE Vec<T, N> muladd(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
 
 template <class T, int N>
 MB_INLINE Vec<T, N> select(Vec<typename LaneBits<T>::type, N> mask, Vec<T, N> yes, Vec<T, N> no) {
+#if defined(__aarch64__) || defined(__wasm__)  // fewer instructions for a single lane; elsewhere more
+  if constexpr (N == 1) return mask.v[0] ? yes.v[0] : no.v[0];
+#endif
   return mask.v ? yes.v : no.v;
 }
 
 // A NaN in `a` gives `b`; a NaN in `b` stays.
 template <class T, int N>
 MB_INLINE Vec<T, N> min(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (N == 1) return a.v[0] < b.v[0] ? a.v[0] : b.v[0];
   return a.v < b.v ? a.v : b.v;
 }
 template <class T, int N>
 MB_INLINE Vec<T, N> max(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (N == 1) return a.v[0] > b.v[0] ? a.v[0] : b.v[0];
   return a.v > b.v ? a.v : b.v;
 }
 

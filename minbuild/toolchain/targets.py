@@ -163,7 +163,7 @@ _TABLE = {
             android="arm64-v8a",
         ),
         Traits(
-            *("arm-linux-androideabi", "arm-linux-androideabi", "libc.so", 4096, "", "", *_THUMB),
+            *("arm-linux-androideabi", "arm-linux-androideabi", "libc.so", 4096, "qemu-arm", "", *_THUMB),
             android="armeabi-v7a",
         ),
         Traits("wasm32", "wasm32-freestanding", "", 0, "node", "", _FIXED, "lime1+simd128"),
@@ -172,10 +172,13 @@ _TABLE = {
         Traits("aarch64-macos", "aarch64-macos", "", 16384, "", ""),
         Traits("x86_64-macos", "x86_64-macos", "", 4096, "", "", _NO_PLT),
         Traits("x86_64-windows", "x86_64-windows-gnu", "", 4096, "", ""),
+        Traits("aarch64-windows", "aarch64-windows-gnu", "", 4096, "", ""),
     )
 }
 
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv8l": "arm", "armv6l": "arm"}
+_SPELLINGS = {**_ALIASES, "armv7": "arm", "armv7a": "arm"}  # of architectures, at the start of a name
+_ANDROID = {"aarch64-android": "aarch64-linux-android", "arm-android": "arm-linux-androideabi"}
 
 
 def known_targets() -> tuple[str, ...]:
@@ -189,9 +192,19 @@ def _traits(name: str) -> Traits:
     raise BadInput(f"target '{name}': unknown. Known targets: {', '.join(known_targets())}.")
 
 
+def _in_table(name: str) -> str:
+    """The name in the table for another name of it; any other as it is."""
+    arch, dash, system = name.partition("-")
+    usual = f"{_SPELLINGS.get(arch, arch)}{dash}{system}"
+    usual = _ANDROID.get(usual, usual)
+    return usual if usual in _TABLE else name
+
+
 def parse_target(text: str) -> Target:
-    """`name` or `name:cpu` as the command line has it. Raises BadInput for a name not in the table."""
+    """`name` or `name:cpu` as the command line has it; an architecture may have its other names, such as arm64 and
+    armv7, and Android its short one. Raises BadInput for a name not in the table."""
     name, _, cpu = text.partition(":")
+    name = _in_table(name)
     _traits(name)
     if not all(letter.isalnum() or letter in "_+-." for letter in cpu):
         raise BadInput(
