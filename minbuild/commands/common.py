@@ -30,7 +30,8 @@ Artifacts = Annotated[
 ArtifactSets = Annotated[
     list[Path],
     typer.Argument(
-        help="Folders that generate_artifacts wrote, one per model.",
+        help="Folders with training artifacts, or ONNX files with training information, one per model; with --loss, "
+        "ONNX files of forward models.",
         metavar="ARTIFACTS...",
         show_default=False,
     ),
@@ -47,7 +48,9 @@ Largest = Annotated[
 OpsFolders = Annotated[
     list[Path] | None,
     typer.Option(
-        "--ops-dir", help="Folder with operators of your own: <stem>.py beside <stem>.cc. Repeatable."
+        "--ops-dir",
+        metavar="FOLDER",
+        help="Folder with operators of your own: <stem>.py beside <stem>.cc. Repeatable.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print passes, builds, and tracebacks.")]

@@ -23,25 +23,34 @@ _LOSS_HELP = (
 _OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
 
 LOSS, OPTIMIZER, PARAMETERS = "Loss", "Optimizer", "Parameters"  # panels of the help
-LossName = Annotated[str, typer.Option("--loss", help=_LOSS_HELP, rich_help_panel=LOSS)]
+LossName = Annotated[str, typer.Option("--loss", metavar="LOSS", help=_LOSS_HELP, rich_help_panel=LOSS)]
 MadeWith = Annotated[
     str | None,
     typer.Option(
         "--loss",
+        metavar="LOSS",
         help=f"Make the artifacts first, of a forward model. {_LOSS_HELP}",
         rich_help_panel=LOSS,
     ),
 ]
-OptimizerName = Annotated[str, typer.Option("--optimizer", help=_OPTIMIZER_HELP, rich_help_panel=OPTIMIZER)]
+OptimizerName = Annotated[
+    str, typer.Option("--optimizer", metavar="OPTIMIZER", help=_OPTIMIZER_HELP, rich_help_panel=OPTIMIZER)
+]
 MadeFor = Annotated[
     str | None,
-    typer.Option("--optimizer", help=f"{_OPTIMIZER_HELP} Default: adamw.", rich_help_panel=OPTIMIZER),
+    typer.Option(
+        "--optimizer",
+        metavar="OPTIMIZER",
+        help=f"{_OPTIMIZER_HELP} Default: adamw.",
+        rich_help_panel=OPTIMIZER,
+    ),
 ]
 Train = Annotated[
     list[str] | None,
     typer.Option(
         help="Parameters to train: a name; a pattern such as 'head.*'; bias, for what layers add; last:2, for those of "
         "the last two layers. Nothing below the first of them is differentiated or kept. Default: all. Repeatable.",
+        metavar="PARAMETERS",
         rich_help_panel=PARAMETERS,
     ),
 ]
@@ -50,6 +59,7 @@ Frozen = Annotated[
     typer.Option(
         help="Parameters to keep as they are, in the same words, or rest: all that do not train. They stand in the "
         "checkpoint, and so may come from another one; what is in neither list is constant. Repeatable.",
+        metavar="PARAMETERS",
         rich_help_panel=PARAMETERS,
     ),
 ]
