@@ -7,17 +7,26 @@ from pathlib import Path
 
 from minbuild.artifacts import load_bundle
 from minbuild.artifacts.files import read_file
-from minbuild.artifacts.training_info import read_training_model
+from minbuild.artifacts.training_info import FILE, read_training_model
 from minbuild.authoring.training_info import training_bundle
 from minbuild.model import Bundle
 from minbuild.ops import Registry
 
 
 def read_bundle(path: Path, operators: Registry) -> Bundle:
-    """The artifacts in folder `path`, or what the ONNX file `path` says about its own training. Raises BadInput and
-    Unsupported, each with all findings."""
+    """The artifacts in folder `path`, or what the ONNX file `path` says about its own training; such a file may stand
+    in a folder that holds no artifacts. Raises BadInput and Unsupported, each with all findings."""
+    path = _model_in(path) or path
     if not path.is_file():
         return load_bundle(path)
     data = read_file(path)
     model = read_training_model(data, path)
     return training_bundle(model, {path.name: sha256(data).hexdigest()}, operators)
+
+
+def _model_in(folder: Path) -> Path | None:
+    """The one model with training information in a folder without artifacts."""
+    if not folder.is_dir() or any(folder.glob("*training_model.*")):
+        return None
+    found = list(folder.glob(f"*{FILE}"))
+    return found[0] if len(found) == 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import mul
 
 
@@ -73,6 +73,9 @@ class Poly:
         return self * -1 + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, Poly):  # most are: nothing moves
+            scale = int(other)
+            return Poly(tuple((m, c * scale) for m, c in self.terms)) if scale else 0
         total: dict[Monomial, int] = {}
         for left, a in self.terms:
             for right, b in _terms(other):
@@ -161,14 +164,14 @@ def dim_min(left: Dim, right: Dim) -> Dim:
 
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
     difference = left - right
-    if _never_negative(difference):
+    if never_negative(difference):
         return left if kind == "max" else right
-    if _never_negative(-difference):
+    if never_negative(-difference):
         return right if kind == "max" else left
     return symbol_of(Extremum(kind, left, right))
 
 
-def _never_negative(dim: Dim) -> bool:
+def never_negative(dim: Dim) -> bool:
     """Whether `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
     terms = dict(_terms(dim))
     constant = terms.pop((), 0)
@@ -178,6 +181,11 @@ def _never_negative(dim: Dim) -> bool:
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     """Number of elements of a shape; 1 for a scalar."""
+    return _product(tuple(dims))
+
+
+@lru_cache(maxsize=1 << 16)  # passes ask for the same few shapes again and again
+def _product(dims: tuple[Dim, ...]) -> Dim:
     return reduce(mul, dims, 1)
 
 

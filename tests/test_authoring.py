@@ -277,6 +277,18 @@ def test_every_node_in_the_way_is_named():
     ]
 
 
+def test_unknown_operators_behind_others_are_named_too():
+    """What only follows from an unknown operator is not reported; what is unknown itself is, once."""
+    text = """m (float[n,4] x) => (float[n,3] y) {
+        a = own.Odd (x) b = MatMul (a, w) c = own.Strange (b) d = Mish (c) y = Add (b, d) }"""
+    with pytest.raises(Unsupported) as refused:
+        bundle_of(source(text, {"w": W}, 18), Recipe(loss="mse"), registry())
+    assert [finding.split("(")[1].split(",")[0] for finding in refused.value.findings] == [
+        "own:Odd",
+        "own:Strange",
+    ]
+
+
 # ----------------------------------------------------------------------------------------------------- files
 
 

@@ -7,6 +7,7 @@ import pytest
 from authored import differences, operators, source, stepped, trainer_of, uniform
 from case_sets import TRAIN, trainer
 
+from minbuild.artifacts import load_bundle
 from minbuild.authoring import Artifacts, Recipe, bundle_of, make_artifacts, write_artifacts
 from minbuild.authoring.backward import differentiate
 from minbuild.authoring.checks import checked_gradients
@@ -62,6 +63,25 @@ def test_functions_and_constant_conditions_are_taken_apart():
     function = '<opset_import: ["" : 17], domain: "own"> twice (t) => (u) { s = Sin (t) u = Mul (s, t) }'
     made = trainer_of(source(text, {"w": W, "v": V}, functions=function), Recipe(loss="mse", train=("w",)))
     assert differences(made, X, T)["w"] < EXACT
+
+
+def test_parameters_of_branches_train(tmp_path):
+    """Each only where its branch is taken; the evaluation model keeps the node as it is."""
+    text = """m (float[n,4] x) => (float[n,3] y) <bool yes = {CHOICE}> {
+        a = MatMul (x, w)
+        y = If (yes) <
+            then_branch = first () => (float[n,3] c) { c = MatMul (a, v) },
+            else_branch = other () => (float[n,3] d) { d = MatMul (a, u) }>
+    }"""
+    for choice, reached, lost in (("1", "v", "u"), ("0", "u", "v")):
+        model = source(text.replace("CHOICE", choice), {"w": W, "v": V, "u": V + 1})
+        made = trainer_of(model, Recipe(loss="mse"))
+        assert set(made.trained) == {"w", reached} and lost in made.bundle.notes[0]
+        assert max(differences(made, X, T).values()) < EXACT
+        write_artifacts(make_artifacts(model, Recipe(loss="mse", train=("last:1",))), tmp_path / choice)
+        read = ReferenceTrainer(load_bundle(tmp_path / choice))
+        assert read.trained == (reached,)
+        assert float(read.eval_step(X, T)[0]) == pytest.approx(stepped(read, X, T))
 
 
 def test_gradients_have_gradients():
@@ -141,6 +161,17 @@ def test_the_gradient_check_agrees_with_right_gradients():
     assert [line.split(":")[0] for line in checked_gradients(made)] == [
         "gradient check, all trained parameters together"
     ]
+
+
+@pytest.mark.parametrize("kind", [1, 10, 16], ids=["float", "float16", "bfloat16"])
+def test_the_gradient_check_sees_through_rounding(kind):
+    text = f"""m (float[n,4] x) => (float[n,3] y) {{
+        a = MatMul (x, w) b = Cast <to={kind}> (a) c = Tanh (b) y = Cast <to=1> (c) }}"""
+    assert checked_gradients(make_artifacts(source(text, {"w": W}), Recipe(loss="mse")))
+    halves = source(
+        "m (float16[n,4] x) => (float16[n,3] y) { y = MatMul (x, w) }", {"w": W.astype(np.float16)}
+    )
+    assert checked_gradients(make_artifacts(halves, Recipe(loss="mse")))
 
 
 def test_the_gradient_check_names_the_parameters_whose_gradients_are_wrong():

@@ -87,13 +87,17 @@ def test_the_shape_that_an_exporter_computes_for_expand(library):
         np.testing.assert_array_equal(found, np.repeat(x, batch, 0))
 
 
-def test_dimensions_of_which_the_size_is_open_are_not_compared():
+def test_dimensions_of_which_the_size_is_open_are_compared_on_the_device(tmp_path):
     nodes = [
         Node("Shape", "", 17, "shape", ("x",), ("shape",), {}),
         Node("Equal", "", 17, "equal", ("shape", "three"), ("y",), {}),
     ]
-    with pytest.raises(Unsupported, match="computes with .batch., which the device knows as sizes only"):
-        plan_of(nodes, {"x": (ElementType.FLOAT, (BATCH,))}, {"three": np.array([3])})
+    plan = plan_of(nodes, {"x": (ElementType.FLOAT, (BATCH,))}, {"three": np.array([3])})
+    built = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
+    session = trainers.session_of(built, plan, {})
+    for batch in (3, 5):
+        (found,) = session.run(0, [np.zeros(batch, np.float32)])
+        np.testing.assert_array_equal(found, [batch == 3])
 
 
 @pytest.mark.parametrize("returned", [True, False], ids=["returned", "used"])

@@ -75,6 +75,7 @@ def test_everything_that_is_wrong_is_said_at_once():
         ("rmsprop", {"alpha": 2.0}, "alpha 2.0 cannot be; it takes numbers from 0 to below 1."),
         ("momentum", {"momentum": -0.1}, "momentum -0.1 cannot be; it takes numbers of 0 or more."),
         ("sgd", {"max_norm": nan}, "max_norm nan cannot be; the largest norm of gradients is more than 0."),
+        ("none", {"max_norm": 1.0}, "max_norm does nothing without an optimizer."),
     ],
 )
 def test_optimizers_refuse_numbers_that_would_ruin_training(optimizer, options, said):

@@ -198,3 +198,8 @@ def test_the_command_writes_a_file_that_scan_reads(tmp_path, minbuild):
     scanned = minbuild("scan", path, "--json")
     assert scanned.code == 0, scanned.err
     assert "ai.onnx.preview.training:Adam" in scanned.out
+    assert minbuild("scan", tmp_path / "nowhere").code == 2
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    path.rename(folder / path.name)
+    assert minbuild("scan", folder, "--json").out == scanned.out.replace(str(path), str(folder))

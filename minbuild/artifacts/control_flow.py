@@ -32,10 +32,15 @@ class Scope(Protocol):
 def unrolled(node: Node, scope: Scope) -> Iterator[Node] | None:
     """The nodes that run in place of `node`, to be taken one after the other: each may depend on what the scope knows
     of the ones before it. None for other operators. Raises Unknown, at the latest while they are taken."""
-    kinds = {"If": _If, "Loop": _Loop, "Scan": _Scan}
-    if node.domain or node.op_type not in kinds:
+    if not is_unrolled(node):
         return None
+    kinds = {"If": _If, "Loop": _Loop, "Scan": _Scan}
     return kinds[node.op_type](node, scope).nodes()
+
+
+def is_unrolled(node: Node) -> bool:
+    """Whether the node runs graphs of its own."""
+    return not node.domain and node.op_type in ("If", "Loop", "Scan")
 
 
 class _Unrolling:

@@ -42,6 +42,15 @@ def function_nodes(node: Node, inputs: Sequence[TensorType | None]) -> tuple[Nod
     return tuple(renamed(n, lambda x: x if x in kept else f"{prefix}/{x}", node.name) for n in nodes)
 
 
+def is_function(node: Node) -> bool:
+    """Whether ONNX defines the operator by other operators, for some types at least."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, node.version, node.domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def _function(
     schema: Any, version: int, proto: NodeProto, inputs: Sequence[TensorType | None]
 ) -> FunctionProto | None:

@@ -19,6 +19,7 @@ from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Graph
 
 DOMAIN = "ai.onnx.preview.training"
+FILE = "training_info.onnx"  # what we call one
 GRAPH_CALL = (
     "GraphCall"  # of the drafts of the specification: runs the inference graph inside of an algorithm
 )

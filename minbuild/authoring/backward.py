@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -254,4 +254,5 @@ def _as_trained(node: Node, rule: Backward) -> Node:
         outputs[i] = name
     domain, op_type = rule.forward or (node.domain, node.op_type)
     version = node.version if domain == node.domain else 1
-    return replace(node, op_type=op_type, domain=domain, version=version, outputs=tuple(outputs))
+    attributes = {**node.attributes, **rule.besides}
+    return Node(op_type, domain, version, node.name, node.inputs, tuple(outputs), attributes)

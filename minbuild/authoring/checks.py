@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from minbuild.authoring.recipe import Artifacts
 from minbuild.batches import index_limits, inputs_of, seeded_batch
 from minbuild.errors import VerificationFailed
 from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle
+from minbuild.model import Bundle, ElementType, Graph
 from minbuild.ops import Registry, registry
 from minbuild.passes.lower import lower
 
@@ -56,12 +57,13 @@ class _Check:
     """The loss on one batch, as a function of the trained parameters."""
 
     def __init__(self, bundle: Bundle, operators: Registry) -> None:
-        self.bundle, self.operators = bundle, operators
+        self.operators = operators
         program = lower(bundle, operators, {})
         sizes = dict.fromkeys(program.symbols, BATCH)
         batch = seeded_batch(inputs_of(program), index_limits(program, operators), sizes, _SEED)
         self.batch = [batch[n] for n in program.procedures[0].inputs]
-        trainer = ReferenceTrainer(bundle, operators)
+        self.bundle = replace(bundle, training=_unrounded(bundle.training))
+        trainer = ReferenceTrainer(self.bundle, operators)
         self.start = {n: trainer.parameters[n] for n in trainer.trained}
         self.gradients = self._run({})[1]
 
@@ -83,6 +85,17 @@ class _Check:
             trainer.parameters[name] = trainer.parameters[name] + by
         loss = trainer.train_step(*self.batch)[0]
         return float(np.ravel(loss)[0]), trainer.gradients
+
+
+def _unrounded(graph: Graph) -> Graph:
+    """The graph with real numbers cast to doubles: rounding to a narrower type has steps that hide the derivative."""
+    nodes = tuple(
+        replace(node, attributes={**node.attributes, "to": int(ElementType.DOUBLE)})
+        if node.title == "Cast" and ElementType(node.attributes["to"]).is_real
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
 
 
 def _agree(found: float, wanted: float) -> bool:

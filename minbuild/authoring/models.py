@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minbuild.artifacts.subgraphs import renamed
+from minbuild.artifacts.subgraphs import names_read, renamed
 from minbuild.authoring.backward import Differentiated
 from minbuild.model import Checkpoint, ElementType, Graph, Node, Parameter, TensorType
 
@@ -69,7 +69,7 @@ def _constants(
     initializers: Mapping[str, np.ndarray], nodes: Sequence[Node], inputs: Mapping[str, TensorType]
 ) -> dict[str, np.ndarray]:
     """Initializers that some node reads and that are no parameters."""
-    read = {name for node in nodes for name in node.inputs}
+    read = {name for node in nodes for name in names_read(node)}
     return {n: np.asarray(a) for n, a in initializers.items() if n in read and n not in inputs}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+from minbuild.artifacts.subgraphs import defined, graphs_in, names_read
 from minbuild.errors import BadInput
-from minbuild.model import Graph, Node
+from minbuild.model import Graph
 from minbuild.suggest import listed, meant
 
 _BIASES = "bias"
@@ -54,15 +55,21 @@ def chosen(
 
 def _candidates(graph: Graph) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
-    used = {
-        name
-        for node in graph.nodes
-        for i, name in enumerate(node.inputs)
-        if i not in _SETTINGS.get(node.op_type, ())
-    }
+    used = _operands(graph)
     return tuple(
         n for n, a in graph.initializers.items() if n in used and a.dtype.kind in "fV" and a.ndim > 0
     )
+
+
+def _operands(graph: Graph) -> set[str]:
+    """What nodes compute with, those in the branches of an If too."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        settings = _SETTINGS.get(node.op_type, ())
+        found.update(name for i, name in enumerate(node.inputs) if i not in settings)
+        for inner in graphs_in(node):
+            found |= _operands(inner) - defined(inner)
+    return found
 
 
 def _running_statistics(graph: Graph) -> set[str]:
@@ -106,7 +113,5 @@ def _added(graph: Graph, names: Sequence[str]) -> set[str]:
 
 
 def _last(graph: Graph, count: int, names: Sequence[str]) -> set[str]:
-    layers: list[Node] = [n for n in graph.nodes if not set(names).isdisjoint(n.inputs)]
-    return {name for node in layers[len(layers) - min(count, len(layers)) :] for name in node.inputs} & set(
-        names
-    )
+    layers = [read for node in graph.nodes if (read := names_read(node) & set(names))]
+    return set().union(*layers[len(layers) - min(count, len(layers)) :])

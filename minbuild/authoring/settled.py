@@ -70,6 +70,8 @@ def _optimizer(recipe: Recipe) -> Graph | None:
     """The optimizer model. Raises BadInput with everything that is wrong with it."""
     given, options = recipe.optimizer, recipe.optimizer_options
     if given in ("", "none"):
+        if ignored := [option for option, value in vars(options).items() if value is not None]:
+            raise BadInput("\n".join(f"{option} does nothing without an optimizer." for option in ignored))
         return None
     if isinstance(given, str) and not given.endswith(".onnx"):
         return optimizer_graph(given, options)

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.artifacts.onnx_writer import LARGEST_FILE
 from minbuild.artifacts.subgraphs import names_read
-from minbuild.artifacts.training_info import DOMAIN
+from minbuild.artifacts.training_info import DOMAIN, FILE
 from minbuild.artifacts.training_info_writer import TrainingParts, write_training_model
 from minbuild.authoring import in_folder
 from minbuild.authoring.backward import differentiate
@@ -24,8 +24,6 @@ from minbuild.errors import BadInput
 from minbuild.model import Graph, Node, TensorType
 from minbuild.ops import Registry
 from minbuild.passes.lower import lower
-
-FILE = "training_info.onnx"
 
 
 def make_training_model(

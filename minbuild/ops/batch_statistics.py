@@ -89,12 +89,8 @@ def gradient(b: Backward) -> Sequence[str]:
     """Training becomes ONNX Runtime's operator, which updates running statistics in place."""
     if not trains(b.site, sum(map(bool, b.y))):
         return _frozen_gradient(b)
-    if b.site.version >= 14:
-        b.become("BatchNormInternal")
-        return _trained_gradient(b, b.save(4))
-    # Older operators give the variance instead.
-    variance = b.add("Add", b.save(4), b.constant(epsilon_of(b.site.attributes)))
-    return _trained_gradient(b, b.add("Reciprocal", b.add("Sqrt", variance)))
+    b.become("BatchNormInternal", training_mode=1)  # which older operators have no attribute for
+    return _trained_gradient(b, b.save(4))
 
 
 def internal_gradient(b: Backward) -> Sequence[str]:

@@ -6,7 +6,7 @@ values. They may look at everything a `Site` knows: attributes, element types, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +142,7 @@ class Backward(Body):
         self.dy = tuple(dy)
         self.wants = frozenset(wants)  # inputs whose gradients somebody needs
         self.forward: tuple[str, str] | None = None  # domain and name to run instead of the operator
+        self.besides: Mapping[str, object] = {}
         self.saved: dict[int, str] = {}  # further outputs of the forward application
 
     @property
@@ -154,9 +155,10 @@ class Backward(Body):
             return self.y[output]
         return self.saved.setdefault(output, f"{self.prefix}/saved_{output}")
 
-    def become(self, op_type: str, domain: str = MICROSOFT) -> None:
-        """Training runs this operator in place of the forward one: same inputs and outputs, or more of them."""
-        self.forward = (domain, op_type)
+    def become(self, op_type: str, domain: str = MICROSOFT, **attributes: object) -> None:
+        """Training runs this operator in place of the forward one, with `attributes` besides: same inputs and outputs,
+        or more of them."""
+        self.forward, self.besides = (domain, op_type), attributes
 
     def summed_to(self, gradient: str, made: Shape | None, i: int) -> str:
         """`gradient`, of shape `made`, summed over the axes along which input `i` was broadcast."""

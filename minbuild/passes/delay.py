@@ -6,8 +6,8 @@ side, while the first one's is worked out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minbuild.model import Call, Procedure, Role
@@ -19,8 +19,7 @@ from minbuild.passes.storage import planned_bytes, reads, root, writes
 def delay_calls(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls; each pure one right before the first call that depends on it, if that saves memory."""
     calls = list(procedure.calls)
-    sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
-    dropped = dropped_values(procedure, registry)
+    waiting = _Waiting(procedure, registry)
     for index in range(len(calls) - 1, -1, -1):
         call = calls[index]
         needed = (
@@ -28,8 +27,9 @@ def delay_calls(procedure: Procedure, registry: Registry) -> Procedure:
             if _movable(procedure, registry, call)
             else None
         )
-        if needed is not None and _gain(procedure, calls, sizes, dropped, index, needed) > 0:
+        if needed is not None and waiting.gain(call, needed) > 0:
             calls.insert(needed - 1, calls.pop(index))
+            waiting.follow(calls, index, needed)
     return replace(procedure, calls=tuple(calls))
 
 
@@ -54,20 +54,36 @@ def _first_conflict(
     return None
 
 
-def _gain(
-    procedure: Procedure,
-    calls: Sequence[Call],
-    sizes: Mapping[str, int],
-    dropped: AbstractSet[str],
-    index: int,
-    needed: int,
-) -> int:
-    """Bytes less that are alive while the call at `index` waits for the one at `needed`."""
-    made = {root(procedure.alias, name) for name in writes(calls[index])}
-    kept = set(procedure.outputs)
-    for later in range(needed, len(calls)):
-        soon = later < needed + SHORTEST_GAP
-        kept |= {name for name in reads(calls[later]) if soon or name not in dropped}
-    waiting = {root(procedure.alias, name) for name in reads(calls[index])}
-    waiting -= {root(procedure.alias, name) for name in kept}
-    return sum(sizes.get(name, 0) for name in made) - sum(sizes.get(name, 0) for name in waiting)
+class _Waiting:
+    """What a call's operands cost while it waits: who else reads them, and where those calls stand by now."""
+
+    def __init__(self, procedure: Procedure, registry: Registry) -> None:
+        self.alias = procedure.alias
+        self.sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
+        self.dropped = dropped_values(procedure, registry)
+        self.returned = {root(self.alias, name) for name in procedure.outputs}
+        self.place: dict[int, int] = {}  # identity of a call -> its index
+        self.follow(procedure.calls, 0, len(procedure.calls))
+        self.readers: dict[str, list[tuple[str, Call]]] = defaultdict(list)
+        for call in procedure.calls:
+            for name in reads(call):
+                self.readers[root(self.alias, name)].append((name, call))
+
+    def follow(self, calls: Sequence[Call], start: int, stop: int) -> None:
+        """Takes note of where the calls from `start` on stand."""
+        self.place.update((id(calls[i]), i) for i in range(start, stop))
+
+    def gain(self, call: Call, needed: int) -> int:
+        """Bytes less that are alive while `call` waits for the one at `needed`."""
+        made = {root(self.alias, name) for name in writes(call)}
+        waiting = {root(self.alias, name) for name in reads(call)} - self.returned
+        alone = (name for name in waiting if not self._kept(name, needed))
+        return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes.get(n, 0) for n in alone)
+
+    def _kept(self, owner: str, needed: int) -> bool:
+        """Whether a call from index `needed` on reads these bytes, and nobody makes them anew for it."""
+        for name, call in self.readers[owner]:
+            place = self.place[id(call)]
+            if place >= needed and (place < needed + SHORTEST_GAP or name not in self.dropped):
+                return True
+        return False

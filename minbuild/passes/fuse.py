@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from minbuild.model import Call, Procedure
@@ -14,22 +15,29 @@ from minbuild.passes.views import views_as_aliases
 
 def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
     """All rewrites of all operators, until none finds anything more."""
-    rules = [
-        rewrite
-        for _, op in sorted(registry.ops.items())
-        if isinstance(op, RewritingOp)
-        for rewrite in op.rewrites
-    ]
+    rules: dict[str, list[Rewrite]] = defaultdict(list)  # by the operator they end in
+    for _, op in sorted(registry.ops.items()):
+        for rewrite in op.rewrites if isinstance(op, RewritingOp) else ():
+            rules[_key(rewrite.pattern)].append(rewrite)
     while (fused := _first_rewrite(procedure, registry, rules)) is not None:
         procedure = fused
     return procedure
 
 
-def _first_rewrite(procedure: Procedure, registry: Registry, rules: list[Rewrite]) -> Procedure | None:
+def _key(pattern: Pattern) -> str:
+    """The operator of a pattern's root."""
+    name = pattern[0]
+    assert isinstance(pattern, tuple) and isinstance(name, str)
+    return name if ":" in name else f":{name}"
+
+
+def _first_rewrite(
+    procedure: Procedure, registry: Registry, rules: Mapping[str, Sequence[Rewrite]]
+) -> Procedure | None:
     graph = _Graph.of(procedure)
     views = _views(procedure, registry)
-    for index in range(len(procedure.calls)):
-        for rule in rules:
+    for index, call in enumerate(procedure.calls):
+        for rule in rules.get(call.op, ()):
             for found in graph.matches(rule.pattern, index):
                 replacement = rule.build(graph.match(found)) if graph.safe(found, registry) else None
                 if replacement is None:
@@ -84,9 +92,7 @@ class _Graph:
 
     def _call(self, pattern: Pattern, index: int, found: _Found) -> Iterator[_Found]:
         call = self.procedure.calls[index]
-        assert isinstance(pattern, tuple) and isinstance(pattern[0], str)
-        name, operands = pattern[0], pattern[1:]
-        key = name if ":" in name else f":{name}"
+        key, operands = _key(pattern), pattern[1:]
         if call.op != key or len(call.inputs) != len(operands) or not all(call.inputs):
             return
         found = _Found(found.names, found.calls | {index})

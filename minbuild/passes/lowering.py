@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.artifacts.control_flow import unrolled
-from minbuild.artifacts.functions import function_nodes
+from minbuild.artifacts.control_flow import is_unrolled, unrolled
+from minbuild.artifacts.functions import function_nodes, is_function
 from minbuild.dims import Dim
 from minbuild.errors import Unsupported
 from minbuild.model import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Mismatch, Op, Site, Unknown
+
+_NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
 
 @dataclass
@@ -45,10 +47,12 @@ class Lowering:
     def node(self, node: Node, asked: str = "") -> None:
         """Adds the calls for `node`, which stands for the node of the graph called `asked` or a part of it."""
         asked = asked or node.name
+        op = self.registry.find(node.domain, node.op_type)
         if any(name in self.broken for name in node.inputs if name):
             self.broken.update(node.outputs)
+            if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
+                self.report(node, _NO_OPERATOR)
             return
-        op = self.registry.find(node.domain, node.op_type)
         problem = None
         try:
             parts = self.parts(op, node)
@@ -58,7 +62,7 @@ class Lowering:
             elif op is not None:
                 self.apply(op, node, asked)
             else:
-                problem = "no such operator here. Leave it out of the model, or define it with --ops-dir"
+                problem = _NO_OPERATOR
         except Unknown as error:
             problem = str(error)
             if isinstance(error, Mismatch):
@@ -67,9 +71,12 @@ class Lowering:
             problem = f"it stands for nodes that are not supported: {error}"
         if problem is not None:
             self.broken.update(node.outputs)
-            self.findings.append(
-                f"{self.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {problem}."
-            )
+            self.report(node, problem)
+
+    def report(self, node: Node, problem: str) -> None:
+        """One more finding."""
+        where = f"node '{node.name}' ({node.title}, opset {node.version})"
+        self.findings.append(f"{self.graph.source}: {where}: {problem}.")
 
     def content(self, name: str) -> np.ndarray | None:
         """What a value holds, where that is known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from minbuild.dims import Dim, evaluate, product, symbols_in
 from minbuild.model import Call, Procedure, Value
@@ -66,6 +67,7 @@ def planned_bytes(values: Iterable[Value]) -> dict[str, int]:
     return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size) for v in values}
 
 
+@lru_cache(maxsize=1 << 16)
 def planned_size(dim: Dim) -> int:
     """A dimension when each free one has the largest of the planned sizes."""
     return evaluate(dim, dict.fromkeys(symbols_in(dim), PLANNED_SIZES[-1]))
