@@ -88,7 +88,7 @@ def call(target: Target, choices: Choices) -> tuple[str, ...]:
 def recipe(target: Target, choices: Choices) -> tuple[str, ...]:
     """What decides the bytes."""
     finish = f"{choices.strip} {choices.headers}"
-    files = (layout(target, choices), flags.exports(choices), link_bytes.SOURCE)
+    files = (layout(target, choices), flags.exports(choices), link_bytes.source())
     return (*call(target, choices), *(file.decode() for file in files), finish)
 
 
@@ -113,7 +113,7 @@ def link(
         link = (*link, "helpers.o")
         missing = _link_twin(link, run)
     if missing and link_bytes.NAMES.issuperset(missing):
-        shop.write({"bytes.c": link_bytes.SOURCE})
+        shop.write({"bytes.c": link_bytes.source()})
         run((*compile_c, "-c", "bytes.c", "-o", "bytes.o"))
         link = (*link, "bytes.o")
         missing = _link_twin(link, run)
