@@ -60,8 +60,9 @@ Status adamw(const Call& call) {
   }
   all.corrects_moments = MB_ADAMW_DECAY_FIRST && call.params[5] != 1;
   all.decays_gradients = MB_ADAMW_REGULAR && call.params[5] == 2;
-  T rate = *call[4].as<float>();
-  all.step_size = (all.corrects_moments ? rate : rate * __builtin_sqrtf(all.correction[1])) / all.correction[0];
+  T rate = *call[4].as<float>(), length = all.correction[1];
+  length = sizeof(T) == 4 ? __builtin_sqrtf(length) : __builtin_sqrt(length);
+  all.step_size = (all.corrects_moments ? rate : rate * length) / all.correction[0];
   all.epsilon = call.real(2);
   if (MB_ADAMW_DECAY) all.decay = (all.decays_gradients ? 1 : rate) * call.real(3);
   dispatch_or_single<AdamWBody<T>, T>(static_cast<const AdamW<T>*>(&all), count);

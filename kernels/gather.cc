@@ -20,16 +20,20 @@ struct Slices {
     return Status::kOk;
   }
 
-  // slice(at_part, at_whole) for the first elements of every slice
+  // slice(at_part, at_whole) for the first elements of every slice. A damaged plan may put what is written over the
+  // indices, so they are not what they were.
   template <class Slice>
-  MB_INLINE void each(Slice slice) const {
+  MB_INLINE Status each(Slice slice) const {
     int part = 0;
     for (int a = 0; a < outer; ++a) {
       for (int i = 0; i < count; ++i, part += inner) {
-        int at = static_cast<int>(indices[i]);
-        slice(part, (a * size + at + (at < 0 ? size : 0)) * inner);
+        I at = indices[i];
+        if (at < 0) at += static_cast<I>(size);
+        if (static_cast<uint64_t>(at) >= static_cast<uint64_t>(size)) return Status::kBadValue;
+        slice(part, (a * size + static_cast<int>(at)) * inner);
       }
     }
+    return Status::kOk;
   }
 };
 
@@ -40,14 +44,13 @@ Status gather(const Call& call) {
   if (status != Status::kOk) return status;
   T* to = call[0].as<T>();
   const T* from = call[1].as<T>();
-  slices.each([&](int part, int whole) MB_LAMBDA {
+  return slices.each([&](int part, int whole) MB_LAMBDA {
     if (slices.inner == 1) {
       to[part] = from[whole];
     } else {
       copy_bytes(to + part, from + whole, slices.inner * sizeof(T));
     }
   });
-  return Status::kOk;
 }
 
 // dx = 0, then dx[index] += dy for every index: they may repeat.
@@ -60,8 +63,7 @@ Status gather_grad(const Call& call) {
   T* to = dx.as<T>();
   const T* from = call[1].as<T>();
   if (!call.adds(0)) clear_bytes(to, dx.count * sizeof(T));
-  slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
-  return Status::kOk;
+  return slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
 }
 
 MB_INSTANTIATE_GATHER

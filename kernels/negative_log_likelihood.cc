@@ -25,8 +25,10 @@ Status nll_loss(const Call& call) {
   Status status = all.divisor(call.params[0], &divisor);
   if (status != Status::kOk) return status;
   for (int i = 0; i < all.count; ++i) {
+    const I label = all.labels[i];
+    if (all.names_none(label)) return Status::kBadValue;
     T one = 0;
-    if (!all.ignore(i)) one = -all.weight(i) * x.as<T>()[all.scores(i) + static_cast<int>(all.labels[i]) * all.inner];
+    if (!all.ignore(label)) one = -all.weight(label) * x.as<T>()[all.scores(i) + static_cast<int>(label) * all.inner];
     if (each) loss.as<T>()[i] = one;
     sum += one;
   }
@@ -47,9 +49,11 @@ Status nll_loss_grad(const Call& call) {
   if (status != Status::kOk) return status;
   clear_bytes(dx.data, dx.count * sizeof(T));
   for (int i = 0; i < all.count; ++i) {
-    if (all.ignore(i)) continue;
-    int at = all.scores(i) + static_cast<int>(all.labels[i]) * all.inner;
-    dx.as<T>()[at] = -dy.as<T>()[each ? i : 0] * all.weight(i) / divisor;
+    const I label = all.labels[i];
+    if (all.names_none(label)) return Status::kBadValue;
+    if (all.ignore(label)) continue;
+    int at = all.scores(i) + static_cast<int>(label) * all.inner;
+    dx.as<T>()[at] = -dy.as<T>()[each ? i : 0] * all.weight(label) / divisor;
   }
   return Status::kOk;
 }

@@ -17,7 +17,9 @@ Status reverse_sequence(const Call& call) {
   if (x.count == 0) return Status::kOk;
   int step = batch_first ? inner : batches * inner, next = batch_first ? times * inner : inner;
   for (int b = 0; b < batches; ++b) {
-    int end = static_cast<int>(length[b]);
+    const int64_t given = length[b];  // which a damaged plan may have put under the output
+    if (given < 0 || given > times) return Status::kBadValue;
+    int end = static_cast<int>(given);
     T* to = y.as<T>() + b * next;
     const T* from = x.as<T>() + b * next;
     for (int t = 0; t < times; ++t)

@@ -62,8 +62,11 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
   T sum = 0;
   T* small = narrow.as<T>();
   for (int i = 0; i < count; ++i) {
-    int at = labels.scores(i), label = static_cast<int>(labels.labels[i]);
-    T counts = labels.weight(i);
+    const int at = labels.scores(i);
+    const I given_label = labels.labels[i];
+    if (labels.names_none(given_label)) return Status::kBadValue;
+    const int label = static_cast<int>(given_label);
+    const T counts = labels.weight(given_label);
     T* y = wide.as<T>() + at;
     // Without gradient nobody reads the factor.
     SoftmaxRow<T>::run(y, x.as<T>() + at, gradient, label, small[each ? i : 0] * counts / total, classes, stride);

@@ -22,6 +22,7 @@ LANGUAGES: Mapping[str, str] = {
 }
 WASM = "js"  # the language that runs on a WebAssembly module
 _FROM_SOURCE = ("swift", "Sources/CMinbuild")  # whose package manager compiles only what is inside its folder
+_FROM_FILES = ("java", "swift")  # whose sessions, some at least, are made by mb_create_from_files
 _ALSO = {"c++": "cpp", "c#": "csharp", "kotlin": "java", "javascript": "js", "typescript": "js", "ts": "js"} | {
     "objective-c": "swift", "objc": "swift"
 }  # fmt: skip
@@ -69,12 +70,19 @@ class Header:
     max_rank: int
 
 
-def wanted_languages(names: Iterable[str]) -> tuple[str, ...]:
-    """Languages as the user writes them, `java,js` or one by one, in the order of the table. Raises BadInput."""
+def wanted_languages(names: Iterable[str], files: bool = True) -> tuple[str, ...]:
+    """Languages as the user writes them, `java,js` or one by one, in the order of the table, for a library that has
+    `files` or not. Raises BadInput."""
     given = {name.strip().lower() for text in names for name in text.split(",")}
     found = {_ALSO.get(name, name) for name in given}
     for name in sorted(found - set(LANGUAGES)):
         raise BadInput(f"--bindings {name}: unknown. There are {', '.join(sorted({*LANGUAGES, *_ALSO}))}.")
+    for name in () if files else _FROM_FILES:
+        if name in found:
+            raise BadInput(
+                f"--bindings {name}: makes sessions from files, which the library lacks with --files off. Leave out "
+                "one of the two."
+            )
     return tuple(name for name in LANGUAGES if name in found)
 
 

@@ -9,7 +9,10 @@ from typing import Any
 
 from minbuild.difference import compare
 from minbuild.errors import BadInput
+from minbuild.ops import registry
 from minbuild.snapshot import OPERATOR, Snapshot, TargetFigures
+from minbuild.suggest import meant
+from minbuild.toolchain import parse_target
 
 WARN_AT = 0.9  # of a budget
 _UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1 << 10, "mib": 1 << 20}
@@ -71,11 +74,20 @@ def _parse(table: Any, where: str, nested: bool) -> Budgets:
         elif name == "operators" and isinstance(value, dict):
             operators |= {op: _bytes(size, f"{where}.operators.{op}") for op, size in value.items()}
         elif name == "targets" and nested and isinstance(value, dict):
-            targets = {t: _parse(each, f"{where}.targets.{t}", nested=False) for t, each in value.items()}
+            for target, each in value.items():
+                own = f"{where}.targets.{target}"
+                targets[_target_name(target, own)] = _parse(each, own, nested=False)
         else:
             known = ", ".join((*_LIMITS, "operators", *(("targets",) if nested else ())))
             raise BadInput(f"{where}: nothing is called '{name}'. Choose from {known}.")
     return Budgets(limits, operators, targets)
+
+
+def _target_name(name: str, where: str) -> str:
+    try:
+        return str(parse_target(name))
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from error
 
 
 def _bytes(value: Any, where: str) -> int:
@@ -93,18 +105,10 @@ def _bytes(value: Any, where: str) -> int:
 
 def judge(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> tuple[Verdict, ...]:
     """Everything that is at 90 % of its budget or above, target by target. `old` is the baseline; without one there is
-    no growth. Raises BadInput where a budget is for a target that is not there."""
-    _check_names(budgets, new)
+    no growth. Budgets of targets that are not there wait for them. Raises BadInput where a figure is missing."""
     return tuple(
         verdict for target in new.targets for verdict in _judge(budgets.of(target.target), target, new, old)
     )
-
-
-def _check_names(budgets: Budgets, new: Snapshot) -> None:
-    unknown = sorted(set(budgets.targets) - {t.target for t in new.targets})
-    if unknown:
-        there = ", ".join(t.target for t in new.targets)
-        raise BadInput(f"budgets.targets.{unknown[0]}: is not built. Targets are {there}.")
 
 
 def _judge(budgets: Budgets, target: TargetFigures, new: Snapshot, old: Snapshot | None) -> Iterator[Verdict]:
@@ -135,11 +139,21 @@ def _judge(budgets: Budgets, target: TargetFigures, new: Snapshot, old: Snapshot
         found = [
             e for e in target.entries if e.kind == OPERATOR and name in (e.name, *e.users, *_plain(e.users))
         ]
+        if not found:
+            yield from _unknown(f"{target.target}: operator {name}", name)
         earlier = {e.name: e.bytes for e in before.entries if e.kind == OPERATOR} if before else {}
         stems, code = ", ".join(e.name for e in found), " and ".join(f"{e.name}.cc" for e in found)
         grown = sum(e.bytes - earlier.get(e.name, 0) for e in found)
         reason = f"{stems} grew by {grown:,} bytes" if before and grown > 0 else f"its code is {code}"
         yield from _verdict(f"{target.target}: operator {name}", sum(e.bytes for e in found), limit, reason)
+
+
+def _unknown(what: str, name: str) -> Iterator[Verdict]:
+    """A budget that nothing can exceed, for nothing is called so."""
+    operators = registry()
+    known = {*operators.stems.values(), *(n for op in operators.ops.values() for n in (op.title, op.name))}
+    if name not in known:
+        yield Verdict(False, f"{what}: nothing is called so, the budget is for nothing.{meant(name, known)}")
 
 
 def _plain(users: Sequence[str]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from minbuild.artifacts.files import read_file
 from minbuild.destination import MANIFEST, TOOL
 from minbuild.emit import Contents
 from minbuild.errors import BadInput
+from minbuild.graphs import EVERY
 from minbuild.holdings import Holdings, from_dict, holdings_of
 from minbuild.model import Kernel
 from minbuild.needs import contents_of
@@ -21,22 +22,31 @@ from minbuild.planned import Model
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A package as its manifest tells it; `minbuild` is the version that made it."""
+    """A package as its manifest tells it; `minbuild` is the version that made it, `graphs` are those of graphs.GRAPHS
+    that it was made for."""
 
     folder: Path
     minbuild: str
     holds: Holdings
     targets: tuple[str, ...]
+    graphs: tuple[str, ...]
 
 
 def read_package(folder: Path) -> Package:
     """What is in a package. Raises BadInput where there is none, or one that does not say."""
     path = folder / MANIFEST
     try:
-        manifest: Mapping[str, Any] = json.loads(read_file(path))
+        manifest: Mapping[str, Any] = json.loads(
+            read_file(path, "Give the folder that minbuild reduce wrote.")
+        )
         if manifest["tool"] != TOOL:
             raise ValueError("another tool made it")
-        return Package(folder, manifest["minbuild"], from_dict(manifest["holds"]), tuple(manifest["targets"]))
+        wanted = manifest["graphs"]
+        graphs = tuple(name for name in EVERY if name in wanted)
+        if not graphs:
+            raise ValueError(f"no graphs among {wanted!r}")
+        holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
+        return Package(folder, manifest["minbuild"], holds, targets, graphs)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path}: does not say what the library holds ({type(error).__name__}: {error}). Give a package of "

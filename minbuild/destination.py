@@ -24,7 +24,7 @@ def check_destination(out: Path, artifacts: Path) -> None:
     source = _resolved(artifacts)
     if place == source or place in source.parents:
         raise BadInput(
-            f"--out {out}: holds the artifacts {artifacts}. Choose another folder for the package."
+            f"--out {out}: the artifacts are in there ({artifacts}). Choose another folder for the package."
         )
     if place.is_dir():
         _check_ours(out, place)

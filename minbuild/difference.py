@@ -54,7 +54,9 @@ def compare(old: Snapshot, new: Snapshot) -> Difference:
     memory = _changes("memory", _memory(old), _memory(new))
     causes = tuple(_causes(old, new, both))
     if not causes and (targets or memory):
-        causes = ("Model, sizes, compiler, flags and version are the same: minbuild's own sources changed",)
+        causes = (
+            "Model, sizes, choices, compiler, flags and version are the same: minbuild's own sources changed",
+        )
     return Difference(
         new.model,
         causes,
@@ -77,20 +79,29 @@ def _causes(
         yield f"The sizes changed: {_sizes(old.sizes)} → {_sizes(new.sizes)}"
     if old.minbuild != new.minbuild:
         yield f"minbuild changed: {old.minbuild} → {new.minbuild}"
+    chosen = _choices(old.choices, new.choices)
+    if chosen:
+        yield f"The choices changed: {', '.join(chosen)}"
     compilers: dict[str, list[str]] = {}
     options: dict[str, list[str]] = {}
     for a, b in both:
         if a.toolchain != b.toolchain:
             compilers.setdefault(f"{a.toolchain} → {b.toolchain}", []).append(b.target)
         if a.flags != b.flags:
-            words = [f"+{f}" for f in b.flags if f not in a.flags] + [
-                f"−{f}" for f in a.flags if f not in b.flags
+            words = [f"with {f}" for f in b.flags if f not in a.flags] + [
+                f"without {f}" for f in a.flags if f not in b.flags
             ]
-            options.setdefault(" ".join(words) or "their order", []).append(b.target)
+            options.setdefault(", ".join(words) or "their order", []).append(b.target)
     for what, found in (("compiler", compilers), ("flags", options)):
         for text, names in found.items():
             where = "" if len(names) == len(both) else f" for {', '.join(names)}"
             yield f"The {what} changed{where}: {text}"
+
+
+def _choices(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """What was chosen otherwise, where both tell."""
+    both = [name for name in new if name in old and new[name] != old[name]]
+    return [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in both]
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

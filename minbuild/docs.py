@@ -62,7 +62,7 @@ def operators_table(found: Registry, measured: Mapping[str, Any]) -> str:
         features = _features(functions) if on_device else _off_device(op)
         bytes_of = [_bytes(measured[t]["operators"].get(stem)) if on_device else "0" for t in targets]
         since = ", ".join(map(str, op.since))
-        gradient = "yes" if op.gradient else "-"
+        gradient = "yes" if op.gradient or op.parts else "-"
         lines.append(_row([op.title, since, types, gradient, features, _cases(op), stem, *bytes_of]))
     totals = [f"{measured[t]['file']:,}" for t in targets]
     lines.append(_row(["**full build**", *[""] * 6, *totals]))
@@ -90,7 +90,7 @@ def gradients_table(found: Registry) -> str:
 
 
 def _is_made_of_others(op: Op) -> bool:
-    return op.gradient is None and op.body is not None
+    return op.gradient is None and (op.body is not None or op.parts is not None)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from minbuild.passes.lower import lower
 from minbuild.passes.select import select_kernels
 from minbuild.plan_format import EXPRESSIONS, expressions_of
 from minbuild.planned import Model
+from minbuild.suggest import meant
 
 _SEED = 2024  # of the numbers in test cases
 
@@ -62,6 +63,7 @@ def contents_of(
     extra_kernels, extra_features = _wished(wishes, registry, note)
     used = {name for m in models for name in expressions_of(m.plan_bytes)}
     held = kernels | extra_kernels
+    _tell_idle(choices, held, note)
     every = choices.sizes == "all"
     if choices.features == "all":
         stems = {k.stem for k in held}
@@ -175,8 +177,12 @@ def _find(title: str, registry: Registry, option: str) -> Op:
     op = registry.find(domain, name)
     if op is None:
         there = sorted(o.title for o in registry.ops.values() if o.name.lower() == name.lower())
-        cure = f"Did you mean {there[0]}?" if there else "`reports/operators.md` lists all that there are."
-        raise BadInput(f"{option} {title}: no such operator. {cure}")
+        hint = (
+            f" Did you mean {there[0]}?" if there else meant(title, (o.title for o in registry.ops.values()))
+        )
+        raise BadInput(
+            f"{option} {title}: no such operator.{hint or ' `reports/operators.md` lists all that there are.'}"
+        )
     return op
 
 
@@ -196,11 +202,23 @@ def _functions(op: Op, registry: Registry) -> frozenset[str]:
 
 def with_kernels(choices: Choices, registry: Registry) -> Choices:
     """The choices with files of kernels where operators are named, in any case of letters. Raises BadInput."""
-    return replace(
-        choices,
-        speed_for=_files("--speed-for", choices.speed_for, registry),
-        size_for=_files("--size-for", choices.size_for, registry),
+    speed, size = (
+        _files(f"--{key}", names, registry)
+        for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for))
     )
+    both = sorted(set(speed) & set(size))
+    if both:
+        raise BadInput(f"--speed-for and --size-for: both name {', '.join(both)}. Leave one of them out.")
+    return replace(choices, speed_for=speed, size_for=size)
+
+
+def _tell_idle(choices: Choices, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
+    """A choice for kernels none of which is there changes nothing."""
+    stems = {kernel.stem for kernel in held}
+    for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for)):
+        if names and not stems & set(names):
+            files = ", ".join(f"{name}.cc" for name in names)
+            note(f"--{key}: the library has no kernel of {files}; this changes nothing.")
 
 
 def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, ...]:
@@ -211,9 +229,10 @@ def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, 
         here = {registry.stems[function] for op in ops for function in _functions(op, registry)}
         here |= {name.lower()} & stems
         if not here:
+            hint = meant(name, (*(op.name for op in registry.ops.values()), *stems))
+            files = f" Files are {', '.join(sorted(stems))}."
             raise BadInput(
-                f"{option} {name}: no operator with kernels, and no file of kernels, is called so. "
-                f"Files are {', '.join(sorted(stems))}."
+                f"{option} {name}: no operator with kernels, and no file of kernels, is called so.{hint or files}"
             )
         found |= here
     return tuple(sorted(found))

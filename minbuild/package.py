@@ -120,6 +120,7 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
     else:
         manifest["models"] = {model.name: _about(model) for model in parts.models}
     manifest["targets"] = {str(t): {"library": library_path(t), "toolchain": b.toolchain} for t, b in targets}
+    manifest["graphs"] = list(parts.choices.graphs)
     manifest["holds"] = holdings.as_dict(holdings.holdings_of(parts.contents))
     manifest["files"] = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

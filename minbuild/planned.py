@@ -22,10 +22,11 @@ from minbuild.passes.loss_check import check_loss
 from minbuild.passes.lower import lower
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
-from minbuild.size.alive import arena_of
-from minbuild.size.report import Arena
+from minbuild.size.alive import arena_of, arena_peak
+from minbuild.size.report import Arena, Smaller
 
 DEFAULT_LARGEST = 32  # of free dimensions
+BATCHES = (1, 8)  # smaller ones that a report tells of
 UNNAMED = "trainer"  # a model whose files have no prefix
 
 
@@ -55,6 +56,21 @@ class Model:
         """What the artifacts' common prefix calls the model; folders may be called anything."""
         stem = self.bundle.training.source.rpartition(".")[0]
         return stem.removesuffix("training_model").rstrip("_-. ") or UNNAMED
+
+    @property
+    def smaller(self) -> tuple[Smaller, ...]:
+        """The largest arena at smaller batches, which are sizes of the first dimension of the first input that has a
+        free one there; nothing where they need as much."""
+        inputs = (self.bundle.evaluation or self.bundle.training).inputs.values()
+        leading = (str(t.shape[0]) for t in inputs if t.shape)
+        symbol = next((name for name in leading if name in self.largest), None)
+        if symbol is None:
+            return ()
+        routines = self.plan.routines
+        whole = max(arena_peak(r, self.largest) for r in routines)
+        sizes = [size for size in BATCHES if size < self.largest[symbol]]
+        peaks = [max(arena_peak(r, {**self.largest, symbol: size}) for r in routines) for size in sizes]
+        return tuple(Smaller(symbol, s, peak) for s, peak in zip(sizes, peaks, strict=True) if peak < whole)
 
     @property
     def arenas(self) -> tuple[Arena, ...]:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from minbuild import __version__
 from minbuild.bindings import WASM, wanted_languages
-from minbuild.choices import Choices
+from minbuild.choices import ON, Choices
 from minbuild.destination import check_destination, write_package
 from minbuild.emit import Contents
 from minbuild.libraries import Pair, Workbench
@@ -81,7 +81,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     operators = registry(request.ops_folders)
     choices = with_kernels(request.choices, operators)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, choices)
-    languages = wanted_languages(request.bindings)
+    languages = wanted_languages(request.bindings, choices.files == ON)
     targets = wanted_targets(request.targets, languages)
     for target in targets:
         _tell_what_is_not_applied(toolchain, target, listener)
@@ -202,6 +202,7 @@ def _facts(name: str, model: Model) -> ModelReport:
         kernels=len(plan.kernels),
         full_kernels=len(model.registry.all_kernels()),
         notes=bundle.notes,
+        smaller=model.smaller,
     )
 
 

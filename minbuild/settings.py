@@ -35,7 +35,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
     """What a file says to minbuild: the table `tool.minbuild` of a pyproject.toml, all of any other file that has no
     such table. Raises BadInput."""
     try:
-        document = tomllib.loads(bytes(read_file(path)).decode("utf-8"))
+        document = tomllib.loads(bytes(read_file(path, "Give a file with settings.")).decode("utf-8"))
     except ValueError as error:  # also of the encoding
         raise BadInput(f"{path}: is not TOML: {error}. Correct it.") from error
     tools = document.get("tool", {})

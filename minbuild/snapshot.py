@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ class TargetFigures:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One report. `files` are the model's with their sha256, `sizes` those of free dimensions, `memory` the bytes of
-    each graph's arena and of each part of what persists."""
+    each graph's arena and of each part of what persists. `choices`
+    are how it was built, none where that is not known."""
 
     model: str
     minbuild: str
@@ -53,6 +55,7 @@ class Snapshot:
     persistent: Mapping[str, int]
     plan: int
     targets: tuple[TargetFigures, ...]
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arena(self) -> int:
@@ -72,6 +75,7 @@ def snapshot_of(report: Mapping[str, Any]) -> Snapshot:
         {name: int(size) for name, size in model["persistent"].items() if name not in ("total", "frozen")},
         int(model["plan_bytes"]),
         tuple(_target(target) for target in report["targets"]),
+        dict(report.get("choices", {})),
     )
 
 
@@ -100,6 +104,19 @@ def as_line(snapshot: Snapshot) -> str:
     return json.dumps({"history": 1, **asdict(snapshot)}, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
+def check_line(path: Path) -> None:
+    """Refuse, before any work, a history that no line can be added to. Raises BadInput."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if path.is_dir():
+        raise BadInput(f"--history {path}: is a folder. Name a file.")
+    if there != path and not there.is_dir():
+        raise BadInput(f"--history {path}: {there} is a file, not a folder. Choose another place.")
+    if not os.access(there, os.W_OK):
+        raise BadInput(
+            f"--history {path}: no permission to write {there}. Change its mode, or choose another place."
+        )
+
+
 def append_line(path: Path, snapshot: Snapshot) -> None:
     """Add a line to a history, which is made where there is none. Raises BadInput."""
     try:
@@ -115,7 +132,7 @@ def append_line(path: Path, snapshot: Snapshot) -> None:
 def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
     """The snapshots in a report.json (one) or in a history (a line each, oldest first). Raises BadInput."""
     try:
-        text = bytes(read_file(path)).decode("utf-8")
+        text = bytes(read_file(path, "Give a report.json, or a history.")).decode("utf-8")
         try:
             document = json.loads(text)
             documents = [document]

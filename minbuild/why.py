@@ -12,6 +12,7 @@ from minbuild.artifacts.files import read_file
 from minbuild.errors import BadInput
 from minbuild.size import ar, elf
 
+_CURE = "Give the folder that minbuild reduce wrote with --package."
 _NODES = 6  # how many are named before the rest is counted
 Row = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ Row = Mapping[str, Any]
 def why(name: str, package: Path) -> tuple[str, ...]:
     """The chains that lead to `name`, a line each: an operator of the model, a kernel file, a symbol, a part of the
     runtime, or a function of the C library. Raises BadInput where the package has nothing of that name."""
-    report = json.loads(read_file(package / "report" / "report.json"))
+    report = json.loads(read_file(package / "report" / "report.json", _CURE))
     lines: list[str] = []
     for target in report["targets"]:
         found = list(_chains(name, target, package))
@@ -31,7 +32,9 @@ def why(name: str, package: Path) -> tuple[str, ...]:
     names = sorted({n for target in report["targets"] for n in _names(target)})
     close = get_close_matches(name, names, 3, 0.5)
     hint = f" Did you mean {' or '.join(close)}?" if close else " The report lists what is there."
-    raise BadInput(f"{package}: nothing called '{name}' is in its library.{hint}")
+    called = sorted({n for target in report["targets"] for n in target["imports"]})
+    outside = f"Outside of itself it calls {', '.join(called) or 'nothing'}."
+    raise BadInput(f"{package}: nothing called '{name}' is in its library.{hint} {outside}")
 
 
 def _names(target: Mapping[str, Any]) -> Iterator[str]:
@@ -46,7 +49,8 @@ def _names(target: Mapping[str, Any]) -> Iterator[str]:
 def _chains(name: str, target: Mapping[str, Any], package: Path) -> Iterator[str]:
     rows = target["rows"]
     for row in rows:
-        if row["name"] == name or name in row["users"] and row["kind"] == "operator":
+        own = row["name"].split(" (")[0]  # without the file that shared code is in
+        if name in (row["name"], own) or name in row["users"] and row["kind"] == "operator":
             yield _row(row, rows)
         for symbol in row["symbols"]:
             if any(n == name or n.split("<")[0] == name for n in symbol["names"]):

@@ -48,6 +48,23 @@ def test_no_folder(attempt: Callable[..., Said], tmp_path: Path) -> None:
     refused(attempt(tmp_path / "empty"), 2, "training_model.onnx")
 
 
+@pytest.mark.parametrize(
+    "words,cure",
+    [
+        (("why", "conv", "--package"), "minbuild reduce wrote"),
+        (("check", SMALL, "--package"), "minbuild reduce wrote"),
+        (("config", SMALL, "--check"), "a configuration file"),
+        (("diff",), "report.json, or a history"),
+        (("reduce", SMALL, "-o", "dist", "--config"), "a file with settings"),
+    ],
+    ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
+)
+def test_files_of_other_kinds(
+    minbuild: Command, tmp_path: Path, words: tuple[object, ...], cure: str
+) -> None:
+    refused(minbuild(*words, tmp_path / "gone"), 2, "gone", "no such file", cure)
+
+
 @pytest.mark.parametrize("name", ["training_model.onnx", "checkpoint"])
 def test_missing_file(attempt: Callable[..., Said], tmp_path: Path, name: str) -> None:
     artifacts = copy_of(SMALL, tmp_path / "a")
@@ -177,8 +194,8 @@ def test_a_folder_that_is_not_ours(minbuild: Command, tmp_path: Path) -> None:
 def test_never_over_the_artifacts(minbuild: Command, tmp_path: Path) -> None:
     artifacts = copy_of(SMALL, tmp_path / "a")
     before = tree(artifacts)
-    refused(minbuild("reduce", artifacts, "-o", artifacts), 2, "holds the artifacts")
-    refused(minbuild("reduce", artifacts, "-o", tmp_path), 2, "holds the artifacts")
+    refused(minbuild("reduce", artifacts, "-o", artifacts), 2, "the artifacts are in there")
+    refused(minbuild("reduce", artifacts, "-o", tmp_path), 2, "the artifacts are in there")
     assert tree(artifacts) == before
 
 

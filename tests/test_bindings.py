@@ -266,6 +266,10 @@ def test_languages() -> None:
     assert wanted_languages(["js,Kotlin", "c++"]) == ("cpp", "java", "js")
     with pytest.raises(BadInput, match="--bindings cobol: unknown"):
         wanted_languages(["cobol"])
+    assert wanted_languages(["cpp,csharp,js"], files=False) == ("cpp", "csharp", "js")
+    for name in ("java", "swift"):
+        with pytest.raises(BadInput, match=f"--bindings {name}: makes sessions from files"):
+            wanted_languages(["cpp", name], files=False)
 
 
 def test_only_what_is_asked_for() -> None:

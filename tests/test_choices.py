@@ -189,6 +189,15 @@ def test_operators_and_files_name_kernels(model: Model) -> None:
     named = with_kernels(Choices(speed_for=("MatMul", "softmax_cross_entropy")), model.registry)
     assert "softmax_cross_entropy" in named.speed_for
     assert set(named.speed_for) <= set(model.registry.stems.values()) and len(named.speed_for) > 1
+    with pytest.raises(BadInput, match="both name gemm"):
+        with_kernels(Choices(speed_for=("Gemm",), size_for=("gemm", "Relu")), model.registry)
+    with pytest.raises(BadInput, match=r"--size-for Convv: .* is called so\. Did you mean Conv\?"):
+        with_kernels(Choices(size_for=("Convv",)), model.registry)
+    told: list[str] = []
+    contents_of([model], note=told.append, choices=named)
+    assert not told
+    contents_of([model], note=told.append, choices=Choices(size_for=("top_k",)))
+    assert told == ["--size-for: the library has no kernel of top_k.cc; this changes nothing."]
     with pytest.raises(BadInput, match="--size-for Nonsense: no operator.*Files are "):
         with_kernels(Choices(size_for=("Nonsense",)), model.registry)
 

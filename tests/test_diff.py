@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ CAUSES = [
     (lambda r: r["model"].update(minbuild="9"), f"minbuild changed: {SAMPLE['model']['minbuild']} → 9"),
     (lambda r: r["model"]["sizes"].update(batch=8), "The sizes changed: batch 32 → batch 8"),
     (lambda r: r["targets"][0].update(toolchain="gcc 99"), "The compiler changed: "),
-    (lambda r: r["targets"][0]["flags"].append("-O3"), "The flags changed: +-O3"),
+    (lambda r: r["targets"][0]["flags"].append("-O3"), "The flags changed: with -O3"),
     (lambda r: grow(r, "conv", 8), "minbuild's own sources changed"),
 ]
 
@@ -93,6 +94,15 @@ def test_the_cause_comes_first(edit: Callable[[dict[str, Any]], None], text: str
     assert any(text in cause for cause in found.causes)
     for rendered in (render_text(found), render_markdown(found)):
         assert 0 < rendered.index(text[:12]) < rendered.index("gemm")
+
+
+def test_choices_are_a_cause_where_both_tell() -> None:
+    one, two, three = (
+        snapshot_of(changed(lambda r, made=made: r.update(choices=made)))
+        for made in ({}, {"lto": "off", "speed-for": ""}, {"lto": "on", "speed-for": "conv"})
+    )
+    assert compare(two, three).causes == ("The choices changed: lto off → on, speed-for none → conv",)
+    assert not compare(one, three) and not compare(two, two)
 
 
 def test_rows_are_ordered_by_what_they_changed() -> None:
@@ -170,6 +180,22 @@ def test_reduce_adds_a_line(minbuild: Command, tmp_path: Path) -> None:
     assert minbuild("diff", history).out == ""
 
 
+def test_a_history_that_cannot_be_written_shows_before_the_build(
+    minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    allowed = tmp_path / "deep" / "history"
+    for path, told in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "file" / "h", "not a folder"),
+        (allowed, "permission"),
+    ):
+        monkeypatch.setattr("os.access", lambda _, mode, told=told: mode != os.W_OK or told != "permission")
+        said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--history", path)
+        assert said.code == 2 and said.err.startswith(f"error: --history {path}: ") and told in said.err
+    assert not (tmp_path / "d").exists()
+
+
 # -------------------------------------------------------------------------------------------------- budgets
 
 
@@ -239,7 +265,9 @@ def test_operators_go_by_any_of_their_names(name: str) -> None:
     assert found.over and f"operator {name}: {CONV:,} bytes, {CONV - 1024:,} over" in found.text
     new = changed(lambda r: grow(r, "conv", 40))
     assert "conv grew by 40 bytes" in verdicts({"operators": {name: "1 KiB"}}, SAMPLE, new)[0].text
-    assert not verdicts({"operators": {"NotThere": 1}})
+    assert not verdicts({"operators": {"TopK": 1}})  # the model has none
+    (found,) = verdicts({"operators": {"Convv": 1}})
+    assert not found.over and "nothing is called so" in found.text and "Did you mean Conv?" in found.text
 
 
 def test_an_operator_has_the_bytes_of_all_its_kernels() -> None:
@@ -254,8 +282,10 @@ def test_an_operator_has_the_bytes_of_all_its_kernels() -> None:
 def test_a_target_can_have_its_own() -> None:
     table = {"flash": 1, "targets": {TARGET: {"flash": "1 MiB"}}}
     assert not verdicts(table)
-    with pytest.raises(BadInput, match="is not built"):
-        verdicts({"targets": {"moon": {"flash": 1}}})
+    assert not verdicts({"targets": {"cortex-m4f": {"flash": 1}}})  # not built this time
+    with pytest.raises(BadInput, match="budgets.targets.moon: target 'moon': unknown"):
+        parse_budgets({"targets": {"moon": {"flash": 1}}}, "f")
+    assert set(parse_budgets({"targets": {"arm64-macos": {"flash": 1}}}, "f").targets) == {"aarch64-macos"}
 
 
 WRONG: list[Any] = [{"flesh": 1}, {"flash": -1}, {"flash": "64 stones"}, {"flash": True}, {"operators": 3}, 5]
@@ -290,7 +320,7 @@ def test_a_build_over_budget_ends_with_5(minbuild: Command, tmp_path: Path) -> N
     assert (out / "manifest.json").is_file()  # what was built can be looked at
 
 
-def test_growth_needs_a_baseline(minbuild: Command, tmp_path: Path) -> None:
+def test_growth_needs_a_baseline(minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text("[budgets]\ngrowth = 10\n")
     said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config)
@@ -298,11 +328,21 @@ def test_growth_needs_a_baseline(minbuild: Command, tmp_path: Path) -> None:
     said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--history", tmp_path / "h")
     assert said.code == 0
     report = json.loads((tmp_path / "d/report/report.json").read_text())
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    same = saved(tmp_path / "same.json", report)
+    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--baseline", same)
+    assert said.code == 0 and not (tmp_path / "summary").exists()
     report["targets"][0]["trimmed"]["loadable"] -= 11
     report["targets"][0]["rows"][0]["bytes"] -= 11
     baseline = saved(tmp_path / "smaller.json", report)
     said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--baseline", baseline)
     assert said.code == 5 and f"grew: {report['targets'][0]['rows'][0]['name']} by 11" in said.err
+    assert (tmp_path / "summary").read_text("utf-8").startswith(f"{MARKER}\n## ")
+    history = tmp_path / "kept"
+    append_line(history, read_snapshots(baseline)[0])
+    for _ in range(2):  # a build over budget is not what the next one is compared with
+        said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--history", history)
+        assert said.code == 5 and len(read_snapshots(history)) == 1
 
 
 def test_diff_holds_budgets_too(minbuild: Command, tmp_path: Path) -> None:

@@ -62,9 +62,11 @@ def full(request, tmp_path_factory):
     chosen = {i.callspec.params["op"].key: i.callspec.params["op"] for i in items}
     stems = {"accumulate", "cast", "copy"}
     for op in chosen.values():
-        for index in range(len(cases(op.key))):
+        wanted = [(index, np.float32) for index in range(len(cases(op.key)))]
+        wanted += [(index, dtype) for index in _real_cases(op.key) for dtype in HALVES.values()]
+        for index, dtype in wanted:
             try:
-                stems |= {k.stem for k in planned(op.key, index, np.float32)[1].kernels}
+                stems |= {k.stem for k in planned(op.key, index, dtype)[1].kernels}
             except Unsupported:
                 continue  # its own test says so
     return trainers.library_of(

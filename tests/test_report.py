@@ -35,6 +35,7 @@ from minbuild.size.report import (
     SectionRow,
     SizeReport,
     Sizes,
+    Smaller,
     Stack,
     Static,
     TargetReport,
@@ -291,6 +292,23 @@ def test_the_headline_is_the_same_everywhere(report: SizeReport) -> None:
         for fact in tables.headline(report, target):
             for page in pages:
                 assert f"{fact.value:,}" in page and fact.note in page, fact
+
+
+def test_what_decides_is_said_last(report: SizeReport) -> None:
+    facts = replace(report.model, smaller=(Smaller("batch", 1, 100), Smaller("batch", 8, 900)))
+    report = replace(report, model=facts)
+    last = console.render(report, width=60).splitlines()[-1]
+    target = report.targets[-1]
+    assert last == tables.in_short(report, target)
+    flash = target.trimmed.loadable + facts.plan_bytes + facts.checkpoint_bytes
+    rest = target.ram - max(arena.peak for arena in facts.arenas)
+    assert (
+        f"flash {flash:,} B" in last and f"{rest + 100:,} B at batch 1, {rest + 900:,} B at batch 8" in last
+    )
+    told = {fact.label: fact.value for fact in tables.headline(report, target)}
+    assert (told["With the model"], told["RAM at batch 1"]) == (flash, rest + 100)
+    assert f"RAM then {rest + 900:,}" in str(memory.memory(facts, target).lines)
+    jsonschema.validate(json_report.as_dict(report), schema())
 
 
 def test_every_table_adds_up(report: SizeReport) -> None:

@@ -210,6 +210,10 @@ def test_what_adds_nothing_is_told(small) -> None:  # type: ignore[no-untyped-de
     assert len(told) == 1 and told[0].startswith("Dropout: ")
 
 
+def test_progress_names_the_models(package: Made) -> None:
+    assert all(f"Proving {name} for {HOST}" in package[3] for name in NAMES)
+
+
 # -------------------------------------------------------------------------------------- checking a package
 
 
@@ -273,3 +277,19 @@ def test_wrong_checks(minbuild: Command, package: Made, tmp_path: Path) -> None:
     assert minbuild("check", SMALL, "-p", package[0], "--write-plan", tmp_path / "no" / "p").code == 2
     said = minbuild("check", GOLDEN / "embedding", SMALL, "-p", package[0])
     assert said.code == 3 and f"{SMALL}: " in said.out and f"{GOLDEN / 'embedding'}: " in said.err
+
+
+def test_a_package_is_checked_for_what_it_was_made_for(minbuild: Command, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    made = minbuild("reduce", GOLDEN / "dense", "--out", out, "--fast", "--graphs", "evaluate")
+    assert made.code == 0, made.err
+    said = minbuild("check", GOLDEN / "dense", "-p", out, "--write-plan", tmp_path / "plan")
+    assert said.code == 0 and "can evaluate it: plan" in said.out
+    assert (tmp_path / "plan").read_bytes() == (out / "model/trainer.plan").read_bytes()
+    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+    manifest["graphs"] = ["train", "evaluate", "optimize"]
+    (out / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    assert minbuild("check", GOLDEN / "dense", "-p", out).code == 3
+    manifest["graphs"] = []
+    (out / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    assert "no graphs" in minbuild("check", GOLDEN / "dense", "-p", out).err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from case_sets import GOLDEN
 from trainers import plan_of
 from training_models import node, regression, single
 
+from minbuild import assets
 from minbuild.choices import Choices
 from minbuild.emit import emit_sources
 from minbuild.errors import BadInput
@@ -69,6 +71,15 @@ def test_what_is_alive_adds_up_to_the_bound(name: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- phases
+
+
+def test_smaller_batches_take_what_a_session_made_for_them_takes(model: Model) -> None:
+    assert [(s.symbol, s.size) for s in model.smaller] == [("batch", 1), ("batch", 8)]
+    for smaller in model.smaller:
+        made = plan_model(GOLDEN / FREE, {}, {"batch": smaller.size})
+        assert smaller.arena == max(arena.peak for arena in made.arenas)
+        assert [s.size for s in made.smaller] == [s for s in (1, 8) if s < smaller.size]
+    assert not planned(FIXED).smaller
 
 
 def test_steps_come_in_the_order_of_their_phases(model: Model) -> None:
@@ -153,11 +164,23 @@ def advice(model: Model, wishes: Wishes = Wishes()) -> Mapping[str, Advice]:  # 
     contents = contents_of([model], wishes)
     advisor = Advisor((model,), contents, wishes, False, Choices())
     found = Trial(advisor, advisor.offers(), host_target(), find_toolchain()).advice()
-    assert len(found) <= MOST and all(a.saves > 0 for a in found)
+    assert all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
     return {a.title: a for a in found}
 
 
+@pytest.fixture
+def all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advice that is not only the best of it."""
+    monkeypatch.setattr("minbuild.trials.advice.MOST", 99)
+
+
+def test_advice_is_short(model: Model) -> None:
+    schema = json.loads((assets.root("schemas") / "report.schema.json").read_text("utf-8"))
+    assert len(advice(model)) == MOST == schema["$defs"]["target"]["properties"]["advice"]["maxItems"]
+
+
+@pytest.mark.usefixtures("all_of_it")
 def test_advice_is_what_following_it_saves(model: Model) -> None:
     found = advice(model)
     file = size(model, contents_of([model]))
@@ -199,6 +222,7 @@ def test_advice_leaves_out_what_saves_nothing() -> None:
     assert not any(a.how.startswith(("--dim", "--max")) for a in found.values())
 
 
+@pytest.mark.usefixtures("all_of_it")
 def test_advice_drops_what_was_asked_for() -> None:
     model = planned(FIXED, ("properties",))
     found = advice(model, Wishes(include=("Conv",)))
@@ -207,6 +231,7 @@ def test_advice_drops_what_was_asked_for() -> None:
     assert extra.file > found["without the part properties"].file
 
 
+@pytest.mark.usefixtures("all_of_it")
 def test_without_evaluation_the_plan_is_smaller(tmp_path: Path, model: Model) -> None:
     told = advice(model)["training without evaluation"]
     for path in (GOLDEN / FREE).iterdir():

@@ -28,11 +28,15 @@ def test_chain_from_nodes_to_symbol(minbuild: Command, dist):
     said = minbuild("why", "multiply_panel", "--package", dist)
     assert "(Gemm) -> kernels/gemm.cc -> " in said.out and said.out.count("->") >= 3
     assert "every trainer -> " in minbuild("why", "mb_create", "--package", dist).out
+    assert minbuild("why", "session", "--package", dist).out.count(" const") == 0
+    shared = minbuild("why", "multiply_panel (gemm.h)", "--package", dist)
+    assert shared.code == 0 and shared.out in minbuild("why", "multiply_panel", "--package", dist).out
 
 
 def test_unknown_names_get_a_hint(minbuild: Command, dist):
     said = minbuild("why", "gem", "--package", dist)
     assert said.code == 2 and "Did you mean" in said.err and "gemm" in said.err
+    assert "Outside of itself it calls" in minbuild("why", "malloc", "--package", dist).err
     assert minbuild("why", "Gemm", "--package", dist / "nowhere").code == 2
 
 

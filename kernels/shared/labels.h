@@ -18,18 +18,22 @@ struct Labels {
   bool ignores;
   int32_t ignored;
 
-  MB_INLINE bool ignore(int i) const { return ignores && labels[i] == ignored; }
+  MB_INLINE bool ignore(I label) const { return ignores && label == ignored; }
   // 0 where the label is ignored.
-  MB_INLINE T weight(int i) const { return ignore(i) ? T(0) : weights ? weights[labels[i]] : T(1); }
+  MB_INLINE T weight(I label) const { return ignore(label) ? T(0) : weights ? weights[label] : T(1); }
+  // Whether a label is no class. Each is looked at where it is used: a damaged plan may put what is written over them.
+  MB_INLINE bool names_none(I label) const {
+    return !ignore(label) && static_cast<uint64_t>(label) >= static_cast<uint64_t>(classes);
+  }
   // Where the scores of label i begin; they lie `inner` apart.
   MB_INLINE int scores(int i) const { return i / inner * classes * inner + i % inner; }
-  // Checks all labels, and finds what to divide by: the mean over nothing is 0, as in ORT.
+  // Finds what to divide by: the mean over nothing is 0, as in ORT.
   MB_INLINE Status divisor(int reduction, T* divisor) const {
     const bool alike = !weights && !ignores;
     T total = alike ? T(count) : T(0);
-    for (int i = 0; i < count; ++i) {
-      if (!ignore(i) && static_cast<uint64_t>(labels[i]) >= static_cast<uint64_t>(classes)) return Status::kBadValue;
-      if (!alike) total += weight(i);
+    for (int i = 0; i < count && !alike; ++i) {
+      if (names_none(labels[i])) return Status::kBadValue;
+      total += weight(labels[i]);
     }
     *divisor = reduction != kMean || total == 0 ? T(1) : total;
     return Status::kOk;

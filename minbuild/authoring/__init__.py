@@ -14,8 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from minbuild.artifacts.checkpoint import write_checkpoint, write_checkpoint_files
+from minbuild.artifacts.exporter_remarks import exporter_remarks
 from minbuild.artifacts.files import read_file
-from minbuild.artifacts.onnx_reader import opset_of, read_graph
+from minbuild.artifacts.onnx_reader import opset_in, parse_model, read_model
 from minbuild.artifacts.onnx_writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.authoring.backward import differentiate
 from minbuild.authoring.models import (
@@ -28,6 +29,7 @@ from minbuild.authoring.models import (
 )
 from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import Artifacts, Recipe, Source
+from minbuild.authoring.remarks import remarks
 from minbuild.authoring.settled import settle
 from minbuild.errors import BadInput, Unsupported
 from minbuild.model import Bundle, TensorType
@@ -53,7 +55,8 @@ _Types = Mapping[str, TensorType]
 def read_source(path: Path) -> Source:
     """The forward model in ONNX file `path`. Raises BadInput and Unsupported."""
     data = read_file(path, "Give the ONNX file of the model.")
-    return Source(read_graph(data, path), opset_of(data, path), path)
+    model = parse_model(data, path)
+    return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
 
 
 def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
@@ -70,6 +73,7 @@ def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
             )
         notes.append(f"{', '.join(lost)}: the loss does not depend on them; they are frozen.")
         train, frozen = tuple(n for n in train if n in made.gradients), (*frozen, *lost)
+    notes += remarks(graph, train, model.remarks, named=bool(recipe.train))
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return Bundle(
         training_graph(graph, made, train, frozen, outputs),

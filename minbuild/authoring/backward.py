@@ -7,8 +7,9 @@ loss back to the parameters, the gradients of a value that is read several times
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 import numpy as np
 
@@ -100,11 +101,14 @@ class Tape:
             return steps
         if op is None:
             return function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
-        if op.gradient is not None or op.body is None:
+        if op.gradient is not None:
             return None
-        body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
-        results = op.body(body)
-        return None if results is None else named(body, results, node.outputs)
+        for rule in (op.body, op.parts):
+            body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
+            results = rule(body) if rule is not None else None
+            if results is not None:
+                return named(body, results, node.outputs)
+        return None
 
     def type_of(self, name: str) -> TensorType:
         return self.lowering.values[name].type
@@ -133,7 +137,8 @@ class _Sweep:
         self.contributions: dict[str, list[str]] = defaultdict(list)
         self.forward: dict[int, Node] = {}
         self.backward: list[Node] = []
-        self.titles: dict[str, int] = {}
+        self.taken = set(tape.lowering.values)  # a graph that holds gradients already has names like ours
+        self.titles = {part for name in self.taken for part in _folders(name)}
 
     def _leads_on(self, application: _Application) -> bool:
         outputs = application.node.outputs
@@ -156,7 +161,7 @@ class _Sweep:
         return frozenset((depends & below) - {""})
 
     def run(self) -> Differentiated:
-        seed = f"{self.loss}{GRADIENT}"
+        seed = self._unused(f"{self.loss}{GRADIENT}")
         loss = self.tape.type_of(self.loss)
         self.contributions[self.loss] = [seed]
         findings: list[str] = []
@@ -205,13 +210,20 @@ class _Sweep:
 
     def _title(self, name: str) -> str:
         """A name that no other rule's nodes begin with: nodes of a model may share one."""
-        count = self.titles[name] = self.titles.get(name, 0) + 1
-        return name if count == 1 else self._title(f"{name}_{count - 1}")
+        title = _unused(name, self.titles)
+        self.titles.add(title)
+        return title
+
+    def _unused(self, name: str) -> str:
+        """A name for a value that no other value has."""
+        found = _unused(name, self.taken)
+        self.taken.add(found)
+        return found
 
     def _name(self, value: str) -> str:
         """The name of the next contribution to the gradient of a value."""
         many = self.uses[value] > 1
-        made = f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else "")
+        made = self._unused(f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else ""))
         self.contributions[value].append(made)
         return made
 
@@ -219,11 +231,22 @@ class _Sweep:
         """The gradient of a value, its contributions added up; "" where there are none."""
         parts = self.contributions.get(value, [])
         if len(parts) > 1:
-            total = f"{value}{GRADIENT}"
+            total = self._unused(f"{value}{GRADIENT}")
             name = f"AccumulateGrad_{total}"
             self.backward.append(Node("Sum", "", self.tape.opset, name, tuple(parts), (total,), {}))
             self.contributions[value] = parts = [total]
         return parts[0] if parts else ""
+
+
+def _folders(name: str) -> Iterator[str]:
+    """What stands before each slash of a name."""
+    parts = name.split("/")
+    return ("/".join(parts[:i]) for i in range(1, len(parts)))
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """The name, or the first with a number behind it that is not taken."""
+    return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
 
 
 def _read(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:

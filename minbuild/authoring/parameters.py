@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from minbuild.artifacts.subgraphs import defined, graphs_in, names_read
@@ -18,15 +18,15 @@ _SETTINGS = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that say what an oper
 
 
 def chosen(
-    graph: Graph, train: Sequence[str], frozen: Sequence[str]
+    graph: Graph, train: Sequence[str], frozen: Sequence[str], constants: Collection[str] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of trained and of frozen parameters, in the order of the model's initializers.
 
     `train` and `frozen` hold names, patterns with * and ?, `bias` (vectors added at the end of a layer) or `last:N`
     (those of the last N layers that have any); `frozen` may hold `rest`, all that do not train. Nothing in `train`
-    means every parameter that is not frozen. Parameters in neither are constants of the models: nothing can change
-    them, but what follows from them is worked out beforehand. What normalisation keeps as running statistics is frozen,
-    never trained. Raises BadInput for what matches nothing, and what is in both.
+    means every parameter that is not frozen, and is none of the `constants`. Parameters in neither are constants of the
+    models: nothing can change them, but what follows from them is worked out beforehand. What normalisation keeps as
+    running statistics is frozen, never trained. Raises BadInput for what matches nothing, and what is in both.
     """
     candidates = _candidates(graph)
     statistics = _running_statistics(graph)
@@ -34,7 +34,8 @@ def chosen(
     findings: list[str] = []
     named = [n for n in frozen if n != _REST or n in parameters]
     held = _matching("frozen", named, graph, [*parameters, *statistics], findings)
-    wanted = _matching("train", train, graph, parameters, findings) if train else set(parameters) - held
+    usual = set(parameters) - held - set(constants)
+    wanted = _matching("train", train, graph, parameters, findings) if train else usual
     if findings:
         raise BadInput("\n".join(findings))
     if both := sorted(wanted & held):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from minbuild.artifacts.exporter_remarks import ExporterRemarks
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.model import Graph
@@ -44,11 +45,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Source:
-    """A forward model: its graph, and the version of ONNX's own operators that it imports."""
+    """A forward model: its graph, the version of ONNX's own operators that it imports, and what its exporter says."""
 
     graph: Graph
     opset: int
     path: Path  # for messages
+    remarks: ExporterRemarks = ExporterRemarks()
 
 
 @dataclass(frozen=True)

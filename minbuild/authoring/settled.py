@@ -49,7 +49,7 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     graph, losses = made or (model.graph, ())
     split = None
     if made is not None or not _is_own(recipe.loss):
-        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen))
+        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen, model.remarks.constants))
         findings += _wrong_values(model, recipe, graph)
     optimizer = tried(lambda: (_optimizer(recipe),))
     if findings:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minbuild.budgets import Budgets, judge, parse_budgets
+from minbuild.difference import compare
 from minbuild.errors import BadInput, OverBudget
 from minbuild.report import json as json_report
+from minbuild.report.difference import render_markdown
 from minbuild.size.report import SizeReport
-from minbuild.snapshot import Snapshot, append_line, read_snapshots, snapshot_of
+from minbuild.snapshot import Snapshot, append_line, check_line, read_snapshots, snapshot_of
+
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is appended to
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,8 @@ class Accounts:
         """Read the `table` of budgets in the settings at `path`, and the baseline: what is given, else the last line of
         the history. Raises BadInput."""
         budgets = parse_budgets(table, path)
+        if history is not None:
+            check_line(history)
         source = baseline or (history if history is not None and history.exists() else None)
         if budgets.bounds_growth and source is None and history is None:
             raise BadInput(
@@ -37,11 +44,26 @@ class Accounts:
         return Accounts(budgets, earlier, history)
 
     def close(self, report: SizeReport) -> None:
-        """Add to the history, then hold the budgets. Raises OverBudget, and BadInput."""
+        """Tell a CI job what changed since the baseline, hold the budgets, then add to the history: what is over budget
+        must not be what the next build is compared with. Raises OverBudget, and BadInput."""
         new = snapshot_of(json_report.as_dict(report))
+        if self.baseline is not None:
+            summarize(render_markdown(compare(self.baseline, new)))
+        keep_budgets(self.budgets, new, self.baseline)
         if self.history is not None:
             append_line(self.history, new)
-        keep_budgets(self.budgets, new, self.baseline)
+
+
+def summarize(document: str) -> None:
+    """Append a document, unless it is empty, to the summary of the CI job that this runs in. Raises BadInput."""
+    path = os.environ.get(SUMMARY)
+    if not document or not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8") as stream:
+            stream.write(document)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be written: {error.strerror}. Correct {SUMMARY}.") from error
 
 
 def keep_budgets(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> None:

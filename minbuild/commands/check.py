@@ -9,7 +9,9 @@ import typer
 
 from minbuild.check import lacking, read_package
 from minbuild.commands.common import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
+from minbuild.destination import write_file
 from minbuild.errors import BadInput, Unsupported
+from minbuild.graphs import TRAIN
 from minbuild.planned import plan_models
 
 
@@ -32,7 +34,7 @@ def check(
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
-    """Tell whether the library of a package can train ARTIFACTS as it is, without a compiler."""
+    """Tell whether the library of a package can train ARTIFACTS as it is, or do what it was made for."""
     with failures(verbose):
         if write_plan is not None and len(artifacts) > 1:
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
@@ -43,7 +45,9 @@ def check(
             sizes_given("--max", max_),
             tuple(ops_dir or ()),
             checks_loss=check_loss,
+            graphs=there.graphs,
         )
+        does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
         findings = []
         for folder, model in zip(artifacts, models, strict=True):
             found = lacking(model, there)
@@ -51,15 +55,10 @@ def check(
             if not found:
                 largest = max(arena.peak for arena in model.arenas)
                 print(
-                    f"{folder}: {package} can train it: plan {len(model.plan_bytes):,} bytes, "
+                    f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
                     f"memory for temporaries {largest:,} bytes."
                 )
         if findings:
             raise Unsupported(findings)
         if write_plan is not None:
-            try:
-                write_plan.write_bytes(models[0].plan_bytes)
-            except OSError as error:
-                raise BadInput(
-                    f"--write-plan {write_plan}: cannot be written: {error.strerror}. Choose another place."
-                ) from error
+            write_file(write_plan, models[0].plan_bytes)

@@ -9,6 +9,7 @@ import typer
 
 from minbuild.artifacts.files import read_file
 from minbuild.commands.common import ArtifactSets, OpsFolders, Verbose, failures
+from minbuild.destination import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ort_config.check import lacking
 from minbuild.ort_config.collect import STYLES, requirements, sources
@@ -53,12 +54,7 @@ def config(
         if out is None:
             print(text, end="")
             return
-        try:
-            out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise BadInput(
-                f"--out {out}: cannot be written: {error.strerror}. Choose another place."
-            ) from error
+        write_file(out, text.encode())
 
 
 def read_config(path: Path) -> Requirements:
@@ -68,6 +64,6 @@ def read_config(path: Path) -> Requirements:
 
 def _text(path: Path) -> str:
     try:
-        return bytes(read_file(path)).decode("utf-8")
+        return bytes(read_file(path, "Give a configuration file.")).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: is not text. Give a configuration file.") from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from minbuild.budgets import parse_budgets
-from minbuild.commands.accounts import keep_budgets
+from minbuild.commands.accounts import keep_budgets, summarize
 from minbuild.commands.common import Verbose, failures
 from minbuild.commands.options import options_of
 from minbuild.commands.reduce import reduce
@@ -18,8 +17,6 @@ from minbuild.errors import BadInput
 from minbuild.report import difference as rendering
 from minbuild.settings import BUDGETS, checked_settings, read_settings
 from minbuild.snapshot import Snapshot, read_snapshots
-
-SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is appended to
 
 Reports = Annotated[
     list[Path],
@@ -46,8 +43,7 @@ def diff(
         found = compare(old, new)
         document = rendering.render_markdown(found)
         print(document if markdown else rendering.render_text(found), end="")
-        if document and os.environ.get(SUMMARY):
-            _append(Path(os.environ[SUMMARY]), document)
+        summarize(document)
         if config is not None:
             settings = checked_settings(read_settings(config), str(config), options_of(reduce))
             keep_budgets(parse_budgets(settings.get(BUDGETS, {}), str(config)), new, old)
@@ -63,11 +59,3 @@ def _pair(paths: list[Path]) -> tuple[Snapshot, Snapshot]:
     if len(lines) < 2:
         raise BadInput(f"{paths[0]}: there is nothing to compare it with. Give a second report.")
     return lines[-2], lines[-1]
-
-
-def _append(path: Path, text: str) -> None:
-    try:
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(text)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be written: {error.strerror}. Correct {SUMMARY}.") from error

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import BOOL, Case, KernelFunction, Launch, Op, Site
+from minbuild.model import TensorType
+from minbuild.ops.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.update import numbers
 
 adamw_kernel = KernelFunction(
     "adamw",
     ("p:T=", "m:T=", "v:T=", "g:T", "rate:float", "step:int64"),
     params=("alpha", "beta", "epsilon", "weight_decay", "correct_bias", "adam_mode"),
-    types={"T": (ElementType.FLOAT,)},
+    types={"T": FLOATS},
     features={
         "decay": "weight decay",
         "decay_first": "adam_mode 0: decay before the update",
@@ -75,7 +76,7 @@ def _moments(
     corrects: bool,
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Both moments, and what they are divided by because they began at zero."""
-    alpha, beta = (float(np.float32(attributes.get(n, d))) for n, d in (("alpha", 0.9), ("beta", 0.999)))
+    alpha, beta = numbers(attributes, alpha=0.9, beta=0.999)
     first, second = (1 - float(b) ** int(step[0]) if corrects else 1.0 for b in (alpha, beta))
     return alpha * m + (1 - alpha) * g, beta * v + (1 - beta) * g * g, first, second
 
@@ -89,7 +90,7 @@ def _reference(
     m: np.ndarray,
     v: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    decay, epsilon = attributes.get("weight_decay", 0.01), attributes.get("epsilon", 1e-8)
+    decay, epsilon = numbers(attributes, weight_decay=0.01, epsilon=1e-8)
     m, v, first, second = _moments(attributes, step, g, m, v, bool(attributes.get("correct_bias", 1)))
     if attributes.get("adam_mode", 0) == 0:
         p = p - rate * decay * p
@@ -108,9 +109,10 @@ def _adam_reference(
     v: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
     """torch.optim.Adam."""
-    g = g + attributes.get("weight_decay", 0.0) * p
+    decay, epsilon = numbers(attributes, weight_decay=0.0, epsilon=1e-8)
+    g = g + decay * p
     m, v, first, second = _moments(attributes, step, g, m, v, True)
-    update = (m / first) / (np.sqrt(v / second) + attributes.get("epsilon", 1e-8))
+    update = (m / first) / (np.sqrt(v / second) + epsilon)
     return np.array([True]), p - rate * update, m, v
 
 
@@ -126,7 +128,7 @@ def _cases_of(*variants: Mapping[str, Any]) -> Any:
                 moments = (
                     (m, random.uniform(0.5, 2, count)) if step > 1 else (np.zeros(count), np.zeros(count))
                 )
-                inputs = (np.array([0.125]), np.array([step], np.int64), p, g, *moments)
+                inputs = (np.array([0.125], np.float32), np.array([step], np.int64), p, g, *moments)
                 name = f"{count} parameters, step {step} {dict(attributes)}"
                 yield Case(name, inputs, attributes, absent=frozenset({0}), ulps=8)
 

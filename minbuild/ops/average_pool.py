@@ -181,6 +181,8 @@ average_pool_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     select=_grad_select(divides=True),
+    # Linear in dy: what it spreads, the forward operator gathers.
+    gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.site.attributes)),
 )
 
 

@@ -307,4 +307,5 @@ batch_normalization_grad = Op(
     in_place=((0, 0), (0, 1)),
     adds=frozenset({1, 2}),
     cases=_grad_cases,
+    parts=_statistics.grad_parts,
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from minbuild.ops.body import MICROSOFT, Backward, Body
 from minbuild.ops.definition import FLOATS, Site, Unknown
+from minbuild.ops.layer_normalization import gradient_parts, normalized_parts
 
 
 def epsilon_of(attributes: Mapping[str, Any]) -> float:
@@ -130,3 +131,14 @@ def _frozen_gradient(b: Backward) -> Sequence[str]:
         each = b.add("Div", b.add("Mul", d_scale, factor), spread)
         d_variance = b.add("Mul", each, half)
     return b.each(dx, d_scale, d_bias, d_mean, d_variance)
+
+
+def grad_parts(b: Body) -> Sequence[str]:
+    """What BatchNormalizationGrad is made of, from x itself, whose statistics the saved ones are."""
+    dy, x, scale = b.x[:3]
+    rank = b.site.rank(1)
+    others = tuple(a for a in range(rank) if a != 1)
+    normal, inverse = normalized_parts(b, x, others, epsilon_of(b.site.attributes))
+    g = b.add("Mul", dy, b.unsqueeze(scale, tuple(range(1, rank - 1))))
+    sums = [b.reduce("ReduceSum", e, others, False) for e in (b.add("Mul", dy, normal), dy)]
+    return gradient_parts(b, g, normal, inverse, others), *sums

@@ -202,6 +202,22 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         )
 
 
+_SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attributes that mean the same to Conv
+
+
+def _grad_parts(b: Body) -> Sequence[str]:
+    """The convolution with the same weights, of which this is the transpose: dx = Conv(dy, w), and w gets what it would
+    there if x came back for dy."""
+    if b.site.attribute("auto_pad", "NOTSET") != "NOTSET" or b.site.attribute("output_shape"):
+        raise Unknown(
+            "a gradient flows through it, which needs attribute pads in place of auto_pad and output_shape"
+        )
+    (dy, x, w), given = b.x[:3], {n: v for n, v in b.site.attributes.items() if n in _SHARED}
+    dw = b.many(2, "ConvGrad", x, dy, w, domain=MICROSOFT, **given)[1]
+    others = (0, *range(2, b.site.rank()))
+    return b.add("Conv", dy, w, **given), dw, b.reduce("ReduceSum", dy, others, False)
+
+
 conv_transpose_grad = Op(
     "ConvTransposeGrad",
     domain=MICROSOFT,
@@ -210,4 +226,5 @@ conv_transpose_grad = Op(
     select=_grad_select,
     adds=frozenset({1, 2}),
     cases=_grad_cases,
+    parts=_grad_parts,
 )

@@ -177,7 +177,8 @@ class Mismatch(Unknown):
 
 @dataclass(frozen=True)
 class Case:
-    """A test of one operator application: inputs (None where absent), attributes, which inputs are constants."""
+    """A test of one operator application: inputs (None where absent), attributes, which inputs are constants. Inputs in
+    float64 stand for real numbers of any precision, others are of the type they have."""
 
     name: str
     inputs: tuple[np.ndarray | None, ...]
@@ -217,6 +218,7 @@ class Op:
     apart      the calls that make each output alone, where outputs have kernels of their own, in a good order
     body       what the operator is made of, where it needs no kernel of its own (body.py); None where it does
     gradient   the nodes that compute the gradients of its inputs from those of its outputs (body.py)
+    parts      what an operator without a rule is made of where gradients flow through it; elsewhere it has its kernel
     differentiable  outputs through which gradients flow
     """
 
@@ -239,6 +241,7 @@ class Op:
     apart: Callable[[Call, Site], Sequence[Call]] | None = None
     body: Callable[[Body], Sequence[str] | None] | None = None
     gradient: Callable[[Backward], Sequence[str]] | None = None
+    parts: Callable[[Body], Sequence[str]] | None = None
     differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[Case]] | None = None
 

@@ -12,6 +12,7 @@ from minbuild.dims import product
 from minbuild.ops.body import MICROSOFT, Backward, Body
 from minbuild.ops.definition import INT64, Case, Op, Unknown
 from minbuild.ops.labels import reduction_of
+from minbuild.ops.softmax_cross_entropy import gradient_of_scores
 
 
 def _is_mean(b: Body) -> bool:
@@ -48,10 +49,10 @@ def _per_row(b: Body, dy: str, i: int) -> str:
 
 
 def _dense_gradient(b: Backward) -> Sequence[str]:
-    log_prob = b.save(1)
-    scores = b.microsoft("SoftmaxCrossEntropyGrad", b.dy[0], log_prob, b.x[1], **b.site.attributes)
-    labels = b.add("Mul", log_prob, b.add("Neg", _per_row(b, b.dy[0], 0))) if 1 in b.wants else ""
-    return b.each(scores, labels)
+    scores = gradient_of_scores(b, "SoftmaxCrossEntropyGrad", axis=-1)
+    if 1 not in b.wants or not b.dy[0]:
+        return b.each(scores)
+    return b.each(scores, b.add("Mul", b.save(1), b.add("Neg", _per_row(b, b.dy[0], 0))))
 
 
 def _dense_reference(
@@ -81,6 +82,7 @@ softmax_cross_entropy = Op(
     body=_dense_body,
     cases=_dense_cases,
     gradient=_dense_gradient,
+    differentiable=frozenset({0, 1}),
 )
 
 
@@ -144,8 +146,7 @@ def _sparse_body(b: Body) -> Sequence[str]:
 
 
 def _sparse_gradient(b: Backward) -> Sequence[str]:
-    inputs = (b.dy[0], b.save(1), *b.x[1:])
-    return b.each(b.add("SparseSoftmaxCrossEntropyGrad", *inputs, **b.site.attributes))
+    return b.each(gradient_of_scores(b, "SparseSoftmaxCrossEntropyGrad", "", -1))
 
 
 def _sparse_grad_body(b: Body) -> Sequence[str]:
@@ -214,6 +215,7 @@ sparse_softmax_cross_entropy = Op(
     body=_sparse_body,
     cases=_sparse_cases(gradient=False),
     gradient=_sparse_gradient,
+    differentiable=frozenset({0, 1}),
 )
 sparse_softmax_cross_entropy_grad = Op(
     "SparseSoftmaxCrossEntropyGrad",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.model import ElementType
-from minbuild.ops.body import Backward
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import FLOATS, Case, KernelFunction, Launch, Op, Reference, Select, Site, same_as
 
 Cases = Callable[[np.random.Generator], Iterable[Case]]
@@ -151,8 +151,10 @@ def gradient_op(
     domain: str = "com.microsoft",
     words: Words = no_words,
     samples: Callable[[Site], Iterable[int]] | None = None,
+    slope: Callable[[Body, str], str] | None = None,
 ) -> Op:
-    """An operator of `dy` and what the forward pass left, either of whose places its output may take."""
+    """An operator of `dy` and what the forward pass left, either of whose places its output may take. `slope` writes
+    what `dy` is multiplied with, for gradients of gradients."""
     return Op(
         name,
         domain=domain,
@@ -163,4 +165,5 @@ def gradient_op(
         samples=samples,
         cases=cases,
         gradient=gradient,
+        parts=None if slope is None else lambda b: (b.add("Mul", b.x[0], slope(b, b.x[1])),),
     )

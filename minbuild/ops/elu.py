@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.body import Backward
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import Op, Site
 from minbuild.ops.elementwise import (
     gradient_cases,
@@ -70,6 +70,15 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray
     return np.asarray(dy * slope * np.where(x < 0, scale / width * np.exp(np.minimum(x, 0) / width), 1))
 
 
+def _slope(b: Body, x: str) -> str:
+    """slope (1 where x >= 0, else scale / width e^(x / width))"""
+    slope, scale, width = _of_gradient(b.site.attributes)
+    below = b.add("Neg", b.add("Relu", b.add("Neg", x)))
+    power = b.add("Exp", b.add("Div", below, b.constant(width)))
+    falling = b.add("Mul", power, b.constant(slope * scale / width))
+    return b.add("Where", b.add("Less", x, b.constant(0)), falling, b.constant(slope))
+
+
 elu = _op("Elu", _of_elu, ({}, {"alpha": 0.5}, {"alpha": 2.0}), (6, 22))
 celu = _op("Celu", _of_celu, ({}, {"alpha": 0.5}, {"alpha": 2.0}), (12, 28))
 selu = _op("Selu", _of_selu, ({}, {"alpha": 1.5, "gamma": 2.0}), (6, 22))
@@ -80,4 +89,5 @@ elu_grad = gradient_op(
     gradient_cases(3, (_PLAIN, {"slope": 1.5, "scale": 2.0, "width": 0.5})),
     domain="minbuild",
     words=lambda site: _of_gradient(site.attributes),
+    slope=_slope,
 )

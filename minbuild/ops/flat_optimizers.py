@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import BOOL, Case, KernelFunction, Launch, Op, Site
+from minbuild.model import TensorType
+from minbuild.ops.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.update import numbers
 
 _ARGS = ("p:T=", "m:T=", "g:T", "rate:float")
-_TYPES = {"T": (ElementType.FLOAT,)}
+_TYPES = {"T": FLOATS}
 momentum_kernel = KernelFunction("momentum", _ARGS, ("weight_decay", "momentum", "nesterov"), _TYPES)
 scaled_kernel = KernelFunction("scaled_descent", _ARGS, ("weight_decay", "keep", "take", "epsilon"), _TYPES)
 
@@ -22,7 +23,7 @@ def momentum_step(
     attributes: Mapping[str, Any], m: np.ndarray, g: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The direction and the new moment of torch.optim.SGD, dampening 0."""
-    factor = attributes.get("momentum", 0.9)
+    (factor,) = numbers(attributes, momentum=0.9)
     m = factor * m + g
     return (g + factor * m if attributes.get("nesterov", 0) else m), m
 
@@ -32,16 +33,18 @@ def adagrad_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of torch.optim.Adagrad, lr_decay 0."""
     m = m + g * g
-    return g / (np.sqrt(m) + attributes.get("epsilon", 1e-10)), m
+    (epsilon,) = numbers(attributes, epsilon=1e-10)
+    return g / (np.sqrt(m) + epsilon), m
 
 
 def rmsprop_step(
     attributes: Mapping[str, Any], m: np.ndarray, g: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of torch.optim.RMSprop, without momentum and not centered."""
-    alpha = attributes.get("alpha", 0.99)
-    m = alpha * m + (1 - alpha) * g * g
-    return g / (np.sqrt(m) + attributes.get("epsilon", 1e-8)), m
+    keep, epsilon = numbers(attributes, alpha=0.99, epsilon=1e-8)
+    take = float(np.float32(1 - attributes.get("alpha", 0.99)))
+    m = keep * m + take * g * g
+    return g / (np.sqrt(m) + epsilon), m
 
 
 def _select_momentum(site: Site) -> Sequence[Launch]:
@@ -72,7 +75,8 @@ def _optimizer(
     def reference(
         attributes: Mapping[str, Any], rate: np.ndarray, p: np.ndarray, g: np.ndarray, m: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        direction, m = step(attributes, m, g + attributes.get("weight_decay", 0.0) * p)
+        (decay,) = numbers(attributes, weight_decay=0.0)
+        direction, m = step(attributes, m, g + decay * p)
         return np.array([True]), p - rate * direction, m
 
     def cases(random: np.random.Generator) -> Iterable[Case]:
@@ -80,7 +84,7 @@ def _optimizer(
             for count in (1, 8, 1001):
                 p, g = random.standard_normal((2, count))
                 moments = random.uniform(0.5, 2, count)
-                inputs = (np.array([0.125]), p, g, moments)
+                inputs = (np.array([0.125], np.float32), p, g, moments)
                 label = f"{count} parameters {dict(attributes)}"
                 yield Case(label, inputs, attributes, absent=frozenset({0}), ulps=4)
 

@@ -63,6 +63,25 @@ def _fast_gelu_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy / 2 * (1 + t + x * (1 - t * t) * (_LINEAR + 3 * _CUBIC * x**2))
 
 
+def _gelu_slope(b: Body, x: str) -> str:
+    """P(x) + x p(x) with p the normal distribution and P its integral"""
+    half = b.constant(0.5)
+    below = b.add("Add", half, b.add("Mul", half, b.add("Erf", b.add("Mul", x, b.constant(math.sqrt(0.5))))))
+    power = b.add("Exp", b.add("Mul", b.add("Mul", x, x), b.constant(-0.5)))
+    return b.add("Add", below, b.add("Mul", b.add("Mul", x, power), b.constant(1 / math.sqrt(2 * math.pi))))
+
+
+def _fast_gelu_slope(b: Body, x: str) -> str:
+    """(1 + t + x (1 - t^2) (linear + 3 cubic x^2)) / 2 with t the hyperbolic tangent"""
+    square, one = b.add("Mul", x, x), b.constant(1)
+    linear, cubic = b.constant(_LINEAR), b.constant(_CUBIC)
+    inner = b.add("Mul", x, b.add("Add", linear, b.add("Mul", square, cubic)))
+    t = b.add("Tanh", inner)
+    steep = b.add("Add", linear, b.add("Mul", square, b.constant(3 * _CUBIC)))
+    bent = b.add("Mul", b.add("Mul", x, steep), b.add("Sub", one, b.add("Mul", t, t)))
+    return b.add("Mul", b.add("Add", b.add("Add", one, t), bent), b.constant(0.5))
+
+
 def _approximates(attributes: Mapping[str, Any]) -> bool:
     return attributes.get("approximate", "none") == "tanh"
 
@@ -91,9 +110,19 @@ onnx_gelu = Op(
     gradient=_gradient,
 )
 gelu = unary("Gelu", gelu_kernel, computing(_gelu), _CASES, _gradient, since=(1,), domain=MICROSOFT)
-gelu_grad = gradient_op("GeluGrad", gelu_grad_kernel, computing(_gelu_grad), gradient_cases(6, saved=_clear))
+gelu_grad = gradient_op(
+    "GeluGrad",
+    gelu_grad_kernel,
+    computing(_gelu_grad),
+    gradient_cases(6, saved=_clear),
+    slope=_gelu_slope,
+)
 fast_gelu_grad = gradient_op(
-    "FastGeluGrad", fast_gelu_grad_kernel, computing(_fast_gelu_grad), gradient_cases(6, saved=_clear)
+    "FastGeluGrad",
+    fast_gelu_grad_kernel,
+    computing(_fast_gelu_grad),
+    gradient_cases(6, saved=_clear),
+    slope=_fast_gelu_slope,
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from minbuild.dims import Dim, product
 from minbuild.model import TensorType
 from minbuild.ops import layer_normalization as _layer
-from minbuild.ops.body import Backward
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import Case, Launch, Op, Site, Unknown
 
 _DOMAIN = "minbuild"
@@ -56,7 +56,8 @@ def _gradient(name: str) -> Callable[[Backward], Sequence[str]]:
         statistics = (b.save(1), b.save(2))
         groups = _groups(b.site, 0)
         inputs = (b.dy[0], *b.x[:2], *statistics)
-        found = b.many(3, "GroupNormalizationGrad", *inputs, domain=_DOMAIN, num_groups=groups)
+        attributes = {"num_groups": groups, "epsilon": _layer.epsilon_of(b.site.attributes)}
+        found = b.many(3, "GroupNormalizationGrad", *inputs, domain=_DOMAIN, **attributes)
         return b.each(*found)
 
     return gradient
@@ -140,6 +141,27 @@ def _grad_select(site: Site) -> Sequence[Launch]:
     return (_layer.launch_norm_grad(site, site.names[:5], _rows(site, 1, 2), own=False),)
 
 
+def _grad_parts(b: Body) -> Sequence[str]:
+    """From x itself, whose statistics the saved ones are."""
+    dy, x, scale = b.x[:3]
+    shape, entries = b.site.shape(1), product(b.site.shape(2))
+    if b.site.attribute("epsilon") is None or not isinstance(entries, int) or not isinstance(shape[1], int):
+        raise Unknown(
+            "a gradient flows through it, which needs attribute epsilon and channels of a known number"
+        )
+    rows, inner = (0, int(b.site.attribute("num_groups")), -1), (2,)
+    normal, inverse = _layer.normalized_parts(
+        b, b.reshape(x, rows), inner, _layer.epsilon_of(b.site.attributes)
+    )
+    each = b.add("Expand", b.reshape(scale, (entries, 1)), b.integers((entries, shape[1] // entries)))
+    each = b.reshape(each, (shape[1], *(1,) * (len(shape) - 2)))
+    g = b.reshape(b.add("Mul", dy, each), rows)
+    dx = b.reshape_like(_layer.gradient_parts(b, g, normal, inverse, inner), x)
+    along = b.add("Mul", dy, b.reshape_like(normal, x))
+    sums = [b.reduce("ReduceSum", b.reshape(e, (0, entries, -1)), (0, 2), False) for e in (along, dy)]
+    return dx, *(b.reshape(e, b.site.shape(2)) for e in sums)
+
+
 def _grad_reference(
     attributes: Mapping[str, Any],
     dy: np.ndarray,
@@ -178,4 +200,5 @@ group_normalization_grad = Op(
     in_place=((0, 0), (0, 1)),
     adds=frozenset({1, 2}),
     cases=_grad_cases,
+    parts=_grad_parts,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.body import Backward
+from minbuild.ops.body import Backward, Body
 from minbuild.ops.definition import itself
 from minbuild.ops.elementwise import (
     computing,
@@ -52,6 +52,27 @@ def _hard_swish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
 
 
+def _step(b: Body, condition: str) -> str:
+    """1 where the condition holds, else 0"""
+    return b.add("Cast", condition, to=int(b.site.element()))
+
+
+def _hard_sigmoid_slope(b: Body, x: str) -> str:
+    """alpha where the line is between 0 and 1"""
+    alpha, beta = (b.constant(float(b.site.attribute(*given))) for given in (_ALPHA, _BETA))
+    line = b.add("Add", b.add("Mul", x, alpha), beta)
+    between = b.add("And", b.add("Greater", line, b.constant(0)), b.add("Less", line, b.constant(1)))
+    return b.add("Mul", _step(b, between), alpha)
+
+
+def _hard_swish_slope(b: Body, x: str) -> str:
+    """0 up to -3, 1 from 3 on, x / 3 + 1/2 between"""
+    low, high, half = b.constant(-3), b.constant(3), b.constant(0.5)
+    line = b.add("Add", b.add("Div", x, high), half)
+    above = b.add("Where", b.add("Less", x, high), line, b.constant(1))
+    return b.add("Mul", above, _step(b, b.add("Greater", x, low)))
+
+
 hard_sigmoid = unary(
     "HardSigmoid",
     hard_sigmoid_kernel,
@@ -69,6 +90,7 @@ hard_sigmoid_grad = gradient_op(
     gradient_cases(2, _ATTRIBUTES),
     domain="minbuild",
     words=numbers(_ALPHA, _BETA),
+    slope=_hard_sigmoid_slope,
 )
 hard_swish = unary(
     "HardSwish",
@@ -85,4 +107,5 @@ hard_swish_grad = gradient_op(
     computing(_hard_swish_grad),
     gradient_cases(2),
     domain="minbuild",
+    slope=_hard_swish_slope,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,18 +143,44 @@ def _body(op_type: str, outputs: int) -> Callable[[Body], Sequence[str] | None]:
 def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
     def gradient(b: Backward) -> Sequence[str]:
         saved = tuple(b.save(i) for i in range(1, 3 - simple))
-        axis = b.site.axis(-1)
-        if _own_entries(b.site, 1) and _own_entries(b.site, 2):
-            return b.each(*_fused(b, b.dy[0], b.x[1], saved, axis, simple))
-        x = b.x[0] if simple else b.add("Sub", b.x[0], saved[0])
-        normal = b.add("Mul", x, saved[-1])
-        dx = _fused(b, b.add("Mul", b.dy[0], b.x[1]), _ones(b), saved, axis, simple)[0]
-        shape = b.site.shape()
-        d_scale = b.summed_to(b.add("Mul", b.dy[0], normal), shape, 1) if 1 in b.wants else ""
-        d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else ""
-        return b.each(dx, d_scale, d_bias)
+        by = [b.dy[i] if i < len(b.dy) else "" for i in range(1, 3 - simple)]
+        by_y = _through_y(b, saved, simple) if b.dy[0] else ("",)
+        through = [g for g in (by_y[0], *through_statistics(b, b.x[0], saved, by)) if g]
+        return b.each(b.add("Sum", *through) if len(through) > 1 else through[0], *by_y[1:])
 
     return gradient
+
+
+def _through_y(b: Backward, saved: Sequence[str], simple: bool) -> Sequence[str]:
+    """The gradients of x, scale and bias by that of the first output."""
+    axis = b.site.axis(-1)
+    if _own_entries(b.site, 1) and _own_entries(b.site, 2):
+        return _fused(b, b.dy[0], b.x[1], saved, axis, simple)
+    x = b.x[0] if simple else b.add("Sub", b.x[0], saved[0])
+    normal = b.add("Mul", x, saved[-1])
+    dx = _fused(b, b.add("Mul", b.dy[0], b.x[1]), _ones(b), saved, axis, simple)[0]
+    shape = b.site.shape()
+    d_scale = b.summed_to(b.add("Mul", b.dy[0], normal), shape, 1) if 1 in b.wants else ""
+    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else ""
+    return dx, d_scale, d_bias
+
+
+def through_statistics(b: Backward, x: str, saved: Sequence[str], by: Sequence[str]) -> Iterator[str]:
+    """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean / N
+    and -ds s^3 (x - mean) / N. In `by` are theirs, "" where there is none."""
+    if not any(by):
+        return
+    sizes = b.site.shape()[b.site.axis(-1) :]
+    fixed = [d for d in sizes if isinstance(d, int)]
+    if statistic(b.site) is not b.site.element() or len(fixed) < len(sizes):
+        raise Unknown("a gradient flows through its statistics, which works on floats and fixed sizes only")
+    count = b.constant(float(np.prod(fixed)))
+    if len(by) > 1 and by[0]:
+        yield b.add("Expand", b.add("Div", by[0], count), b.shape_of(b.x[0]))
+    if by[-1]:
+        away = b.add("Sub", x, saved[0]) if len(saved) > 1 else x
+        cube = b.add("Mul", b.add("Mul", saved[-1], saved[-1]), saved[-1])
+        yield b.add("Mul", b.add("Neg", b.add("Div", b.add("Mul", by[-1], cube), count)), away)
 
 
 def _fused(
@@ -241,6 +267,7 @@ def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, .
         body=_body(name, outputs),
         cases=_cases(simple, outputs, biased),
         gradient=_root_mean_square_gradient if outputs == 1 else _gradient(simple),
+        differentiable=frozenset(range(outputs)),
     )
 
 
@@ -311,6 +338,35 @@ def _grad_cases(simple: bool) -> Callable[..., Iterable[Case]]:
     return cases
 
 
+def normalized_parts(b: Body, x: str, axes: Sequence[int], epsilon: float) -> tuple[str, str]:
+    """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
+    away = b.add("Sub", x, b.reduce("ReduceMean", x, axes))
+    variance = b.reduce("ReduceMean", b.add("Mul", away, away), axes)
+    inverse = b.add("Reciprocal", b.add("Sqrt", b.add("Add", variance, b.constant(epsilon))))
+    return b.add("Mul", away, inverse), inverse
+
+
+def gradient_parts(b: Body, g: str, normal: str, inverse: str, axes: Sequence[int], mean: bool = True) -> str:
+    """norm_gradient, in nodes."""
+    along = b.add("Mul", normal, b.reduce("ReduceMean", b.add("Mul", g, normal), axes))
+    shifted = b.add("Sub", g, b.reduce("ReduceMean", g, axes)) if mean else g
+    return b.add("Mul", b.add("Sub", shifted, along), inverse)
+
+
+def _grad_parts(simple: bool) -> Callable[[Body], Sequence[str]]:
+    def parts(b: Body) -> Sequence[str]:
+        dy, x, scale, *saved = b.x
+        axis, rank = b.site.axis(-1, 1), b.site.rank(1)
+        inner = tuple(range(axis, rank))
+        n = b.add("Mul", x if simple else b.add("Sub", x, saved[0]), saved[-1])
+        dx = gradient_parts(b, b.add("Mul", dy, scale), n, saved[-1], inner, not simple)
+        sums = (b.add("Mul", dy, n), dy)[: 2 - simple]
+        entries = [b.reduce("ReduceSum", e, range(axis)) for e in sums]
+        return dx, *(b.reshape(e, b.site.shape(2)) for e in entries)
+
+    return parts
+
+
 def _grad_op(name: str, simple: bool) -> Op:
     return Op(
         name,
@@ -320,6 +376,7 @@ def _grad_op(name: str, simple: bool) -> Op:
         select=_grad_select(simple),
         in_place=((0, 0), (0, 1)),
         adds=frozenset({1} if simple else {1, 2}),
+        parts=_grad_parts(simple),
         cases=_grad_cases(simple),
     )
 

@@ -26,8 +26,7 @@ def _body(b: Body) -> Sequence[str]:
 
 
 def _gradient(b: Backward) -> Sequence[str]:
-    inputs = (b.dy[0], b.save(1), *b.x[1:])
-    return b.each(b.microsoft("SoftmaxCrossEntropyLossInternalGrad", *inputs, **b.site.attributes))
+    return b.each(_loss.gradient_of_scores(b, "SoftmaxCrossEntropyLossInternalGrad"))
 
 
 def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -41,6 +40,7 @@ loss_internal = Op(
     body=_body,
     cases=with_ignored_input(_loss.cases, 3),
     gradient=_gradient,
+    differentiable=frozenset({0, 1}),
 )
 
 

@@ -192,10 +192,16 @@ def _grad_select(site: Site) -> Sequence[Launch]:
     return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
 
 
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """Every dy went to one place: its gradient is what is there."""
+    return b.each(b.add("Gather", b.reshape(b.dy[0], (-1,)), b.x[1]))
+
+
 max_pool_grad = Op(
     "MaxPoolGrad",
     since=(9,),
     infer=_grad_infer,
     select=_grad_select,
     samples=_samples,
+    gradient=_grad_gradient,
 )

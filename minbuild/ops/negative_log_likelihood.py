@@ -107,7 +107,14 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
     for name, shape, attributes, weights in variants(random):
         labels = some_labels(random, shape, attributes)
         dy = np.asarray(random.standard_normal(labels.shape if attributes["reduction"] == "none" else ()))
-        yield Case(name, (dy, random.standard_normal(shape), labels, weights), attributes, ulps=8)
+        inputs = (dy, random.standard_normal(shape), labels, weights)
+        yield Case(name, inputs, attributes, frozenset({3}), ulps=8)
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """The loss is linear in the scores, so its gradient in dy is the loss of what comes back; the scores' own is 0."""
+    inputs = (b.dy[0], *b.x[2:])
+    return b.each(b.add("NegativeLogLikelihoodLoss", *inputs, **b.site.attributes))
 
 
 negative_log_likelihood_loss_grad = Op(
@@ -117,6 +124,7 @@ negative_log_likelihood_loss_grad = Op(
     reference=_grad_reference,
     select=_grad_select,
     cases=_grad_cases,
+    gradient=_grad_gradient,
 )
 
 # ----------------------------------------------------------------------------- with the ignored label as an input

@@ -56,6 +56,10 @@ def _gradient(b: Backward) -> Sequence[str]:
     return b.each(dx, dslope)
 
 
+def _slope_parts(b: Body) -> Sequence[str]:
+    return (b.add("Where", b.add("Less", b.x[0], b.constant(0)), b.x[1], b.constant(1)),)
+
+
 def _pairs(random: np.random.Generator) -> Iterable[Case]:
     for x, slope in (
         ((), ()), ((7,), (7,)), ((3, 5), (1,)), ((3, 5), ()), ((3, 5), (5,)), ((3, 5), (3, 1)),
@@ -91,4 +95,5 @@ prelu_slope = Op(
     select=_slope_select,
     in_place=((0, 0),),
     cases=_pairs,
+    parts=_slope_parts,
 )

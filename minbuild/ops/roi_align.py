@@ -177,7 +177,21 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
     for attributes in _VARIANTS:
         inputs = _inputs(random)
         dy = random.standard_normal(_reference(attributes, *inputs).shape)
-        yield Case(f"{dict(attributes)}", (dy, *inputs), attributes, frozenset({2, 3}), ulps=64)
+        smooth = attributes.get("mode", "avg") == "avg"
+        yield Case(
+            f"{dict(attributes)}", (dy, *inputs), attributes, frozenset({2, 3}), ulps=64, smooth=smooth
+        )
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """A mean is linear: what comes back goes the way of the images."""
+    if b.site.attribute("mode", "avg") != "avg":
+        raise Unknown(
+            "the gradient of a gradient through the largest samples is not supported; use mode 'avg'"
+        )
+    if 0 not in b.wants:
+        return b.each()
+    return b.each(b.add("RoiAlign", b.dy[0], *b.x[2:], **b.site.attributes))
 
 
 roi_align_grad = Op(
@@ -187,4 +201,5 @@ roi_align_grad = Op(
     reference=_grad_reference,
     select=_grad_select,
     cases=_grad_cases,
+    gradient=_grad_gradient,
 )

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import BOOL, Case, KernelFunction, Launch, Op, Site
+from minbuild.model import TensorType
+from minbuild.ops.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
 
-sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": (ElementType.FLOAT,)})
+sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS})
 
 
 def _infer(site: Site) -> Sequence[TensorType]:
@@ -31,7 +31,9 @@ def _select(site: Site) -> Sequence[Launch]:
 def _cases(random: np.random.Generator) -> Iterable[Case]:
     for count in (1, 7, 64, 1001):
         p, g = random.standard_normal((2, count))
-        yield Case(f"{count} parameters", (np.array([0.125]), p, g), absent=frozenset({0}), ulps=2)
+        yield Case(
+            f"{count} parameters", (np.array([0.125], np.float32), p, g), absent=frozenset({0}), ulps=2
+        )
 
 
 sgd = Op(

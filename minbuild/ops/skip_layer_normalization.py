@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.ops.body import MICROSOFT, Backward, Body
 from minbuild.ops.definition import Case, Op
-from minbuild.ops.layer_normalization import normalized
+from minbuild.ops.layer_normalization import normalized, through_statistics
 
 # Skip layers give their epsilon a default of their own.
 _EPSILON = float(np.float32(1e-12))
@@ -40,11 +40,16 @@ def _body(simple: bool) -> Callable[[Body], Sequence[str]]:
 def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
     def gradient(b: Backward) -> Sequence[str]:
         gamma, _, bias = _parts(simple, b.x)
-        saved = (b.save(3), gamma, *(b.save(i) for i in ((2,) if simple else (1, 2))))
+        outputs = (2,) if simple else (1, 2)
+        x, saved = b.save(3), [b.save(i) for i in outputs]
         name = "SimplifiedLayerNormalizationGrad" if simple else "LayerNormalizationGrad"
-        total, *entries = b.many(3 - simple, name, b.dy[0], *saved, domain=MICROSOFT, axis=-1)
-        if len(b.dy) > 3 and b.dy[3]:
-            total = b.add("Add", total, b.dy[3])
+        through, entries = [], [""] * (2 - simple)
+        if b.dy[0]:
+            by_y, *entries = b.many(3 - simple, name, b.dy[0], x, gamma, *saved, domain=MICROSOFT, axis=-1)
+            through.append(by_y)
+        through += through_statistics(b, x, saved, [b.dy[i] if i < len(b.dy) else "" for i in outputs])
+        through += [dy for dy in b.dy[3:4] if dy]
+        total = b.add("Sum", *through) if len(through) > 1 else through[0]
         shape = b.site.shape()
 
         def gathered(i: int) -> str:
@@ -88,7 +93,7 @@ def _op(name: str, simple: bool) -> Op:
         domain=MICROSOFT,
         reference=_reference(simple),
         body=_body(simple),
-        differentiable=frozenset({0, 3}),
+        differentiable=frozenset(range(4)),
         cases=_cases(simple),
         gradient=_gradient(simple),
     )

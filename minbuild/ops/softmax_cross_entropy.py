@@ -146,16 +146,18 @@ def grad_cases(random: np.random.Generator) -> Iterable[Case]:
         yield Case(name + ", bias", (dy, log_prob, labels, weights, bias), attributes, ulps=64)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    """Of the loss, and of the log probabilities where the model uses them too."""
-    log_prob, through = b.save(1), [""]
+def gradient_of_scores(b: Backward, name: str, domain: str = MICROSOFT, axis: int = 1) -> str:
+    """Of the loss by operator `name`, and of the log probabilities where the model uses them too."""
+    log_prob, given = b.save(1), []
     if b.dy[0]:
-        inputs = (b.dy[0], log_prob, *b.x[1:])
-        through = [b.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, **b.site.attributes)]
+        given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.site.attributes))
     if len(b.dy) > 1 and b.dy[1]:
-        through.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=1))
-    given = [gradient for gradient in through if gradient]
-    return b.each(b.add("Add", *given) if len(given) == 2 else "".join(given))
+        given.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=axis))
+    return b.add("Add", *given) if len(given) == 2 else "".join(given)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    return b.each(gradient_of_scores(b, "SoftmaxCrossEntropyLossGrad"))
 
 
 def _grad_body(b: Body) -> Sequence[str] | None:
@@ -164,6 +166,14 @@ def _grad_body(b: Body) -> Sequence[str] | None:
         return None
     gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.site.attributes)
     return (b.add("Add", gradient, b.x[4]),)
+
+
+def _grad_parts(b: Body) -> Sequence[str]:
+    """n + p (-n summed over classes), with p the probabilities and n the gradient of the negative log-likelihood"""
+    inputs = (b.x[0], b.x[1], *b.x[2:4])
+    n = b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **b.site.attributes)
+    each = b.reduce("ReduceSum", n, (1,))
+    return (b.add("Sub", n, b.add("Mul", b.add("Exp", b.x[1]), each)),)
 
 
 def _like_scores(site: Site) -> Sequence[TensorType]:
@@ -188,5 +198,6 @@ grad = Op(
     select=_grad_select,
     in_place=((0, 1),),
     body=_grad_body,
+    parts=_grad_parts,
     cases=grad_cases,
 )

@@ -35,6 +35,13 @@ def _mish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * (t + x * (1 - t * t) / (1 + np.exp(-x)))
 
 
+def _mish_slope(b: Body, x: str) -> str:
+    """t + x (1 - t^2) sigmoid(x) with t the hyperbolic tangent of Softplus"""
+    t = b.add("Tanh", b.add("Softplus", x))
+    steep = b.add("Mul", b.add("Sub", b.constant(1), b.add("Mul", t, t)), b.add("Sigmoid", x))
+    return b.add("Add", t, b.add("Mul", x, steep))
+
+
 softplus = unary(
     "Softplus",
     softplus_kernel,
@@ -50,6 +57,7 @@ softplus_grad = gradient_op(
     gradient_cases(4),
     domain="minbuild",
     words=lambda site: (1.0,),
+    slope=lambda b, x: b.add("Sigmoid", x),
 )
 mish = unary(
     "Mish",
@@ -60,7 +68,12 @@ mish = unary(
     since=(18, 22),
 )
 mish_grad = gradient_op(
-    "MishGrad", mish_grad_kernel, computing(_mish_grad), gradient_cases(4), domain="minbuild"
+    "MishGrad",
+    mish_grad_kernel,
+    computing(_mish_grad),
+    gradient_cases(4),
+    domain="minbuild",
+    slope=_mish_slope,
 )
 
 

@@ -47,6 +47,13 @@ def _swish_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) ->
     return np.asarray(dy * s * (1 + u * (1 - s)))
 
 
+def _slope(b: Body, x: str) -> str:
+    """s (1 + u (1 - s)) with u = alpha x and s the sigmoid of it"""
+    u, one = b.add("Mul", x, b.constant(float(b.site.attribute(*_QUICK)))), b.constant(1)
+    s = b.add("Sigmoid", u)
+    return b.add("Mul", s, b.add("Add", one, b.add("Mul", u, b.add("Sub", one, s))))
+
+
 def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
     def gradient(b: Backward) -> Sequence[str]:
         alpha = float(b.site.attribute(*default))
@@ -68,7 +75,12 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
 swish = _op("Swish", "", _SWISH)
 quick_gelu = _op("QuickGelu", MICROSOFT, _QUICK)
 quick_gelu_grad = gradient_op(
-    "QuickGeluGrad", swish_grad_kernel, _swish_grad, gradient_cases(6, _ALPHAS), words=numbers(_QUICK)
+    "QuickGeluGrad",
+    swish_grad_kernel,
+    _swish_grad,
+    gradient_cases(6, _ALPHAS),
+    words=numbers(_QUICK),
+    slope=_slope,
 )
 
 

@@ -37,7 +37,7 @@ def prove_all(
         raise BadInput(
             f"--reference {recording}: is of one model, and there are {len(models)}. Reduce it by itself."
         )
-    found = {name: prove(bench, model, pairs, None, note) for name, model in models.items()}
+    found = {name: prove(bench, model, pairs, None, note, name) for name, model in models.items()}
     return tuple(
         Verification(
             " ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()),
@@ -57,11 +57,17 @@ def _together(stacks: Sequence[Stack | None]) -> Stack | None:
 
 
 def prove(
-    bench: Workbench, model: Model, pairs: Sequence[Pair], recording: Path | None, note: Callable[[str], None]
+    bench: Workbench,
+    model: Model,
+    pairs: Sequence[Pair],
+    recording: Path | None,
+    note: Callable[[str], None],
+    name: str = "the trainer",
 ) -> tuple[Verification, ...]:
     """One verification per pair. Libraries of this machine are run as they are; what those of others compute
     is compared with what this machine's do, which are built for that if nobody asked for them. `recording` is
-    a reference trajectory; `note` hears how far each quantity is from it. Raises VerificationFailed."""
+    a reference trajectory; `note` hears how far each quantity is from it, and `name` is what is
+    proven. Raises VerificationFailed."""
     try:
         host = host_target()
     except BadInput as error:
@@ -71,7 +77,7 @@ def prove(
     trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
     proofs: dict[Target, Proof] = {}
     for pair in here:
-        bench.stage(f"Proving the trainer for {pair.target}")
+        bench.stage(f"Proving {name} for {pair.target}")
         trimmed, full = pair.trimmed.built.shared, pair.full.built.shared
         proofs[pair.target] = prove_equal(trial, model.plan_bytes, trimmed, full)
     worst = None
@@ -85,7 +91,7 @@ def prove(
             run = trial, model.plan_bytes, pair.trimmed.built, pair.target, bench.toolchain
             found.append(Verification(text, worst, measure_stack(*run)))
             continue
-        bench.stage(f"Proving the trainer for {pair.target}")
+        bench.stage(f"Proving {name} for {pair.target}")
         built, expected = pair.trimmed.built, proofs[here[0].target].results
         found.append(prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected))
     return tuple(found)

@@ -29,6 +29,8 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
     for target in report.targets:
         _headline(console, report, target)
         _print(console, library.composition(target))
+        if target.advice:
+            _print(console, smaller.advice(target))
         if target.waterfall:
             _print(console, library.waterfall(target))
         _print(console, library.operators(target, limit))
@@ -41,6 +43,8 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
             _print(console, table)
         _proof(console, target)
         _files(console, target)
+    for target in report.targets:  # last, where a terminal shows it when all is done
+        console.print(Text(tables.in_short(report, target), style="bold"), soft_wrap=True)
     return _trimmed(stream)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from minbuild.difference import Change, Difference, TargetDifference
+from minbuild.planned import UNNAMED
 from minbuild.report.cells import Line, Table, text
 from minbuild.report.markdown import as_markdown, escape
 from minbuild.size.classify import KINDS
@@ -17,7 +18,7 @@ def render_markdown(difference: Difference) -> str:
     """GitHub-flavoured Markdown: the headline, causes, then tables, rows of owners folded away."""
     if not difference:
         return ""
-    lines = [MARKER, f"## Trainer for {escape(difference.model)}: {_headline(difference)}", ""]
+    lines = [MARKER, f"## {escape(_title(difference))}: {_headline(difference)}", ""]
     lines += [f"- {escape(sentence)}" for sentence in _sentences(difference)]
     for target in difference.targets:
         if target.figures:
@@ -35,7 +36,7 @@ def render_text(difference: Difference) -> str:
     """Plain text in aligned columns."""
     if not difference:
         return ""
-    lines = [f"Trainer for {difference.model}: {_headline(difference)}", *_sentences(difference)]
+    lines = [f"{_title(difference)}: {_headline(difference)}", *_sentences(difference)]
     tables = [t for d in difference.targets for t in (_figures(d), _rows(d))]
     if difference.memory:
         tables.append(_table("memory", "Memory", difference.memory))
@@ -43,6 +44,10 @@ def render_text(difference: Difference) -> str:
         if table.lines:
             lines += ["", table.title, *_aligned(table)]
     return "\n".join(lines) + "\n"
+
+
+def _title(difference: Difference) -> str:
+    return "Trainer" if difference.model == UNNAMED else f"Trainer for {difference.model}"
 
 
 def _headline(difference: Difference) -> str:

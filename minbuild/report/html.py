@@ -39,7 +39,7 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "operators": library.operators(target),
         "others": library.others(target),
         "memory": memory.memory(report.model, target),
-        "further": tuple(smaller.further(report, target)),
+        "further": (*((smaller.advice(target),) if target.advice else ()), *smaller.further(report, target)),
         "regions": (library.regions(target),) if target.regions else (),
         "sections": library.sections(target),
         "provenance": tables.provenance(report, target),

@@ -20,7 +20,14 @@ def render(report: SizeReport) -> str:
                 "report": target,
                 "first": tables.headline(report, target)[0],
                 "facts": tables.headline(report, target)[1:],
-                "open": [as_markdown(t) for t in (library.composition(target), library.operators(target))],
+                "open": [
+                    as_markdown(t)
+                    for t in (
+                        library.composition(target),
+                        *((smaller.advice(target),) if target.advice else ()),
+                        library.operators(target),
+                    )
+                ],
                 "folded": [
                     (t.title, as_markdown(t, titled=False))
                     for t in (

@@ -13,9 +13,13 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
     p = facts.persistent
     at = ", ".join(f"{name} {value:,}" for name, value in facts.sizes)
     lines = [Line((f"Arena: {a.graph}", a.peak, _bound(a))) for a in facts.arenas]
-    lines.append(
-        Line(("Largest arena", max((a.peak for a in facts.arenas), default=0), "one serves all"), "sum")
-    )
+    lines.append(Line(("Largest arena", facts.arena, "one serves all"), "sum"))
+    lines += [
+        Line(
+            (f"The same at {s.symbol} {s.size}", s.arena, f"RAM then {target.ram - facts.arena + s.arena:,}")
+        )
+        for s in facts.smaller
+    ]
     lines += [
         Line(("Parameters", p.parameters, "trained")),
         Line(("Gradients", p.gradients, "")),

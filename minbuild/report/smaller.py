@@ -14,8 +14,6 @@ _OWNERS = 4  # named in a row before the others are counted
 
 def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
     """Those of these tables that there is anything for; `limit` bounds the tensors."""
-    if target.advice:
-        yield advice(target)
     if target.phases:
         yield phases(target)
     if target.types:

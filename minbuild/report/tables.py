@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from minbuild.report.cells import Fact, Line, Table, saving
-from minbuild.size.report import SizeReport, TargetReport
+from minbuild.size.report import ModelReport, SizeReport, Smaller, TargetReport
 
 
 def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
     """The numbers people come for, the most wanted first."""
     facts = report.model
-    peak = max((a.peak for a in facts.arenas), default=0)
+    model = facts.plan_bytes + facts.checkpoint_bytes
     stack = target.stack
     return (
         Fact(
@@ -23,21 +23,54 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
             f"{target.full.file:,} B with every kernel",
         ),
         Fact("Loadable", target.trimmed.loadable, "B", "sections that are loaded, contents only"),
+        Fact(
+            "With the model",
+            target.trimmed.loadable + model,
+            "B",
+            "loadable and model files: what flash holds",
+        ),
         Fact("Download", target.trimmed.download, "B", "the file after gzip -9"),
         Fact(
             "RAM",
             target.ram,
             "B",
-            f"arena {peak:,} B, persistent {facts.persistent.total:,} B, static {target.static.total:,} B",
+            f"{_at(facts)}arena {facts.arena:,} B, persistent {facts.persistent.total:,} B, "
+            f"static {target.static.total:,} B",
+        ),
+        *(
+            Fact(f"RAM at {s.symbol} {s.size}", ram_at(report, target, s), "B", f"arena {s.arena:,} B")
+            for s in facts.smaller[:1]
         ),
         *((Fact("Stack", stack.deepest, "B", f"the deepest, in {stack.call}, measured"),) if stack else ()),
         Fact("Kernels", facts.kernels, "", f"of {facts.full_kernels:,} in the full build"),
         Fact(
             "Model files",
-            facts.plan_bytes + facts.checkpoint_bytes,
+            model,
             "B",
             f"plan {facts.plan_bytes:,} B, checkpoint {facts.checkpoint_bytes:,} B",
         ),
+    )
+
+
+def _at(facts: ModelReport) -> str:
+    return "".join(f"{symbol} {size}, " for symbol, size in facts.sizes)
+
+
+def ram_at(report: SizeReport, target: TargetReport, smaller: Smaller) -> int:
+    """RAM with the arena of a smaller batch."""
+    return target.ram - report.model.arena + smaller.arena
+
+
+def in_short(report: SizeReport, target: TargetReport) -> str:
+    """What decides whether the trainer fits, in one sentence."""
+    facts = report.model
+    model = facts.plan_bytes + facts.checkpoint_bytes
+    at = f" at {', '.join(f'{symbol} {size}' for symbol, size in facts.sizes)}" if facts.sizes else ""
+    less = [f", {ram_at(report, target, s):,} B at {s.symbol} {s.size}" for s in facts.smaller]
+    return (
+        f"{target.target}: flash {target.trimmed.loadable + model:,} B (library {target.trimmed.loadable:,}, "
+        f"model {model:,}); RAM {target.ram:,} B{at}{''.join(less)}"
+        + (f"; stack {target.stack.deepest:,} B." if target.stack else ".")
     )
 
 

@@ -10,6 +10,11 @@ from minbuild.size.phases import step_phases
 from minbuild.size.report import Alive, Arena
 
 
+def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
+    """The height of a graph's arena at these sizes."""
+    return skyline(routine.buffers, buffer_sizes(routine.buffers, assignment))[1]
+
+
 def arena_of(bundle: Bundle, routine: Routine, assignment: Mapping[str, int]) -> Arena:
     """A graph's arena at these sizes: its height, the most bytes alive at once, and the tensors which those are. Sizes
     are those in the arena, rounded up to its alignment, so that they add up to the bound."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from minbuild import model
@@ -27,6 +27,7 @@ from minbuild.size.report import (
     SectionRow,
     SizeReport,
     Sizes,
+    Smaller,
     TargetReport,
     TypeRow,
     Verification,
@@ -127,7 +128,19 @@ def all_together(models: Sequence[ModelReport], kernels: int) -> ModelReport:
         kernels=kernels,
         full_kernels=models[0].full_kernels,
         notes=tuple(f"{m.name}: {note}" for m in models for note in m.notes),
+        smaller=tuple(_smaller_together(models)),
     )
+
+
+def _smaller_together(models: Sequence[ModelReport]) -> Iterator[Smaller]:
+    """The largest arena of all models where their batches are smaller; a model without free batches stays as it is."""
+    there = {(s.symbol, s.size): s for m in models for s in m.smaller}
+    for symbol, size in sorted(there, key=lambda key: (key[1], key[0])):
+        arenas = (
+            next((s.arena for s in m.smaller if (s.symbol, s.size) == (symbol, size)), m.arena)
+            for m in models
+        )
+        yield Smaller(symbol, size, max(arenas))
 
 
 def _target_report(

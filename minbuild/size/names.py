@@ -14,6 +14,7 @@ _LETTERS = {"f": "float", "d": "double", "i": "int", "j": "uint", "a": "int8_", 
             "t": "uint16_", "l": "long", "m": "ulong"}  # fmt: skip
 _STAND_IN = str(parse("_Z1fDe")).split("(")[1][:-1]  # a type no kernel uses
 _CAST = re.compile(r"\((?:bool|int|long|unsigned int|unsigned long)\)(\d+)")
+_QUALIFIERS = re.compile(r"(?: volatile| const)+(?=\()")  # of a member function
 _TAIL = re.compile(r"E(\d+)([A-Za-z_]\w*?)(_\d*)?$")
 
 
@@ -40,12 +41,22 @@ def _parse(name: str) -> str | None:
     if tree is None:
         return None
     text, broken, _ = _CAST.sub(r"\1", str(tree)).replace(_STAND_IN, "__bf16").partition("<Node ")
+    text = _qualifiers_last(text)
     if not broken:
         return text
     # Parameter packs come out as the demangler's own data. In the parameter list they may go, elsewhere not.
     start = text.rfind("(")
     balanced = text[:start].count("<") == text[:start].count(">")
     return f"{text[:start]}(...)" if start > 0 and balanced else None
+
+
+def _qualifiers_last(text: str) -> str:
+    """`f(int) const`, which the demangler spells `f const(int)`."""
+    for found in _QUALIFIERS.finditer(text):
+        before = text[: found.start()]
+        if all(before.count(o) == before.count(c) for o, c in ("<>", "()")):
+            return f"{before}{text[found.end() :]}{found[0]}"
+    return text
 
 
 def _vector_as_class(match: re.Match[str]) -> str:

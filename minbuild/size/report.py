@@ -163,6 +163,15 @@ class Arena:
 
 
 @dataclass(frozen=True, slots=True)
+class Smaller:
+    """Bytes of the largest arena where the batch, one of the free dimensions, has this size."""
+
+    symbol: str
+    size: int
+    arena: int
+
+
+@dataclass(frozen=True, slots=True)
 class Persistent:
     """Bytes that live as long as the session. `frozen` is read in place from the checkpoint and costs no
     RAM."""
@@ -221,6 +230,12 @@ class ModelReport:
     kernels: int
     full_kernels: int
     notes: tuple[str, ...] = ()
+    smaller: tuple[Smaller, ...] = ()  # batches than that of `sizes`, the smallest first
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the largest arena: one serves all graphs."""
+        return max((a.peak for a in self.arenas), default=0)
 
 
 @dataclass(frozen=True, slots=True)

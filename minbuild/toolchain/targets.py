@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from minbuild.errors import BadInput
+from minbuild.suggest import meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,8 @@ def known_targets() -> tuple[str, ...]:
 def _traits(name: str) -> Traits:
     if name in _TABLE:
         return _TABLE[name]
-    raise BadInput(f"target '{name}': unknown. Known targets: {', '.join(known_targets())}.")
+    hint = meant(name, known_targets())
+    raise BadInput(f"target '{name}': unknown.{hint} Known targets: {', '.join(known_targets())}.")
 
 
 def _in_table(name: str) -> str:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from minbuild.artifacts.exporter_remarks import exporter_remarks
 from minbuild.artifacts.onnx_reader import opset_in, read_model
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.composer import Composer
@@ -130,7 +131,7 @@ def _source(model: Any) -> Source:
     if not hasattr(model, "opset_import"):
         raise WrongType(f"model {model!r}: no model. Give an onnx.ModelProto, or the path of an ONNX file.")
     path = Path("model.onnx")
-    return Source(read_model(model, path), opset_in(model), path)
+    return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
 
 
 def _loss(loss: LossType | Block | OwnLoss | str | None) -> str | OwnLoss:

@@ -18,7 +18,7 @@ from minbuild.size.measure import persistent_of, static_of
 from minbuild.size.report import Advice
 from minbuild.toolchain import Order, Target, Toolchain, build_library
 
-MOST = 8  # pieces of advice that are shown
+MOST = 5  # pieces of advice that are shown
 
 Models = tuple[Model, ...]
 

@@ -4,14 +4,17 @@ environment with torch, torchvision, timm, transformers, onnx and onnxscript.
     python tests/slow/field_export.py FOLDER [NAME...]
 
 Writes FOLDER/NAME/meta.json, and legacy.onnx, dynamo.onnx, legacy.npz and dynamo.npz. A record has the batches
-(in/INPUT, target), the losses of AdamW in float64 and float32 (loss64, loss32), and by parameter its first value and
-its first gradients (value/NAME, gradient64/NAME, gradient32/NAME).
+(in/INPUT, target), the losses of AdamW in float64 (loss64), and by parameter its first value and first gradient in
+float64 (value/NAME, gradient64/NAME). loss_noise and noise/NAME are the largest distances from these of PyTorch in
+float32, started from the same weights and from some that differ in their last bit: a network that answers such a step
+by a large one (a tie in a pool, batch normalisation of few values) shows it here.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import math
 import sys
 import traceback
 import warnings
@@ -25,9 +28,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 STEPS, RATE, SEED = 5, 0.002, 3
+SHAKEN = 3  # runs from weights that differ in their last bit
 EPSILON, DECAY = 1e-6, 0.01  # an epsilon this large keeps rounding noise from becoming whole steps
 DYNAMO_OPSET = 20
 EXPORTERS = ("legacy", "dynamo")
+EPSILONS = ("eps", "variance_epsilon")
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -76,8 +81,13 @@ def _distinct(model: nn.Module) -> nn.Module:
 
 
 def _as_exported(model: nn.Module, exporter: str) -> nn.Module:
-    """The newer exporter writes batch normalisation as inference has it, whatever the mode of the model."""
+    """The newer exporter writes batch normalisation as inference has it, whatever the mode of the model; and an epsilon
+    is a float32 in ONNX."""
     model = copy.deepcopy(model)
+    for module in model.modules():
+        for name in EPSILONS:
+            if isinstance(value := getattr(module, name, None), float):
+                setattr(module, name, float(np.float32(value)))
     for module in model.modules() if exporter == "dynamo" else ():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -115,16 +125,32 @@ def _record(model: nn.Module, entry: Entry, batches: list[dict[str, np.ndarray]]
     found |= {f"in/{n}": np.stack([b[n] for b in batches]) for n in entry.inputs}
     if "target" in batches[0]:
         found["target"] = np.stack([b["target"] for b in batches])
-    for bits, dtype in ((64, torch.float64), (32, torch.float32)):
-        losses, gradients = _trained(copy.deepcopy(model).to(dtype), entry, batches, dtype)
-        found[f"loss{bits}"] = np.array(losses)
-        found |= {f"gradient{bits}/{n}": g for n, g in gradients.items()}
+    losses, gradients = _trained(copy.deepcopy(model).double(), entry, batches, torch.float64)
+    found |= {"loss64": losses} | {f"gradient64/{n}": g for n, g in gradients.items()}
+    found |= {"loss_noise": np.zeros(())} | {f"noise/{n}": np.zeros(()) for n in gradients}
+    for run in range(1 + SHAKEN):
+        near = _trained(_shaken(model) if run else copy.deepcopy(model), entry, batches, torch.float32)
+        found["loss_noise"] = np.maximum(found["loss_noise"], np.abs(near[0] - losses).max())
+        for name, gradient in near[1].items():
+            distance = np.abs(gradient - gradients[name]).max()
+            found[f"noise/{name}"] = np.maximum(found[f"noise/{name}"], distance)
     return found
+
+
+@torch.no_grad()
+def _shaken(model: nn.Module) -> nn.Module:
+    """The model, each weight moved to a neighbour in float32 or left."""
+    model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        away = torch.randint(-1, 2, parameter.shape) * math.inf
+        moved = torch.nextafter(parameter, away.nan_to_num_(0, math.inf, -math.inf))
+        parameter.copy_(torch.where(away == 0, parameter, moved))
+    return model
 
 
 def _trained(
     model: nn.Module, entry: Entry, batches: list[dict[str, np.ndarray]], dtype: torch.dtype
-) -> tuple[list[float], dict[str, np.ndarray]]:
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     moments: dict[str, tuple[Tensor, Tensor]] = {}
     losses: list[float] = []
     gradients: dict[str, np.ndarray] = {}
@@ -142,7 +168,7 @@ def _trained(
         losses.append(loss.item())
         _update(model, moments, len(losses))
     torch.set_default_dtype(torch.float32)
-    return losses, gradients
+    return np.array(losses), gradients
 
 
 @torch.no_grad()

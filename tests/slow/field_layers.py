@@ -54,6 +54,19 @@ def swin() -> nn.Module:
     return SwinTransformer([4, 4], 16, [2, 2, 6], [2, 4, 4], [4, 4], num_classes=CLASSES)
 
 
+def mixer() -> nn.Module:
+    from timm.models.mlp_mixer import MlpMixer
+
+    return MlpMixer(CLASSES, img_size=64, patch_size=16, num_blocks=2, embed_dim=64)
+
+
+def resmlp() -> nn.Module:
+    from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+
+    parts = {"block_layer": ResBlock, "norm_layer": Affine, "mlp_ratio": 4}
+    return MlpMixer(CLASSES, img_size=64, patch_size=16, num_blocks=2, embed_dim=64, **parts)
+
+
 def autoencoder() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, 2, 1),

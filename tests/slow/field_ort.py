@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -21,20 +22,39 @@ from onnxruntime.training import artifacts
 from onnxruntime.training.api import CheckpointState, Module, Optimizer
 
 LOSSES = {"cross-entropy": "CrossEntropyLoss", "mse": "MSELoss"}
+LONGEST = 130  # characters of a message
 
 
 def main(folder: Path, names: list[str]) -> None:
-    onnxruntime.set_default_logger_severity(4)
     for meta in sorted(folder.glob("*/meta.json")):
         place = meta.parent
         if (names and place.name not in names) or not (place / "legacy.onnx").exists():
             continue
-        try:
-            answer = trained(place, json.loads(meta.read_text()))
-        except Exception as error:  # noqa: BLE001  (of any kind: it is the finding)
-            answer = {"refused": f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"}
-        (place / "ort.json").write_text(json.dumps(answer))
-        print(f"{place.name}: {answer.get('refused', 'trained')}", file=sys.stderr, flush=True)
+        # Some models end the process: each has its own.
+        process = get_context("spawn").Process(target=_answer, args=(place,))
+        process.start()
+        process.join()
+        if process.exitcode:
+            (place / "ort.json").write_text(json.dumps({"refused": f"ended by signal {-process.exitcode}"}))
+
+
+def _answer(place: Path) -> None:
+    """Writes what came of one model."""
+    onnxruntime.set_default_logger_severity(4)
+    try:
+        answer = trained(place, json.loads((place / "meta.json").read_text()))
+    except Exception as error:  # noqa: BLE001  (of any kind: it is the finding)
+        answer = {"refused": _reason(error)}
+    (place / "ort.json").write_text(json.dumps(answer))
+    print(f"{place.name}: {answer.get('refused', 'trained')}", file=sys.stderr, flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """What a message ends with: before it stand places in ONNX Runtime's sources, and signatures."""
+    text = " ".join(str(error).split())
+    for mark in (" was false. ", "failed:"):
+        text = text.rpartition(mark)[2] or text
+    return text[-LONGEST:]
 
 
 def trained(place: Path, meta: dict) -> dict:

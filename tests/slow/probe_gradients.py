@@ -3,7 +3,8 @@
     python tests/slow/probe_gradients.py [--torch-python PYTHON] [NAME...]
 
 probe_models.py makes the models and the gradients they must have, in an environment with torch and onnx (made for the
-purpose without --torch-python). Each model becomes artifacts and is trained in float32 with a library of all kernels:
+purpose without --torch-python). Each model becomes artifacts and is trained, in float32 unless it is of another
+precision, with a library of all kernels:
 one step at two batch sizes, after which every parameter's gradient is compared, and some steps of gradient descent.
 """
 
@@ -24,8 +25,8 @@ HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(TESTS), str(ROOT)]
 PACKAGES = ("torch", "onnx==1.16.2", "numpy<2")
-TOLERANCE = 1e-5
-STRAY = 1e-4  # that losses may be off after some steps in float32
+TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3}
+STRAYS = {"float32": 1e-4, "float64": 1e-6, "float16": 5e-3}  # that losses may be off after some steps
 RATE = 0.05
 SIZES = (6, 9)
 HEAD = "| operator | ONNX Runtime 1.19.2 | minbuild | error | losses |"
@@ -39,6 +40,7 @@ class Told:
     file: str
     ort: str
     stops: str
+    kind: str
 
 
 def main() -> int:
@@ -60,9 +62,10 @@ def main() -> int:
 
 
 _PREFACE = """Gradients of single operators, against PyTorch in float64 (`tests/slow/probe_gradients.py`), with a free
-batch of 6 and of 9.
+batch of 6 and of 9, or a fixed one of 6.
 The error is the largest over both and over all parameters, as part of the largest element of the parameter's gradient;
 losses are how far those of ten steps of gradient descent are from PyTorch's, as part of the first.
+An error is right up to 1e-5, in double models up to 1e-12. Half models round on the way: theirs is up to 2e-3.
 
 """
 
@@ -115,7 +118,8 @@ def _probe(told: Told, place: Path, library) -> Row:
     except MinbuildError as refused:
         print(f"{told.name}: {refused}", file=sys.stderr)
         return told, "refused", float("nan"), float("nan")
-    verdict = "right" if error <= TOLERANCE and stray <= STRAY else "wrong gradient"
+    right = error <= TOLERANCES[told.kind] and stray <= STRAYS[told.kind]
+    verdict = "right" if right else "wrong gradient"
     if verdict != "right":
         print(f"{told.name}: {error:.1e}, {stray:.1e}", file=sys.stderr)
     return told, verdict, error, stray
@@ -150,7 +154,7 @@ def _errors(told: Told, place: Path, library) -> Iterator[float]:
     from minbuild.training.library import TRAIN
 
     arrays = _arrays(told, place)
-    for size in SIZES:
+    for size in (s for s in SIZES if f"x/{s}" in arrays):
         session, bundle = _session(told, place, library)
         session.run(TRAIN, [arrays[f"x/{size}"], arrays[f"target/{size}"]])
         yield from _compared(session, arrays, f"gradient/{size}/", bundle)

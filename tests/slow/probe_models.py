@@ -20,7 +20,7 @@ from probes import LAYERS, PROBES, Probe
 from torch import nn
 from torch.nn import functional
 
-SIZES = (6, 9)  # batches
+SIZES = (6, 9)  # batches; models of a fixed batch see the first alone
 OPSET = 15
 STEPS, RATE = 10, 0.05  # of gradient descent
 SEED = 5
@@ -41,13 +41,18 @@ class Scaled(nn.Module):
         return self.probe.apply(x * self.weight if self.probe.scaled else x, self.layer)
 
 
+def made(probe: Probe) -> nn.Module:
+    """The probe's model, its parameters rounded to its own precision."""
+    return Scaled(probe).to(getattr(torch, probe.kind))
+
+
 def batches(probe: Probe) -> Iterator[tuple[int, np.ndarray]]:
     random = np.random.default_rng(SEED)
-    for size in SIZES:
+    for size in SIZES[: 1 if probe.fixed else None]:
         if probe.indices:
             yield size, random.integers(0, probe.indices, (size, *probe.shape)).astype(np.int64)
         else:
-            yield size, random.standard_normal((size, *probe.shape)).astype(np.float32)
+            yield size, random.standard_normal((size, *probe.shape)).astype(probe.kind)
 
 
 def gradients(model: nn.Module, x: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
@@ -62,15 +67,15 @@ def gradients(model: nn.Module, x: np.ndarray, target: np.ndarray) -> dict[str, 
 
 def record(probe: Probe, folder: Path) -> None:
     random, arrays = np.random.default_rng(SEED + 1), {}
-    export(probe, Scaled(probe), folder / f"{probe.file}.onnx")
+    export(probe, made(probe), folder / f"{probe.file}.onnx")
     for size, x in batches(probe):
         with torch.no_grad():
-            shape = Scaled(probe)(torch.from_numpy(x)).shape
-        target = random.standard_normal(tuple(shape)).astype(np.float32)
+            shape = made(probe)(torch.from_numpy(x)).shape
+        target = random.standard_normal(tuple(shape)).astype(probe.kind)
         arrays |= {f"x/{size}": x, f"target/{size}": target}
-        found = gradients(Scaled(probe), x, target)
+        found = gradients(made(probe), x, target)
         arrays |= {f"gradient/{size}/{n}": g for n, g in found.items()}
-    arrays["losses"] = trained(Scaled(probe), arrays[f"x/{SIZES[0]}"], arrays[f"target/{SIZES[0]}"])
+    arrays["losses"] = trained(made(probe), arrays[f"x/{SIZES[0]}"], arrays[f"target/{SIZES[0]}"])
     np.savez(folder / f"{probe.file}.npz", **arrays)
 
 
@@ -99,7 +104,7 @@ def export(probe: Probe, model: nn.Module, path: Path) -> None:
         opset_version=probe.opset or OPSET,
         input_names=["x"],
         output_names=["y"],
-        dynamic_axes={"x": {0: "batch"}},
+        dynamic_axes={} if probe.fixed else {"x": {0: "batch"}},
         training=torch.onnx.TrainingMode.TRAINING,
         do_constant_folding=False,
         dynamo=False,
@@ -118,7 +123,7 @@ def main(folder: Path) -> None:
     told = []
     for probe in PROBES:
         record(probe, folder)
-        told.append({"name": probe.name, "file": probe.file, "ort": probe.ort, "stops": probe.stops})
+        told.append({n: getattr(probe, n) for n in ("name", "file", "ort", "stops", "kind")})
     (folder / "probes.json").write_text(json.dumps(told, indent=1))
 
 

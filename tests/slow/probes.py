@@ -14,6 +14,7 @@ REFUSED = "refused: no gradient"
 NO_KERNEL = "refused: no kernel"
 CRASHED = "crashes"
 WRONG = "wrong gradient"
+TYPES = "refused: not these types"
 FAILED = "fails in training"
 OK = "right"
 
@@ -21,7 +22,8 @@ OK = "right"
 @dataclass(frozen=True)
 class Probe:
     """`apply` gets the batch, [N, *shape], and the layer of LAYERS. `indices`: the batch holds class numbers below it.
-    `stops`: gradients end at the first node of this operator."""
+    `stops`: gradients end at the first node of this operator. `fixed`: the model is exported for one size of batch.
+    `kind` is the type of the model's parameters and images."""
 
     name: str
     apply: Callable[[torch.Tensor, Any], torch.Tensor]
@@ -30,6 +32,8 @@ class Probe:
     opset: int = 0
     indices: int = 0
     stops: str = ""
+    fixed: bool = False
+    kind: str = "float32"
 
     @property
     def scaled(self) -> bool:
@@ -249,6 +253,15 @@ IMAGES = (
     Probe("AveragePool with a rest", lambda x, _: f.avg_pool2d(x, 3), IMAGE, ort=CRASHED),
     Probe("AveragePool rounded up", lambda x, _: f.avg_pool2d(x, 3, 2, ceil_mode=True), IMAGE, ort=WRONG),
     Probe("AveragePool of one axis", lambda x, _: f.avg_pool1d(x, 2), SERIES, ort=CRASHED),
+    Probe("AveragePool, fixed batch", lambda x, _: f.avg_pool2d(x, 2), IMAGE, fixed=True),
+    Probe(
+        "AveragePool with overlap, fixed batch",
+        lambda x, _: f.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        IMAGE,
+        fixed=True,
+    ),
+    Probe("AveragePool with a rest, fixed batch", lambda x, _: f.avg_pool2d(x, 3), IMAGE, fixed=True),
+    Probe("AveragePool of one axis, fixed batch", lambda x, _: f.avg_pool1d(x, 2), SERIES, fixed=True),
     Probe("GlobalAveragePool", lambda x, _: f.adaptive_avg_pool2d(x, 1), IMAGE),
     Probe("GlobalMaxPool", lambda x, _: f.adaptive_max_pool2d(x, 1), IMAGE),
     Probe("Mean of an image", lambda x, _: x.mean((2, 3)), IMAGE),
@@ -288,8 +301,16 @@ SEQUENCES = (
     Probe("TransformerEncoderLayer", layer, WORDS),
 )
 
+PRECISIONS = (
+    Probe("Linear and Tanh in double", layer, kind="float64", ort=TYPES),
+    Probe("Conv in double", layer, IMAGE, kind="float64", ort=TYPES),
+    Probe("Linear and Tanh in half", layer, kind="float16", ort=TYPES),
+    Probe("Conv in half", layer, IMAGE, kind="float16", ort=TYPES),
+)
+
 PROBES = (
     *ELEMENTWISE, *REDUCTIONS, *MOVEMENT, *PRODUCTS, *ACTIVATIONS, *NORMALISATION, *IMAGES, *SEQUENCES,
+    *PRECISIONS,
 )  # fmt: skip
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -301,6 +322,10 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "MatMul with a parameter": lambda: Parameter(6, 5),
     "MatMul of a parameter, broadcast": lambda: Parameter(3, 4),
     "Gemm": lambda: nn.Linear(6, 5),
+    "Linear and Tanh in double": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "Linear and Tanh in half": lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "Conv in double": lambda: nn.Conv2d(4, 3, 3, 2, 1),
+    "Conv in half": lambda: nn.Conv2d(4, 3, 3, 2, 1),
     "Linear without bias": lambda: nn.Linear(6, 5, bias=False),
     "OneHot and MatMul": lambda: Parameter(5, 4),
     "Embedding": lambda: nn.Embedding(5, 4),

@@ -148,6 +148,7 @@ class Session {
     mb_status code = mb_create(plan.data(), plan.size(), checkpoint.data(), checkpoint.size(), &options, &made.session_);
     return into.take(code, made, options);
   }
+  // Links only with a library that has files (`--files on`).
   static Status open(const char* plan, const char* checkpoint, mb_options& options, Session& into) {
     Session made;
     return into.take(mb_create_from_files(plan, checkpoint, &options, &made.session_), made, options);
@@ -195,7 +196,7 @@ class Session {
   Status load_checkpoint(Span<const std::byte> bytes) {
     return said(mb_load_checkpoint(session_, bytes.data(), bytes.size()));
   }
-  // These two link only with a library that saves.
+  // These two link only with a library that saves (`--saving on`), the first only with one that has files as well.
   Status save_checkpoint(const char* path, bool include_optimizer) {
     return said(mb_save_checkpoint(session_, path, include_optimizer));
   }
