@@ -13,6 +13,7 @@ import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
 
 from minbuild.artifacts.checkpoint import schema as checkpoint_schema
+from minbuild.model import ElementType
 from minbuild.plan_format import EXPRESSIONS, plan_schema
 from minbuild.training.library import Session, TrainerError
 from minbuild.wire import decode, encode
@@ -52,8 +53,8 @@ def test_truncation_at_every_length_is_refused(tmp_path):
 class Bench:
     """A small trainer whose plan the tests rewrite."""
 
-    def __init__(self) -> None:
-        self.case, self.built = load(GOLDEN / "dense"), trainer(GOLDEN / "dense")
+    def __init__(self, name: str = "dense") -> None:
+        self.case, self.built = load(GOLDEN / name), trainer(GOLDEN / name)
         self.tables = decode(plan_schema(), self.built.data)
         self.tables = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in self.tables.items()}
 
@@ -121,6 +122,24 @@ def test_absurd_dimensions_are_refused(bench, value):
 def _dims(bench: Bench, tensor: np.void) -> np.ndarray:
     at = int(tensor["shape"])
     return bench.tables["shapes"][at + 1 : at + 1 + bench.tables["shapes"][at]]
+
+
+@pytest.mark.parametrize("name", ["embedding", "dense"])
+def test_a_result_written_over_indices_is_refused(name):
+    """Labels and indices that were in range when the kernel began need not be when it comes to use them."""
+    bench = Bench(name)
+    tensors, args = bench.tables["tensors"], bench.tables["args"]
+    integers = np.isin(tensors["type"], (ElementType.INT64, ElementType.INT32))
+    refused = 0
+    for step in bench.tables["steps"]:
+        used = args[step["args"] : step["args"] + 5]
+        for index in (i for i in used if integers[i] and tensors["region"][i] >= BOUND):
+            for written in (i for i in used[:2] if tensors["region"][i] == ARENA):
+                kept = tensors[index].copy()
+                tensors["region"][index], tensors["at"][index] = ARENA, tensors["at"][written]
+                refused += bench.status() != 0
+                tensors[index] = kept
+    assert refused
 
 
 @pytest.mark.parametrize("op", ["Add", "Multiply", "Divide", "Max", "Min", "Stack"])
