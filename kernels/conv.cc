@@ -140,13 +140,13 @@ struct Conv {
   MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
     if (pointwise()) return true;
     ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
-    planes = bytes.as<T>();
+    planes = bytes.scratch<T>();
     grid = planes + int64_t(xs.channels) * xs.step + kWhole;
     places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
     if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
     if (!apart(written, sizeof(T), bytes, 1)) return false;  // results must not become places
     // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
-    char* begin = wanted == kInputGradient ? reinterpret_cast<char*>(grid) : bytes.data;
+    char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
     char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
     clear_bytes(begin, size_t(end - begin));
     for (int number = 0; number < taps; ++number) {

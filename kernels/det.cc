@@ -50,8 +50,8 @@ Status det(const Call& call) {
   if (!are_squares(x, y, room, sizeof(T), &n)) return Status::kBadPlan;
   const T* from = x.as<T>();
   for (int i = 0; i < y.count; ++i, from += n * n) {
-    copy_bytes(room.data, from, n * n * sizeof(T));
-    y.as<T>()[i] = eliminate(room.as<T>(), n);
+    copy_bytes(room.scratch<T>(), from, n * n * sizeof(T));
+    y.as<T>()[i] = eliminate(room.scratch<T>(), n);
   }
   return Status::kOk;
 }
@@ -64,7 +64,7 @@ Status det_grad(const Call& call) {
   int n;
   if (dx.count != x.count || !are_squares(x, dy, room, sizeof(T), &n)) return Status::kBadPlan;
   const T* from = x.as<T>();
-  T *to = dx.as<T>(), *minor = room.as<T>();
+  T *to = dx.as<T>(), *minor = room.scratch<T>();
   for (int i = 0; i < dy.count; ++i, from += n * n)
     for (int at = 0; at < n * n; ++at, ++to) {
       copy_bytes(minor, from, n * n * sizeof(T));

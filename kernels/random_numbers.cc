@@ -122,7 +122,7 @@ Status multinomial(const Call& call) {
   Engine engine = start(call, draws);
   const T* row = x.as<T>();
   I* to = y.as<I>();
-  double* sum = sums.as<double>();
+  double* sum = sums.scratch<double>();
   for (int n = 0; n < y.dims[0]; ++n, row += classes) {
     T largest = row[0];
     for (int c = 1; c < classes; ++c) largest = row[c] > largest ? row[c] : largest;

@@ -66,7 +66,9 @@ MB_NOINLINE Status top_k_of(const Call& call, Larger larger, int element) {
   if (groups.rank != 4) return Status::kBadPlan;
   int outer = groups.dims[0], size = groups.dims[1], inner = groups.dims[2], count = groups.dims[3];
   int64_t rows = int64_t(outer) * inner;
-  if (count > size || x.count != rows * size || heap.count != int64_t(count) * 4) return Status::kBadPlan;
+  if (count > size || x.count != rows * size || heap.count != int64_t(count) * 4 ||
+      reinterpret_cast<uintptr_t>(heap.data) % 4 != 0)
+    return Status::kBadPlan;
   for (int i = 0; i < 2; ++i)
     if (call[i] && (call[i].count != rows * count || !apart(heap, 1, call[i], i == 0 ? element : 8)))
       return Status::kBadPlan;

@@ -18,7 +18,7 @@ struct Room {
   char* at;
   int64_t left;
 
-  explicit Room(const Tensor& bytes) : at(bytes.data), left(bytes.count) {}
+  explicit Room(const Tensor& bytes) : at(bytes.scratch<char>()), left(bytes.count) {}
 
   // The tensor's own memory or a piece of the room; null where neither has `count` elements.
   template <class T>

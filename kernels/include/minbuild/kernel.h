@@ -34,6 +34,12 @@ struct Tensor {
   T* as() const {
     return reinterpret_cast<T*>(data);
   }
+  // Scratch memory for elements of T. Good plans have it at multiples of 16; of others, which may have it anywhere, at
+  // the last one before, where its region is still.
+  template <class T>
+  T* scratch() const {
+    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) & ~uintptr_t{15});
+  }
   explicit operator bool() const { return data != nullptr; }
 };
 
