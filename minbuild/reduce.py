@@ -85,7 +85,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     targets = wanted_targets(request.targets, languages)
     for target in targets:
         _tell_what_is_not_applied(toolchain, target, listener)
-    listener.stage(f"Reading {', '.join(map(str, request.artifacts))}")
+    listener.stage("Planning")
     planned = plan_models(
         request.artifacts,
         request.dims,

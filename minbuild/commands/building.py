@@ -129,7 +129,11 @@ Baseline = Annotated[
 ]
 History = Annotated[
     Path | None,
-    _option(PROOF, "FILE", "File to add a line to with the figures of this build, for minbuild diff."),
+    _option(
+        PROOF,
+        "FILE",
+        "File that gets a line with the figures of this build, unless it is over budget, for minbuild diff.",
+    ),
 ]
 Fast = Annotated[
     bool | None,

@@ -68,6 +68,7 @@ def reduce(
     --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
         folders = tuple(artifacts)
+        terminal.stage(f"Reading {', '.join(map(str, folders))}")
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
             folders = tuple(
