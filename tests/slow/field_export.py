@@ -103,7 +103,7 @@ def _text(error: Exception) -> str:
 
 def _batches(entry: Entry) -> list[dict[str, np.ndarray]]:
     """Inputs and, where the loss is not the model's own, the target of every step."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(entry.seed)
     wanted = dict(entry.inputs)
     if entry.loss == "mse":
         wanted["target"] = entry.target

@@ -37,6 +37,7 @@ class Entry:
     random: bool = False  # it draws random numbers: only the first loss is near PyTorch's
     opset: int = 17  # of the older exporter
     batch: int = 4
+    seed: int = 3  # of the batches
 
 
 def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
@@ -128,7 +129,7 @@ ZOO: Mapping[str, Entry] = {
         _plain(_vision("googlenet", aux_logits=False, init_weights=False)),
         _image((3, 64, 64)),
         opset=18,
-        batch=6,  # of the first four, two neighbours in the last pool differ by a tenth of a float's last bit
+        seed=4,  # with the usual one, two neighbours in the last pool differ by a tenth of a float's last bit
     ),
     "inception_v3": Entry(
         _plain(_vision("inception_v3", aux_logits=False, init_weights=False)), _image((3, 96, 96)), opset=19
