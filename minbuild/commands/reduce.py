@@ -68,7 +68,6 @@ def reduce(
     --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
         folders = tuple(artifacts)
-        terminal.stage(f"Reading {', '.join(map(str, folders))}")
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
             folders = tuple(
@@ -100,6 +99,7 @@ def reduce(
             chosen.choices,
         )
         accounts = Accounts.open(chosen.budgets, chosen.path, baseline, history)
+        terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:
