@@ -17,13 +17,21 @@ from minbuild.artifacts.functions import function_nodes
 from minbuild.dims import Dim
 from minbuild.errors import BadInput, Unsupported
 from minbuild.interpreted_optimizers import OPTIMIZERS
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Shape, TensorType
+from minbuild.model import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
+    Bundle,
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Shape,
+    TensorType,
+)
 from minbuild.ops import Registry, registry
 from minbuild.ops.body import Body, named
 from minbuild.ops.definition import Op, Site
 
-GRADIENT_SUFFIX = "_grad.accumulation.buffer"
-RESET_INPUT = "lazy_reset_grad"
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 Tensors = dict[str, np.ndarray]
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from minbuild.emit import Contents, emit_sources
 from minbuild.model import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
     Bundle,
     Checkpoint,
     ElementType,
@@ -24,7 +26,7 @@ from minbuild.model import (
 from minbuild.ops import Registry
 from minbuild.ops.definition import Case, Op
 from minbuild.passes import optimize
-from minbuild.passes.lower import GRADIENT_SUFFIX, RESET_INPUT, lower
+from minbuild.passes.lower import lower
 from minbuild.passes.plan import build_plan
 from minbuild.plan_format import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target

@@ -4,9 +4,6 @@
 #include "runtime/memory.h"
 
 namespace minbuild {
-namespace {
-
-}  // namespace
 
 uintptr_t Session::place(uintptr_t memory) {
   memory += align16(sizeof(Session));

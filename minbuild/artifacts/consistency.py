@@ -6,10 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minbuild.artifacts.checkpoint import GROUP
-from minbuild.model import Checkpoint, Graph, Parameter, TensorType
-
-BUFFER = "_grad.accumulation.buffer"
-RESET = "lazy_reset_grad"
+from minbuild.model import GRADIENT_SUFFIX, RESET_INPUT, Checkpoint, Graph, Parameter, TensorType
 
 
 def with_graph_shapes(checkpoint: Checkpoint, training: Graph) -> Checkpoint:
@@ -51,28 +48,28 @@ def _training(checkpoint: Checkpoint, name: str, training: Graph) -> Iterator[st
     """Trained parameters, their gradient buffers, and nothing of one without the other."""
     trainable = {p.name for p in checkpoint.parameters if p.trainable}
     frozen = {p.name for p in checkpoint.parameters if not p.trainable}
-    buffers = [n.removesuffix(BUFFER) for n in training.inputs if n.endswith(BUFFER)]
+    buffers = [n.removesuffix(GRADIENT_SUFFIX) for n in training.inputs if n.endswith(GRADIENT_SUFFIX)]
     if not trainable:
         yield f"{name}: no parameter is trainable. Generate the artifacts with requires_grad parameters"
     for p in checkpoint.parameters:
         if p.trainable and p.name not in training.inputs:
             yield f"{name}: trainable parameter '{p.name}' is not an input of {training.source}"
-        if p.trainable and p.name + BUFFER not in training.inputs:
-            yield f"{training.source}: has no gradient buffer '{p.name + BUFFER}' for trainable '{p.name}'"
+        if p.trainable and p.name + GRADIENT_SUFFIX not in training.inputs:
+            yield f"{training.source}: has no gradient buffer '{p.name + GRADIENT_SUFFIX}' for trainable '{p.name}'"
         if checkpoint.nominal and p.name in training.inputs and _static(training.inputs[p.name]) is None:
             yield f"{training.source}: parameter '{p.name}' needs a fixed shape, as {name} is nominal"
     for buffer in buffers:
         if buffer in frozen:
             yield f"{name}: parameter '{buffer}' is frozen, but {training.source} accumulates its gradient"
         elif buffer not in trainable and buffer not in training.inputs:
-            yield f"{training.source}: gradient buffer '{buffer + BUFFER}' belongs to no parameter"
+            yield f"{training.source}: gradient buffer '{buffer + GRADIENT_SUFFIX}' belongs to no parameter"
         declared = training.inputs.get(buffer)
         if declared is not None and _clash(
-            training.inputs[buffer + BUFFER], declared.element, _static(declared)
+            training.inputs[buffer + GRADIENT_SUFFIX], declared.element, _static(declared)
         ):
-            yield f"{training.source}: gradient buffer '{buffer + BUFFER}' has another type than '{buffer}'"
-    if buffers and RESET not in training.inputs:
-        yield f"{training.source}: accumulates gradients, but has no input '{RESET}'"
+            yield f"{training.source}: gradient buffer '{buffer + GRADIENT_SUFFIX}' has another type than '{buffer}'"
+    if buffers and RESET_INPUT not in training.inputs:
+        yield f"{training.source}: accumulates gradients, but has no input '{RESET_INPUT}'"
 
 
 def _inputs(checkpoint: Checkpoint, name: str, graph: Graph) -> Iterator[str]:
@@ -88,8 +85,8 @@ def _inputs(checkpoint: Checkpoint, name: str, graph: Graph) -> Iterator[str]:
         if (
             found is None
             and input_name not in outside
-            and not input_name.endswith(BUFFER)
-            and input_name != RESET
+            and not input_name.endswith(GRADIENT_SUFFIX)
+            and input_name != RESET_INPUT
         ):
             yield f"{name}: parameter '{input_name}' of {graph.source} is missing"
 
@@ -100,7 +97,12 @@ def _before_parameters(checkpoint: Checkpoint, graph: Graph) -> list[str]:
     parameters = {p.name for p in checkpoint.parameters}
     names: list[str] = []
     for name in graph.inputs:
-        if name in parameters or name + BUFFER in graph.inputs or name.endswith(BUFFER) or name == RESET:
+        if (
+            name in parameters
+            or name + GRADIENT_SUFFIX in graph.inputs
+            or name.endswith(GRADIENT_SUFFIX)
+            or name == RESET_INPUT
+        ):
             break
         names.append(name)
     return names

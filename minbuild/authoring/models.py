@@ -9,9 +9,18 @@ import numpy as np
 
 from minbuild.artifacts.subgraphs import names_read, renamed
 from minbuild.authoring.backward import Differentiated
-from minbuild.model import Checkpoint, ElementType, Graph, Node, Parameter, TensorType
+from minbuild.model import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Parameter,
+    TensorType,
+)
 
-BUFFER, DONE, RESET = "_grad.accumulation.buffer", "_grad.accumulation.out", "lazy_reset_grad"
+DONE = "_grad.accumulation.out"
 TRUTH = TensorType(ElementType.BOOL, (1,))
 
 
@@ -21,13 +30,13 @@ def training_graph(
     """Forward, backward, and one accumulation per trained parameter."""
     nodes = list(made.nodes)
     for number, name in enumerate(train, 1):
-        inputs = (name + BUFFER, made.gradients[name], RESET)
+        inputs = (name + GRADIENT_SUFFIX, made.gradients[name], RESET_INPUT)
         title = f"GradientAccumulator{number}"
         nodes.append(Node("InPlaceAccumulatorV2", "com.microsoft", 1, title, inputs, (name + DONE,), {}))
     types = dict(graph.inputs)
     types |= {n: made.types[n] for n in (*train, *frozen)}
-    types |= {n + BUFFER: made.types[n] for n in train}
-    types[RESET] = TRUTH
+    types |= {n + GRADIENT_SUFFIX: made.types[n] for n in train}
+    types[RESET_INPUT] = TRUTH
     done = tuple(n + DONE for n in train)
     constants = _constants({**graph.initializers, **made.initializers}, nodes, types)
     return Graph("training_model.onnx", _distinct(nodes), types, {}, (*outputs, *done), constants)

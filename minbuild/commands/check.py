@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild.check import lacking, read_package
+from minbuild.commands import building
 from minbuild.commands.common import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
 from minbuild.destination import write_file
 from minbuild.errors import BadInput, Unsupported
@@ -18,9 +19,7 @@ from minbuild.planned import plan_models
 def check(
     artifacts: ArtifactSets,
     package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
-    dim: Annotated[
-        list[str] | None, typer.Option(help="Fix a free dimension, such as batch=8. Repeatable.")
-    ] = None,
+    dim: building.Dims = None,
     max_: Largest = None,
     check_loss: Annotated[
         bool, typer.Option("--check-loss", help="Training steps whose loss is no finite number fail.")

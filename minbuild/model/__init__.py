@@ -4,12 +4,23 @@ artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package -
 """
 
 from minbuild.model.binary import Binary, Package, Section, Symbol
-from minbuild.model.bundle import Bundle, Checkpoint, Graph, Node, OptimizerGroup, Parameter
+from minbuild.model.bundle import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
+    Bundle,
+    Checkpoint,
+    Graph,
+    Node,
+    OptimizerGroup,
+    Parameter,
+)
 from minbuild.model.plan import Buffer, Kernel, Plan, PlanParameter, PlanTensor, Routine, Step
 from minbuild.model.program import Call, Procedure, Program, Role, Value
 from minbuild.model.types import ElementType, Shape, TensorType
 
 __all__ = [
+    "GRADIENT_SUFFIX",
+    "RESET_INPUT",
     "Binary",
     "Buffer",
     "Bundle",

@@ -10,6 +10,11 @@ import numpy as np
 
 from minbuild.model.types import ElementType, TensorType
 
+# What ONNX Runtime's training graphs call the buffer that a parameter's gradient is added to, behind the parameter's
+# name, and the input that says whether to replace what is there.
+GRADIENT_SUFFIX = "_grad.accumulation.buffer"
+RESET_INPUT = "lazy_reset_grad"
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -10,6 +10,8 @@ import numpy as np
 from minbuild.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.errors import Unsupported
 from minbuild.model import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
     Bundle,
     Checkpoint,
     ElementType,
@@ -24,8 +26,6 @@ from minbuild.ops import Registry
 from minbuild.passes.equal_sizes import equal_sizes, solved
 from minbuild.passes.lowering import Lowering
 
-GRADIENT_SUFFIX = "_grad.accumulation.buffer"
-RESET_INPUT = "lazy_reset_grad"
 ELSEWHERE = 0xFFFF  # index of a parameter that the training graph does not take
 _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
 
