@@ -6,12 +6,11 @@
 namespace minbuild {
 
 uintptr_t Session::place(uintptr_t memory) {
-  memory += align16(sizeof(Session));
-  regions = reinterpret_cast<Span*>(memory);
   region_count = bound(count[plan::kParameters]);
-  memory += region_count * sizeof(Span);
-  values = reinterpret_cast<int32_t*>(memory);
-  memory += align16(count[plan::kExprs] * 4);
+  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, count[plan::kExprs]);
+  regions = reinterpret_cast<Span*>(memory + layout.regions);
+  values = reinterpret_cast<int32_t*>(memory + layout.values);
+  memory += layout.persistent;
   progress = reinterpret_cast<mb_progress*>((memory + persistent_bytes - sizeof(mb_progress)) & ~uintptr_t{7});
   return memory;
 }
@@ -147,7 +146,8 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 
   bool own = memory == nullptr;
   if (own) memory = static_cast<char*>(map_memory(size = need));
-  if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % 16 != 0)
+  // The arena is at memory + fixed. Kernels load whole vectors from it and round scratch down to 16.
+  if (memory == nullptr || size < need || ((reinterpret_cast<uintptr_t>(memory) | fixed) & 15) != 0)
     return fail(first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
   if (!own) clear_bytes(memory, fixed);  // fresh pages are zero, and take no room before they are touched
   Session* s = reinterpret_cast<Session*>(memory);

@@ -7,6 +7,7 @@
 #include "minbuild/kernel.h"
 #include "minbuild/plan.h"
 #include "runtime/flatbuffer.h"
+#include "runtime/layout.h"
 
 #pragma GCC visibility push(hidden)
 namespace minbuild {
@@ -116,8 +117,6 @@ MB_INLINE uint32_t element_size(uint32_t type) { return kElementSizes[type % siz
 MB_INLINE uint32_t bytes_of(const Tensor& tensor, uint32_t type) {
   return static_cast<uint32_t>(tensor.count) * element_size(type);
 }
-
-MB_INLINE uint32_t align16(uint32_t n) { return (n + 15) & ~15u; }
 
 // checkpoint_read.cc
 mb_status read_checkpoint(Session* session, const void* bytes, size_t size);
