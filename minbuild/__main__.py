@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """The program."""
     try:
-        from minbuild.cli import main as run
+        from minbuild.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
     run()

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from case_sets import CaseSet
 
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Checkpoint
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.ir import Checkpoint
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 NOISES = 4  # allowed, in units of the recorded noise
 UNIT = 2.0**-24

@@ -13,11 +13,11 @@ sys.path.append(str(Path(__file__).parent / "golden"))
 
 from forward import CASES, Case  # noqa: E402
 
-from minbuild.artifacts.onnx_reader import opset_in, read_model  # noqa: E402
 from minbuild.authoring import Recipe, Source, bundle_of  # noqa: E402
-from minbuild.interpreter import ReferenceTrainer  # noqa: E402
-from minbuild.model import Bundle  # noqa: E402
+from minbuild.frontend.onnx.reader import opset_in, read_model  # noqa: E402
+from minbuild.ir import Bundle  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
+from minbuild.verify.reference.interpreter import ReferenceTrainer  # noqa: E402
 
 FORWARD: Mapping[str, Case] = {case.name: case for case in CASES}
 STEP = 1e-5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minbuild import cli
+from minbuild.cli import main as cli
 
 GOLDEN = Path(__file__).parent / "golden"
 SMALL = GOLDEN / "dense_fixed"  # every size fixed

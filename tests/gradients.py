@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import trainers
 
-from minbuild.model import Bundle, Checkpoint, Graph, Node, TensorType
-from minbuild.ops.body import Backward, named
-from minbuild.ops.definition import Case, Op, Site
+from minbuild.ir import Bundle, Checkpoint, Graph, Node, TensorType
+from minbuild.ops.core.definition import Case, Op, Site
+from minbuild.ops.core.graph_builder import Backward, named
 
 STEP = 1e-4  # of central differences of fourth order: their error is near 1e-11 of the function's scale
 DIRECTIONS = 3

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.artifacts.checkpoint import schema as checkpoint_schema
-from minbuild.plan_format import plan_schema
+from minbuild.frontend.checkpoint import schema as checkpoint_schema
+from minbuild.ir.flatbuffers.codec import Schema, decode, encode
+from minbuild.planning.plan_encoding import plan_schema
 from minbuild.training import library as device
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, arena_size
-from minbuild.wire import Schema, decode, encode
 
 EXTREMES = (
     0,

@@ -9,13 +9,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from minbuild.authoring import Recipe, generate_artifacts
-from minbuild.bindings import LANGUAGES, binding_files
-from minbuild.emit import emit_sources
-from minbuild.libraries import build_checked
-from minbuild.needs import Wishes, contents_of
-from minbuild.package import library_path
-from minbuild.planned import plan_models, with_parts
+from minbuild.codegen.bindings import LANGUAGES, binding_files
+from minbuild.codegen.package import library_path
+from minbuild.codegen.sources import emit_sources
+from minbuild.planning.compile import plan_models, with_parts
+from minbuild.planning.kernel_selection import Wishes, contents_of
 from minbuild.toolchain import find_toolchain, host_target, parse_target
+from minbuild.toolchain.builder import build_checked
 
 PARTS = ("properties", "buffers", "export")
 _SHAPES = {

@@ -29,7 +29,7 @@ FLAGS = (
 )
 
 GEMM_SOURCE = """
-#include "shared/gemm.h"
+#include "lib/gemm/gemm.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 
@@ -111,7 +111,7 @@ def gemm_arguments(
 
 
 MATH_SOURCE = """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 

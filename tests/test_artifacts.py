@@ -1,4 +1,4 @@
-"""minbuild.artifacts: folders become Bundles, and whatever is wrong with them is told completely."""
+"""minbuild.frontend.artifacts: folders become Bundles, and whatever is wrong with them is told completely."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from minbuild.artifacts import load_bundle
-from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
-from minbuild.artifacts.onnx_reader import read_graph
-from minbuild.dims import symbol
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import ElementType, OptimizerGroup
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.ir import ElementType, OptimizerGroup
+from minbuild.ir.dims import symbol
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"

@@ -11,15 +11,15 @@ from agreement import check_gradients, close, gradient_noise, gradients, loss_of
 from authored import FORWARD, differences, operators, source, stepped, trainer_of, uniform
 from case_sets import GOLDEN, TRAIN, load, trainer
 
-from minbuild.artifacts import load_bundle
-from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint_files
-from minbuild.artifacts.onnx_reader import opset_in, read_graph, read_model
-from minbuild.artifacts.onnx_writer import write_files, write_graph
 from minbuild.authoring import Recipe, Source, bundle_of, make_artifacts, types_of, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import ElementType, TensorType
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint_files
+from minbuild.frontend.onnx.reader import opset_in, read_graph, read_model
+from minbuild.frontend.onnx.writer import write_files, write_graph
+from minbuild.ir import ElementType, TensorType
 from minbuild.ops import registry
 from minbuild.training import onnxblock
 from minbuild.training.onnxblock.context import writing
@@ -328,7 +328,7 @@ def test_files_have_the_prefix_and_a_nominal_checkpoint_if_asked(tmp_path):
 
 def test_artifacts_of_large_models_stand_in_two_files_each(tmp_path, monkeypatch):
     """Constants of the graphs, and parameters; what is read is the same."""
-    monkeypatch.setattr("minbuild.artifacts.onnx_writer.LEAST_OUTSIDE", 16)
+    monkeypatch.setattr("minbuild.frontend.onnx.writer.LEAST_OUTSIDE", 16)
     recipe = Recipe(loss="mse", train=("top_*",), frozen=("head_*",))
     whole, parted = make_artifacts(DEEP, recipe), make_artifacts(DEEP, recipe, largest=64)
     assert set(parted.files) - set(whole.files) == {

@@ -246,7 +246,7 @@ def test_interrupted(tmp_path: Path) -> None:
         pytest.skip("needs signals")
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "MINBUILD_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "minbuild.cli", "reduce", str(SMALL), "-o", str(tmp_path / "dist")]
+    command = [sys.executable, "-m", "minbuild.cli.main", "reduce", str(SMALL), "-o", str(tmp_path / "dist")]
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

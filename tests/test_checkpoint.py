@@ -1,4 +1,4 @@
-"""minbuild.artifacts.checkpoint: reads what ONNX Runtime wrote and what we write; tells damage."""
+"""minbuild.frontend.checkpoint: reads what ONNX Runtime wrote and what we write; tells damage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minbuild.artifacts.checkpoint import read_checkpoint, schema, write_checkpoint
 from minbuild.errors import BadInput
-from minbuild.model import Checkpoint, ElementType, OptimizerGroup, Parameter
-from minbuild.wire import decode, encode
+from minbuild.frontend.checkpoint import read_checkpoint, schema, write_checkpoint
+from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
+from minbuild.ir.flatbuffers.codec import decode, encode
 
 GOLDEN = Path(__file__).parent / "golden"
 SETS = sorted(p.parent for p in GOLDEN.glob("*/checkpoint"))

@@ -12,24 +12,25 @@ from pathlib import Path
 import pytest
 from commands import SMALL, Command, command_fixture  # noqa: F401
 
-from minbuild import choice_tables, toolchain
-from minbuild.budgets import parse_budgets
-from minbuild.choices import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
-from minbuild.commands.options import options_of
-from minbuild.commands.reduce import reduce
-from minbuild.emit import emit_sources
+from minbuild import toolchain
+from minbuild.analysis.attribution import attribute
+from minbuild.analysis.budgets import parse_budgets
+from minbuild.analysis.formats import elf_format
+from minbuild.analysis.whatif.suggestions import Advisor
+from minbuild.cli.option_parsing import options_of
+from minbuild.cli.reduce import reduce
+from minbuild.codegen.package import cmake_files
+from minbuild.codegen.sources import emit_sources
+from minbuild.docgen import option_tables as choice_tables
 from minbuild.errors import BadInput
-from minbuild.libraries import Library, build_checked
-from minbuild.needs import Wishes, contents_of, with_kernels
-from minbuild.package import cmake_files
-from minbuild.planned import Model, plan_model
-from minbuild.proof.verify import prove_equal, seeded_trial
-from minbuild.settings import PROFILE, checked_settings, choices_made, known_keys, tomllib
-from minbuild.size import elf_format
-from minbuild.size.attribution import attribute
+from minbuild.options.build_options import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
+from minbuild.options.settings_file import PROFILE, checked_settings, choices_made, known_keys, tomllib
+from minbuild.planning.compile import Model, plan_model
+from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
+from minbuild.toolchain.builder import Library, build_checked
 from minbuild.toolchain.flags import AVX512, speed_units
-from minbuild.trials.advice import Advisor
+from minbuild.verify.differential import prove_equal, seeded_trial
 
 HOST = host_target()
 X86 = pytest.mark.skipif(HOST.traits.arch != "x86_64", reason="another processor")

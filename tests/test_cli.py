@@ -12,9 +12,11 @@ import pytest
 from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # noqa: F401
 from onnx import helper
 
-from minbuild import __version__, reduce, scan
-from minbuild.commands.common import sizes_given
+from minbuild import __version__
+from minbuild import pipeline as reduce
+from minbuild.cli.progress import sizes_given
 from minbuild.errors import BadInput, OverBudget, ToolchainFailed, VerificationFailed
+from minbuild.planning import scan
 
 
 def test_version(minbuild: Command) -> None:
@@ -98,7 +100,7 @@ def test_scan_knows_operators_the_user_brings(minbuild: Command, tmp_path: Path)
     artifacts = unsupported(copy_of(SMALL, tmp_path / "a"))
     (tmp_path / "ops").mkdir()
     (tmp_path / "ops" / "enigma.py").write_text(
-        "from minbuild.ops.definition import Op, same_as\n"
+        "from minbuild.ops.core.definition import Op, same_as\n"
         "enigma = Op('Enigma', domain='x.y', infer=same_as(0), view=True)\n"
     )
     assert minbuild("scan", artifacts, "--ops-dir", tmp_path / "ops").code == 0
@@ -148,7 +150,7 @@ def test_ctrl_c_while_modules_load_ends_quietly():
         "import sys, types, minbuild.__main__ as way_in\n"
         "class Slow(types.ModuleType):\n"
         "    def __getattr__(self, name): raise KeyboardInterrupt\n"
-        "sys.modules['minbuild.cli'] = Slow('minbuild.cli')\n"
+        "sys.modules['minbuild.cli.main'] = Slow('minbuild.cli.main')\n"
         "way_in.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 
 REGISTRY = registry()

@@ -10,13 +10,13 @@ import pytest
 import trainers
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.artifacts.onnx_reader import read_graph
-from minbuild.authoring.backward import differentiate
+from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.errors import Unsupported
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint, Graph
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.ir import Bundle, Checkpoint, Graph
 from minbuild.ops import registry
-from minbuild.passes.lower import lower
+from minbuild.passes.lowering.lower import lower
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minbuild.dims import (
+from minbuild.ir.dims import (
     Dim,
     ceil_div,
     dim_max,

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from minbuild.docs import documents
+from minbuild.docgen.__main__ import documents
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.mark.parametrize("path", ["README.md", "reports/operators.md", "reports/api.md"])
 def test_generated_documents_are_current(path: str) -> None:
-    assert (ROOT / path).read_text("utf-8") == documents(ROOT)[ROOT / path], "run `python -m minbuild.docs`"
+    assert (ROOT / path).read_text("utf-8") == documents(ROOT)[ROOT / path], (
+        "run `python -m minbuild.docgen.__main__`"
+    )
 
 
 def test_ci_runs_the_commands_of_the_readme() -> None:

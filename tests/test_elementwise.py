@@ -9,7 +9,7 @@ import pytest
 import trainers
 
 from minbuild.ops import registry
-from minbuild.ops.definition import Case
+from minbuild.ops.core.definition import Case
 
 REGISTRY = registry()
 COUNT = 20_000

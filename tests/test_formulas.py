@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minbuild.docs import gradients_table
-from minbuild.formulas import LONGEST, gradient_formula
+from minbuild.docgen.__main__ import gradients_table
+from minbuild.docgen.formulas import LONGEST, gradient_formula
 from minbuild.ops import registry
-from minbuild.ops.body import Backward
-from minbuild.ops.definition import Case, Op
+from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.graph_builder import Backward
 
 OPS = registry().ops
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Plan, Shape, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Plan, Shape, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 
 REGISTRY = registry()

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from authored import source
 
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.artifacts.functions import is_function
 from minbuild.authoring import Recipe, make_artifacts
-from minbuild.authoring.checks import checked_gradients
-from minbuild.model import Node
+from minbuild.authoring.autodiff.gradcheck import checked_gradients
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.onnx.function_inlining import is_function
+from minbuild.ir import Node
 from minbuild.ops import registry
 
 OPSET = 28

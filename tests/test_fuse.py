@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Procedure, Role, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Procedure, Role, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.passes.dead_code import drop_dead_code
-from minbuild.passes.fuse import fuse_patterns
-from minbuild.passes.lower import lower
-from minbuild.passes.storage import root
-from minbuild.passes.views import views_as_aliases
+from minbuild.passes.analysis.aliases import root
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.rewrite.dead_code import drop_dead_code
+from minbuild.passes.rewrite.fuse import fuse_patterns
+from minbuild.passes.rewrite.view_elimination import views_as_aliases
 
 REGISTRY = registry()
 BATCH = symbol("batch")

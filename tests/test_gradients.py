@@ -11,7 +11,7 @@ import pytest
 import trainers
 from gradients import Gradients, backward_graph, is_smooth
 
-from minbuild.model import Plan
+from minbuild.ir import Plan
 from minbuild.ops import registry
 
 REGISTRY = registry()

@@ -11,20 +11,20 @@ import pytest
 from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `minbuild`
 from programs import CC, run
 
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.emit import Contents, emit_sources
+from minbuild.analysis.measure import persistent_of
+from minbuild.codegen.package_docs import ModelParts, introduction, values_of
+from minbuild.codegen.sources import Contents, emit_sources
 from minbuild.errors import BadInput
-from minbuild.graphs import EVERY, GRAPHS
-from minbuild.guide import ModelParts, introduction, values_of
-from minbuild.needs import Wishes, contents_of
-from minbuild.planned import Model, plan_models, with_parts
-from minbuild.proof import starting_point
-from minbuild.proof.verify import prove_equal, run_trial, seeded_trial
-from minbuild.size.measure import persistent_of
-from minbuild.size.report import ModelReport
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.options.graph_selection import EVERY, GRAPHS
+from minbuild.planning.compile import Model, plan_models, with_parts
+from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.report.model import ModelReport
 from minbuild.templating import render
 from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError
+from minbuild.verify.differential import prove_equal, run_trial, seeded_trial
+from minbuild.verify.prove import starting_point
 
 CHOICES = [("train", "optimize"), ("train",), ("evaluate",), ("optimize",), ("evaluate", "optimize")]
 

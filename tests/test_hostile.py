@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
 
-from minbuild.artifacts.checkpoint import schema as checkpoint_schema
-from minbuild.model import ElementType
-from minbuild.plan_format import EXPRESSIONS, plan_schema
+from minbuild.frontend.checkpoint import schema as checkpoint_schema
+from minbuild.ir import ElementType
+from minbuild.ir.flatbuffers.codec import decode, encode
+from minbuild.planning.plan_encoding import EXPRESSIONS, plan_schema
 from minbuild.training.library import Session, TrainerError
-from minbuild.wire import decode, encode
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="guard pages are made with Linux's mprotect")
 ARENA, TRAINED, PERSISTENT, NOTHING, CONSTANTS, BOUND = range(6)  # regions of tensors

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from trainers import contents_of, element_of, library_of, session_of
 
-from minbuild.dims import symbol
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Plan, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Plan, TensorType
+from minbuild.ir.dims import symbol
+from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
-from minbuild.ops.definition import Case, Op, Site
-from minbuild.passes import loops, optimize
-from minbuild.passes.lower import lower
-from minbuild.passes.plan import build_plan, peak_bytes
-from minbuild.plan_format import encode_plan, plan_schema
+from minbuild.ops.core.definition import Case, Op, Site
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite import batch_tiling as loops
+from minbuild.planning.plan import build_plan, peak_bytes
+from minbuild.planning.plan_encoding import encode_plan, plan_schema
 from minbuild.training.library import TRAIN, Session, TrainerError
-from minbuild.wire import decode, encode
 
 FLOAT = ElementType.FLOAT
 WEIGHTS = {"w1": (8, 3, 3, 3), "w2": (8, 8, 3, 3)}

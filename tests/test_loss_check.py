@@ -10,13 +10,13 @@ import pytest
 import trainers
 from commands import FREE, SMALL
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.passes.loss_check import CHECK, check_loss
-from minbuild.passes.lower import lower
-from minbuild.planned import plan_model
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.rewrite.loss_check import CHECK, check_loss
+from minbuild.planning.compile import plan_model
 from minbuild.training.library import TRAIN, Session, TrainerError
 
 

@@ -7,10 +7,10 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
 from minbuild.ops import registry
-from minbuild.ops.max_pool import VARIANTS
-from minbuild.ops.max_pool import max_pool as op
+from minbuild.ops.pooling.max_pool import VARIANTS
+from minbuild.ops.pooling.max_pool import max_pool as op
 
 REGISTRY = registry()
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minbuild.dims import Dim, symbol
-from minbuild.model import Buffer
-from minbuild.passes import memory
-from minbuild.passes.memory import aligned, buffer_sizes, lower_bound, order_buffers, skyline
-from minbuild.passes.memory_check import LayoutFault, Loops, check_layout
+from minbuild.ir import Buffer
+from minbuild.ir.dims import Dim, symbol
+from minbuild.planning.arena import layout as memory
+from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, order_buffers, skyline
+from minbuild.planning.arena.validator import LayoutFault, Loops, check_layout
 
 BATCH = symbol("batch")
 BATCHES = ({"batch": 1}, {"batch": 8}, {"batch": 32})

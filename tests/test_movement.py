@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, Graph, Node, Plan, TensorType
+from minbuild.ir import Bundle, Checkpoint, Graph, Node, Plan, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.movement import Along, Axis, launch_move, straight, whole
-from minbuild.ops.slice import range_of
-from minbuild.ops.transpose import transposition
+from minbuild.ops.movement.movement import Along, Axis, launch_move, straight, whole
+from minbuild.ops.movement.slice import range_of
+from minbuild.ops.movement.transpose import transposition
 from minbuild.training.library import TRAIN, Library, TrainerError
 
 REGISTRY = registry()

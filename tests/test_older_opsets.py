@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.model import Node, TensorType
+from minbuild.ir import Node, TensorType
 from minbuild.ops import registry
-from minbuild.ops.body import Backward, named
-from minbuild.ops.definition import Case, Site
+from minbuild.ops.core.definition import Case, Site
+from minbuild.ops.core.graph_builder import Backward, named
 
 REGISTRY = registry()
 RANDOM = np.random.default_rng(11)

@@ -15,13 +15,13 @@ import pytest
 from authored import uniform
 from commands import GOLDEN
 
-from minbuild.artifacts import load_bundle
 from minbuild.errors import BadInput, Unsupported
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.ir import Bundle, Checkpoint
 from minbuild.training import artifacts, onnxblock
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
 from minbuild.training.onnxblock import blocks, loss, optim
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 RECORD = json.loads((GOLDEN / "onnxblock.json").read_text())
 MODULES = {

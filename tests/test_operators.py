@@ -13,9 +13,9 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.model import ElementType, Plan
+from minbuild.ir import ElementType, Plan
 from minbuild.ops import registry
-from minbuild.ops.definition import Case, Op
+from minbuild.ops.core.definition import Case, Op
 
 REGISTRY = registry()
 OPS = tuple(op for _, op in sorted(REGISTRY.ops.items()) if op.cases is not None and op.reference is not None)

@@ -10,10 +10,10 @@ import pytest
 import trainers
 from case_sets import GOLDEN, TRAIN, load
 
-from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions, optimizer_graph
-from minbuild.interpreter import ReferenceTrainer
+from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ops import registry
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 START = [0.5, -1.25, 2.0]

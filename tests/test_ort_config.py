@@ -12,16 +12,16 @@ import pytest
 from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # noqa: F401
 from onnx import TensorProto, helper
 
+from minbuild.compat.ort_config.check import lacking
+from minbuild.compat.ort_config.collect import requirements
+from minbuild.compat.ort_config.fusions import fuse
+from minbuild.compat.ort_config.grammar import parse_config, render_config
+from minbuild.compat.ort_config.graphs import Running
+from minbuild.compat.ort_config.requirements import Requirements, Types, union
+from minbuild.compat.ort_config.simplify import simplify
+from minbuild.compat.ort_config.transposes import untranspose_shapes
 from minbuild.errors import BadInput
-from minbuild.model import ElementType, Node, TensorType
-from minbuild.ort_config.check import lacking
-from minbuild.ort_config.collect import requirements
-from minbuild.ort_config.fusions import fuse
-from minbuild.ort_config.grammar import parse_config, render_config
-from minbuild.ort_config.graphs import Running
-from minbuild.ort_config.requirements import Requirements, Types, union
-from minbuild.ort_config.simplify import simplify
-from minbuild.ort_config.transposes import untranspose_shapes
+from minbuild.ir import ElementType, Node, TensorType
 
 FLOAT = Types({("inputs", 0): frozenset({"float"})})
 RECORDED = [  # what ONNX Runtime 1.19.2's converter wrote, beside what it was given

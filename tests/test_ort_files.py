@@ -12,18 +12,19 @@ import pytest
 from authored import FORWARD, source, uniform
 from commands import GOLDEN, command_fixture  # noqa: F401
 
-from minbuild.artifacts import load_bundle, onnx_reader
-from minbuild.artifacts.kernel_types import kernel_types
-from minbuild.artifacts.onnx_reader import read_graph
-from minbuild.artifacts.ort_reader import read_ort_graph, schema
-from minbuild.artifacts.ort_writer import with_stored_constants, write_ort_graph
 from minbuild.authoring import Recipe, Source, make_artifacts, write_artifacts
 from minbuild.authoring.optimizers import OptimizerOptions
+from minbuild.compat.ort_config.grammar import parse_config
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import ElementType, Graph, Node, TensorType
-from minbuild.ort_config.grammar import parse_config
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.onnx import reader as onnx_reader
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.frontend.ort_format.kernel_types import kernel_types
+from minbuild.frontend.ort_format.reader import read_ort_graph, schema
+from minbuild.frontend.ort_format.writer import with_stored_constants, write_ort_graph
+from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
-from minbuild.wire import decode, encode
 
 W = uniform((4, 3))[0]
 LINEAR = source("m (float[n,4] x) => (float[n,3] y) { y = MatMul (x, w) }", {"w": W})
@@ -150,7 +151,7 @@ def test_what_the_format_cannot_hold_is_refused(monkeypatch):
     relu = replace(graph, nodes=inner.nodes, outputs=("z",))
     with pytest.raises(Unsupported, match="the type of 'z' is not known"):
         write_ort_graph(relu, {}, {"": 17})
-    monkeypatch.setattr("minbuild.artifacts.ort_writer.LARGEST_FILE", 15)
+    monkeypatch.setattr("minbuild.frontend.ort_format.writer.LARGEST_FILE", 15)
     with pytest.raises(BadInput, match="16 bytes of constants do not fit"):
         write_ort_graph(replace(relu, initializers={"k": np.zeros(4, np.float32)}), {"z": tensor}, {"": 17})
 

@@ -12,11 +12,11 @@ import pytest
 from case_sets import GOLDEN
 from commands import command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.artifacts import load_bundle
-from minbuild.interpreter import ReferenceTrainer
+from minbuild.frontend.artifacts import load_bundle
 from minbuild.ops import registry
 from minbuild.toolchain import host_target
 from minbuild.training.library import TRAIN, Library, Session
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 PYTHON = '''
 """Signed square, y = x * |x|, and its gradient."""
@@ -44,7 +44,7 @@ signed_square_grad = Op(
 )
 '''
 CXX = """
-#include "shared/elementwise.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 

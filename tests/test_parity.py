@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 from minbuild import assets
-from minbuild.emit import PARTS
+from minbuild.codegen.sources import PARTS
+from minbuild.compat.ort_api_map import ROWS, declared
 from minbuild.training import api
-from minbuild.training.parity import ROWS, declared
 
 HEADER = (assets.root("kernels") / "include/minbuild/trainer.h").read_text("utf-8")
 

@@ -21,15 +21,15 @@ from case_sets import (
 )
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
-from minbuild.emit import PARTS, PROPERTY_BYTES
-from minbuild.inference import inference
-from minbuild.model import Checkpoint
+from minbuild.codegen.inference_export import inference
+from minbuild.codegen.sources import PARTS, PROPERTY_BYTES
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.ir import Checkpoint
 from minbuild.ops import registry
-from minbuild.passes import optimize
-from minbuild.passes.lower import lower
-from minbuild.passes.plan import build_plan
-from minbuild.plan_format import encode_plan
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.planning.plan import build_plan
+from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_program
 from minbuild.training.library import Session, TrainerError
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import (
+from minbuild.ir import (
     Bundle,
     Checkpoint,
     ElementType,
@@ -20,11 +19,12 @@ from minbuild.model import (
     Program,
     TensorType,
 )
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.passes import PASSES, optimize
-from minbuild.passes.lower import lower
-from minbuild.passes.plan import build_plan, peak_bytes
-from minbuild.passes.storage import root
+from minbuild.passes.analysis.aliases import root
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import PASSES, optimize
+from minbuild.planning.plan import build_plan, peak_bytes
 
 FLOAT, INT64 = ElementType.FLOAT, ElementType.INT64
 BATCH = symbol("batch")

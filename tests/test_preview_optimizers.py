@@ -13,7 +13,7 @@ from onnx import NodeProto
 from training_models import Info, Trainable, check_steps, device, graph, node, single
 
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle
+from minbuild.ir import Bundle
 from minbuild.ops import registry
 from minbuild.training.library import TRAIN
 

@@ -10,16 +10,16 @@ import onnx.parser
 import pytest
 import trainers
 
-from minbuild.artifacts.onnx_reader import read_graph
-from minbuild.dims import symbol
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint, Procedure
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.ir import Bundle, Checkpoint, Procedure
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.contraction import layout_of
-from minbuild.ops.definition import Unknown
-from minbuild.ops.equations import Equation
-from minbuild.passes import optimize
-from minbuild.passes.lower import lower
+from minbuild.ops.core.definition import Unknown
+from minbuild.ops.linear_algebra.contraction import layout_of
+from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 BATCH = symbol("batch")

@@ -10,16 +10,16 @@ import trainers
 from agreement import check_gradients, close, gradients, loss_of
 from case_sets import SHARED, load, trainer
 
-from minbuild import onnx_backend
-from minbuild.dims import symbol
+from minbuild.compat import onnx_backend
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.body import Backward, named
-from minbuild.ops.definition import Site
-from minbuild.plan_format import encode_plan
-from minbuild.training.growth import GrowingSession
+from minbuild.ops.core.definition import Site
+from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.planning.plan_encoding import encode_plan
 from minbuild.training.library import TRAIN, Session
+from minbuild.training.resizing_session import GrowingSession
 
 # The first 32 mask bits of Dropout with ratio 0.25 by seed, recorded from onnxruntime-training-cpu 1.19.2.
 MASKS = {5: 0xEEEDCF9E, 6: 0xDCDC566E, 7: 0xFFBDDFF6, 8: 0x75F973F8}

@@ -27,7 +27,7 @@ def block(language: str) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with dist/ in it."""
     folder = tmp_path_factory.mktemp("readme")
-    command = "from minbuild.cli import main; main()"
+    command = "from minbuild.cli.main import main; main()"
     subprocess.run(
         (sys.executable, "-c", command, "reduce", str(ROOT / "artifacts"), "--out", str(folder / "dist")),
         env=os.environ | {"PYTHONPATH": str(ROOT)},

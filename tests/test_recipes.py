@@ -13,14 +13,14 @@ from authored import FORWARD, operators, source, trainer_of, uniform
 from commands import command_fixture  # noqa: F401
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.artifacts import load_bundle
 from minbuild.authoring import Recipe, bundle_of, in_folder, make_artifacts, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
-from minbuild.authoring.training_model import make_training_model
+from minbuild.authoring.training_info.model import make_training_model
 from minbuild.errors import BadInput
+from minbuild.frontend.artifacts import load_bundle
 from minbuild.ops import registry
-from minbuild.planned import plan_model
+from minbuild.planning.compile import plan_model
 from minbuild.training.api import CheckpointState, Module
 
 NAMES = ("body_w", "head_w", "head_bias", "top_w", "top_bias")

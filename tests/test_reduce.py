@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of, tree  # noqa: F401
 
-from minbuild import __version__, assets, destination
-from minbuild.artifacts.checkpoint import read_checkpoint
+from minbuild import __version__, assets
+from minbuild.codegen import atomic_write as destination
 from minbuild.errors import BadInput
+from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
 from minbuild.training.library import EVAL, TRAIN, Library, Session
 
@@ -38,7 +39,7 @@ def call(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedPro
 
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100"}
-    command = [sys.executable, "-m", "minbuild.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "minbuild.cli.main", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from authored import source
 from onnx import ModelProto, helper, numpy_helper
 
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.artifacts.exporter_remarks import exporter_remarks
 from minbuild.authoring import Recipe, bundle_of, make_artifacts, read_source
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
 from minbuild.ops import registry
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"

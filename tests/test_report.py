@@ -17,10 +17,13 @@ from jinja2 import UndefinedError
 
 from minbuild import assets, templating
 from minbuild.errors import BadInput
-from minbuild.report import console, html, library, markdown, memory, smaller, svg, tables, types
+from minbuild.report import console, html, markdown, svg, tables
+from minbuild.report import element_types as types
 from minbuild.report import json as json_report
-from minbuild.report.cells import Line, Table, kib, percent, saving, text
-from minbuild.size.report import (
+from minbuild.report import memory_tables as memory
+from minbuild.report import size_tables as library
+from minbuild.report import suggestions as smaller
+from minbuild.report.model import (
     SCHEMA,
     Advice,
     Alive,
@@ -42,6 +45,7 @@ from minbuild.size.report import (
     TypeRow,
     Verification,
 )
+from minbuild.report.table import Line, Table, kib, percent, saving, text
 
 DIGEST = "0123456789abcdef" * 4
 

@@ -10,12 +10,12 @@ import trainers
 from authored import differences
 from gradients import is_smooth, wanted_inputs
 
-from minbuild.authoring.backward import differentiate
+from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.errors import Unsupported
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, TensorType
 from minbuild.ops import registry
-from minbuild.ops.definition import Case, Op
+from minbuild.ops.core.definition import Case, Op
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 REGISTRY, OPSET = registry(), 17
 EXACT = 2e-5  # of what finite differences say

@@ -11,13 +11,13 @@ import pytest
 from authored import differences, source, trainer_of, uniform
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.artifacts.onnx_reader import read_model
 from minbuild.authoring import Recipe
 from minbuild.errors import Unsupported
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle, Checkpoint
+from minbuild.frontend.onnx.reader import read_model
+from minbuild.ir import Bundle, Checkpoint
 from minbuild.ops import registry
-from minbuild.passes.lower import lower
+from minbuild.passes.lowering.lower import lower
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 X, W = uniform((4, 6), (4, 6))
 POSITIONS = "one = Constant <value = int64 {1}> () last = Constant <value = int64 {-1}> ()"

@@ -11,12 +11,12 @@ import pytest
 from commands import GOLDEN, SMALL, Command, command_fixture, copy_of, tree  # noqa: F401
 
 from minbuild import assets
+from minbuild.compat.ort_config.collect import requirements
+from minbuild.compat.ort_config.grammar import parse_config
 from minbuild.errors import BadInput
-from minbuild.needs import Wishes, contents_of
-from minbuild.ort_config.collect import requirements
-from minbuild.ort_config.grammar import parse_config
-from minbuild.planned import plan_model, plan_models
-from minbuild.reduce import names_of
+from minbuild.pipeline import names_of
+from minbuild.planning.compile import plan_model, plan_models
+from minbuild.planning.kernel_selection import Wishes, contents_of
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import TRAIN, Library, Session

@@ -6,9 +6,9 @@ import pytest
 from onnx import helper
 from training_models import Info, Trainable, graph, node
 
-from minbuild.artifacts.signatures import wrong_signature
 from minbuild.errors import BadInput
-from minbuild.model import Node
+from minbuild.frontend.onnx.schema_check import wrong_signature
+from minbuild.ir import Node
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from minbuild import model
+from minbuild import ir as model
+from minbuild.analysis import measure
+from minbuild.analysis import symbol_names as names
+from minbuild.analysis import symbol_origins as owners
+from minbuild.analysis.attribution import Attribution, attribute
+from minbuild.analysis.categories import KINDS
+from minbuild.analysis.formats import ar, elf
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
-from minbuild.size import ar, elf, measure, names, owners
-from minbuild.size.attribution import Attribution, attribute
-from minbuild.size.classify import KINDS
 
 TARGETS = ("x86_64-linux-gnu", "thumb-linux-gnueabihf", "aarch64-linux-musl")
 
@@ -40,7 +43,7 @@ template <class T> __attribute__((noinline)) T dot(const T* a, const T* b, int n
 """
 SOURCES = {
     "kernels/gemm.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 namespace minbuild {
 template <class T> Status gemm(const Call& c) {
   *(T*)c.args[0] = dot<T>((T*)c.args[1], (T*)c.args[2], c.params[0]);
@@ -49,7 +52,7 @@ template <class T> Status gemm(const Call& c) {
 template Status gemm<float>(const Call&);
 }""",
     "kernels/softmax.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 namespace minbuild {
 struct Cubed {
   static float of(float x) { return x * x * x; }
@@ -75,7 +78,7 @@ template Status softmax<float>(const Call&);
 template Status softmax_grad<float>(const Call&);
 }""",
     "kernels/copy.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 namespace minbuild {
 template <class T> Status copy(const Call& c) {
   for (int i = 0; i < c.params[0]; ++i) ((T*)c.args[0])[i] = ((T*)c.args[1])[i + 1];
@@ -84,7 +87,7 @@ template <class T> Status copy(const Call& c) {
 template Status copy<int32_t>(const Call&);
 }""",
     "kernels/move.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 namespace minbuild {
 template <class T> Status move(const Call& c) {
   for (int i = 0; i < c.params[0]; ++i) ((T*)c.args[0])[i] = ((T*)c.args[1])[i + 1];
@@ -93,13 +96,13 @@ template <class T> Status move(const Call& c) {
 template Status move<int32_t>(const Call&);
 }""",
     "kernels/shared/math.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 namespace minbuild {
 static const float powers[16] = {1, 2, 3, 4, 5.5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7.25};
 float shared_exp(float x) { return powers[(int)x & 15] * x + 0.3f; }
 }""",
     "kernels/runtime/session.cc": """
-#include "shared/math.h"
+#include "lib/simd/math.h"
 extern "C" int host_clock(void);
 extern "C" __attribute__((noinline)) void zero(char* p, int n) {
   for (volatile char* q = p; n--;) *q++ = 0;
@@ -175,7 +178,7 @@ class Library:
         self.archive = (folder / "lib.a").read_bytes()
         self.sources = {
             **{path: text.encode() for path, text in SOURCES.items()},
-            "kernels/shared/math.h": SHARED_H.encode(),
+            "kernels/lib/simd/math.h": SHARED_H.encode(),
         }
         self.owners = owners.from_objects(self.objects, {p: d.decode() for p, d in self.sources.items()})
         self.binary = elf.read_binary("libtrainer.so", target, self.stripped, self.twin)
@@ -450,7 +453,7 @@ def test_switch_tables_belong_to_their_function() -> None:
 
 
 def test_build_report_measures(x86: Library) -> None:
-    from minbuild.size.report import Arena, ModelReport, Persistent
+    from minbuild.report.model import Arena, ModelReport, Persistent
 
     arenas = (Arena("train", 1000, 990), Arena("evaluate", 400, 400))
     facts = ModelReport("m", "0", (), (("batch", 8),), arenas,

@@ -12,21 +12,21 @@ from trainers import plan_of
 from training_models import node, regression, single
 
 from minbuild import assets
-from minbuild.choices import Choices
-from minbuild.emit import emit_sources
+from minbuild.analysis import phases as module
+from minbuild.analysis.measure import TargetInputs, build_report, persistent_of
+from minbuild.analysis.phases import step_phases, uses_of
+from minbuild.analysis.whatif.leave_one_out import Removal
+from minbuild.analysis.whatif.suggestions import MOST, Advisor, Trial
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
-from minbuild.libraries import build_checked
-from minbuild.needs import Wishes, contents_of
 from minbuild.ops import registry
-from minbuild.passes.memory import aligned, buffer_sizes
-from minbuild.planned import Model, plan_model, with_parts
-from minbuild.size import phases as module
-from minbuild.size.measure import TargetInputs, build_report, persistent_of
-from minbuild.size.phases import step_phases, uses_of
-from minbuild.size.report import Advice, ModelReport, Named, Row, TargetReport
+from minbuild.options.build_options import Choices
+from minbuild.planning.arena.layout import aligned, buffer_sizes
+from minbuild.planning.compile import Model, plan_model, with_parts
+from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.report.model import Advice, ModelReport, Named, Row, TargetReport
 from minbuild.toolchain import build_library, find_toolchain, host_target
-from minbuild.trials.advice import MOST, Advisor, Trial
-from minbuild.trials.removal import Removal
+from minbuild.toolchain.builder import build_checked
 
 FREE, FIXED = "dense", "dense_fixed"
 
@@ -172,7 +172,7 @@ def advice(model: Model, wishes: Wishes = Wishes()) -> Mapping[str, Advice]:  # 
 @pytest.fixture
 def all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice that is not only the best of it."""
-    monkeypatch.setattr("minbuild.trials.advice.MOST", 99)
+    monkeypatch.setattr("minbuild.analysis.whatif.suggestions.MOST", 99)
 
 
 def test_advice_is_short(model: Model) -> None:

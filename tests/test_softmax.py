@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minbuild.model import ElementType, TensorType
-from minbuild.ops.definition import Site
-from minbuild.ops.softmax import flat_softmax_grad, softmax, softmax_grad
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.activation.softmax import flat_softmax_grad, softmax, softmax_grad
+from minbuild.ops.core.definition import Site
 
 X = TensorType(ElementType.FLOAT, (2, 3, 4, 5))
 

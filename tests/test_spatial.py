@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, ElementType, TensorType
+from minbuild.ir import Bundle, ElementType, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.definition import Case, Op
+from minbuild.ops.core.definition import Case, Op
 from minbuild.training.library import TrainerError
 
 REGISTRY = registry()

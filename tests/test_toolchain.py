@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from minbuild import toolchain
+from minbuild.analysis.formats import elf
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.size import elf
 from minbuild.toolchain import (
     Built,
     Target,
@@ -29,8 +29,8 @@ from minbuild.toolchain import (
     parse_target,
 )
 from minbuild.toolchain.cache import Cache, user_cache
-from minbuild.toolchain.check import instantiation
 from minbuild.toolchain.library import object_names
+from minbuild.toolchain.link_check import instantiation
 from minbuild.toolchain.process import Processes, Result, failure
 from minbuild.toolchain.zig import find_zig
 
@@ -569,7 +569,7 @@ def test_thumb_is_what_32_bit_boards_get(cache: Path) -> None:
 
 
 def test_emulator_of_a_foreign_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minbuild.toolchain.programs.host_target", lambda: HOST)
+    monkeypatch.setattr("minbuild.toolchain.run_binaries.host_target", lambda: HOST)
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "qemu-arm" else None)
     assert toolchain.find_emulator(Target("arm-linux-gnueabihf")) == ["/bin/qemu-arm"]
     assert toolchain.find_emulator(Target("riscv64-linux-gnu")) is None

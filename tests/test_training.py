@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from case_sets import GOLDEN, SHARED, load, trainer
 
-from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.errors import BadInput
-from minbuild.interpreter import ReferenceTrainer
+from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
-from minbuild.training.growth import GrowingSession, free_dimensions
 from minbuild.training.library import EVAL, TRAIN, Library, TrainerError, arena_size
+from minbuild.training.resizing_session import GrowingSession, free_dimensions
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 CASE = load(GOLDEN / "mse")
 

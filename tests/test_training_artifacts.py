@@ -10,8 +10,8 @@ import onnx
 import pytest
 from case_sets import GOLDEN, SHARED, load
 
-from minbuild.artifacts.checkpoint import read_checkpoint
 from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import TrainerError
 

@@ -16,12 +16,12 @@ from training_models import Trainable, check_steps, graph, node, regression
 from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
-from minbuild.authoring.training_model import FILE, make_training_model
-from minbuild.bundles import read_bundle
+from minbuild.authoring.training_info.model import FILE, make_training_model
 from minbuild.errors import BadInput
-from minbuild.interpreter import ReferenceTrainer
-from minbuild.model import Bundle
+from minbuild.frontend.load import read_bundle
+from minbuild.ir import Bundle
 from minbuild.ops import registry
+from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 RANDOM = np.random.default_rng(3)
 X, T = (RANDOM.standard_normal(s) for s in ((6, 4), (6, 3)))
@@ -165,7 +165,7 @@ def test_what_does_not_fit_into_a_file_stands_beside_it(largest, outside, tmp_pa
     model = read_source(forward(tmp_path))
     made = make_training_model(model, Recipe(loss="mse"), registry())
     assert list(made.files) == [FILE]
-    monkeypatch.setattr("minbuild.artifacts.onnx_writer.LEAST_OUTSIDE", 48)  # bytes of W
+    monkeypatch.setattr("minbuild.frontend.onnx.writer.LEAST_OUTSIDE", 48)  # bytes of W
     large = make_training_model(model, Recipe(loss="mse"), registry(), "large_", largest)
     path = tmp_path / f"large_{FILE}"
     assert list(large.files) == [path.name, f"{path.name}.data"]

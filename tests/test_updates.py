@@ -12,12 +12,14 @@ import trainers
 from onnx import NodeProto
 from training_models import Info, Trainable, check_steps, gradient, graph, node, single
 
-from minbuild.model import Bundle, Plan, Routine
+from minbuild.ir import Bundle, Plan, Routine
 from minbuild.ops import registry
-from minbuild.passes import loops, optimize, samples
-from minbuild.passes.loss_check import check_loss
-from minbuild.passes.lower import lower
-from minbuild.passes.plan import build_plan, peak_bytes
+from minbuild.passes.analysis import batch_loops as samples
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite import batch_tiling as loops
+from minbuild.passes.rewrite.loss_check import check_loss
+from minbuild.planning.plan import build_plan, peak_bytes
 
 SIDE, LAYERS = 48, 6
 WEIGHT_BYTES = 4 * SIDE * SIDE

@@ -11,15 +11,10 @@ import pytest
 from commands import FREE, GOLDEN
 
 from minbuild import assets
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.batches import index_limits, inputs_of, seeded_batch, sizes_in
-from minbuild.emit import Contents, emit_sources
+from minbuild.codegen.sources import Contents, emit_sources
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
-from minbuild.planned import Model, plan_model
-from minbuild.proof import foreign, runner, starting_point, verify
-from minbuild.proof.deviation import describe, deviations
-from minbuild.proof.reference import read_reference, reference_trial
-from minbuild.proof.replay import Trial
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.planning.compile import Model, plan_model
 from minbuild.toolchain import (
     Built,
     Ran,
@@ -29,6 +24,14 @@ from minbuild.toolchain import (
     host_target,
     parse_target,
 )
+from minbuild.verify import cross_target as foreign
+from minbuild.verify import differential as verify
+from minbuild.verify import runner_protocol as runner
+from minbuild.verify.prove import starting_point
+from minbuild.verify.script import Trial
+from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
+from minbuild.verify.tolerance import describe, deviations
+from minbuild.verify.trajectory import read_reference, reference_trial
 
 
 @pytest.fixture(scope="module")

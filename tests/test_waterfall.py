@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from case_sets import GOLDEN
 
-from minbuild.choices import Choices, choice_of, table
-from minbuild.emit import everything
-from minbuild.needs import contents_of
-from minbuild.planned import plan_model
-from minbuild.report import library
+from minbuild.analysis.whatif.ablation import SELECTION, Builder, title, waterfall
+from minbuild.codegen.sources import everything
+from minbuild.options.build_options import Choices, choice_of, table
+from minbuild.planning.compile import plan_model
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
-from minbuild.trials.waterfall import SELECTION, Builder, title, waterfall
 
 
 def builder_of(choices: Choices, target: str = "") -> Builder:
@@ -91,7 +91,7 @@ def test_bars_lead_from_everything_to_the_trimmed_file(builder):
 
 
 def test_leaving_nothing_out_is_the_ordinary_build(builder):
-    from minbuild.emit import emit_sources
+    from minbuild.codegen.sources import emit_sources
 
     sources = emit_sources(builder.selected, builder.registry)
     built = build_library(sources, builder.target, builder.toolchain)
@@ -99,7 +99,7 @@ def test_leaving_nothing_out_is_the_ordinary_build(builder):
 
 
 def test_the_table_says_what_each_step_saved(builder):
-    from minbuild.size.report import Bar
+    from minbuild.report.model import Bar
 
     class Target:
         waterfall = (Bar("everything", "", 100, None), Bar("strip", "", 60, 50), Bar("fold", "", 55, 1))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from commands import SMALL, Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.explain import _CURES, statuses
+from minbuild.analysis.error_codes import _CURES, statuses
 from minbuild.training.library import TrainerError
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    from minbuild import reduce
-    from minbuild.cli import app
+    from minbuild import pipeline as reduce
+    from minbuild.cli.main import app
 
     out = tmp_path_factory.mktemp("why") / "dist"
     with pytest.raises(SystemExit) as left:

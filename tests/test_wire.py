@@ -1,4 +1,4 @@
-"""minbuild.wire and minbuild.fbs: layouts, round trips, and what hostile bytes do."""
+"""minbuild.ir.flatbuffers.codec and minbuild.ir.flatbuffers.schema: layouts, round trips, and what hostile bytes do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minbuild import assets
-from minbuild.wire import decode, encode, parse_schema
+from minbuild.ir.flatbuffers.codec import decode, encode, parse_schema
 
 EVERYTHING = parse_schema(
     """

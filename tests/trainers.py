@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from minbuild.emit import Contents, emit_sources
-from minbuild.model import (
+from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.ir import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
     Bundle,
@@ -24,11 +24,11 @@ from minbuild.model import (
     TensorType,
 )
 from minbuild.ops import Registry
-from minbuild.ops.definition import Case, Op
-from minbuild.passes import optimize
-from minbuild.passes.lower import lower
-from minbuild.passes.plan import build_plan
-from minbuild.plan_format import encode_plan
+from minbuild.ops.core.definition import Case, Op
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.planning.plan import build_plan
+from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session, aligned_copy, arena_size
 

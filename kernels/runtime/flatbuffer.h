@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "shared/bytes.h"
+#include "lib/types/bytes.h"
 
 #pragma GCC visibility push(hidden)
 namespace minbuild {

@@ -13,13 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from minbuild.artifacts.checkpoint import write_checkpoint, write_checkpoint_files
-from minbuild.artifacts.exporter_remarks import exporter_remarks
-from minbuild.artifacts.files import read_file
-from minbuild.artifacts.onnx_reader import opset_in, parse_model, read_model
-from minbuild.artifacts.onnx_writer import LARGEST_FILE, opsets_of, write_files
-from minbuild.authoring.backward import differentiate
-from minbuild.authoring.models import (
+from minbuild.authoring.artifact_graphs import (
     DONE,
     TRUTH,
     checkpoint_of,
@@ -27,14 +21,20 @@ from minbuild.authoring.models import (
     training_graph,
     with_full_precision,
 )
+from minbuild.authoring.autodiff.backward import differentiate
+from minbuild.authoring.lint import remarks
 from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import Artifacts, Recipe, Source
-from minbuild.authoring.remarks import remarks
-from minbuild.authoring.settled import settle
+from minbuild.authoring.resolve import settle
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Bundle, TensorType
+from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
+from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
+from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
+from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
+from minbuild.ir import Bundle, TensorType
 from minbuild.ops import Registry, registry
-from minbuild.passes.lower import lower
+from minbuild.passes.lowering.lower import lower
 
 __all__ = [
     "Artifacts",

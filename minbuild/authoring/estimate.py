@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minbuild.authoring import in_folder
 from minbuild.authoring.recipe import Artifacts
-from minbuild.planned import plan_model
+from minbuild.planning.compile import plan_model
 
 
 def estimate(

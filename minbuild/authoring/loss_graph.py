@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild.artifacts.files import read_file
-from minbuild.artifacts.onnx_reader import opset_of, read_graph
-from minbuild.artifacts.subgraphs import renamed
-from minbuild.authoring.composer import Composer
+from minbuild.authoring.graph_builder import Composer
 from minbuild.authoring.losses import LossOptions, find_loss, misfits
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
-from minbuild.model import Graph, Node
+from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.reader import opset_of, read_graph
+from minbuild.frontend.onnx.subgraphs import renamed
+from minbuild.ir import Graph, Node
 from minbuild.ops import Registry
-from minbuild.ops.body import Body, named
-from minbuild.ops.definition import Site
+from minbuild.ops.core.definition import Site
+from minbuild.ops.core.graph_builder import Body, named
 
 
 def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph, tuple[str, ...]]:

@@ -8,11 +8,11 @@ from math import inf
 
 import numpy as np
 
-from minbuild.dims import Dim
 from minbuild.errors import BadInput
-from minbuild.model import ElementType, TensorType
-from minbuild.ops.body import Body
-from minbuild.suggest import meant
+from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.graph_builder import Body
+from minbuild.options.did_you_mean import meant
 
 REDUCTIONS = ("mean", "sum")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 
 from minbuild.errors import BadInput
-from minbuild.model import ElementType, Graph, Node, TensorType
-from minbuild.suggest import meant
+from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.options.did_you_mean import meant
 
 MICROSOFT, OWN = "com.microsoft", "minbuild"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minbuild.artifacts.opsets import since_version
-from minbuild.artifacts.ort_writer import with_stored_constants, write_ort_graph
-from minbuild.model import Graph, TensorType
-from minbuild.ort_config.grammar import render_config
-from minbuild.ort_config.requirements import Requirements, Types
+from minbuild.compat.ort_config.grammar import render_config
+from minbuild.compat.ort_config.requirements import Requirements, Types
+from minbuild.frontend.onnx.opsets import since_version
+from minbuild.frontend.ort_format.writer import with_stored_constants, write_ort_graph
+from minbuild.ir import Graph, TensorType
 
 
 def ort_files(

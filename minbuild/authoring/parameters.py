@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from minbuild.artifacts.subgraphs import defined, graphs_in, names_read
 from minbuild.errors import BadInput
-from minbuild.model import Graph
-from minbuild.suggest import listed, meant
+from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read
+from minbuild.ir import Graph
+from minbuild.options.did_you_mean import listed, meant
 
 _BIASES = "bias"
 _LAST = "last:"

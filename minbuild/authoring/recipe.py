@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minbuild.artifacts.exporter_remarks import ExporterRemarks
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
-from minbuild.model import Graph
+from minbuild.frontend.onnx.exporter_metadata import ExporterRemarks
+from minbuild.ir import Graph
 
 # A loss of one's own: writes nodes behind the outputs named, and answers with the name of a single number; or with
 # several names, of which the first is the loss and the others are returned beside it.

@@ -10,10 +10,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from minbuild.report import library, memory, smaller, tables
-from minbuild.report.cells import Table, kib, text
-from minbuild.report.fit import fit
-from minbuild.size.report import SizeReport, TargetReport
+from minbuild.report import memory_tables as memory
+from minbuild.report import size_tables as library
+from minbuild.report import suggestions as smaller
+from minbuild.report import tables
+from minbuild.report.model import SizeReport, TargetReport
+from minbuild.report.table import Table, kib, text
+from minbuild.report.wrap import fit
 
 _STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
 

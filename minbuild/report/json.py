@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from minbuild.size.report import ModelReport, SizeReport
+from minbuild.report.model import ModelReport, SizeReport
 
 
 def render(report: SizeReport) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from minbuild.size.report import TargetReport
+from minbuild.report.model import TargetReport
 
 _WIDTHS = {
     "mwMW@%…": 13.2,

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minbuild.report.cells import Fact, Line, Table, saving
-from minbuild.size.report import ModelReport, SizeReport, Smaller, TargetReport
+from minbuild.report.model import ModelReport, SizeReport, Smaller, TargetReport
+from minbuild.report.table import Fact, Line, Table, saving
 
 
 def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:

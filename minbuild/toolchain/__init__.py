@@ -11,15 +11,15 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from minbuild.choices import Choices, choice_of
 from minbuild.errors import ToolchainFailed
+from minbuild.options.build_options import Choices, choice_of
 from minbuild.toolchain.cache import Cache, digest, user_cache
-from minbuild.toolchain.check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
 from minbuild.toolchain.library import Built, Sources, Toolchain, checked, processors, workshop
+from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
-from minbuild.toolchain.programs import Ran, find_emulator, run_program, run_python
+from minbuild.toolchain.run_binaries import Ran, find_emulator, run_program, run_python
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
 

@@ -8,8 +8,8 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from minbuild.choices import OFF, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.options.build_options import OFF, PLAN, SOURCES, Choices, table
 from minbuild.toolchain.library import Built, Sources, Workshop
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target

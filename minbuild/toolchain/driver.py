@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from minbuild.choices import OFF, ON, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.options.build_options import OFF, ON, PLAN, SOURCES, Choices, table
 from minbuild.toolchain import flags
 from minbuild.toolchain.library import (
     INCLUDES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from minbuild.choices import OFF, ON, Choices
+from minbuild.options.build_options import OFF, ON, Choices
 from minbuild.toolchain.targets import Target
 
 AVX512 = "-DMINBUILD_AVX512=1"

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from minbuild.choices import ON, Choices
 from minbuild.errors import BadInput
+from minbuild.options.build_options import ON, Choices
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import Cache, digest
+from minbuild.toolchain.include_scan import seen
 from minbuild.toolchain.process import Processes, clean_environment, failure
-from minbuild.toolchain.seen import seen
 from minbuild.toolchain.targets import Target
 
 Sources = Mapping[str, bytes]  # relative path with slashes -> contents

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from minbuild.choices import OFF, ON, Choices
 from minbuild.errors import ToolchainFailed
-from minbuild.toolchain import flags, link_bytes
-from minbuild.toolchain.headers import shorten_hash, trim_headers
+from minbuild.options.build_options import OFF, ON, Choices
+from minbuild.toolchain import builtin_memops as link_bytes
+from minbuild.toolchain import flags
 from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.strip_headers import shorten_hash, trim_headers
 from minbuild.toolchain.targets import Target
 
 _UNDEFINED = re.compile(r"undefined symbol: (.+)")

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from minbuild.errors import BadInput
-from minbuild.suggest import meant
+from minbuild.options.did_you_mean import meant
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from minbuild.choices import ON, PLAN, SOURCES, Choices, table
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.toolchain import flags, link_elf, link_image, link_pe, link_wasm
+from minbuild.options.build_options import ON, PLAN, SOURCES, Choices, table
+from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
+from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.library import (
     INCLUDES,

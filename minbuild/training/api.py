@@ -21,16 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.artifacts.checkpoint import read_checkpoint
-from minbuild.artifacts.files import read_file
-from minbuild.destination import write_file
+from minbuild.codegen.atomic_write import write_file
+from minbuild.codegen.inference_export import cast
 from minbuild.errors import BadInput
-from minbuild.inference import cast
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.files import read_file
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array
-from minbuild.training.desktop import SUFFIXES, Artifacts
-from minbuild.training.growth import GrowingSession
+from minbuild.training.jit_build import SUFFIXES, Artifacts
 from minbuild.training.library import EVAL, TRAIN, Library
+from minbuild.training.resizing_session import GrowingSession
 from minbuild.training.state import CheckpointState, Parameter, Parameters, Properties
 
 __all__ = [

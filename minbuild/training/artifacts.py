@@ -11,13 +11,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from minbuild.artifacts.exporter_remarks import exporter_remarks
-from minbuild.artifacts.onnx_reader import opset_in, read_model
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
-from minbuild.authoring.composer import Composer
+from minbuild.authoring.graph_builder import Composer
 from minbuild.authoring.recipe import OwnLoss
 from minbuild.errors import BadInput, Unsupported
-from minbuild.model import Graph
+from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
+from minbuild.frontend.onnx.reader import opset_in, read_model
+from minbuild.ir import Graph
 from minbuild.training.onnxblock.blocks import Block
 from minbuild.training.onnxblock.context import operator_folder, writing
 

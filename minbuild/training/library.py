@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.emit import PARTS
+from minbuild.codegen.sources import PARTS
 from minbuild.errors import BadInput, MinbuildError
-from minbuild.model import ElementType
+from minbuild.ir import ElementType
 
 MAX_RANK = 8
 STATUS = (

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from minbuild import model
-from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
-from minbuild.destination import write_file
+from minbuild import ir as model
+from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.training.arrays import as_array
-from minbuild.training.growth import GrowingSession
 from minbuild.training.library import Library
+from minbuild.training.resizing_session import GrowingSession
 
 Property = int | float | str
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.lstm import run
+from minbuild.ops.recurrent.lstm import run
 
 REGISTRY = registry()
 STEPS, FEATURES, UNITS = 4, 3, 5

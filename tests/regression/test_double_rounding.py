@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.model import ElementType
+from minbuild.ir import ElementType
 from minbuild.ops import registry
-from minbuild.ops.definition import Case
+from minbuild.ops.core.definition import Case
 
 REGISTRY = registry()
 HALF_ULP, A_LITTLE = 2.0**-11, 2.0**-40  # of 1 in float16; what float would lose beside it

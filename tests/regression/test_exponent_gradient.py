@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
 from minbuild.ops import registry
-from minbuild.ops.body import Backward, named
-from minbuild.ops.definition import Site
+from minbuild.ops.core.definition import Site
+from minbuild.ops.core.graph_builder import Backward, named
 
 REGISTRY = registry()
 

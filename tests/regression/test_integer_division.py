@@ -7,7 +7,7 @@ import pytest
 import trainers
 
 from minbuild.ops import registry
-from minbuild.ops.definition import INTEGERS, Case
+from minbuild.ops.core.definition import INTEGERS, Case
 
 REGISTRY = registry()
 

@@ -8,7 +8,7 @@ import trainers
 from gradients import backward_graph
 
 from minbuild.ops import registry
-from minbuild.ops.definition import Case
+from minbuild.ops.core.definition import Case
 
 
 def test_layer_normalization_without_statistics_trains(tmp_path):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from minbuild.model import TensorType
+from minbuild.ir import TensorType
 from minbuild.ops import registry
-from minbuild.ops.body import Backward
-from minbuild.ops.definition import FLOAT, Site
+from minbuild.ops.core.definition import FLOAT, Site
+from minbuild.ops.core.graph_builder import Backward
 
 
 def test_gradient_looks_at_the_input_where_the_output_has_another_sign():

@@ -11,7 +11,7 @@ import trainers
 from gradients import backward_graph
 
 from minbuild.ops import registry
-from minbuild.ops.definition import Case
+from minbuild.ops.core.definition import Case
 
 REGISTRY = registry()
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.dims import symbol
 from minbuild.errors import Unsupported
-from minbuild.model import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.average_pool import average_pool, average_pool_grad
-from minbuild.ops.body import Backward
-from minbuild.ops.definition import Site
+from minbuild.ops.core.definition import Site
+from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.pooling.average_pool import average_pool, average_pool_grad
 
 REGISTRY = registry()
 FLOAT = ElementType.FLOAT

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import trainers  # noqa: E402
 
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.definition import Case  # noqa: E402
-from minbuild.ops.spatial import axes  # noqa: E402
+from minbuild.ops.convolution.spatial import axes  # noqa: E402
+from minbuild.ops.core.definition import Case  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 
 # Channels and size of x, shape of w, stride, pad, groups: layers of the networks this has to be fast for.

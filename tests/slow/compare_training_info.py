@@ -63,12 +63,12 @@ def _line(row: dict[str, Any]) -> str:
 def _compare(forward: Path, optimizer: str, folder: Path) -> dict[str, Any]:
     """Differences, and bytes by kind."""
     from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
-    from minbuild.authoring.training_model import FILE, make_training_model
-    from minbuild.batches import index_limits, inputs_of, seeded_batch
-    from minbuild.interpreter import ReferenceTrainer
+    from minbuild.authoring.training_info.model import FILE, make_training_model
     from minbuild.ops import registry
-    from minbuild.plan_format import encode_plan
-    from minbuild.planned import plan_model
+    from minbuild.planning.compile import plan_model
+    from minbuild.planning.plan_encoding import encode_plan
+    from minbuild.verify.reference.interpreter import ReferenceTrainer
+    from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
 
     recipe = Recipe(loss="mse", optimizer=optimizer)
     generate_artifacts(forward, folder, recipe)

@@ -34,13 +34,13 @@ sys.path.insert(0, str(ROOT))
 
 from minbuild.authoring import Recipe, make_artifacts, read_source, write_artifacts  # noqa: E402
 from minbuild.authoring.optimizers import OptimizerOptions  # noqa: E402
-from minbuild.bundles import read_bundle  # noqa: E402
+from minbuild.compat.onnx_backend import full_library  # noqa: E402
 from minbuild.errors import MinbuildError, Unsupported  # noqa: E402
-from minbuild.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
-from minbuild.onnx_backend import full_library  # noqa: E402
+from minbuild.frontend.load import read_bundle  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.planned import plan_model  # noqa: E402
+from minbuild.planning.compile import plan_model  # noqa: E402
 from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
+from minbuild.verify.reference.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "onnx", "onnxscript")
 EXPORTERS, ORT = ("legacy", "dynamo"), "ort"
@@ -193,7 +193,7 @@ def _session(artifacts: Path, row: Row, place: Path, quick: bool) -> Session:
     else:
         command = ["reduce", str(artifacts), "--out", str(place / "package"), "--fast"]
         done = subprocess.run(
-            [sys.executable, "-m", "minbuild.cli", *command], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "minbuild.cli.main", *command], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise MinbuildError(done.stderr)

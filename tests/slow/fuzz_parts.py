@@ -23,10 +23,10 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent), str(TESTS / "slow")]
 import sanitizers  # noqa: E402
 from case_sets import GOLDEN, Library, load, trainer  # noqa: E402
 
-from minbuild.artifacts.checkpoint import write_checkpoint  # noqa: E402
-from minbuild.emit import PARTS  # noqa: E402
-from minbuild.model import Checkpoint  # noqa: E402
-from minbuild.planned import plan_model, with_parts  # noqa: E402
+from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
+from minbuild.ir import Checkpoint  # noqa: E402
+from minbuild.planning.compile import plan_model, with_parts  # noqa: E402
 from minbuild.training.library import Session, TrainerError  # noqa: E402
 
 CASE = GOLDEN / "residual"

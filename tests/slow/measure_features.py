@@ -2,7 +2,7 @@
 
     python tests/slow/measure_features.py [TARGET...]
 
-`python -m minbuild.docs` puts the figures into reports/api.md.
+`python -m minbuild.docgen.__main__` puts the figures into reports/api.md.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def main(targets: list[str]) -> None:
 
 def measure(name: str) -> dict[str, int]:
     """Bytes of the shared library of artifacts/ as it is by default, and what each part adds to it."""
-    from minbuild.emit import PARTS, emit_sources
-    from minbuild.needs import contents_of
-    from minbuild.planned import plan_model, with_parts
+    from minbuild.codegen.sources import PARTS, emit_sources
+    from minbuild.planning.compile import plan_model, with_parts
+    from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import build_library, find_toolchain, parse_target
 
     def size(parts: tuple[str, ...], checks_loss: bool = False) -> int:

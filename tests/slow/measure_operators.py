@@ -4,7 +4,7 @@
 
 Own bytes are those that only the operator's file needs; shared bytes those of helpers that it uses together with
 others.
-`python -m minbuild.docs` puts the figures into reports/operators.md.
+`python -m minbuild.docgen.__main__` puts the figures into reports/operators.md.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def main(targets: list[str]) -> None:
 
 def measure(name: str) -> dict[str, object]:
     """`file`, and of each operator file its own bytes and those of the helpers it calls."""
-    from minbuild.emit import everything
-    from minbuild.libraries import build_checked
+    from minbuild.analysis.attribution import attribute
+    from minbuild.codegen.sources import everything
     from minbuild.ops import registry
-    from minbuild.size.attribution import attribute
     from minbuild.toolchain import find_toolchain, parse_target
+    from minbuild.toolchain.builder import build_checked
 
     library = build_checked(everything(registry()), registry(), parse_target(name), find_toolchain())
     build = library.measured

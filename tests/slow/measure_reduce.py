@@ -69,7 +69,7 @@ def _measure(folder: Path) -> str:
 def _reduce(artifacts: Path, place: Path) -> tuple[float, float]:
     """Seconds on the clock and of processors, of the command and all it started."""
     environment = {**os.environ, "MINBUILD_CACHE": str(place / "cache"), "PYTHONPATH": str(ROOT)}
-    call = "from minbuild.cli import main; main()"
+    call = "from minbuild.cli.main import main; main()"
     command = (sys.executable, "-c", call, "reduce", str(artifacts), "--out", str(place / "dist"))
     start, before = time.perf_counter(), os.times()
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)

@@ -39,11 +39,11 @@ def main() -> None:
 
 
 def _measure(folder: Path, target: str) -> dict[str, object]:
-    from minbuild.libraries import Workbench
-    from minbuild.needs import contents_of
-    from minbuild.planned import plan_model
-    from minbuild.size.attribution import attribute
+    from minbuild.analysis.attribution import attribute
+    from minbuild.planning.compile import plan_model
+    from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, parse_target
+    from minbuild.toolchain.builder import Workbench
 
     model = plan_model(folder, {}, {}, (), lambda line: None)
     contents, silent = contents_of([model]), lambda s: None
@@ -66,7 +66,7 @@ def _measure(folder: Path, target: str) -> dict[str, object]:
 
 
 def _arena(model) -> tuple[int, int]:
-    from minbuild.passes.plan import peak_bytes
+    from minbuild.planning.plan import peak_bytes
 
     return peak_bytes(model.plan, dict.fromkeys(model.plan.symbols, BATCH))
 

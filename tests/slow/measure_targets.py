@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minbuild.size.report import Sizes, TargetReport
+    from minbuild.report.model import Sizes, TargetReport
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
@@ -68,13 +68,13 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
     """Every case with its reports."""
     from case_sets import folders
 
-    from minbuild.libraries import Workbench
-    from minbuild.needs import contents_of
-    from minbuild.planned import plan_model
-    from minbuild.reduce import measure
-    from minbuild.size.report import Verification
+    from minbuild.analysis.whatif.runner import Trials
+    from minbuild.pipeline import measure
+    from minbuild.planning.compile import plan_model
+    from minbuild.planning.kernel_selection import contents_of
+    from minbuild.report.model import Verification
     from minbuild.toolchain import find_toolchain, parse_target
-    from minbuild.trials import Trials
+    from minbuild.toolchain.builder import Workbench
 
     def quiet(line: str) -> None:
         pass

@@ -100,7 +100,7 @@ def _everything(place: Path):
     """A library of all kernels."""
     import trainers
 
-    from minbuild.emit import everything
+    from minbuild.codegen.sources import everything
     from minbuild.ops import registry
 
     return trainers.library_of(everything(registry()), registry(), place)
@@ -129,10 +129,10 @@ def _session(told: Told, place: Path, library):
     """The model, ready to train from its first parameters, and what it was made of."""
     from trainers import plan_of
 
-    from minbuild.artifacts.checkpoint import write_checkpoint
     from minbuild.authoring import Recipe, bundle_of, read_source
+    from minbuild.frontend.checkpoint import write_checkpoint
     from minbuild.ops import registry
-    from minbuild.plan_format import encode_plan
+    from minbuild.planning.plan_encoding import encode_plan
     from minbuild.training.library import Session, aligned_copy, arena_size
 
     model = read_source(place / f"{told.file}.onnx")

@@ -28,15 +28,15 @@ from authored import source  # noqa: E402
 from gradients import backward_graph, is_smooth  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
-from minbuild.artifacts.kernel_types import RECORD, Places, from_schema, rendered  # noqa: E402
-from minbuild.artifacts.onnx_writer import model_proto, opsets_of  # noqa: E402
-from minbuild.artifacts.ort_reader import schema  # noqa: E402
 from minbuild.authoring import Recipe, make_artifacts  # noqa: E402
 from minbuild.authoring.optimizers import OptimizerOptions  # noqa: E402
-from minbuild.model import ElementType, Graph, Node, TensorType  # noqa: E402
+from minbuild.frontend.onnx.writer import model_proto, opsets_of  # noqa: E402
+from minbuild.frontend.ort_format.kernel_types import RECORD, Places, from_schema, rendered  # noqa: E402
+from minbuild.frontend.ort_format.reader import schema  # noqa: E402
+from minbuild.ir import ElementType, Graph, Node, TensorType  # noqa: E402
+from minbuild.ir.flatbuffers.codec import decode  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.definition import Case, Op  # noqa: E402
-from minbuild.wire import decode  # noqa: E402
+from minbuild.ops.core.definition import Case, Op  # noqa: E402
 
 ENOUGH = 4  # cases of an operator: some have types that ONNX Runtime has no kernel for
 OPSET = 17

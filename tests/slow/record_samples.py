@@ -20,7 +20,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 def printed(out: Path) -> str:
     """What the README's command prints on standard output when it is not a terminal, 100 columns wide."""
-    program = (sys.executable, "-c", "from minbuild.cli import main; main()")
+    program = (sys.executable, "-c", "from minbuild.cli.main import main; main()")
     done = subprocess.run(
         (*program, "reduce", "artifacts/", "--out", str(out)),
         cwd=ROOT,

@@ -22,7 +22,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
 
-from minbuild.emit import emit_sources  # noqa: E402
+from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.errors import Unsupported  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 

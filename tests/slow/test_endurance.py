@@ -33,8 +33,8 @@ from case_sets import (  # noqa: E402
     trainer,
 )
 
-from minbuild.artifacts.checkpoint import read_checkpoint  # noqa: E402
-from minbuild.emit import PARTS  # noqa: E402
+from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 
 KILLS, STEPS, SETTLED = 60, 10_000, 1_000

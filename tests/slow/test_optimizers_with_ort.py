@@ -24,7 +24,7 @@ import trainers  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.definition import Case  # noqa: E402
+from minbuild.ops.core.definition import Case  # noqa: E402
 
 REGISTRY = registry()
 THERE = ("com.microsoft:SGDOptimizer", "com.microsoft:AdamOptimizer")

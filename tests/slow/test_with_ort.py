@@ -40,11 +40,11 @@ from case_sets import (  # noqa: E402
 from compare_artifacts import recipe_of  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
-from minbuild.artifacts.checkpoint import read_checkpoint  # noqa: E402
-from minbuild.artifacts.onnx_writer import LARGEST_FILE  # noqa: E402
 from minbuild.authoring import Artifacts, make_artifacts, write_artifacts  # noqa: E402
-from minbuild.emit import PARTS  # noqa: E402
-from minbuild.model import Checkpoint  # noqa: E402
+from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
+from minbuild.frontend.onnx.writer import LARGEST_FILE  # noqa: E402
+from minbuild.ir import Checkpoint  # noqa: E402
 from minbuild.training.api import CheckpointState, Module, Optimizer  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 
@@ -179,7 +179,7 @@ def _job(made: Artifacts, folder: Path, place: Path) -> dict:
 
 def test_onnx_runtime_trains_from_files_with_data_beside_them(ort, tmp_path, monkeypatch):
     """Parameters that do not train are constants of the graphs here."""
-    monkeypatch.setattr("minbuild.artifacts.onnx_writer.LEAST_OUTSIDE", 64)
+    monkeypatch.setattr("minbuild.frontend.onnx.writer.LEAST_OUTSIDE", 64)
     folder = GOLDEN / "dense"
     onnx.save(FORWARD["dense"].build()[1], tmp_path / "model.onnx")
     recipe = replace(recipe_of(load(folder)), train=("fc2.*",), frozen=("fc1.bias",))

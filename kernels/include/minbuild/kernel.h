@@ -7,14 +7,14 @@
 
 #include "minbuild/config.h"
 #include "minbuild/trainer.h"
-#include "shared/bytes.h"
-#include "shared/vec.h"
+#include "lib/types/bytes.h"
+#include "lib/simd/vec.h"
 
 // Calls between files stay inside the library.
 #pragma GCC visibility push(hidden)
 namespace minbuild {
 
-struct half;  // shared/half.h
+struct half;  // lib/types/half.h
 struct bfloat16;
 
 enum class Status : uint8_t {

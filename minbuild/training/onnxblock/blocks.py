@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring.composer import Composer
-from minbuild.model import ElementType
-from minbuild.ops.body import MICROSOFT
+from minbuild.authoring.graph_builder import Composer
+from minbuild.ir import ElementType
+from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.training.onnxblock.context import composer
 
 Names = str | tuple[str, ...]

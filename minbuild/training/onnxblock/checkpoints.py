@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from minbuild.artifacts.checkpoint import read_checkpoint, write_checkpoint
-from minbuild.artifacts.onnx_reader import array_of
-from minbuild.artifacts.onnx_writer import set_initializers
-from minbuild.authoring.models import type_of
+from minbuild.authoring.artifact_graphs import type_of
 from minbuild.errors import BadInput
-from minbuild.model import Checkpoint, Parameter
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.frontend.onnx.reader import array_of
+from minbuild.frontend.onnx.writer import set_initializers
+from minbuild.ir import Checkpoint, Parameter
 
 
 def save_checkpoint(

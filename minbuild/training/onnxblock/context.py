@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from minbuild.artifacts.onnx_reader import opset_in, read_model
-from minbuild.authoring.composer import Composer
+from minbuild.authoring.graph_builder import Composer
 from minbuild.errors import BadInput
-from minbuild.model import Graph
+from minbuild.frontend.onnx.reader import opset_in, read_model
+from minbuild.ir import Graph
 from minbuild.ops import registry
 
 OPSET = 17  # of graphs that begin with nothing: the newest that ONNX Runtime 1.19.2's training kernels take

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minbuild.artifacts.onnx_writer import model_proto, opsets_of, tensor_proto
 from minbuild.authoring import Recipe, Source, bundle_of, types_of
-from minbuild.authoring.composer import Composer
+from minbuild.authoring.graph_builder import Composer
 from minbuild.errors import BadInput
-from minbuild.model import Bundle
+from minbuild.frontend.onnx.writer import model_proto, opsets_of, tensor_proto
+from minbuild.ir import Bundle
 from minbuild.training.onnxblock.blocks import Block
 
 

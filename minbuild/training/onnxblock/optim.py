@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from minbuild.artifacts.onnx_writer import model_proto, opsets_of
-from minbuild.authoring.models import TRUTH
+from minbuild.authoring.artifact_graphs import TRUTH
 from minbuild.authoring.optimizers import OptimizerOptions, optimizer_graph
-from minbuild.model import Graph
-from minbuild.ops.body import MICROSOFT
+from minbuild.frontend.onnx.writer import model_proto, opsets_of
+from minbuild.ir import Graph
+from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.training.onnxblock.blocks import Block
 from minbuild.training.onnxblock.context import OPSET
 

@@ -1,0 +1,165 @@
+// One strided matrix product for every dense layer and convolution. A is never packed: its elements are broadcast
+// through row pointers, whatever its strides. B is read in place when its rows are contiguous and few rows of A use it,
+// else packed panel by panel on the stack. Products along a contiguous K (the forward pass of a Linear layer) are dot
+// products. Only the inner loops exist once per vector width, and only the thin driver multiply() once per packer.
+#ifndef MINBUILD_LIB_GEMM_GEMM_H_
+#define MINBUILD_LIB_GEMM_GEMM_H_
+
+#include "lib/types/bytes.h"
+#include "lib/gemm/tiles.h"
+
+#ifndef MINBUILD_SMALL_STACK
+#define MINBUILD_SMALL_STACK 0  // 1: panels of 2 KB instead of 16 KB, for microcontrollers
+#endif
+
+namespace minbuild {
+
+constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
+
+// Packs a panel of B: panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns; columns from `columns` up to
+// `width` are zero already and may be left alone. Any type with such a call operator may stand for B, such as an image
+// under convolution; it is called without its type, so that the walk below exists once.
+template <class T>
+using Pack = void (*)(const void* packer, T* panel, int k, int depth, int j0, int columns, int width);
+template <class T, class Packer>
+void pack_with(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
+  (*static_cast<const Packer*>(packer))(panel, k, depth, j, columns, width);
+}
+
+// The B of a product itself.
+template <class T>
+void pack_strided(const void* product, T* panel, int k, int depth, int j0, int columns, int width) {
+  const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
+  const T* from = g.b + k * g.b_row + j0 * g.b_col;
+  if (g.b_col == 1) {
+    using V = Width<16>::of<T>;
+    for (; depth > 0; --depth, from += g.b_row, panel += width) {
+      int i = 0;
+      for (; i <= columns - V::size; i += V::size) V::load(from + i).store(panel + i);
+      for (; i < columns; ++i) panel[i] = from[i];
+    }
+    return;
+  }
+  for (; columns > 0; --columns, from += g.b_col, ++panel) {
+    const T* x = from;
+    T* to = panel;
+    for (int i = depth; i > 0; --i, x += g.b_row, to += width) *to = *x;
+  }
+}
+
+// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
+template <class T>
+MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
+  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, most = tile_rows(bytes);
+  const T* a = g.a;
+  T* c = g.c;
+  for (intptr_t left = g.m; left > 0; left -= most) {
+    const intptr_t rows = left < most ? left : most;
+    T* out = edge;
+    intptr_t out_row = width;
+    const T* old = zero_row<T>;
+    if (rows == most && g.n == width && g.c_col == 1) {
+      out = c;
+      out_row = g.c_row;
+      if (g.accumulate) old = c;
+    }
+    MB_OPAQUE(out);
+    run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, out_row, old);
+    if (out == edge) {
+      T* to_row = c;
+      const T* from = edge;
+      for (intptr_t r = 0; r < rows; ++r, to_row += g.c_row, from += width) {
+        T* to = to_row;
+        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : 0) + from[s];
+      }
+    }
+    a += most * g.a_row;
+    c += most * g.c_row;
+  }
+}
+
+constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
+
+// The product, panel after panel. `direct`: whole panels are read in place.
+template <class T>
+MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
+  alignas(16) T room[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
+  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+  Gemm<T> panel = g;
+  for (intptr_t j = 0; j < g.n; j += width) {
+    panel.n = g.n - j;
+    if (panel.n < width) {
+      direct = false;
+      clear_bytes(room, kPanelBytes);
+    } else {
+      panel.n = width;
+    }
+    panel.a = g.a;
+    panel.accumulate = g.accumulate;
+    intptr_t k = 0;
+    do {  // at least once: an empty sum is zero
+      panel.k = g.k - k < deepest ? g.k - k : deepest;
+      panel.b = g.b + k * g.b_row + j;
+      if (!direct) {
+        pack(packer, room, int(k), int(panel.k), int(j), int(panel.n), int(width));
+        panel.b = room;
+        panel.b_row = width;
+      }
+      multiply_panel(panel, bytes, room + kPanelBytes / sizeof(T));
+      panel.a += deepest * g.a_col;
+      panel.accumulate = true;
+      k += deepest;
+    } while (k < g.k);
+    panel.c += width * g.c_col;
+  }
+}
+
+// The product with B seen through a packer; b, b_row and b_col are not read.
+template <class T, class Packer>
+MB_INLINE void gemm(Gemm<T> g, const Packer& packer) {
+  multiply<T>(g, vector_bytes(), false, pack_with<T, Packer>, &packer);
+}
+
+template <class X>
+MB_INLINE void exchange(X& x, X& y) {
+  X was = x;
+  x = y;
+  y = was;
+}
+
+// Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
+template <class T>
+MB_NOINLINE void multiply_strided(Gemm<T>& g) {
+  const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
+  const bool along = g.a_col == 1 && g.b_row == 1;
+  // Dot products need depth to pay for their last additions, and have one width only: none where vectors are narrow, and
+  // where they are wider still it does not pay unless they would stay half empty.
+  const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
+  const bool dots = along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
+  bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
+  if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
+  if (swap) {
+    exchange(g.m, g.n);
+    exchange(g.a, g.b);
+    exchange(g.a_row, g.b_col);
+    exchange(g.a_col, g.b_row);
+    exchange(g.c_row, g.c_col);
+  }
+#if MB_DISPATCHES
+  if (dots) return run_avx2<DotsBody<T>>(&g);
+#else
+  if (dots) return dispatch<DotsBody<T>>(&g);
+#endif
+  // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
+  // conflicts of power-of-two rows each time.
+  const bool direct = g.b_col == 1 && g.m <= (MINBUILD_AVX512 && bytes == 64 ? 16 : 8);
+  multiply<T>(g, bytes, direct, pack_strided<T>, &g);
+}
+
+template <class T>
+MB_INLINE void gemm(Gemm<T> g) {
+  multiply_strided(g);
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_GEMM_H_

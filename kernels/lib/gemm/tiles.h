@@ -1,0 +1,149 @@
+// The inner loops of the matrix product, per vector width; gemm.h drives them.
+#ifndef MINBUILD_LIB_GEMM_TILES_H_
+#define MINBUILD_LIB_GEMM_TILES_H_
+
+#include "lib/simd/vec.h"
+
+namespace minbuild {
+
+// C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
+template <class T>
+struct Gemm {
+  intptr_t m, n, k;
+  const T* a;
+  intptr_t a_row, a_col;
+  const T* b;
+  intptr_t b_row, b_col;
+  T* c;
+  intptr_t c_row, c_col = 1;
+  T alpha = 1;
+  bool accumulate = false;
+};
+
+// Register tiles of kTileVectors columns of vectors: as many accumulators as hide the latency of a multiply-add.
+// Without vector registers sixteen scalars are what a register file holds.
+constexpr int kTileVectors = MB_SIMD ? 2 : 1;
+constexpr int kMostTileBytes = (MINBUILD_AVX512 ? 64 : 32) * kTileVectors;  // of one row
+#if defined(__aarch64__)
+constexpr int kMostTileRows = 8;
+MB_INLINE constexpr int tile_rows(int) { return 8; }
+#else
+constexpr int kMostTileRows = MINBUILD_AVX512 ? 8 : 4;
+MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 8 : 4; }
+#endif
+
+// Pointers to `Count` rows from `x` on, the last of the `live` ones repeated.
+template <int Count, class T>
+MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step, intptr_t live) {
+  unroll<Count>([&](auto r) MB_LAMBDA {
+    rows[r] = x;
+    if (r + 1 < live && r + 1 < Count) x += step;
+  });
+}
+
+// What is added to a product that replaces its target. Never written, and not constant because zeros that are not
+// take no room in a file.
+template <class T>
+inline T zero_row[kMostTileBytes / sizeof(T)];
+
+// One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row.
+template <class T>
+struct TileBody {
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old) {
+    constexpr int kRows = tile_rows(W::bytes);
+    if (MB_DISPATCHES ? W::bytes > 16 : (MB_SIMD || rows > 1)) {
+      multiply<W, kRows>(*g, a, rows, out, out_row, old);
+    } else {
+      // A fallback, kept small: row by row.
+      for (intptr_t r = 0; r < rows; ++r, a += g->a_row, out += out_row) {
+        multiply<W, 1>(*g, a, 1, out, out_row, old);
+        old += old == out ? out_row : 0;
+      }
+    }
+  }
+
+  template <class W, int Rows>
+  static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row, const T* old) {
+    using V = typename W::template of<T>;
+    const T* a[Rows];
+    point_at_rows(a, from, g.a_row, rows);
+    V x[Rows][kTileVectors];
+    unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+    const T* b = g.b;
+    intptr_t at = 0;
+    for (intptr_t k = g.k; k > 0; --k) {
+      V row[kTileVectors];
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        V factor = a[r][at];
+        unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+      b += g.b_row;
+      at += g.a_col;
+    }
+    V alpha = g.alpha;
+    intptr_t old_row = old == out ? out_row : 0;
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
+        muladd(x[r][v], alpha, V::load(old + v * V::size)).store(out + v * V::size);
+      });
+      out += out_row;
+      old += old_row;
+    });
+  }
+};
+
+// The whole product as dot products, where A and B are contiguous along k: a few rows of A, which stay in the nearest
+// cache, with a few columns of B after the other.
+constexpr int kDotRows = 4, kDotColumns = MB_SIMD ? 2 : 1;
+template <class T>
+struct DotsBody {
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g) {
+    using V = typename W::template of<T>;
+    const T* a = g->a;
+    T* c_rows = g->c;
+    for (intptr_t left = g->m; left > 0; left -= kDotRows) {
+      const T *rows[kDotRows], *b = g->b;
+      point_at_rows(rows, a, g->a_row, left);
+      T* c = c_rows;
+      for (intptr_t more = g->n; more > 0;) {
+        const T* columns[kDotColumns];
+        point_at_rows(columns, b, g->b_col, more);
+        V x[kDotRows][kDotColumns];
+        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
+        intptr_t k = 0;
+        for (; k <= g->k - V::size; k += V::size) {
+          V column[kDotColumns];
+          unroll<kDotColumns>([&](auto s) MB_LAMBDA { column[s] = V::load(columns[s] + k); });
+          unroll<kDotRows>([&](auto r) MB_LAMBDA {
+            V row = V::load(rows[r] + k);
+            unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
+          });
+        }
+        MB_OPAQUE(k);
+        T sums[kDotColumns][kDotRows][V::size];
+        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
+        for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {
+          const T* row = a;
+          T* to = c;
+          for (int r = 0; r < kDotRows && r < left; ++r) {
+            T total = sum(V::load(sums[s][r]));
+            for (intptr_t i = k; i < g->k; ++i) total += row[i] * b[i];
+            *to = (g->accumulate ? *to : 0) + g->alpha * total;
+            row += g->a_row;
+            to += g->c_row;
+          }
+          b += g->b_col;
+          c += g->c_col;
+        }
+      }
+      a += kDotRows * g->a_row;
+      c_rows += kDotRows * g->c_row;
+    }
+  }
+};
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_TILES_H_

@@ -1,0 +1,330 @@
+// Vectors by compiler extension, and the choice between vector widths at run time. A hot loop is written once, as a
+// body over a width W; on x86-64 it exists twice (SSE2, AVX2 with FMA) and dispatch<Body>() picks; elsewhere once.
+//
+//   struct Relu {
+//     template <class W>
+//     static MB_INLINE void run(const float* x, float* y, int n) {
+//       using V = typename W::template of<float>;
+//       for (; n > 0; n -= V::size, x += V::size, y += V::size) max(V(0.f), V::load(x, n)).store(y, n);
+//     }
+//   };
+//   dispatch<Relu>(x, y, n);
+#ifndef MINBUILD_LIB_SIMD_VEC_H_
+#define MINBUILD_LIB_SIMD_VEC_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+// As in minbuild/kernel.h, so that this header also stands alone.
+#define MB_INLINE inline __attribute__((always_inline))
+#define MB_NOINLINE __attribute__((noinline))
+#define MB_LAMBDA __attribute__((always_inline))  // [&](auto i) MB_LAMBDA { ... }
+
+// Keeps the compiler from copying a hot loop for each value that it thinks `x` (an integer or pointer) may have.
+#define MB_OPAQUE(x) __asm__("" : "+r"(x))
+
+#ifndef MINBUILD_DISPATCH
+#define MINBUILD_DISPATCH 1  // 0: compile for the machine of the compiler flags only
+#endif
+#ifndef MINBUILD_AVX512
+#define MINBUILD_AVX512 0  // 1: a third level for bodies that ask for it
+#endif
+
+#if MINBUILD_DISPATCH && defined(__x86_64__) && !defined(__AVX2__)
+#define MB_DISPATCHES 1
+#else
+#define MB_DISPATCHES 0
+#endif
+
+#ifndef MB_SIMD  // whether vectors live in vector registers; else they are four scalars
+#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__loongarch_sx)
+#define MB_SIMD 1
+#else
+#define MB_SIMD 0
+#endif
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
+#endif
+
+namespace minbuild {
+
+template <class T>
+struct LaneBits;  // the integer of the same size, which comparisons give
+template <>
+struct LaneBits<float> { using type = int32_t; };
+template <>
+struct LaneBits<double> { using type = int64_t; };
+template <>
+struct LaneBits<int32_t> { using type = int32_t; };
+template <>
+struct LaneBits<int64_t> { using type = int64_t; };
+
+// A struct of its own: inside Vec, gcc takes a dependent vector type for its element.
+template <class T, int N>
+struct RawVec {
+  typedef T type __attribute__((vector_size(N * sizeof(T))));
+  typedef T loose __attribute__((vector_size(N * sizeof(T)), aligned(alignof(T)), may_alias));
+};
+
+// N lanes of T. A struct, because clang refuses to pass bare wide vectors between functions of different targets,
+// inlined or not.
+template <class T, int N>
+struct Vec {
+  using Raw = typename RawVec<T, N>::type;
+  using Loose = typename RawVec<T, N>::loose;
+  using Bits = Vec<typename LaneBits<T>::type, N>;
+  static constexpr int size = N;
+  Raw v;
+
+  Vec() = default;
+  MB_INLINE Vec(Raw raw) : v(raw) {}
+  MB_INLINE Vec(T x) : v(splat(x)) {}
+
+  // Lane by lane: gcc would split `x - Raw{}` into halves before it knows the target. It would also fill wide ones
+  // lane by lane, so there it is told.
+  template <class... Lanes>
+  static MB_INLINE Raw splat(T x, Lanes... lanes) {
+#if defined(__x86_64__) && !defined(__clang__)
+    if (sizeof(Raw) > 16 && !__builtin_constant_p(x)) {
+      Raw all;
+      if constexpr (sizeof(T) == 4) {
+        __asm__("vbroadcastss %1, %0" : "=v"(all) : "m"(x));
+      } else {
+        __asm__("vbroadcastsd %1, %0" : "=v"(all) : "m"(x));
+      }
+      return all;
+    }
+#endif
+    if constexpr (sizeof...(Lanes) == N) {
+      return Raw{lanes...};
+    } else {
+      return splat(x, x, lanes...);
+    }
+  }
+
+  static MB_INLINE Vec load(const T* p) { return Raw(*reinterpret_cast<const Loose*>(p)); }
+  MB_INLINE void store(T* p) const { *reinterpret_cast<Loose*>(p) = v; }
+  // The first `left` lanes, or all of them if more are left: a loop over n elements is
+  //   for (; n > 0; n -= V::size, x += V::size, y += V::size) f(V::load(x, n)).store(y, n);
+  // with one copy of f. Lanes beyond read as zero and are not written.
+  static MB_INLINE Vec load(const T* p, int left) {
+    if (__builtin_expect(left >= N, 1)) return load(p);
+    T lanes[N];
+    Vec(T(0)).store(lanes);
+    for (int i = 0; i < left; ++i) lanes[i] = p[i];
+    return load(lanes);
+  }
+  MB_INLINE void store(T* p, int left) const {
+    if (__builtin_expect(left >= N, 1)) return store(p);
+    T lanes[N];
+    store(lanes);
+    for (int i = 0; i < left; ++i) p[i] = lanes[i];
+  }
+
+  friend MB_INLINE Vec operator+(Vec a, Vec b) { return a.v + b.v; }
+  friend MB_INLINE Vec operator-(Vec a, Vec b) { return a.v - b.v; }
+  friend MB_INLINE Vec operator*(Vec a, Vec b) { return a.v * b.v; }
+  friend MB_INLINE Vec operator/(Vec a, Vec b) { return a.v / b.v; }
+  friend MB_INLINE Vec operator-(Vec a) { return -a.v; }
+  friend MB_INLINE Vec operator&(Vec a, Vec b) { return a.v & b.v; }
+  friend MB_INLINE Vec operator|(Vec a, Vec b) { return a.v | b.v; }
+  friend MB_INLINE Vec operator^(Vec a, Vec b) { return a.v ^ b.v; }
+  friend MB_INLINE Vec operator~(Vec a) { return ~a.v; }
+  friend MB_INLINE Vec operator<<(Vec a, int bits) { return a.v << bits; }
+  friend MB_INLINE Vec operator>>(Vec a, int bits) { return a.v >> bits; }
+  friend MB_INLINE Bits operator<(Vec a, Vec b) { return typename Bits::Raw(a.v < b.v); }
+  friend MB_INLINE Bits operator>(Vec a, Vec b) { return typename Bits::Raw(a.v > b.v); }
+  friend MB_INLINE Bits operator<=(Vec a, Vec b) { return typename Bits::Raw(a.v <= b.v); }
+  friend MB_INLINE Bits operator>=(Vec a, Vec b) { return typename Bits::Raw(a.v >= b.v); }
+  friend MB_INLINE Bits operator==(Vec a, Vec b) { return typename Bits::Raw(a.v == b.v); }
+  friend MB_INLINE Bits operator!=(Vec a, Vec b) { return typename Bits::Raw(a.v != b.v); }
+};
+
+// a*b + c, fused where the target fuses. Written out because compilers contract within one expression only.
+template <class T, int N>
+MB_INLINE Vec<T, N> muladd(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
+  return a.v * b.v + c.v;
+}
+
+template <class T, int N>
+MB_INLINE Vec<T, N> select(Vec<typename LaneBits<T>::type, N> mask, Vec<T, N> yes, Vec<T, N> no) {
+#if defined(__aarch64__) || defined(__wasm__)  // fewer instructions for a single lane; elsewhere more
+  if constexpr (N == 1) return mask.v[0] ? yes.v[0] : no.v[0];
+#endif
+  return mask.v ? yes.v : no.v;
+}
+
+// A NaN in `a` gives `b`; a NaN in `b` stays.
+template <class T, int N>
+MB_INLINE Vec<T, N> min(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (N == 1) return a.v[0] < b.v[0] ? a.v[0] : b.v[0];
+  return a.v < b.v ? a.v : b.v;
+}
+template <class T, int N>
+MB_INLINE Vec<T, N> max(Vec<T, N> a, Vec<T, N> b) {
+  if constexpr (N == 1) return a.v[0] > b.v[0] ? a.v[0] : b.v[0];
+  return a.v > b.v ? a.v : b.v;
+}
+
+// The same bits under another type, and the same values under another type (towards zero).
+template <class To, class T, int N>
+MB_INLINE Vec<To, N> bits_as(Vec<T, N> x) {
+  static_assert(sizeof(To) == sizeof(T), "lanes keep their size");
+  return typename Vec<To, N>::Raw(x.v);
+}
+template <class To, class T, int N>
+MB_INLINE Vec<To, N> convert(Vec<T, N> x) {
+  return __builtin_convertvector(x.v, typename Vec<To, N>::Raw);
+}
+
+// Adds lanes in a fixed tree: halves onto halves.
+template <class T, int N>
+MB_INLINE T sum(Vec<T, N> x) {
+  if constexpr (N == 1) {
+    return x.v[0];
+  } else if constexpr (N == 2) {
+    return x.v[0] + x.v[1];
+  } else {
+    using Half = Vec<T, N / 2>;
+    Half half[2];
+    __builtin_memcpy(half, &x, sizeof x);
+    return sum(half[0] + half[1]);
+  }
+}
+
+// The widths a body is compiled for: Width<16>::of<float> is four floats.
+template <int Bytes>
+struct Width {
+  static constexpr int bytes = Bytes;
+  template <class T>
+  using of = Vec<T, Bytes / int(sizeof(T))>;
+};
+
+// Integer constants for unroll().
+template <int I>
+struct Constant {
+  constexpr operator int() const { return I; }
+};
+template <class Body, int... I>
+MB_INLINE void unroll_each(Body&& body, Constant<I>...) {
+  (body(Constant<I>{}), ...);
+}
+// body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers.
+template <int N, int... I, class Body>
+MB_INLINE void unroll(Body&& body) {
+  if constexpr (sizeof...(I) == N) {
+    unroll_each(body, Constant<I>{}...);
+  } else {
+    unroll<N, I..., int(sizeof...(I))>(body);
+  }
+}
+
+#if MB_DISPATCHES
+
+// Bytes per vector of this processor; 0 until asked. cpuid traps in virtual machines (tens of microseconds), so once.
+inline uint8_t vector_bytes_found;
+
+// A call of this is smaller than a look at what was found, and costs a kernel nothing.
+MB_NOINLINE inline int vector_bytes() {
+  uint8_t bytes = __atomic_load_n(&vector_bytes_found, __ATOMIC_RELAXED);
+  if (bytes != 0) return bytes;
+  uint32_t a, b, c, d, state;
+  bytes = 16;
+  __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
+  constexpr uint32_t kFmaXsaveAvx = 1u << 12 | 1u << 27 | 1u << 28;
+  if ((c & kFmaXsaveAvx) == kFmaXsaveAvx) {  // XSAVE is described in leaf 13, so there is a leaf 7
+    __asm__ volatile("xgetbv" : "=a"(state), "=d"(d) : "c"(0));  // which registers the system saves
+    __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
+    if ((state & 0x06) == 0x06 && b & 1u << 5) bytes = 32;
+#if MINBUILD_AVX512
+    constexpr uint32_t kFDqVl = 1u << 16 | 1u << 17 | 1u << 31;
+    if ((state & 0xe6) == 0xe6 && (b & kFDqVl) == kFDqVl) bytes = 64;
+#endif
+  }
+  __atomic_store_n(&vector_bytes_found, bytes, __ATOMIC_RELAXED);
+  return bytes;
+}
+
+// gcc leaves vzeroupper out at -Os, after which SSE code runs many times slower. clang always emits it.
+#if defined(__clang__)
+#define MB_END_WIDE()
+#else
+#define MB_END_WIDE() __builtin_ia32_vzeroupper()
+#endif
+
+#define MB_WIDE_CALL(name, features, bytes)                                                           \
+  template <class Body, class... Args>                                                                \
+  __attribute__((target(features))) MB_NOINLINE auto name(Args... args) {                             \
+    if constexpr (__is_same(decltype(Body::template run<Width<bytes>>(args...)), void)) {             \
+      Body::template run<Width<bytes>>(args...);                                                      \
+      MB_END_WIDE();                                                                                  \
+    } else {                                                                                          \
+      auto result = Body::template run<Width<bytes>>(args...);                                        \
+      MB_END_WIDE();                                                                                  \
+      return result;                                                                                  \
+    }                                                                                                 \
+  }
+MB_WIDE_CALL(run_avx2, "avx2,fma", 32)
+#if MINBUILD_AVX512
+MB_WIDE_CALL(run_avx512, "avx2,fma,avx512f,avx512dq,avx512vl", 64)
+#endif
+#undef MB_WIDE_CALL
+template <class Body, class... Args>
+MB_NOINLINE auto run_sse2(Args... args) {
+  return Body::template run<Width<16>>(args...);
+}
+
+// Body::run<W>(args...) at W of `bytes`, which is what vector_bytes() said, or less. Arguments go by value: pass
+// pointers, numbers, or a pointer to a struct, not vectors. Level 64 exists for bodies with MaxBytes 64 only.
+template <class Body, int MaxBytes = 32, class... Args>
+MB_INLINE auto run_at(int bytes, Args... args) {
+#if MINBUILD_AVX512
+  if (MaxBytes >= 64 && bytes == 64) return run_avx512<Body>(args...);
+#endif
+  return bytes >= 32 ? run_avx2<Body>(args...) : run_sse2<Body>(args...);
+}
+
+#else  // one instantiation
+
+#if defined(__AVX512F__) && MINBUILD_AVX512
+constexpr int kNativeBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kNativeBytes = 32;
+#else
+constexpr int kNativeBytes = 16;
+#endif
+
+MB_INLINE int vector_bytes() { return kNativeBytes; }
+
+template <class Body, int Bytes, class... Args>
+MB_NOINLINE auto run_native(Args... args) {
+  return Body::template run<Width<Bytes>>(args...);
+}
+template <class Body, int MaxBytes = 32, class... Args>
+MB_INLINE auto run_at(int, Args... args) {
+  return run_native<Body, (kNativeBytes < MaxBytes ? kNativeBytes : MaxBytes)>(args...);
+}
+
+#endif
+
+// Body::run<W>(args...) at the widest W of this processor up to MaxBytes.
+template <class Body, int MaxBytes = 32, class... Args>
+MB_INLINE auto dispatch(Args... args) {
+  return run_at<Body, MaxBytes>(vector_bytes(), args...);
+}
+
+// The same where a fallback for processors without wide vectors need not be fast: it works on single elements of T.
+template <class Body, class T, class... Args>
+MB_INLINE auto dispatch_or_single(Args... args) {
+#if MB_DISPATCHES
+  if (vector_bytes() >= 32) return run_avx2<Body>(args...);
+  return Body::template run<Width<sizeof(T)>>(args...);
+#else
+  return dispatch<Body>(args...);
+#endif
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_SIMD_VEC_H_

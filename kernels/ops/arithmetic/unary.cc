@@ -1,0 +1,122 @@
+// Functions of one element, over any shape.
+#include "lib/loops/elementwise.h"
+#include "lib/simd/math.h"
+#include "lib/types/storage_type.h"
+#include "lib/loops/wide_map.h"
+
+namespace minbuild {
+
+// On vectors of real numbers, or on single integers, which wrap around.
+template <class T, class F>
+MB_INLINE Status of_number(const Call& call, F f) {
+  if constexpr (Stored<T>::is_real) {
+    return stream<T>(call, f, 1);
+  } else {
+    const Tensor &y = call[0], &x = call[1];
+    if (x.count != y.count) return Status::kBadPlan;
+    for (int i = 0; i < y.count; ++i) y.as<T>()[i] = f(x.as<T>()[i]);
+    return Status::kOk;
+  }
+}
+template <class T>
+MB_INLINE T negated(T x) {
+  return static_cast<T>(uint64_t{0} - static_cast<uint64_t>(x));
+}
+
+struct NegOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    if constexpr (__is_class(V)) {
+      return -x;
+    } else {
+      return negated(x);
+    }
+  }
+};
+struct AbsOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    if constexpr (__is_class(V)) {
+      return abs(x);
+    } else {
+      return x < 0 ? negated(x) : x;
+    }
+  }
+};
+struct SignOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    if constexpr (__is_class(V)) {
+      return select(x > V(0), V(1), select(x < V(0), V(-1), x));  // zero and NaN stay
+    } else {
+      return static_cast<V>((x > 0) - (x < 0));
+    }
+  }
+};
+struct LogOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return log(x);
+  }
+};
+struct SqrtOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return sqrt(x);
+  }
+};
+struct ExpOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return exp(x);
+  }
+};
+struct ErfOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return erf(x);
+  }
+};
+struct ReciprocalOf {
+  template <class V>
+  MB_INLINE V operator()(V x) const {
+    return V(1) / x;
+  }
+};
+
+template <class T>
+Status neg(const Call& call) {
+  return of_number<T>(call, NegOf{});
+}
+template <class T>
+Status abs(const Call& call) {
+  return of_number<T>(call, AbsOf{});
+}
+template <class T>
+Status sign(const Call& call) {
+  return of_number<T>(call, SignOf{});
+}
+template <class T>
+Status log(const Call& call) {
+  return map_narrow<T>(call, LogOf{}, 1);
+}
+template <class T>
+Status sqrt(const Call& call) {
+  return stream<T>(call, SqrtOf{}, 1);
+}
+template <class T>
+Status exp(const Call& call) {
+  return map_wide<T>(call, ExpOf{}, 1);
+}
+template <class T>
+Status erf(const Call& call) {
+  return map_wide<T>(call, ErfOf{}, 1);
+}
+template <class T>
+Status reciprocal(const Call& call) {
+  return stream<T>(call, ReciprocalOf{}, 1);
+}
+
+MB_INSTANTIATE_UNARY
+
+}  // namespace minbuild

@@ -1,0 +1,271 @@
+// Convolution over one to three spatial axes, and its gradients.
+//
+// On padded phase planes (lib/nn/phase_planes.h) a convolution is a sum over taps of products of three matrices, and so are
+// its gradients; only which of them is wanted changes. For a tap, with X[C,flat] the planes of x as the tap sees them,
+// Y[M,flat] the outputs or their gradient on the same grid (zeros or leftovers between rows), W[M,C] the tap's weights:
+//   output           Y += W  * X
+//   input gradient   X += W' * Y
+//   weight gradient  W += Y  * X'
+// For outputs all taps are one product, since layers that see a picture have few channels.
+#include "lib/indexing/disjoint.h"
+#include "lib/loops/elementwise.h"
+#include "lib/gemm/gemm.h"
+#include "lib/nn/phase_planes.h"
+
+namespace minbuild {
+
+constexpr int kAxes = MB_CONV_VOLUME ? 3 : 2;
+constexpr bool kFewer = MB_CONV_VOLUME || MB_CONV_LINES;  // some convolutions have
+constexpr int kWhole = 16;  // rows of the grid are a multiple of as many elements long, so that tiles are never partial
+using Images = Planes<kAxes, bool(MB_CONV_STRIDES)>;
+enum Wanted : int { kOutput, kInputGradient, kWeightGradient };
+
+// All taps of one filter on one channel, over a multiple of kWhole elements.
+template <class T>
+struct TapsBody {
+  template <class W>
+  static MB_INLINE void run(Wanted wanted, int count, T* planes, T* y, T* w, const int* places, int taps) {
+    using V = typename W::template of<T>;
+    for (; taps > 0; --taps, ++places, ++w) {
+      T* x = planes + *places;
+      if (wanted == kWeightGradient) {
+        V sums[2] = {T(0), T(0)};
+        for (int i = 0; i < count; i += 2 * V::size)
+          unroll<2>([&](auto s) MB_LAMBDA {
+            sums[s] = muladd(V::load(x + i + s * V::size), V::load(y + i + s * V::size), sums[s]);
+          });
+        *w += sum(sums[0] + sums[1]);
+      } else {
+        const T* from = wanted == kOutput ? x : y;
+        T* to = wanted == kOutput ? y : x;
+        for (int i = 0; i < count; i += V::size) muladd(V(*w), V::load(from + i), V::load(to + i)).store(to + i);
+      }
+    }
+  }
+};
+
+// The rows that filters are multiplied with: channel by channel, what every tap sees of it.
+template <class T>
+struct SeenPacker {
+  const T* planes;
+  const int* places;  // of the taps
+  int taps, step;
+
+  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
+    using V = Width<16>::of<T>;
+    const T* from = planes + intptr_t(k / taps) * step + j;
+    for (int tap = k % taps; depth > 0; --depth, panel += width) {
+      const T* x = from + places[tap];
+      for (int i = 0; i < columns; i += kTileVectors * V::size)  // tiles are as wide or a multiple
+        unroll<kTileVectors>([&](auto v) MB_LAMBDA { V::load(x + i + v * V::size).store(panel + i + v * V::size); });
+      if (++tap == taps) tap = 0, from += step;
+    }
+  }
+};
+
+// x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
+template <class T>
+struct Conv {
+  // In this order, what is used most has the shortest addresses.
+  T *planes, *grid;
+  int* places;  // where each tap finds the first output
+  Wanted wanted;
+  int batch, groups, taps;
+  int odd;        // zero if windows are single elements side by side, so that x itself is its only plane
+  Images xs, ys;  // of one group
+  int window[kAxes], dilation[kAxes];
+
+  // A window of one element needs no planes. One filter per channel is no matter of matrices.
+  bool pointwise() const { return MB_CONV_POINTWISE && odd == 0; }
+  // Where vectors are narrow it goes through matrices all the same, so that there is one loop.
+  bool depthwise() const {
+    return MB_CONV_DEPTHWISE && xs.channels == 1 && ys.channels == 1 && groups > 1 && !pointwise() &&
+           (!MB_DISPATCHES || vector_bytes() >= 32);
+  }
+
+  // params: groups, then strides, pads at the start, and dilations, three each.
+  MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
+    const int rank = x.rank;
+    groups = MB_CONV_GROUPS ? params[0] : 1;
+    if (rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2 || y.rank != rank || w.rank != rank || groups < 1) return false;
+    batch = x.dims[0];
+    const int channels = xs.channels = w.dims[1];
+    const int filters = ys.channels = MB_CONV_GROUPS ? w.dims[0] / groups : w.dims[0];
+    if (y.dims[0] != batch || y.dims[1] != w.dims[0] || filters * groups != w.dims[0] ||
+        int64_t(channels) * groups != x.dims[1])
+      return false;
+    odd = 0;
+    taps = 1;
+    xs.image = ys.image = ys.size = 1;
+    int64_t size = 1;
+    int phases = 1;
+    for (int a = kAxes - 1; a >= 0; --a) {
+      const int at = kFewer ? rank - kAxes + a : a + 2;
+      const bool there = !kFewer || at > 1;
+      const int in = there ? x.dims[at] : 1, out = there ? y.dims[at] : 1, seen = there ? w.dims[at] : 1;
+      const int32_t* param = params + 4 - kAxes + a;
+      const int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3], apart = MB_CONV_DILATIONS ? param[6] : 1;
+      constexpr unsigned kMost = 1 << 12;  // so that no position overflows
+      constexpr unsigned kLongest = 1 << 28;
+      if (((stride - 1u) | pad | (apart - 1u) | (seen - 1u)) >= kMost || unsigned((in - 1) | (out - 1)) >= kLongest)
+        return false;
+      const int reach = apart * (seen - 1), extent = out + reach / stride, pitch = int(size);
+      window[a] = seen;
+      if (MB_CONV_DILATIONS) dilation[a] = apart;
+      PlaneAxis &x_axis = xs.axes[a], &y_axis = ys.axes[a];
+      x_axis.in = in, x_axis.extent = extent, x_axis.pad = pad;
+      y_axis.in = y_axis.extent = out, y_axis.pad = 0;
+      x_axis.pitch = y_axis.pitch = pitch;
+      if (MB_CONV_STRIDES) {
+        if (int64_t(extent) * stride >= 1 << 30) return false;
+        x_axis.stride = stride, x_axis.phases = reach < stride ? reach + 1 : stride;
+        y_axis.stride = y_axis.phases = 1;
+        phases *= x_axis.phases;  // at most the stride, which times the extent is limited
+      }
+      xs.image *= in;
+      ys.image *= out;
+      ys.size += (out - 1) * pitch;
+      taps *= seen;
+      size *= extent;
+      if (size * phases >= 1 << 27) return false;
+      if (MB_CONV_POINTWISE) odd |= (stride - 1) | pad | (seen - 1) | (extent - in);
+    }
+    xs.size = int(size);
+    xs.step = xs.size * phases;
+    ys.step = ys.size;
+    return true;
+  }
+
+  // scratch: planes of one image of x; outputs on their grid; places of taps
+  MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
+    if (pointwise()) return true;
+    ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
+    planes = bytes.scratch<T>();
+    grid = planes + int64_t(xs.channels) * xs.step + kWhole;
+    places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
+    if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
+    if (!apart(written, sizeof(T), bytes, 1)) return false;  // results must not become places
+    // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
+    char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
+    char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
+    clear_bytes(begin, size_t(end - begin));
+    for (int number = 0; number < taps; ++number) {
+      int tap = number, place = 0, phase = xs.size;
+      for (int a = kAxes - 1; a >= 0; --a) {
+        const PlaneAxis& axis = xs.axes[a];
+        int position = tap % window[a];
+        tap /= window[a];
+        if (MB_CONV_DILATIONS) position *= dilation[a];
+        if (MB_CONV_STRIDES) {
+          place += position % axis.stride * phase;
+          position /= axis.stride;
+          phase *= axis.phases;
+        }
+        place += position * axis.pitch;
+      }
+      places[number] = place;
+    }
+    return true;
+  }
+
+  // The product of one tap, or of all for outputs.
+  MB_NOINLINE void multiply(T* x, T* y, T* w, bool add) {
+    const intptr_t channels = xs.channels, filters = ys.channels, depth = channels * taps, flat = ys.size;
+    Gemm<T> product = {filters, flat, depth, w, depth, 1, x, xs.step, 1, y, flat};
+    if (wanted != kOutput) {
+      product.m = channels;
+      product.b = y;
+      if (wanted == kInputGradient) {
+        product.k = filters;
+        product.a_row = taps, product.a_col = depth;
+        product.b_row = flat;
+        product.c = x, product.c_row = xs.step;
+      } else {
+        product.n = filters, product.k = flat;
+        product.a = x, product.a_row = xs.step;
+        product.b_row = 1, product.b_col = flat;
+        product.c = w, product.c_row = taps, product.c_col = depth;
+      }
+    }
+    product.accumulate = add;
+    if (wanted == kWeightGradient || pointwise()) return multiply_strided(product);
+    const int bytes = vector_bytes();
+    const SeenPacker<T> seen = {x, places, taps, xs.step};
+    // For inputs, rows of Y are whole tiles: read in place.
+    const bool direct = wanted == kInputGradient;
+    minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, SeenPacker<T>>,
+                          direct ? static_cast<const void*>(&product) : &seen);
+  }
+
+  // One group of one image.
+  MB_NOINLINE void run(T* x, T* y, T* w, const T* bias) {
+    // Grids are whole vectors, images that take their place are not.
+    using V = typename Width<MB_CONV_POINTWISE ? sizeof(T) : 16>::template of<T>;
+    T *image = x, *outputs = y;
+    bool add = wanted == kWeightGradient;
+    if (!pointwise()) {
+      add = wanted != kOutput;
+      x = planes;
+      y = grid;
+      if (wanted == kInputGradient) clear_bytes(x, size_t(y - x) * sizeof(T));
+      else xs.move(image, x, false);
+      if (wanted != kOutput) ys.move(outputs, y, false);
+    }
+    if (wanted == kOutput && (bias || depthwise())) {
+      add = true;
+      T* to = y;
+      for (int m = 0; m < ys.channels; ++m) {
+        const V value = MB_CONV_BIAS && bias ? bias[m] : T(0);
+        for (int i = 0; i < ys.size; i += V::size, to += V::size) value.store(to);
+      }
+    }
+    if (depthwise()) {
+#if MB_DISPATCHES
+      run_avx2<TapsBody<T>>(wanted, ys.size, x, y, w, static_cast<const int*>(places), taps);
+#else
+      dispatch<TapsBody<T>>(wanted, ys.size, x, y, w, static_cast<const int*>(places), taps);
+#endif
+    } else if (wanted == kOutput || pointwise()) {
+      multiply(x, y, w, add);
+    } else {
+      for (int t = 0; t < taps; ++t) multiply(x + places[t], y, w + t, true);
+    }
+    if (pointwise()) return;
+    if (wanted == kOutput) ys.move(outputs, y, true);
+    if (wanted == kInputGradient) xs.move(image, x, true);
+  }
+};
+
+// What is wanted takes the first place in (y, x, w), and y the place of it.
+template <class T>
+Status conv(const Call& call) {
+  Conv<T> c;
+  c.wanted = Wanted(call.params[0]);
+  const Tensor &out = call[0], &bias = call[3];
+  const Tensor *y = &out, *x = &call[1], *w = &call[2];
+  if (c.wanted == kInputGradient) exchange(y, x);
+  if (c.wanted == kWeightGradient) exchange(y, w);
+  if (unsigned(c.wanted) > kWeightGradient || !c.read(*x, *y, *w, call.params + 1) || !c.lay_out(out, call[4]))
+    return Status::kBadPlan;
+  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
+  // Sums start at zero, and inputs that no tap looks at have no gradient.
+  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
+  T *image = x->as<T>(), *outputs = y->as<T>();
+  for (int n = 0; n < c.batch; ++n) {
+    T* filters = w->as<T>();
+    const T* biases = MB_CONV_BIAS ? bias.as<T>() : nullptr;
+    int g = 0;
+    do {  // no loop where there are no groups
+      c.run(image, outputs, filters, biases);
+      image += c.xs.channels * c.xs.image;
+      outputs += c.ys.channels * c.ys.image;
+      filters += c.ys.channels * c.xs.channels * c.taps;
+      if (biases) biases += c.ys.channels;
+    } while (MB_CONV_GROUPS && ++g < c.groups);
+  }
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_CONV
+
+}  // namespace minbuild

@@ -1,0 +1,107 @@
+// Products of two tensors summed over the axes that the result lacks: MatMul whatever its batch axes, Einsum of two
+// operands, and either with transpositions folded in.
+#include "minbuild/kernel.h"
+#include "lib/gemm/gemm.h"
+#include "lib/gemm/integer_gemm.h"
+
+namespace minbuild {
+
+constexpr int kMostAxes = 2 * MB_MAX_RANK;
+
+// Elements from one index of an axis to the next, for every axis of the product; 0 along axes that an operand lacks.
+struct Steps {
+  int32_t of[kMostAxes];
+
+  // `order` names the axes of x from the last one to the first, four bits each; a number that is no axis ends it. An axis
+  // that comes twice is a diagonal.
+  MB_NOINLINE bool read(const Tensor& x, const int32_t* sizes, int axes, int32_t order) {
+    int32_t count = 1;
+    for (int i = 0; i < axes; ++i) of[i] = 0;
+    for (int i = 0; i < MB_MAX_RANK; ++i) {
+      int axis = order >> 4 * i & 15;
+      if (axis >= axes) break;
+      of[axis] += count;
+      if (__builtin_mul_overflow(count, sizes[axis], &count)) return false;
+    }
+    return count == x.count;
+  }
+};
+
+// The axes: those of the result, the last two of which are the rows and columns of matrices, then those summed over.
+struct Axes {
+  int32_t sizes[kMostAxes];
+  int count, rows;  // `rows` is the place of the rows; columns follow, and the last axis is the depth
+  Steps y, a, b;
+
+  MB_NOINLINE bool read(const Call& call) {
+    const Tensor &outer = call[4], &inner = call[5];
+    if (outer.rank < 2 || inner.rank < 1 || outer.count != call[0].count) return false;
+    count = outer.rank + inner.rank;
+    rows = outer.rank - 2;
+    if (count >= kMostAxes) return false;
+    for (int i = 0; i < count; ++i) sizes[i] = i < outer.rank ? outer.dims[i] : inner.dims[i - outer.rank];
+    return y.read(call[0], sizes, count, call.params[0]) && a.read(call[1], sizes, count, call.params[1]) &&
+           b.read(call[2], sizes, count, call.params[2]);
+  }
+
+  // The product for every index of the axes from `axis` on that are not of the matrices. Along an axis that y lacks all
+  // but the first one are added.
+  template <class T>
+  MB_NOINLINE void multiply(Gemm<T> g, int axis) const {
+    if (axis == rows) axis += 2;
+    if (axis == count - 1) return gemm(g);
+    for (int i = 0; i < sizes[axis]; ++i) {
+      multiply(g, axis + 1);
+      g.a += a.of[axis];
+      g.b += b.of[axis];
+      g.c += y.of[axis];
+      if (axis > rows) g.accumulate = true;
+    }
+  }
+};
+
+#if MB_CONTRACTION_BIAS
+// y = bias, which has the elements of y's last axes, or y += bias
+template <class T>
+MB_INLINE void start_with_bias(const Tensor& y, const Tensor& bias, bool adds) {
+  T* to = y.as<T>();
+  for (int left = y.count; left > 0; left -= bias.count, to += bias.count) {
+    if (!adds) {
+      copy_bytes(to, bias.data, bias.count * sizeof(T));
+    } else {
+      for (int i = 0; i < bias.count; ++i) to[i] += bias.as<T>()[i];
+    }
+  }
+}
+#endif
+
+// y = alpha * (a * b summed over axes) + bias
+template <class T>
+Status contraction(const Call& call) {
+  const Tensor &y = call[0], &a = call[1], &b = call[2], &bias = call[3];
+  Axes axes;
+  if (!axes.read(call)) return Status::kBadPlan;
+  if (bias && (bias.count == 0 ? y.count != 0 : y.count % bias.count != 0)) return Status::kBadPlan;
+
+  const int m = axes.rows, n = m + 1, k = axes.count - 1;
+  Gemm<T> product = {axes.sizes[m], axes.sizes[n], axes.sizes[k], a.as<T>(), axes.a.of[m], axes.a.of[k],
+                     b.as<T>(), axes.b.of[k], axes.b.of[n], y.as<T>(), axes.y.of[m], axes.y.of[n]};
+  product.alpha = static_cast<T>(call.real(3));
+  product.accumulate = call.adds(0);
+#if MB_CONTRACTION_BIAS
+  if (bias) {
+    start_with_bias<T>(y, bias, product.accumulate);
+    product.accumulate = true;
+  }
+#endif
+  if (call[5].count != 0) {
+    axes.multiply(product, 0);
+  } else if (!product.accumulate) {
+    clear_bytes(y.data, y.count * sizeof(T));  // empty sums
+  }
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_CONTRACTION
+
+}  // namespace minbuild

@@ -1,0 +1,183 @@
+// Normalization of rows: layer, instance, group and root-mean-square normalization, and their gradient.
+#include "minbuild/kernel.h"
+#include "lib/simd/math.h"
+
+namespace minbuild {
+
+// Elements next to each other. Each has its own entry of scale and bias, or all have the first.
+template <class T>
+struct Run {
+  int length;
+  bool each;
+  T mean, a, b, c;  // mean is taken off x
+  const T *x, *dy, *scale, *bias;  // dy and bias may be null
+  T *y, *d_scale, *d_bias;
+  T sum, product;
+
+  template <class V>
+  MB_INLINE V entry(const T* p, int i) const {
+    return !MB_LAYER_NORMALIZATION_RUNS || each ? V::load(p + i) : V(*p);
+  }
+};
+
+// Sums of u and of u (x - mean), where u is x - mean, or dy, times scale if each element has its own. Then the gradients
+// of scale and bias are gathered on the way.
+template <class T>
+struct RunSums {
+  template <class V>
+  static MB_INLINE void step(const Run<T>& r, int i, V& sums, V& products) {
+    V x = V::load(r.x + i) - V(r.mean), u = x;
+    if (r.dy) {
+      u = V::load(r.dy + i);
+      if (!MB_LAYER_NORMALIZATION_RUNS || r.each) {
+        if (r.d_bias) (V::load(r.d_bias + i) + u).store(r.d_bias + i);
+        if (r.d_scale) muladd(u * x, V(r.a), V::load(r.d_scale + i)).store(r.d_scale + i);
+        u = u * V::load(r.scale + i);
+      }
+    }
+    sums = sums + u;
+    products = muladd(u, x, products);
+  }
+  template <class W>
+  static MB_INLINE void run(Run<T>* run) {
+    using V = typename W::template of<T>;
+    const Run<T> r = *run;
+    V sums = T(0), products = T(0);
+    Vec<T, 1> rest = T(0), rest_products = T(0);
+    int i = 0;
+    for (; i <= r.length - V::size; i += V::size) step(r, i, sums, products);
+    for (; i < r.length; ++i) step(r, i, rest, rest_products);
+    run->sum = sum(sums) + sum(rest);
+    run->product = sum(products) + sum(rest_products);
+  }
+};
+
+// y = a (x - mean) scale + bias, or a dy scale + b (x - mean) + c. y may be x or dy.
+template <class T>
+struct RunWrite {
+  template <class V>
+  static MB_INLINE void step(const Run<T>& r, int i) {
+    V x = V::load(r.x + i) - V(r.mean), scale = r.template entry<V>(r.scale, i), a = r.a, y;
+    if (r.dy) {
+      y = muladd(V::load(r.dy + i) * scale, a, muladd(x, V(r.b), V(r.c)));
+    } else {
+      y = x * a * scale;
+      if (r.bias) y = y + r.template entry<V>(r.bias, i);
+    }
+    y.store(r.y + i);
+  }
+  template <class W>
+  static MB_INLINE void run(const Run<T>* run) {
+    using V = typename W::template of<T>;
+    const Run<T> r = *run;
+    int i = 0;
+    for (; i <= r.length - V::size; i += V::size) step<V>(r, i);
+    for (; i < r.length; ++i) step<Vec<T, 1>>(r, i);
+  }
+};
+
+// Rows [R,N,M] of N runs of M elements. In a layer, where N is 1, every element of a row has its own entry of scale and
+// bias, the same in all rows. Else each run has one, and behind the last entry follows the first.
+template <class T>
+struct Rows {
+  int count, length, run, entries;
+  bool each;
+
+  bool read(const Tensor& rows, const Tensor& x, const Tensor& scale, int own_entries) {
+    if (rows.rank != 3 || rows.count != x.count) return false;
+    count = rows.dims[0], run = rows.dims[2], entries = scale.count;
+    length = x.count == 0 ? 0 : rows.dims[1] * run;
+    each = !MB_LAYER_NORMALIZATION_RUNS || own_entries != 0;
+    return x.count == 0 || (each ? run == length && entries == length : entries > 0);
+  }
+  // Absent, or one number per row.
+  bool fits(const Tensor& statistics) const { return !statistics || statistics.count == count; }
+  // Where the entries of the run that begins with element `at` are.
+  MB_INLINE T* entry(T* first, int at) const {
+    return first && !each ? first + at / run % entries : first;
+  }
+};
+
+// x, y: [R,L]  scale, bias: entries  mean, inv_std: [R]. `simple`: the mean is taken to be 0.
+template <class T>
+Status layer_norm(const Call& call) {
+  const Tensor &y = call[0], &x = call[3], &scale = call[4], &bias = call[5];
+  Rows<T> rows;
+  if (!rows.read(call[6], x, scale, call.params[2]) || (y && y.count != x.count) || !rows.fits(call[1]) ||
+      !rows.fits(call[2]) || (bias && bias.count != scale.count))
+    return Status::kBadPlan;
+  const bool simple = MB_LAYER_NORMALIZATION_SIMPLE && call.params[1] != 0;
+  const T size = static_cast<T>(rows.length);
+  Run<T> r = {};
+  for (int row = 0, at = 0; at < x.count; ++row) {
+    r.mean = 0, r.length = rows.length, r.x = x.as<T>() + at;
+    if (!simple) {
+      dispatch<RunSums<T>>(&r);
+      r.mean = r.sum / size;
+    }
+    dispatch<RunSums<T>>(&r);
+    (Vec<T, 1>(T(1)) / sqrt(Vec<T, 1>(r.product / size + static_cast<T>(call.real(0))))).store(&r.a);
+    if (call[1]) call[1].as<T>()[row] = r.mean;
+    if (call[2]) call[2].as<T>()[row] = r.a;
+    r.length = rows.run, r.each = rows.each;
+    for (int end = at + rows.length; at < end; at += rows.run) {
+      if (!y) continue;
+      r.x = x.as<T>() + at, r.y = y.as<T>() + at;
+      r.scale = rows.entry(scale.as<T>(), at), r.bias = rows.entry(bias.as<T>(), at);
+      dispatch<RunWrite<T>>(&r);
+    }
+  }
+  return Status::kOk;
+}
+
+// dx, dy, x: [R,L]  d_scale, d_bias, scale: entries  mean (absent: 0, and a constant), inv_std: [R]. With g = dy scale and
+// x' = (x - mean) inv_std: d_bias = sum dy;  d_scale = sum dy x';  dx = inv_std (g - sum g / L - x' sum (g x') / L)
+template <class T>
+Status layer_norm_grad(const Call& call) {
+  const Tensor &dx = call[0], &dy = call[3], &x = call[4], &scale = call[5], &mean = call[6], &inverse = call[7];
+  Rows<T> rows;
+  if (!rows.read(call[8], x, scale, call.params[0]) || dy.count != x.count || (dx && dx.count != x.count) ||
+      !rows.fits(mean) || inverse.count != rows.count)
+    return Status::kBadPlan;
+  for (int i = 1; i < 3; ++i) {
+    if (!call[i]) continue;
+    if (call[i].count != scale.count) return Status::kBadPlan;
+    if (!call.adds(i)) clear_bytes(call[i].data, scale.count * sizeof(T));
+  }
+  const T size = static_cast<T>(rows.length);
+  Run<T> r = {};
+  r.length = rows.run, r.each = rows.each;
+  for (int row = 0, at = 0; at < x.count; ++row) {
+    const int first = at, end = at + rows.length;
+    const T inv_std = inverse.as<T>()[row];
+    T sum = 0, product = 0;
+    r.mean = mean ? mean.as<T>()[row] : T(0);
+    auto runs = [&](auto work) MB_LAMBDA {
+      for (at = first; at < end; at += rows.run) {
+        r.x = x.as<T>() + at, r.dy = dy.as<T>() + at, r.scale = rows.entry(scale.as<T>(), at);
+        work();
+      }
+    };
+    r.a = inv_std;
+    runs([&] MB_LAMBDA {
+      r.d_scale = rows.entry(call[1].as<T>(), at), r.d_bias = rows.entry(call[2].as<T>(), at);
+      dispatch<RunSums<T>>(&r);
+      const T factor = rows.each ? T(1) : *r.scale;
+      sum += factor * r.sum, product += factor * r.product;
+      if (!rows.each && r.d_scale) *r.d_scale += r.product * inv_std;
+      if (!rows.each && r.d_bias) *r.d_bias += r.sum;
+    });
+    r.b = -inv_std * inv_std * inv_std * product / size;
+    r.c = mean ? -inv_std * sum / size : T(0);
+    if (!dx) continue;
+    runs([&] MB_LAMBDA {
+      r.y = dx.as<T>() + at;
+      dispatch<RunWrite<T>>(&r);
+    });
+  }
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_LAYER_NORMALIZATION
+
+}  // namespace minbuild

@@ -1,0 +1,172 @@
+// Gated recurrent units and their gradients. A row of gates holds z (update), r (reset) and the candidate state c.
+#include "lib/nn/recurrent.h"
+
+namespace minbuild {
+
+constexpr bool kAny = MB_GRU_ACTIVATIONS;
+
+// h = c + z * (h - c)
+template <class T>
+struct BlendBody {
+  template <class V>
+  static MB_INLINE void step(int i, T* h, const T* z, const T* c) {
+    V candidate = V::load(c + i);
+    muladd(V::load(z + i), V::load(h + i) - candidate, candidate).store(h + i);
+  }
+};
+
+template <class T>
+struct Gru : Forward<T> {
+  bool reset_after;  // the recurrent product of the candidate is reset, not the state that goes into it
+  T* part;           // [N,H]: that product, or the state after the reset
+};
+
+// z = f(x Wz + h Rz + b), r = f(x Wr + h Rr + b), then the candidate
+//   reset_after: c = g(x Wc + b + r * (h Rc + b'))   else: c = g(x Wc + b + (r * h) Rc + b')
+template <class T>
+void gru_cell(Forward<T>& f, T* gates, T* h) {
+  Gru<T>& u = static_cast<Gru<T>&>(f);
+  const int hidden = f.hidden, width = f.width;
+  const T* candidate_weights = f.recurrent_weights() + intptr_t(2) * hidden * hidden;
+  Gemm<T> product = {f.batch, hidden, hidden, h, hidden, 1, candidate_weights, 1, hidden, u.part, hidden};
+  if (u.reset_after) gemm(product);
+  const T* bias = f.bias ? f.bias + intptr_t(2 * f.direction + 1) * width + 2 * hidden : nullptr;
+  T *row = gates, *part = u.part;
+  for (int n = 0; n < f.batch; ++n, row += width, part += hidden) {
+    f.add_bias(row, u.reset_after ? 2 * hidden : width);
+    activate_limited<T, kAny>(f.activations[0], row, 2 * hidden, f.limit);
+    if (u.reset_after) {
+      if (bias) add_range(part, bias, hidden);
+      add_product(row + 2 * hidden, row + hidden, part, hidden);
+    } else {
+      multiply_range(part, row + hidden, h + intptr_t(n) * hidden, hidden);
+    }
+  }
+  if (!u.reset_after) {
+    product.a = u.part, product.c = gates + 2 * hidden, product.c_row = width;
+    product.accumulate = true;
+    gemm(product);
+  }
+  row = gates;
+  for (int n = 0; n < f.batch; ++n, row += width, h += hidden) {
+    if (f.pads(n)) {
+      f.pad(row, n);
+      continue;
+    }
+    activate_limited<T, kAny>(f.activations[1], row + 2 * hidden, hidden, f.limit);
+    stream_range<T, BlendBody<T>>(hidden, h, row, row + 2 * hidden);
+    f.put(h, n);
+  }
+}
+
+// y, h, gates; x, w, r, bias, lengths, h0; scratch. params: reset_after, then those of every recurrence.
+template <class T>
+Status gru(const Call& call) {
+  Gru<T> u;
+  Status status = u.read(&call[3], call.params + 1, 3, 2);
+  if (status != Status::kOk) return status;
+  Room room(call[9]);
+  if (call[0] && call[0].count != u.states() * u.steps) return Status::kBadPlan;
+  u.y = call[0].as<T>();
+  u.h = room.of<T>(call[1], u.states());
+  u.gates = room.of<T>(call[2], u.states() * u.steps * 3);
+  u.part = room.take<T>(int64_t(u.batch) * u.hidden);
+  if (!u.h || !u.gates || !u.part) return Status::kBadPlan;
+  u.reset_after = call.params[0] != 0;
+  u.recurrent = 2 * u.hidden;
+  u.cell = gru_cell<T>;
+  u.run(nullptr);
+  return Status::kOk;
+}
+
+// dz = dh * (before - c), dc = dh * (1 - z), and dh * z flows on.
+template <class T>
+struct UnblendBody {
+  template <class V>
+  static MB_INLINE void step(int i, T* dh, T* dz, T* dc, const T* z, const T* c, const T* before) {
+    V d = V::load(dh + i), update = V::load(z + i);
+    (d * (V::load(before + i) - V::load(c + i))).store(dz + i);
+    (d - d * update).store(dc + i);
+    (d * update).store(dh + i);
+  }
+};
+
+template <class T>
+struct GruGrad : Backward<T> {
+  bool reset_after;
+  T* part;  // [N,H]
+
+  // The way of the candidate's gradient through the reset: into the row's dr, and into what was multiplied with it.
+  MB_NOINLINE void reset(const T* gates, T* dgates, T* dh) {
+    const int hidden = this->hidden, width = this->width, batch = this->batch, at = 2 * hidden;
+    const T *weights = this->recurrent_weights() + intptr_t(at) * hidden, *before = this->before;
+    Gemm<T> product = {batch, hidden, hidden, before, hidden, 1, weights, 1, hidden, part, hidden};
+    if (!reset_after) {
+      product.a = dgates + at, product.a_row = width;
+      product.b_row = hidden, product.b_col = 1;
+    }
+    gemm(product);
+    const T* bias = this->bias ? this->bias + intptr_t(2 * this->direction + 1) * width + at : nullptr;
+    T *row = part, *d = dgates, *d_bias = this->second_bias(at);
+    for (int n = 0; n < batch; ++n, row += hidden, d += width, gates += width, before += hidden) {
+      const T* r = gates + hidden;
+      if (reset_after) {  // row = h Rc + b'
+        if (bias) add_range(row, bias, hidden);
+        multiply_range(d + hidden, d + at, row, hidden);
+        multiply_range(row, d + at, r, hidden);
+        if (d_bias) add_range(d_bias, static_cast<const T*>(row), hidden);
+      } else {  // row = dc Rc'
+        multiply_range(d + hidden, static_cast<const T*>(row), before, hidden);
+        add_product(dh + intptr_t(n) * hidden, static_cast<const T*>(row), r, hidden);
+        multiply_range(row, r, before, hidden);
+      }
+      multiply_by_limited_slope<T, kAny>(this->activations[0], r, d + hidden, hidden, this->limit);
+    }
+    if (reset_after) this->flow(part, hidden, at, hidden, this->before, dh);
+    else this->flow(dgates + at, width, at, hidden, part, nullptr);
+  }
+};
+
+template <class T>
+void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
+  const int hidden = b.hidden, width = b.width;
+  const T *before = b.before, *row = gates;
+  T *d = dgates, *state = dh;
+  for (int n = 0; n < b.batch; ++n, row += width, d += width, before += hidden, state += hidden) {
+    if (b.pads(n)) {
+      clear_bytes(d, width * sizeof(T));
+      continue;
+    }
+    const T* c = row + 2 * hidden;
+    stream_range<T, UnblendBody<T>>(hidden, state, d, d + 2 * hidden, row, c, before);
+    multiply_by_limited_slope<T, kAny>(b.activations[0], row, d, hidden, b.limit);
+    multiply_by_limited_slope<T, kAny>(b.activations[1], c, d + 2 * hidden, hidden, b.limit);
+  }
+  static_cast<GruGrad<T>&>(b).reset(gates, dgates, dh);
+}
+
+// dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, gates, dy, dy_last; scratch
+template <class T>
+Status gru_grad(const Call& call) {
+  GruGrad<T> b;
+  Status status = b.read(&call[5], call.params + 1, 3, 2);
+  if (status != Status::kOk) return status;
+  Room room(call[15]);
+  if (!b.bind(call, &call[11])) return Status::kBadPlan;
+  b.dh = room.of<T>(call[4], b.states());
+  b.dgates = room.take<T>(int64_t(b.steps) * b.batch * b.width);
+  b.before = room.take<T>(int64_t(b.batch) * b.hidden);
+  b.part = room.take<T>(int64_t(b.batch) * b.hidden);
+  if (!b.dh || !b.dgates || !b.before || !b.part) return Status::kBadPlan;
+  b.clear(call);
+  b.reset_after = call.params[0] != 0;
+  b.recurrent = 2 * b.hidden;
+  if (b.reset_after) b.second = 2 * b.hidden;
+  b.cell = gru_cell_grad<T>;
+  b.run(nullptr);
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_GRU
+
+}  // namespace minbuild

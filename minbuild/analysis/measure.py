@@ -1,0 +1,252 @@
+"""Binary -> SizeReport: the numbers of a trimmed and a full build, measured."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from minbuild import ir as model
+from minbuild.analysis.attribution import Attribution, Piece, attribute
+from minbuild.analysis.categories import KINDS, short
+from minbuild.analysis.memory_regions import regions_of, static_of
+from minbuild.analysis.phases import Uses, phases_of
+from minbuild.analysis.symbol_origins import Owners
+from minbuild.ir.dims import evaluate, product
+from minbuild.report.model import (
+    SCHEMA,
+    Advice,
+    Bar,
+    Group,
+    ModelReport,
+    Named,
+    Persistent,
+    Row,
+    SectionRow,
+    SizeReport,
+    Sizes,
+    Smaller,
+    TargetReport,
+    TypeRow,
+    Verification,
+)
+
+_UNTYPED = "void"  # template argument of what has no elements there
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A linked library, the sources of its symbols, and the kernels it was built with."""
+
+    binary: model.Binary
+    owners: Owners
+    kernels: tuple[model.Kernel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A node of the model and its operator, `domain:Name`."""
+
+    node: str
+    operator: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInputs:
+    """What `reduce` knows about one target."""
+
+    target: str
+    trimmed: Build
+    full: Build
+    toolchain: str
+    flags: tuple[str, ...]
+    verification: Verification | None = None
+    files: tuple[tuple[str, str], ...] = ()
+    waterfall: tuple[Bar, ...] = ()
+    advice: tuple[Advice, ...] = ()
+    removed: Mapping[str, int] = field(
+        default_factory=dict
+    )  # stem -> bytes that the file loses without its kernels
+
+
+def build_report(
+    facts: ModelReport,
+    uses: Mapping[str, Sequence[Use]],
+    targets: Sequence[TargetInputs],
+    phases: Uses = Uses({}, {}),  # noqa: B008 (frozen)
+) -> SizeReport:
+    """The report of one model on one or more targets. `uses` maps the stem of each kernel file to the nodes
+    that run its kernels, see `uses_by_stem`; `phases` tells when. Raises ToolchainFailed when a file's bytes cannot
+    all be attributed."""
+    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, uses, phases) for t in targets))
+
+
+def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, tuple[Use, ...]]:
+    """Kernel file -> the distinct nodes whose steps run its kernels, over all routines, in plan order.
+    `graphs` tell the operators of the nodes; a node of none of them is listed under the name of the kernel
+    file."""
+    titles = {node.name: node.title for graph in graphs for node in graph.nodes}
+    found: dict[str, dict[Use, None]] = defaultdict(dict)
+    for routine in plan.routines:
+        for step in routine.steps:
+            stem = plan.kernels[step.kernel].stem
+            found[stem][Use(step.node, titles.get(step.node, stem))] = None
+    return {stem: tuple(names) for stem, names in sorted(found.items())}
+
+
+def persistent_of(plan: model.Plan) -> Persistent:
+    """Bytes of the plan's persistent region by what they hold; padding and counters are `other`."""
+    sizes = dict.fromkeys(model.Role, 0)
+    for parameter in plan.parameters:
+        tensor = plan.tensors[parameter.tensor]
+        sizes[parameter.role] += evaluate(product(list(tensor.shape)), {}) * tensor.element.size
+    trained, moments = plan.trainable_bytes, plan.trainable_bytes * plan.moments
+    state = sizes[model.Role.STATE]
+    return Persistent(
+        parameters=trained,
+        gradients=trained,
+        optimizer=moments,
+        state=state,
+        other=plan.persistent_bytes - 2 * trained - moments - state,
+        frozen=sizes[model.Role.FROZEN],
+    )
+
+
+def all_together(models: Sequence[ModelReport], kernels: int) -> ModelReport:
+    """Several models that share a library of so many kernels, one at a time: memory is that of the largest."""
+    return ModelReport(
+        name=", ".join(m.name for m in models),
+        minbuild=models[0].minbuild,
+        files=tuple((f"{m.name}/{file}", digest) for m in models for file, digest in m.files),
+        sizes=tuple((f"{m.name}: {symbol}", size) for m in models for symbol, size in m.sizes),
+        arenas=tuple(replace(a, graph=f"{m.name}: {a.graph}") for m in models for a in m.arenas),
+        persistent=max((m.persistent for m in models), key=lambda p: p.total),
+        plan_bytes=sum(m.plan_bytes for m in models),
+        checkpoint_bytes=sum(m.checkpoint_bytes for m in models),
+        kernels=kernels,
+        full_kernels=models[0].full_kernels,
+        notes=tuple(f"{m.name}: {note}" for m in models for note in m.notes),
+        smaller=tuple(_smaller_together(models)),
+    )
+
+
+def _smaller_together(models: Sequence[ModelReport]) -> Iterator[Smaller]:
+    """The largest arena of all models where their batches are smaller; a model without free batches stays as it is."""
+    there = {(s.symbol, s.size): s for m in models for s in m.smaller}
+    for symbol, size in sorted(there, key=lambda key: (key[1], key[0])):
+        arenas = (
+            next((s.arena for s in m.smaller if (s.symbol, s.size) == (symbol, size)), m.arena)
+            for m in models
+        )
+        yield Smaller(symbol, size, max(arenas))
+
+
+def _target_report(
+    t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]], phases: Uses
+) -> TargetReport:
+    trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
+    full = attribute(t.full.binary, t.full.owners, t.full.kernels)
+    static = static_of(t.trimmed.binary)
+    rows = tuple(
+        replace(r, removed=t.removed.get(r.name)) if r.kind == "operator" else r
+        for r in _rows(trimmed, t.trimmed.kernels, uses)
+    )
+    return TargetReport(
+        target=t.target,
+        trimmed=_sizes(t.trimmed.binary),
+        full=_sizes(t.full.binary),
+        groups=_groups(trimmed, full),
+        rows=rows,
+        sections=_sections(t.full.binary, t.trimmed.binary),
+        static=static,
+        ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
+        exports=t.trimmed.binary.exports,
+        imports=t.trimmed.binary.imports,
+        verification=t.verification,
+        toolchain=t.toolchain,
+        flags=t.flags,
+        digest=hashlib.sha256(t.trimmed.binary.data).hexdigest(),
+        files=t.files,
+        waterfall=t.waterfall,
+        phases=phases_of(rows, phases),
+        advice=t.advice,
+        types=types_of(t.trimmed.kernels, t.full.kernels),
+        regions=regions_of(t.full.binary, t.trimmed.binary),
+    )
+
+
+def types_of(trimmed: Sequence[model.Kernel], full: Sequence[model.Kernel]) -> tuple[TypeRow, ...]:
+    """A row per kernel file of either build."""
+    found: dict[str, tuple[list[model.Kernel], list[model.Kernel]]] = defaultdict(lambda: ([], []))
+    for build, kernels in enumerate((trimmed, full)):
+        for kernel in kernels:
+            found[kernel.stem][build].append(kernel)
+
+    def types(kernels: Sequence[model.Kernel]) -> tuple[str, ...]:
+        return tuple(sorted({name for kernel in kernels for name in kernel.types} - {_UNTYPED}))
+
+    return tuple(
+        TypeRow(stem, types(ours), types(theirs), len(ours), len(theirs))
+        for stem, (ours, theirs) in sorted(found.items())
+    )
+
+
+def _sizes(binary: model.Binary) -> Sizes:
+    loadable = sum(s.file_size for s in binary.sections if s.allocated)
+    return Sizes(len(binary.data), loadable, len(gzip.compress(binary.data, 9, mtime=0)))
+
+
+def _groups(trimmed: Attribution, full: Attribution) -> tuple[Group, ...]:
+    def bytes_of(attribution: Attribution, kind: str) -> int:
+        return sum(s.bytes for s in attribution.shares if s.owner.kind == kind)
+
+    groups = (Group(k, title, bytes_of(trimmed, k), bytes_of(full, k)) for k, title in KINDS.items())
+    return tuple(g for g in groups if g.bytes or g.full_bytes)
+
+
+def _rows(
+    attribution: Attribution, kernels: Sequence[model.Kernel], uses: Mapping[str, Sequence[Use]]
+) -> tuple[Row, ...]:
+    """A row per owner, and one without bytes for each kernel file whose code is all shared."""
+    types: dict[str, set[str]] = defaultdict(set)
+    for kernel in kernels:
+        types[kernel.stem].update(kernel.types)
+
+    def operator(stem: str, size: int, pieces: Sequence[Piece]) -> Row:
+        nodes = tuple(dict.fromkeys(use.node for use in uses.get(stem, ())))
+        titles = tuple(sorted({use.operator for use in uses.get(stem, ())}))
+        return Row("operator", stem, size, titles, tuple(sorted(types[stem])), nodes, _named(pieces))
+
+    owned = {s.owner.name: s for s in attribution.shares if s.owner.kind == "operator"}
+    rows = [operator(stem, share.bytes, share.pieces) for stem, share in owned.items()]
+    rows += [operator(stem, 0, ()) for stem in sorted({k.stem for k in kernels} - set(owned))]
+    for share in attribution.shares:
+        owner = share.owner
+        if owner.kind != "operator":
+            rows.append(
+                Row(owner.kind, owner.name, share.bytes, owner.operators, (), (), _named(share.pieces))
+            )
+    return tuple(rows)
+
+
+def _named(pieces: Sequence[Piece]) -> tuple[Named, ...]:
+    return tuple(Named(tuple(short(name) for name in p.names), p.bytes) for p in pieces if p.names)
+
+
+def _sections(full: model.Binary, trimmed: model.Binary) -> tuple[SectionRow, ...]:
+    """Every section of either build in file order, those of one name added up, then what lies outside all
+    sections: so the file columns add up to the files."""
+    names = dict.fromkeys(s.name for binary in (trimmed, full) for s in binary.sections)
+
+    def of(binary: model.Binary, name: str) -> tuple[int, int]:
+        found = [s for s in binary.sections if s.name == name]
+        return sum(s.file_size for s in found), sum(s.size for s in found if s.allocated)
+
+    def outside(binary: model.Binary) -> int:
+        return len(binary.data) - sum(s.file_size for s in binary.sections)
+
+    pairs = ((name, of(full, name), of(trimmed, name)) for name in names)
+    rows = tuple(SectionRow(name, f[0], t[0], f[1], t[1]) for name, f, t in pairs)
+    return (*rows, SectionRow("headers and padding", outside(full), outside(trimmed), 0, 0))

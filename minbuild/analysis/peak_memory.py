@@ -1,0 +1,38 @@
+"""What is in the arena when it is fullest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from minbuild.analysis.phases import step_phases
+from minbuild.ir import Bundle, Routine
+from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, skyline
+from minbuild.report.model import Alive, Arena
+
+
+def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
+    """The height of a graph's arena at these sizes."""
+    return skyline(routine.buffers, buffer_sizes(routine.buffers, assignment))[1]
+
+
+def arena_of(bundle: Bundle, routine: Routine, assignment: Mapping[str, int]) -> Arena:
+    """A graph's arena at these sizes: its height, the most bytes alive at once, and the tensors which those are. Sizes
+    are those in the arena, rounded up to its alignment, so that they add up to the bound."""
+    sizes = buffer_sizes(routine.buffers, assignment)
+    peak = skyline(routine.buffers, sizes)[1]
+    bound = lower_bound(routine.buffers, sizes)
+    if not bound:
+        return Arena(routine.name, peak, bound)
+    spans = [(buffer, aligned(size)) for buffer, size in zip(routine.buffers, sizes, strict=True) if size]
+    starts = sorted({buffer.first for buffer, _ in spans})
+    step = next(
+        s for s in starts if sum(size for b, size in spans if b.first <= s <= b.last) == bound
+    )  # it only grows where something starts
+    phases = step_phases(bundle, routine)
+    alive = [
+        Alive(buffer.name, routine.steps[buffer.first].node, phases[buffer.first], size)
+        for buffer, size in spans
+        if buffer.first <= step <= buffer.last
+    ]
+    ranked = tuple(sorted(alive, key=lambda a: (-a.bytes, a.name)))
+    return Arena(routine.name, peak, bound, step, routine.steps[step].node, ranked)

@@ -1,0 +1,135 @@
+"""Two snapshots -> what changed between them, its cause first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from minbuild.analysis.size_history import Snapshot, TargetFigures
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Bytes before and after. `kind` is that of the owner, or "total" or "memory"."""
+
+    kind: str
+    name: str
+    old: int
+    new: int
+
+    @property
+    def delta(self) -> int:
+        return self.new - self.old
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDifference:
+    """What changed for one target: figures of the whole, then owners of bytes, the largest change first."""
+
+    target: str
+    figures: tuple[Change, ...]
+    rows: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Everything that changed. False when nothing did."""
+
+    model: str
+    causes: tuple[str, ...]
+    memory: tuple[Change, ...]
+    targets: tuple[TargetDifference, ...]
+    added: tuple[str, ...]  # targets
+    removed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.causes or self.memory or self.targets or self.added or self.removed)
+
+
+def compare(old: Snapshot, new: Snapshot) -> Difference:
+    """What changed from `old` to `new`."""
+    before, after = {t.target: t for t in old.targets}, {t.target: t for t in new.targets}
+    both = [(before[name], after[name]) for name in after if name in before]
+    targets = tuple(d for a, b in both if (d := _target(a, b)).figures or d.rows)
+    memory = _changes("memory", _memory(old), _memory(new))
+    causes = tuple(_causes(old, new, both))
+    if not causes and (targets or memory):
+        causes = (
+            "Model, sizes, choices, compiler, flags and version are the same: minbuild's own sources changed",
+        )
+    return Difference(
+        new.model,
+        causes,
+        memory,
+        targets,
+        tuple(name for name in after if name not in before),
+        tuple(name for name in before if name not in after),
+    )
+
+
+def _causes(
+    old: Snapshot, new: Snapshot, both: Sequence[tuple[TargetFigures, TargetFigures]]
+) -> Iterator[str]:
+    """What a change can come from, most likely cause first."""
+    files = sorted(n for n in {**old.files, **new.files} if old.files.get(n) != new.files.get(n))
+    if files or old.model != new.model:
+        name = f" from {old.model} to {new.model}" if old.model != new.model else ""
+        yield f"The model changed{name}" + (f": {', '.join(files)}" if files else "")
+    if old.sizes != new.sizes:
+        yield f"The sizes changed: {_sizes(old.sizes)} → {_sizes(new.sizes)}"
+    if old.minbuild != new.minbuild:
+        yield f"minbuild changed: {old.minbuild} → {new.minbuild}"
+    chosen = _choices(old.choices, new.choices)
+    if chosen:
+        yield f"The choices changed: {', '.join(chosen)}"
+    compilers: dict[str, list[str]] = {}
+    options: dict[str, list[str]] = {}
+    for a, b in both:
+        if a.toolchain != b.toolchain:
+            compilers.setdefault(f"{a.toolchain} → {b.toolchain}", []).append(b.target)
+        if a.flags != b.flags:
+            words = [f"with {f}" for f in b.flags if f not in a.flags] + [
+                f"without {f}" for f in a.flags if f not in b.flags
+            ]
+            options.setdefault(", ".join(words) or "their order", []).append(b.target)
+    for what, found in (("compiler", compilers), ("flags", options)):
+        for text, names in found.items():
+            where = "" if len(names) == len(both) else f" for {', '.join(names)}"
+            yield f"The {what} changed{where}: {text}"
+
+
+def _choices(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """What was chosen otherwise, where both tell."""
+    both = [name for name in new if name in old and new[name] != old[name]]
+    return [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in both]
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size}" for name, size in sizes.items()) or "all fixed"
+
+
+def _target(old: TargetFigures, new: TargetFigures) -> TargetDifference:
+    known = None not in (old.stack, new.stack)  # one that was not measured has not changed
+
+    def figures(t: TargetFigures) -> dict[str, int]:
+        measured = {"Stack": t.stack} if t.stack is not None and known else {}
+        return {"Flash": t.loadable, "File": t.file, "Download": t.download, "RAM": t.ram, **measured}
+
+    def rows(t: TargetFigures) -> dict[tuple[str, str], int]:
+        return {(e.kind, e.name): e.bytes for e in t.entries}
+
+    before, after = rows(old), rows(new)
+    changed = (Change(*key, before.get(key, 0), after.get(key, 0)) for key in before | after)
+    ordered = sorted((c for c in changed if c.delta), key=lambda c: (-abs(c.delta), c.kind, c.name))
+    return TargetDifference(new.target, _changes("total", figures(old), figures(new)), tuple(ordered))
+
+
+def _memory(snapshot: Snapshot) -> dict[str, int]:
+    arenas = {f"Arena: {graph}": size for graph, size in snapshot.arenas.items()}
+    parts = {f"Persistent: {name}": size for name, size in snapshot.persistent.items()}
+    return {**arenas, **parts, "Plan file": snapshot.plan}
+
+
+def _changes(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Change, ...]:
+    found = (Change(kind, name, old.get(name, 0), new.get(name, 0)) for name in {**old, **new})
+    return tuple(change for change in found if change.delta)

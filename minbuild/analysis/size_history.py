@@ -1,0 +1,155 @@
+"""The figures of a report that are worth keeping: what a difference, a budget and a line of history are made of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minbuild.errors import BadInput
+from minbuild.frontend.files import read_file
+
+OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The bytes of one owner in the file. `users` are the model's operators that an operator's kernels serve."""
+
+    kind: str
+    name: str
+    bytes: int
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFigures:
+    """One target: what it was built with, and bytes."""
+
+    target: str
+    toolchain: str
+    flags: tuple[str, ...]
+    file: int
+    loadable: int
+    download: int
+    ram: int
+    static: int
+    entries: tuple[Entry, ...]
+    stack: int | None = None  # the deepest; None where it was not measured
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One report. `files` are the model's with their sha256, `sizes` those of free dimensions, `memory` the bytes of
+    each graph's arena and of each part of what persists. `choices`
+    are how it was built, none where that is not known."""
+
+    model: str
+    minbuild: str
+    files: Mapping[str, str]
+    sizes: Mapping[str, int]
+    arenas: Mapping[str, int]
+    persistent: Mapping[str, int]
+    plan: int
+    targets: tuple[TargetFigures, ...]
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def arena(self) -> int:
+        """Bytes of the largest arena: one serves all graphs."""
+        return max(self.arenas.values(), default=0)
+
+
+def snapshot_of(report: Mapping[str, Any]) -> Snapshot:
+    """The figures of a report as `report.json` has it. Raises KeyError, TypeError or AttributeError if it is none."""
+    model = report["model"]
+    return Snapshot(
+        str(model["name"]),
+        str(model["minbuild"]),
+        dict(model["files"]),
+        dict(model["sizes"]),
+        {arena["graph"]: int(arena["peak"]) for arena in model["arenas"]},
+        {name: int(size) for name, size in model["persistent"].items() if name not in ("total", "frozen")},
+        int(model["plan_bytes"]),
+        tuple(_target(target) for target in report["targets"]),
+        dict(report.get("choices", {})),
+    )
+
+
+def _target(target: Mapping[str, Any]) -> TargetFigures:
+    stack = (target["verification"] or {}).get("stack")
+    entries = (Entry(r["kind"], r["name"], int(r["bytes"]), tuple(r["users"])) for r in target["rows"])
+    return TargetFigures(
+        target["target"],
+        target["toolchain"],
+        tuple(target["flags"]),
+        int(target["trimmed"]["file"]),
+        int(target["trimmed"]["loadable"]),
+        int(target["trimmed"]["download"]),
+        int(target["ram"]),
+        int(target["static"]["total"]),
+        tuple(entries),
+        int(stack["deepest"]) if stack else None,
+    )
+
+
+# -------------------------------------------------------------------------------------------------- history
+
+
+def as_line(snapshot: Snapshot) -> str:
+    """A snapshot as one line of JSON."""
+    return json.dumps({"history": 1, **asdict(snapshot)}, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def check_line(path: Path) -> None:
+    """Refuse, before any work, a history that no line can be added to. Raises BadInput."""
+    there = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if path.is_dir():
+        raise BadInput(f"--history {path}: is a folder. Name a file.")
+    if there != path and not there.is_dir():
+        raise BadInput(f"--history {path}: {there} is a file, not a folder. Choose another place.")
+    if not os.access(there, os.W_OK):
+        raise BadInput(
+            f"--history {path}: no permission to write {there}. Change its mode, or choose another place."
+        )
+
+
+def append_line(path: Path, snapshot: Snapshot) -> None:
+    """Add a line to a history, which is made where there is none. Raises BadInput."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(as_line(snapshot))
+    except OSError as error:
+        raise BadInput(
+            f"--history {path}: cannot be written: {error.strerror}. Choose another place."
+        ) from error
+
+
+def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
+    """The snapshots in a report.json (one) or in a history (a line each, oldest first). Raises BadInput."""
+    try:
+        text = bytes(read_file(path, "Give a report.json, or a history.")).decode("utf-8")
+        try:
+            document = json.loads(text)
+            documents = [document]
+        except ValueError:
+            documents = [json.loads(line) for line in text.splitlines() if line.strip()]
+        return tuple(_from_line(d) if "history" in d else snapshot_of(d) for d in documents)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path}: neither a report of minbuild nor a history: {type(error).__name__} {error}. Give the report.json "
+            "of a package, or the file that --history wrote."
+        ) from error
+
+
+def _from_line(line: Mapping[str, Any]) -> Snapshot:
+    targets = []
+    for target in line["targets"]:
+        entries = tuple(Entry(e["kind"], e["name"], e["bytes"], tuple(e["users"])) for e in target["entries"])
+        targets.append(TargetFigures(**{**target, "flags": tuple(target["flags"]), "entries": entries}))
+    rest = {name: value for name, value in line.items() if name not in ("history", "targets")}
+    return Snapshot(**rest, targets=tuple(targets))

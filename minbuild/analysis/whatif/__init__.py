@@ -1,0 +1,1 @@
+"""Variants of a library, built to measure what options (ablation) and operators (leave-one-out) cost."""

@@ -1,0 +1,134 @@
+"""What each way to make a library smaller is worth: builds with one more of them at a time, and with all but one.
+
+Every bar is a real build. The first has every kernel and is built as an ordinary shared library; each further one
+adds a step, in a fixed order; the last is the trimmed library itself. `alone` is what the trimmed library grows by
+when just that step is left out: steps overlap, so both figures are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.ir import Kernel
+from minbuild.ops import Registry
+from minbuild.options.build_options import Choices, choice_of
+from minbuild.report.model import Bar
+from minbuild.toolchain import Order, Target, Toolchain, build_library
+
+# What is always chosen, and by the model: name, what a reader should know. All other steps are choices.
+SELECTION = {
+    "operators": "only kernels that the model runs",
+    "types": "only element types that it uses",
+}
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds variants of one library. `selected` is the trimmed one's contents, `unbounded` the same with all graphs of
+    the models, `full` that of every model; the toolchain has the choices in force."""
+
+    selected: Contents
+    unbounded: Contents
+    full: Contents
+    registry: Registry
+    target: Target
+    toolchain: Toolchain
+    say: Callable[[str], None] = lambda line: None
+
+    @property
+    def choices(self) -> Choices:
+        """What is in force for this target."""
+        return self.toolchain.choices.only(self.toolchain.honours(self.target))
+
+    @property
+    def steps(self) -> dict[str, str]:
+        """The steps that can be left out here, in order, with their meaning: what was chosen to save bytes and the
+        toolchain can do and can leave."""
+        leaves = self.toolchain.honours(self.target)
+        chosen = {name: text for name, text in self.choices.savings.items() if name in leaves}
+        return {**SELECTION, **chosen}
+
+    def order(self, taken: frozenset[str]) -> Order:
+        """The library with just the steps in `taken`."""
+        choices = self.choices
+        for name in self.steps:
+            if name not in SELECTION and name not in taken:
+                choices = choices.without(name)
+        sources = emit_sources(self.contents(taken), self.registry)
+        return Order(sources, self.target, self.toolchain.with_choices(choices))
+
+    def size(self, taken: frozenset[str]) -> int:
+        """Bytes of the library with just the steps in `taken`."""
+        order = self.order(taken)
+        return len(build_library(order.sources, order.target, order.toolchain).shared)
+
+    def contents(self, taken: frozenset[str]) -> Contents:
+        """What is compiled with the steps in `taken`."""
+        full, out = self.full, self.steps.keys() - taken
+        selected = self.unbounded if "graphs" in out else self.selected
+        used = {k.function for k in selected.kernels}
+        stems = {k.stem for k in selected.kernels}
+
+        def left(name: str) -> bool:
+            return name in out
+
+        def keeps(kernel: Kernel) -> bool:
+            return left("types" if kernel.function in used else "operators")
+
+        def has(feature: str) -> bool:
+            here = feature.split(".")[0] in stems
+            return feature in selected.features or left("features" if here else "operators")
+
+        kernels = {*filter(keeps, full.kernels), *selected.kernels}
+        general = full if left("sizes") else selected
+        return replace(
+            selected,
+            kernels=tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types))),
+            features=frozenset(filter(has, full.features)),
+            symbols=general.symbols,
+            expressions=general.expressions,
+            loops=general.loops,
+            reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
+            saving=selected.saving or left("saving"),
+            files=selected.files or left("files"),
+            messages=selected.messages or left("messages"),
+        )
+
+    def variants(self) -> Iterator[frozenset[str]]:
+        """The sets of steps of all bars: none, one more at a time, and all but one."""
+        steps = tuple(self.steps)
+        for count in range(len(steps) + 1):
+            yield frozenset(steps[:count])
+        for name in steps:
+            yield frozenset(steps) - {name}
+
+    def orders(self) -> tuple[Order, ...]:
+        """Everything that the waterfall compares."""
+        return tuple(map(self.order, dict.fromkeys(self.variants())))
+
+
+def waterfall(builder: Builder) -> tuple[Bar, ...]:
+    """The bars, in order. Raises ToolchainFailed."""
+    return tuple(_bars(builder))
+
+
+def title(step: str) -> str:
+    """What a bar is called: by the name that its choice has on the command line."""
+    return step if step in SELECTION else choice_of(step).key
+
+
+def _bars(builder: Builder) -> Iterator[Bar]:
+    steps = builder.steps
+    everything = frozenset(steps)
+    taken: frozenset[str] = frozenset()
+    builder.say("every kernel, an ordinary shared library")
+    yield Bar("everything", "every kernel of minbuild, an ordinary shared library", builder.size(taken), None)
+    trimmed = builder.size(everything)
+    for name, meaning in steps.items():
+        taken |= {name}
+        builder.say(title(name))
+        file = builder.size(taken)
+        alone = builder.size(everything - {name}) - trimmed
+        yield Bar(title(name), meaning, file, alone)

@@ -1,0 +1,53 @@
+"""What a library would lose with an operator's kernels: links without them, everything else the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.ops import Registry
+from minbuild.toolchain import Order, Target, Toolchain, build_library
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A library and the same without one operator's kernels each. Only the table of kernels is compiled again, so each
+    takes a link."""
+
+    contents: Contents
+    registry: Registry
+    target: Target
+    toolchain: Toolchain
+
+    @property
+    def stems(self) -> tuple[str, ...]:
+        """The kernel files of the library."""
+        return tuple(sorted({kernel.stem for kernel in self.contents.kernels}))
+
+    def order(self, stem: str = "") -> Order:
+        """The library without the kernels of a file, or with all."""
+        sources = dict(emit_sources(self.contents, self.registry))
+        if stem:
+            rest = replace(
+                self.contents,
+                kernels=tuple(k for k in self.contents.kernels if k.stem != stem),
+                features=frozenset(f for f in self.contents.features if f.split(".")[0] != stem),
+            )
+            sources["src/kernel_table.cc"] = emit_sources(rest, self.registry)["src/kernel_table.cc"]
+            del sources[f"src/kernels/{stem}.cc"]
+        return Order(sources, self.target, self.toolchain)
+
+    def orders(self) -> tuple[Order, ...]:
+        """Everything that `saved` compares."""
+        return tuple(map(self.order, ("", *self.stems)))
+
+    def saved(self) -> Mapping[str, int]:
+        """Kernel file -> what the shared library without its kernels is smaller by, shared code that only they need
+        included. Raises ToolchainFailed."""
+        whole = self._file("")
+        return {stem: whole - self._file(stem) for stem in self.stems}
+
+    def _file(self, stem: str) -> int:
+        order = self.order(stem)
+        return len(build_library(order.sources, order.target, order.toolchain).shared)

@@ -1,0 +1,58 @@
+"""What is learned by building a library in other ways: what each step was worth, what each operator costs, advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minbuild.analysis.whatif.ablation import Builder, waterfall
+from minbuild.analysis.whatif.leave_one_out import Removal
+from minbuild.analysis.whatif.suggestions import Advisor, Trial
+from minbuild.codegen.sources import everything
+from minbuild.options.graph_selection import EVERY
+from minbuild.planning.compile import Model
+from minbuild.planning.kernel_selection import Wishes
+from minbuild.report.model import Advice, Bar
+from minbuild.toolchain import build_all
+from minbuild.toolchain.builder import Pair, Workbench
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """The answers for one target; without any where the builds for them were not wanted."""
+
+    waterfall: tuple[Bar, ...] = ()
+    removed: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
+    advice: tuple[Advice, ...] = ()
+
+
+def try_all(
+    bench: Workbench,
+    pairs: Sequence[Pair],
+    models: Sequence[Model],
+    wishes: Wishes,
+    checks_loss: bool,
+) -> list[Trials]:
+    """All of them, for the target of each pair: every library that it takes is built side by side with the others, then
+    looked at. Raises ToolchainFailed."""
+    contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
+    bench.stage("Planning what else could be smaller (--fast leaves this and what follows out)")
+    choices = toolchain.choices
+    advisor = Advisor(tuple(models), contents, wishes, checks_loss, choices)
+    offers = advisor.offers()
+    unbounded = contents if choices.graphs == EVERY else advisor.with_all_graphs()
+    full = everything(registry, contents.parts)
+    falls = [Builder(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
+    removals = [Removal(contents, registry, p.target, toolchain) for p in pairs]
+    trials = [Trial(advisor, offers, p.target, toolchain) for p in pairs]
+    orders = [
+        *(order for fall in falls for order in fall.orders()),
+        *(order for removal in removals for order in removal.orders()),
+        *(order for trial in trials for order in trial.orders()),
+    ]
+    bench.stage("Measuring what each step is worth, what operators cost, and what could be smaller")
+    build_all(orders, progress=bench.detail)
+    return [
+        Trials(waterfall(fall), removal.saved(), trial.advice())
+        for fall, removal, trial in zip(falls, removals, trials, strict=True)
+    ]

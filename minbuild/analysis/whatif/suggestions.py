@@ -1,0 +1,211 @@
+"""What else would make a trainer smaller: each choice planned and built, and compared with what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from minbuild.analysis.formats.detect import read_binary
+from minbuild.analysis.measure import persistent_of, static_of
+from minbuild.codegen.sources import PARTS, Contents, emit_sources
+from minbuild.errors import BadInput, Unsupported
+from minbuild.options.build_options import Choices, table
+from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
+from minbuild.planning.compile import Model, plan_bundle
+from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.planning.plan_encoding import encode_plan
+from minbuild.report.model import Advice
+from minbuild.toolchain import Order, Target, Toolchain, build_library
+
+MOST = 5  # pieces of advice that are shown
+
+Models = tuple[Model, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """Bytes of the library, of the models' files, and of RAM with the largest model."""
+
+    file: int
+    model: int
+    ram: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Something that could be otherwise, as Advice tells it, and what there would be then."""
+
+    title: str
+    changes: str
+    how: str
+    models: Models
+    contents: Contents
+    choices: Choices
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Measures offers for one target."""
+
+    advisor: Advisor
+    offers: tuple[Offer, ...]
+    target: Target
+    toolchain: Toolchain
+
+    def orders(self) -> tuple[Order, ...]:
+        """Everything that is compared."""
+        return tuple(self._order(offer) for offer in (self.advisor.now, *self.offers))
+
+    def advice(self) -> tuple[Advice, ...]:
+        """The offers that save something, what saves most first. Raises ToolchainFailed."""
+        now = self._figures(self.advisor.now)
+        found = []
+        for offer in self.offers:
+            then = self._figures(offer)
+            saved = now.file - then.file, now.model - then.model, now.ram - then.ram
+            found.append(Advice(offer.title, *saved, offer.changes, offer.how))
+        real = [advice for advice in found if advice.saves > 0]
+        return tuple(sorted(real, key=lambda a: (-a.saves, a.title))[:MOST])
+
+    def _order(self, offer: Offer) -> Order:
+        sources = emit_sources(offer.contents, offer.models[0].registry)
+        return Order(sources, self.target, self.toolchain.with_choices(offer.choices))
+
+    def _figures(self, offer: Offer) -> _Figures:
+        order, models = self._order(offer), offer.models
+        built = build_library(order.sources, order.target, order.toolchain)
+        binary = read_binary("library", str(self.target), built.shared, built.twin)
+        model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.mold or b"") for m in models)
+        arena = max(arena.peak for m in models for arena in m.arenas)
+        persistent = max(persistent_of(m.plan).total for m in models)
+        return _Figures(len(built.shared), model, static_of(binary).total + arena + persistent)
+
+
+@dataclass(frozen=True, slots=True)
+class Advisor:
+    """Knows what could be otherwise. `wishes`, `checks_loss` and `choices` are what the user asked for."""
+
+    models: Models
+    contents: Contents
+    wishes: Wishes
+    checks_loss: bool
+    choices: Choices
+
+    @property
+    def now(self) -> Offer:
+        """What there is."""
+        return Offer("as it is", "", "", self.models, self.contents, self.choices)
+
+    def offers(self) -> tuple[Offer, ...]:
+        """Everything that could be smaller otherwise."""
+        return (*self._sizes(), *self._without_evaluation(), *self._chosen(), *self._asked_for())
+
+    def with_all_graphs(self) -> Contents:
+        """The contents if the device ran all graphs of the models."""
+        models = self._replanned({}, EVERY)
+        return self.contents if models is None else self._contents(models, self.choices)
+
+    def _contents(self, models: Models, choices: Choices) -> Contents:
+        return contents_of(models, self.wishes, choices=choices)
+
+    # ----------------------------------------------------------------------------------------------- sizes
+
+    def _sizes(self) -> Iterator[Offer]:
+        free = {name: size for m in self.models for name, size in m.largest.items()}
+        if not free:
+            return
+        told = ", ".join(f"{name} {size}" for name, size in free.items())
+        fixed = self._replanned(free)
+        if fixed:
+            options = " ".join(f"--dim {name}={size}" for name, size in free.items())
+            yield self._planned(
+                f"fixed sizes: {told}", "Every batch has exactly these sizes.", options, fixed
+            )
+        half = {name: -(-size // 2) for name, size in free.items()}
+        if half == free:
+            return
+        less = tuple(
+            replace(m, largest=sizes, plan_bytes=encode_plan(m.plan, sizes))
+            for m in self.models
+            for sizes in ({name: half[name] for name in m.largest},)
+        )
+        yield Offer(
+            f"memory for sizes up to {', '.join(f'{name} {size}' for name, size in half.items())}",
+            "Larger batches need more memory than a session has by default.",
+            " ".join(f"--max {name}={size}" for name, size in half.items()),
+            less,
+            self.contents,
+            self.choices,
+        )
+
+    def _planned(
+        self, title: str, changes: str, how: str, models: Models, choices: Choices | None = None
+    ) -> Offer:
+        chosen = choices or self.choices
+        return Offer(title, changes, how, models, self._contents(models, chosen), chosen)
+
+    def _replanned(self, fixed: Mapping[str, int], graphs: Sequence[str] = ()) -> Models | None:
+        """The models planned anew with `fixed` sizes where they have such dimensions, and for other `graphs`; None
+        where one of them cannot be."""
+        found = []
+        for m in self.models:
+            sizes = {**m.fixed, **{n: size for n, size in fixed.items() if n in m.largest}}
+            free = {n: size for n, size in m.largest.items() if n not in sizes}
+            given = m.bundle, m.checkpoint, m.registry, sizes, free
+            try:
+                new = plan_bundle(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
+            except (BadInput, Unsupported):
+                return None
+            found.append(replace(new, parts=m.parts, mold=m.mold))
+        return tuple(found)
+
+    # --------------------------------------------------------------------------------------- what is left out
+
+    def _without_evaluation(self) -> Iterator[Offer]:
+        evaluates = EVALUATE in self.choices.graphs and any(m.bundle.evaluation for m in self.models)
+        rest = tuple(name for name in self.choices.graphs if name != EVALUATE)
+        exported = any(m.mold for m in self.models)  # what is exported is a part of the evaluation model
+        if not evaluates or exported or TRAIN not in rest:
+            return
+        models = self._replanned({}, rest)
+        if models:
+            yield self._planned(
+                "training without evaluation",
+                "The device trains and saves, but does not evaluate: mb_eval_step fails.",
+                f"--graphs {','.join(rest)}",
+                models,
+                replace(self.choices, graphs=rest),
+            )
+
+    def _chosen(self) -> Iterator[Offer]:
+        for choice in table():
+            if not choice.loses or getattr(self.choices, choice.name) == choice.least:
+                continue
+            chosen: dict[str, Any] = {choice.name: choice.least}
+            choices = replace(self.choices, **chosen)
+            contents = self._contents(self.models, choices)
+            how = f"--{choice.key} {choice.least}"
+            yield Offer(choice.saving, choice.loses, how, self.models, contents, choices)
+
+    def _asked_for(self) -> Iterator[Offer]:
+        for part in sorted(self.contents.parts):
+            yield Offer(
+                f"without the part {part}",
+                f"The library lacks: {PARTS[part][1]}.",
+                f"leave out --with {part}",
+                tuple(replace(m, mold=None if part == "export" else m.mold) for m in self.models),
+                replace(self.contents, parts=self.contents.parts - {part}),
+                self.choices,
+            )
+        if self.wishes.include or self.wishes.required:
+            yield Offer(
+                "without operators that these models do not need",
+                "The library trains these models only.",
+                "leave out --include-op and --require",
+                self.models,
+                contents_of(
+                    self.models, replace(self.wishes, include=(), required=None), choices=self.choices
+                ),
+                self.choices,
+            )

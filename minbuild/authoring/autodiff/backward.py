@@ -1,0 +1,281 @@
+"""Reverse-mode differentiation of an ONNX graph: the gradient rules of its operators, put together.
+
+Rules stand with their operators (`Op.gradient`, written with `ops/core/graph_builder.py`). Here they are applied from
+the loss back to the parameters; the gradients of a value that is read several times are summed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+
+import numpy as np
+
+from minbuild.errors import Unsupported
+from minbuild.frontend.onnx.function_inlining import function_nodes
+from minbuild.frontend.onnx.unroll import unrolled
+from minbuild.ir import Graph, Node, Role, TensorType, Value
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward, Body, named
+from minbuild.passes.lowering.program_builder import Lowering
+
+GRADIENT = "_grad"
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A graph with its gradients. `nodes` are the forward ones, as training runs them, then from `turn` on the
+    backward ones; `gradients` holds the name of the gradient of each value that was asked for and has one."""
+
+    nodes: tuple[Node, ...]
+    turn: int
+    gradients: Mapping[str, str]
+    initializers: Mapping[str, np.ndarray]
+    types: Mapping[str, TensorType]
+
+
+@dataclass
+class _Application:
+    """A node with what its rule may know."""
+
+    node: Node
+    op: Op
+    site: Site
+
+
+@dataclass
+class Tape:
+    """The applications of a graph in order, those that only stand for others taken apart as far as gradients need."""
+
+    graph: Graph
+    registry: Registry
+    opset: int
+    findings: list[str] = field(default_factory=list)
+    applications: list[_Application] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.lowering = Lowering(self.graph, self.registry, self.findings)
+
+    def record(self, unknown: Iterable[str]) -> None:
+        """Goes through the graph. Values in `unknown` are parameters: only their types are known."""
+        lowering, unknown = self.lowering, frozenset(unknown)
+        for name, tensor in self.graph.inputs.items():
+            lowering.values[name] = Value(name, tensor, Role.INPUT)
+        for name, array in self.graph.initializers.items():
+            lowering.add_constant(name, np.asarray(array))
+            if name in unknown:
+                del lowering.known[name]
+                lowering.values[name] = Value(name, lowering.values[name].type, Role.PARAMETER)
+        for node in self.graph.nodes:
+            self.node(node)
+        if self.findings:
+            raise Unsupported(self.findings)
+
+    def node(self, node: Node) -> None:
+        """Records a node, or the nodes it stands for where it has no gradient rule of its own."""
+        lowering = self.lowering
+        if any(name and name not in lowering.values for name in node.inputs):
+            lowering.node(node)  # which says what is wrong
+            return
+        op = self.registry.find(node.domain, node.op_type)
+        try:
+            parts = self.parts(op, node)
+            for part in parts or ():  # some are written when those before them are recorded
+                self.node(part)
+        except (Unknown, Unsupported):
+            parts = None  # lowering says why
+        if parts is None:
+            site = lowering.site(node)
+            lowering.node(node)
+            if op is not None:
+                self.applications.append(_Application(node, op, site))
+
+    def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
+        """The nodes that `node` stands for."""
+        lowering = self.lowering
+        steps = unrolled(node, lowering)
+        if steps is not None:
+            return steps
+        if op is None:
+            return function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
+        if op.gradient is not None:
+            return None
+        for rule in (op.body, op.parts):
+            body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
+            results = rule(body) if rule is not None else None
+            if results is not None:
+                return named(body, results, node.outputs)
+        return None
+
+    def type_of(self, name: str) -> TensorType:
+        return self.lowering.values[name].type
+
+
+def differentiate(
+    graph: Graph, loss: str, wanted: Sequence[str], registry: Registry, opset: int, stops: Sequence[str] = ()
+) -> Differentiated:
+    """The gradients of the scalar `loss` with respect to the initializers `wanted`, in the default domain's version
+    `opset`; the values `stops` count as constants. Raises Unsupported with every node that stands in the way."""
+    tape = Tape(graph, registry, opset)
+    tape.record(wanted)
+    return _Sweep(tape, loss, tuple(wanted), frozenset(stops)).run()
+
+
+class _Sweep:
+    """One pass from the loss back."""
+
+    def __init__(self, tape: Tape, loss: str, wanted: tuple[str, ...], stops: frozenset[str]) -> None:
+        self.tape, self.loss, self.wanted, self.stops = tape, loss, wanted, stops
+        self.path = self._path()
+        self.uses: dict[str, int] = defaultdict(int)  # how many contributions a gradient gets
+        for application in tape.applications:
+            for name in application.node.inputs:
+                self.uses[name] += name in self.path and self._leads_on(application)
+        self.contributions: dict[str, list[str]] = defaultdict(list)
+        self.forward: dict[int, Node] = {}
+        self.backward: list[Node] = []
+        self.taken = set(tape.lowering.values)  # a graph that holds gradients already has names like ours
+        self.titles = {part for name in self.taken for part in _folders(name)}
+
+    def _leads_on(self, application: _Application) -> bool:
+        outputs = application.node.outputs
+        return any(n in self.path and i in application.op.differentiable for i, n in enumerate(outputs) if n)
+
+    def _path(self) -> frozenset[str]:
+        """Values between what is wanted and the loss: both depend on it and lead to the loss."""
+        depends = set(self.wanted)
+        for application in self.tape.applications:
+            if depends.isdisjoint(application.node.inputs):
+                continue
+            for i, name in enumerate(application.node.outputs):
+                leads = i in application.op.differentiable and name not in self.stops
+                if name and leads and self.tape.type_of(name).element.is_real:
+                    depends.add(name)
+        below = {self.loss}
+        for application in reversed(self.tape.applications):
+            if not below.isdisjoint(application.node.outputs):
+                below.update(application.node.inputs)
+        return frozenset((depends & below) - {""})
+
+    def run(self) -> Differentiated:
+        seed = self._unused(f"{self.loss}{GRADIENT}")
+        loss = self.tape.type_of(self.loss)
+        self.contributions[self.loss] = [seed]
+        findings: list[str] = []
+        for index in reversed(range(len(self.tape.applications))):
+            application = self.tape.applications[index]
+            if self._leads_on(application) and not self.path.isdisjoint(application.node.inputs):
+                try:
+                    self.forward[index] = self._apply(application)
+                except Unknown as error:
+                    findings.append(self._finding(application, str(error)))
+        if findings:
+            raise Unsupported(list(reversed(findings)))
+        gradients = {name: self._total(name) for name in self.wanted if self.contributions.get(name)}
+        forward = [self.forward.get(i, a.node) for i, a in enumerate(self.tape.applications)]
+        ones = np.ones(_static(loss), loss.element.dtype)
+        types = {n: v.type for n, v in self.tape.lowering.values.items()}
+        backward = _read(self.backward, gradients.values())
+        return Differentiated((*forward, *backward), len(forward), gradients, {seed: ones}, types)
+
+    def _finding(self, application: _Application, why: str) -> str:
+        node = application.node
+        return f"{self.tape.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {why}."
+
+    def _apply(self, application: _Application) -> Node:
+        """Adds the backward nodes of an application; the node as training runs it."""
+        node, op = application.node, application.op
+        if op.gradient is None:
+            raise Unknown(
+                "the operator has no gradient rule, and a parameter's gradient would flow through it"
+            )
+        dy = [
+            self._total(n) if n in self.path and i in op.differentiable else ""
+            for i, n in enumerate(node.outputs)
+        ]
+        if not any(dy):
+            return node
+        wants = [i for i, n in enumerate(node.inputs) if n in self.path]
+        title = self._title(f"{node.name}_Grad")
+        rule = Backward(application.site, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
+        results = tuple(op.gradient(rule))
+        names = [
+            self._name(n) if i in wants and any(results[i : i + 1]) else "" for i, n in enumerate(node.inputs)
+        ]
+        self.backward += named(rule, results, names)
+        return _as_trained(node, rule)
+
+    def _title(self, name: str) -> str:
+        """A name that no other rule's nodes begin with: nodes of a model may share one."""
+        title = _unused(name, self.titles)
+        self.titles.add(title)
+        return title
+
+    def _unused(self, name: str) -> str:
+        """A name for a value that no other value has."""
+        found = _unused(name, self.taken)
+        self.taken.add(found)
+        return found
+
+    def _name(self, value: str) -> str:
+        """The name of the next contribution to the gradient of a value."""
+        many = self.uses[value] > 1
+        made = self._unused(f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else ""))
+        self.contributions[value].append(made)
+        return made
+
+    def _total(self, value: str) -> str:
+        """The gradient of a value, its contributions added up; "" where there are none."""
+        parts = self.contributions.get(value, [])
+        if len(parts) > 1:
+            total = self._unused(f"{value}{GRADIENT}")
+            name = f"AccumulateGrad_{total}"
+            self.backward.append(Node("Sum", "", self.tape.opset, name, tuple(parts), (total,), {}))
+            self.contributions[value] = parts = [total]
+        return parts[0] if parts else ""
+
+
+def _folders(name: str) -> Iterator[str]:
+    """What stands before each slash of a name."""
+    parts = name.split("/")
+    return ("/".join(parts[:i]) for i in range(1, len(parts)))
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """The name, or the first with a number behind it that is not taken."""
+    return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
+
+
+def _read(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
+    """Only the nodes that lead to `results`."""
+    needed, kept = set(results), []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            needed.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept))
+
+
+def _static(tensor: TensorType) -> tuple[int, ...]:
+    shape = tuple(d for d in tensor.shape or () if isinstance(d, int))
+    if len(shape) != len(tensor.shape or ()) or int(np.prod(shape)) != 1:
+        raise Unsupported(
+            [
+                f"the loss has shape {list(tensor.shape or ())}; it must be a single number. Take its mean or sum"
+            ]
+        )
+    return shape
+
+
+def _as_trained(node: Node, rule: Backward) -> Node:
+    outputs = list(node.outputs)
+    for i, name in sorted(rule.saved.items()):
+        outputs += [""] * (i + 1 - len(outputs))
+        outputs[i] = name
+    domain, op_type = rule.forward or (node.domain, node.op_type)
+    version = node.version if domain == node.domain else 1
+    attributes = {**node.attributes, **rule.besides}
+    return Node(op_type, domain, version, node.name, node.inputs, tuple(outputs), attributes)

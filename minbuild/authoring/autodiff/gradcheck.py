@@ -1,0 +1,106 @@
+"""Gradients against finite differences of the loss, in float64, before hours of training rest on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.authoring import in_folder
+from minbuild.authoring.recipe import Artifacts
+from minbuild.errors import VerificationFailed
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.ir import Bundle, ElementType, Graph
+from minbuild.ops import Registry, registry
+from minbuild.passes.lowering.lower import lower
+from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
+
+# Of central differences, the first that agrees: long steps cross kinks of Relu and see how normalisation bends, short
+# ones drown in rounding, and no step agrees with a wrong gradient.
+STEPS = (1e-6, 1e-7, 1e-8)
+TOLERANCE = 1e-4  # of the derivative
+BATCH = 4  # free dimensions: normalisation over fewer samples is hardly smooth
+_SEED = 11
+_ALL = "all trained parameters together"
+
+
+def checked_gradients(made: Artifacts, ops_folders: tuple[Path, ...] = ()) -> list[str]:
+    """One line per direction that was looked at. Raises VerificationFailed naming every parameter whose gradient is
+    not the derivative of the loss, and Unsupported where an operator has no reference."""
+    operators = registry(ops_folders)
+    with in_folder(made) as folder:
+        return _checked(load_bundle(folder), operators)
+
+
+def _checked(bundle: Bundle, operators: Registry) -> list[str]:
+    check = _Check(bundle, operators)
+    random = np.random.default_rng(_SEED)
+    everywhere = {n: random.standard_normal(p.shape) for n, p in check.start.items()}
+    found, wanted = check.derivatives(everywhere)
+    lines = [_line(_ALL, found, wanted)]
+    if _agree(found, wanted):
+        return lines
+    wrong = []
+    for name, direction in everywhere.items():
+        found, wanted = check.derivatives({name: direction})
+        if not _agree(found, wanted):
+            wrong.append(_line(name, found, wanted))
+    raise VerificationFailed(
+        "These gradients are not the derivative of the loss:\n" + "\n".join(wrong or lines)
+    )
+
+
+class _Check:
+    """The loss on one batch, as a function of the trained parameters."""
+
+    def __init__(self, bundle: Bundle, operators: Registry) -> None:
+        self.operators = operators
+        program = lower(bundle, operators, {})
+        sizes = dict.fromkeys(program.symbols, BATCH)
+        batch = seeded_batch(inputs_of(program), index_limits(program, operators), sizes, _SEED)
+        self.batch = [batch[n] for n in program.procedures[0].inputs]
+        self.bundle = replace(bundle, training=_unrounded(bundle.training))
+        trainer = ReferenceTrainer(self.bundle, operators)
+        self.start = {n: trainer.parameters[n] for n in trainer.trained}
+        self.gradients = self._run({})[1]
+
+    def derivatives(self, direction: Mapping[str, np.ndarray]) -> tuple[float, float]:
+        """Along `direction`: by the gradients, and by the loss itself."""
+        by_gradient = sum(float((self.gradients[n] * d).sum()) for n, d in direction.items())
+        by_loss = 0.0
+        for step in STEPS:
+            ahead, behind = (self._run({n: s * step * d for n, d in direction.items()})[0] for s in (1, -1))
+            by_loss = (ahead - behind) / (2 * step)
+            if _agree(by_gradient, by_loss):
+                break
+        return by_gradient, by_loss
+
+    def _run(self, change: Mapping[str, np.ndarray]) -> tuple[float, Mapping[str, np.ndarray]]:
+        trainer = ReferenceTrainer(self.bundle, self.operators)  # running statistics and draws begin anew
+        trainer.set_seed(_SEED)
+        for name, by in change.items():
+            trainer.parameters[name] = trainer.parameters[name] + by
+        loss = trainer.train_step(*self.batch)[0]
+        return float(np.ravel(loss)[0]), trainer.gradients
+
+
+def _unrounded(graph: Graph) -> Graph:
+    """The graph with real numbers cast to doubles: rounding to a narrower type has steps that hide the derivative."""
+    nodes = tuple(
+        replace(node, attributes={**node.attributes, "to": int(ElementType.DOUBLE)})
+        if node.title == "Cast" and ElementType(node.attributes["to"]).is_real
+        else node
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _agree(found: float, wanted: float) -> bool:
+    return bool(abs(found - wanted) <= TOLERANCE * max(abs(wanted), 1e-3))
+
+
+def _line(name: str, found: float, wanted: float) -> str:
+    return f"gradient check, {name}: {found:.9g} by the gradients, {wanted:.9g} by the loss"

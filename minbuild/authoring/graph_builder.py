@@ -1,0 +1,159 @@
+"""A graph being continued: nodes, inputs and parameters added to it one by one, each with its type at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend.onnx.sequence_elimination import without_sequences
+from minbuild.ir import Graph, Node, Role, TensorType, Value
+from minbuild.ops import Registry
+from minbuild.passes.lowering.program_builder import Lowering
+
+_MAKE_SEQUENCES = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert")
+_VERSIONS = {"ai.onnx.ml": 2}  # of domains that begin with others: the first with tables for LabelEncoder
+
+
+class Composer:
+    """Writes behind `graph`. Methods raise Unsupported where a node's types do not fit its operator."""
+
+    def __init__(self, graph: Graph, registry: Registry, opset: int) -> None:
+        self.start, self.registry, self.opset = graph, registry, opset
+        self.inputs = dict(graph.inputs)
+        self.initializers = dict(graph.initializers)
+        self.nodes: list[Node] = []
+        self._taken = {node.name for node in graph.nodes}
+        self._imported = {node.domain: node.version for node in graph.nodes}
+        self._lowering = Lowering(graph, registry, [])
+        self._sequences: list[Node] = []  # those that make sequences
+        for name, tensor in graph.inputs.items():
+            self._lowering.values[name] = Value(name, tensor, Role.INPUT)
+        for name, array in graph.initializers.items():
+            self._lowering.add_constant(name, np.asarray(array))
+        for node in graph.nodes:
+            self._type(node)
+        self._raise()
+
+    def many(
+        self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
+        """A node with `count` outputs: their names."""
+        name = self.unused(name or f"composed/{op_type}")
+        outputs = tuple(f"{name}:{i}" for i in range(count))
+        version = self._imported.get(domain, _VERSIONS.get(domain, 1)) if domain else self.opset
+        self.extend((Node(op_type, domain, version, name, tuple(inputs), outputs, attributes),))
+        return outputs
+
+    def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
+        """A node with one output: its name."""
+        return self.many(1, op_type, *inputs, domain=domain, name=name, **attributes)[0]
+
+    def extend(self, nodes: Sequence[Node]) -> None:
+        """Nodes written elsewhere. Raises BadInput where they use a sequence in a way that is not known beforehand."""
+        on_tensors = self._followed(nodes)
+        for node in on_tensors:
+            self._type(node)
+        self._raise()
+        self.nodes += on_tensors
+
+    def _followed(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """The nodes with tensors in place of sequences, which are made of those that were put into them."""
+        made = [n for n in nodes if n.op_type in _MAKE_SEQUENCES and not n.domain]
+        if not made and not self._sequences:
+            return nodes
+        known = {n: a for n, a in self._lowering.known.items() if isinstance(a, np.ndarray)}
+        graph = Graph(self.start.source, (*self._sequences, *nodes), {}, {}, (), known)
+        found = without_sequences(graph)
+        if found is graph:
+            kinds = ", ".join(dict.fromkeys(n.op_type for n in nodes))
+            raise BadInput(f"{graph.source}: {kinds}: what is in its sequence is not known beforehand.")
+        self._sequences += made
+        for name, array in found.initializers.items():
+            if name not in known:
+                self.parameter(name, np.asarray(array))
+        return found.nodes
+
+    def constant(self, value: Any, like: str = "") -> str:
+        """A constant, of the element type of value `like`; without one float, or int64 for whole numbers."""
+        array = np.asarray(value)
+        if like:
+            array = array.astype(self.type_of(like).element.dtype)
+        elif array.dtype == np.float64:
+            array = array.astype(np.float32)
+        return self.add("Constant", value=array)
+
+    def input(self, name: str, tensor: TensorType) -> str:
+        """An input of the model, one more or the one there is. Raises BadInput where that has another type."""
+        there = self.inputs.get(name)
+        if there is None and (name in self._lowering.values or name in self.initializers):
+            raise BadInput(
+                f"{self.start.source}: there is a value '{name}' already. Name the input otherwise."
+            )
+        if there is not None and (
+            there.element is not tensor.element or len(there.shape or ()) != len(tensor.shape or ())
+        ):
+            raise BadInput(
+                f"{self.start.source}: there is an input '{name}' of another type. Name the input otherwise."
+            )
+        if there is None:
+            self.inputs[name] = tensor
+            self._lowering.values[name] = Value(name, tensor, Role.INPUT)
+        return name
+
+    def parameter(self, name: str, array: np.ndarray) -> str:
+        """An initializer. Raises BadInput where the name is taken."""
+        if name in self._lowering.values:
+            raise BadInput(
+                f"{self.start.source}: there is a value '{name}' already. Name the parameter otherwise."
+            )
+        self.initializers[name] = array
+        self._lowering.add_constant(name, array)
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a value."""
+        return name in self._lowering.values
+
+    def type_of(self, name: str) -> TensorType:
+        """Element type and shape of a value. Raises BadInput where there is no such value."""
+        if name not in self._lowering.values:
+            raise BadInput(
+                f"{self.start.source}: there is no value '{name}'. Name one of the model's values."
+            )
+        return self._lowering.values[name].type
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """The values that a SequenceConstruct put into a sequence. Raises BadInput where there is none of that name."""
+        for node in self._sequences:
+            if node.op_type == "SequenceConstruct" and name in node.outputs:
+                return node.inputs
+        raise BadInput(f"{self.start.source}: there is no sequence '{name}'. Make it with SequenceConstruct.")
+
+    def unused(self, name: str) -> str:
+        """A name for a node that no node has, that was not given before, and that begins with `name`."""
+        candidate, number = name, 1
+        while candidate in self._taken or f"{candidate}:0" in self._lowering.values:
+            candidate, number = f"{name}_{number}", number + 1
+        self._taken.add(candidate)
+        return candidate
+
+    def graph(self, outputs: Sequence[str]) -> Graph:
+        """The whole, returning `outputs`."""
+        return replace(
+            self.start,
+            nodes=(*self.start.nodes, *self.nodes),
+            inputs=self.inputs,
+            initializers=self.initializers,
+            outputs=tuple(dict.fromkeys(outputs)),
+        )
+
+    def _type(self, node: Node) -> None:
+        self._lowering.node(node)
+
+    def _raise(self) -> None:
+        if self._lowering.findings:
+            raise Unsupported(self._lowering.findings)

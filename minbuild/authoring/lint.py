@@ -1,0 +1,68 @@
+"""What a user should know of a model before it is trained: where an exporter wrote something else than is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from minbuild.authoring.parameters import chosen
+from minbuild.frontend.onnx.exporter_metadata import ExporterRemarks
+from minbuild.ir import Graph
+from minbuild.options.did_you_mean import listed
+
+_NORMALIZATION = "BatchNormalization"
+_TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
+
+
+def remarks(graph: Graph, train: Sequence[str], said: ExporterRemarks, named: bool) -> Iterator[str]:
+    """Sentences. `train` are the parameters that train; `named` says that a user chose them by name."""
+    usual = set() if named or not said.constants else set(chosen(graph, (), ())[0])
+    if still := [n for n in said.constants if n in usual]:
+        yield (
+            f"{listed(still)}: no parameters of the module, says its exporter; they do not train. To train one, name "
+            "it with --train."
+        )
+    if said.lost:
+        yield (
+            f"{listed(said.lost)}: parameters of the module that the file does not hold. Of those with equal values "
+            "its exporter keeps one, and their layers train as one; export with optimize=False to keep them apart."
+        )
+    if _normalizes_as_inference(graph):
+        yield (
+            f"{_NORMALIZATION} runs in inference mode, as the model has it: its running statistics do not change, and "
+            "batches are not normalised by their own. Exporters write the other mode when asked for training."
+        )
+    for one, other in _tied(graph, train):
+        yield f"{one} and {other} hold the same values: where the module ties them, they train apart here."
+
+
+def _normalizes_as_inference(graph: Graph) -> bool:
+    return any(
+        node.op_type == _NORMALIZATION
+        and not node.attributes.get("training_mode", 0)
+        and len(node.outputs) < _TRAINING_OUTPUTS
+        for node in graph.nodes
+    )
+
+
+def _tied(graph: Graph, train: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of matrices that are equal, or of which one is the transpose of the other."""
+    seen: dict[tuple[object, ...], list[str]] = {}
+    for name in train:
+        array = graph.initializers[name]
+        if array.ndim != 2 or array.dtype.kind != "f":
+            continue
+        low, high = array.min(), array.max()
+        if not low < high:  # what is not yet trained, such as zeros, is equal by chance
+            continue
+        alike = seen.setdefault((*sorted(array.shape), float(low), float(high)), [])
+        for other in alike:
+            if _same(array, graph.initializers[other]):
+                yield other, name
+                break
+        alike.append(name)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.array_equal(one, other) or np.array_equal(one.T, other)

@@ -1,0 +1,115 @@
+"""What a recipe means for a model, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from minbuild.authoring.loss_graph import with_loss
+from minbuild.authoring.optimizers import optimizer_graph
+from minbuild.authoring.parameters import chosen
+from minbuild.authoring.recipe import OwnLoss, Recipe, Source
+from minbuild.errors import BadInput
+from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.ir import Graph
+from minbuild.ops import Registry
+from minbuild.options.did_you_mean import listed, meant
+
+_Names = TypeVar("_Names")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The graph with the loss behind it, and by name: the loss and what it returns beside it, parameters that train,
+    and those that do not; and the optimizer model, if there is one."""
+
+    graph: Graph
+    losses: tuple[str, ...]
+    train: tuple[str, ...]
+    frozen: tuple[str, ...]
+    optimizer: Graph | None
+
+
+def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()) -> Settled:
+    """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
+    is in the model."""
+    findings = list(also)
+
+    def tried(action: Callable[[], _Names]) -> _Names | None:
+        try:
+            return action()
+        except BadInput as error:
+            findings.append(str(error))
+            return None
+
+    made = tried(lambda: with_loss(model, recipe, operators))
+    graph, losses = made or (model.graph, ())
+    split = None
+    if made is not None or not _is_own(recipe.loss):
+        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen, model.remarks.constants))
+        findings += _wrong_values(model, recipe, graph)
+    optimizer = tried(lambda: (_optimizer(recipe),))
+    if findings:
+        raise BadInput("\n".join(findings))
+    assert made is not None and split is not None and optimizer is not None
+    return Settled(graph, losses, *split, *optimizer)
+
+
+def _is_own(loss: str | OwnLoss) -> bool:
+    """Whether the loss may bring parameters and values of any name."""
+    return not isinstance(loss, str) or loss.endswith(".onnx")
+
+
+_FED = ("learning_rate", "params", "gradients")  # what every optimizer model takes
+
+
+def _optimizer(recipe: Recipe) -> Graph | None:
+    """The optimizer model. Raises BadInput with everything that is wrong with it."""
+    given, options = recipe.optimizer, recipe.optimizer_options
+    if given in ("", "none"):
+        if ignored := [option for option, value in vars(options).items() if value is not None]:
+            raise BadInput("\n".join(f"{option} does nothing without an optimizer." for option in ignored))
+        return None
+    if isinstance(given, str) and not given.endswith(".onnx"):
+        return optimizer_graph(given, options)
+    graph = given
+    if isinstance(graph, str):
+        path = Path(graph)
+        data = read_file(path, "Give the ONNX file of the optimizer.")
+        graph = replace(read_graph(data, path), source="optimizer_model.onnx")
+    told = given if isinstance(given, str) else "the optimizer"
+    findings = []
+    if lacking := [n for n in _FED if n not in graph.inputs and n not in graph.sequences]:
+        findings.append(
+            f"{told}: it is no optimizer model, which takes {', '.join(_FED)}, and moments; "
+            f"{', '.join(lacking)}: not there."
+        )
+    if isinstance(given, str):
+        findings += [
+            f"{told}: {option} does nothing with an optimizer model. Write it into the model."
+            for option, value in vars(options).items()
+            if value is not None
+        ]
+    if findings:
+        raise BadInput("\n".join(findings))
+    return graph
+
+
+def _wrong_values(model: Source, recipe: Recipe, graph: Graph) -> Iterator[str]:
+    """Values that the recipe names and the model does not compute."""
+    computed = [n for node in graph.nodes for n in node.outputs if n]
+    there = {*computed, *graph.inputs, *graph.initializers, "loss"}
+    yield from _missing(model, recipe.outputs, there, computed, "to return")
+    yield from _missing(model, recipe.stops, set(computed), computed, "to stop gradients at")
+
+
+def _missing(
+    model: Source, names: Sequence[str], there: Collection[str], computed: Sequence[str], use: str
+) -> Iterator[str]:
+    for name in names:
+        if name not in there:
+            cure = meant(name, computed) or f" The nodes compute: {listed(computed)}."
+            yield f"{model.path}: {name}: no such value {use}.{cure}"

@@ -1,0 +1,63 @@
+"""`minbuild check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.cli import build_options as building
+from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
+from minbuild.codegen.atomic_write import write_file
+from minbuild.errors import BadInput, Unsupported
+from minbuild.options.graph_selection import TRAIN
+from minbuild.planning.compile import plan_models
+from minbuild.planning.package_check import lacking, read_package
+
+
+def check(
+    artifacts: ArtifactSets,
+    package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
+    dim: building.Dims = None,
+    max_: Largest = None,
+    check_loss: Annotated[
+        bool, typer.Option("--check-loss", help="Training steps whose loss is no finite number fail.")
+    ] = False,
+    write_plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the plan of the model here; with the artifacts' checkpoint it is ready to train."
+        ),
+    ] = None,
+    ops_dir: OpsFolders = None,
+    verbose: Verbose = False,
+) -> None:
+    """Tell whether the library of a package can train ARTIFACTS as it is, or do what it was made for."""
+    with failures(verbose):
+        if write_plan is not None and len(artifacts) > 1:
+            raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
+        there = read_package(package)
+        models = plan_models(
+            artifacts,
+            sizes_given("--dim", dim),
+            sizes_given("--max", max_),
+            tuple(ops_dir or ()),
+            checks_loss=check_loss,
+            graphs=there.graphs,
+        )
+        does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
+        findings = []
+        for folder, model in zip(artifacts, models, strict=True):
+            found = lacking(model, there)
+            findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
+            if not found:
+                largest = max(arena.peak for arena in model.arenas)
+                print(
+                    f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
+                    f"memory for temporaries {largest:,} bytes."
+                )
+        if findings:
+            raise Unsupported(findings)
+        if write_plan is not None:
+            write_file(write_plan, models[0].plan_bytes)

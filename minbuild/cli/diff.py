@@ -1,0 +1,61 @@
+"""`minbuild diff`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.analysis.budgets import parse_budgets
+from minbuild.analysis.size_diff import compare
+from minbuild.analysis.size_history import Snapshot, read_snapshots
+from minbuild.cli.budgets import keep_budgets, summarize
+from minbuild.cli.option_parsing import options_of
+from minbuild.cli.progress import Verbose, failures
+from minbuild.cli.reduce import reduce
+from minbuild.errors import BadInput
+from minbuild.options.settings_file import BUDGETS, checked_settings, read_settings
+from minbuild.report import size_diff as rendering
+
+Reports = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Two reports (report.json of a package), or one history: its last two lines. Of a history that is given "
+        "beside a report, the last line counts.",
+        metavar="OLD [NEW]",
+        show_default=False,
+    ),
+]
+
+
+def diff(
+    reports: Reports,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
+    config: Annotated[
+        Path | None, typer.Option(help="File with budgets that NEW has to keep, OLD being the baseline.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Tell what changed between two reports and why; say nothing when nothing did."""
+    with failures(verbose):
+        old, new = _pair(reports)
+        found = compare(old, new)
+        document = rendering.render_markdown(found)
+        print(document if markdown else rendering.render_text(found), end="")
+        summarize(document)
+        if config is not None:
+            settings = checked_settings(read_settings(config), str(config), options_of(reduce))
+            keep_budgets(parse_budgets(settings.get(BUDGETS, {}), str(config)), new, old)
+
+
+def _pair(paths: list[Path]) -> tuple[Snapshot, Snapshot]:
+    if len(paths) > 2:
+        raise BadInput(f"{paths[2]}: is one too many. Give two reports, or one history.")
+    if len(paths) == 2:
+        old, new = (read_snapshots(path)[-1] for path in paths)
+        return old, new
+    lines = read_snapshots(paths[0])
+    if len(lines) < 2:
+        raise BadInput(f"{paths[0]}: there is nothing to compare it with. Give a second report.")
+    return lines[-2], lines[-1]

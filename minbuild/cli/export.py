@@ -1,0 +1,37 @@
+"""`minbuild export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures
+from minbuild.codegen.atomic_write import write_file
+from minbuild.codegen.inference_export import export_model
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.load import read_bundle
+from minbuild.ops import registry
+
+
+def export(
+    artifacts: Artifacts,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The ONNX file to write.")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Parameters to export, as trained. Default: those of ARTIFACTS.")
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option(help="Output of the model. Default: what the loss is taken of. Repeatable."),
+    ] = None,
+    ops_dir: OpsFolders = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write the model for inference that is inside of ARTIFACTS, with trained parameters."""
+    with failures(verbose):
+        bundle = read_bundle(artifacts, registry(tuple(ops_dir or ())))
+        trained = bundle.checkpoint if checkpoint is None else read_checkpoint(checkpoint)
+        made, data = export_model(bundle, trained, tuple(output or ()), tuple(ops_dir or ()))
+        write_file(out, data)
+        print(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")

@@ -1,0 +1,86 @@
+"""The program: its help, its commands, its way to end."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from minbuild import __version__
+from minbuild.cli import artifacts, check, diff, export, reduce, scan, why
+from minbuild.cli import ort_config as config
+
+app = typer.Typer(
+    name="minbuild",
+    help="Turn ONNX Runtime training artifacts into the smallest trainer that computes the same numbers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""[bold]Examples[/bold]
+
+What does a model ask for, and is all of it supported?
+
+    minbuild scan artifacts/
+
+A trainer for this machine, with the report on the terminal and in dist/report/:
+
+    minbuild reduce artifacts/ --out dist/
+
+For another machine, and batches of 8 only, which is smaller still:
+
+    minbuild reduce artifacts/ -o dist/ --target aarch64-linux-musl --dim batch=8
+
+One library for several models, and whether it can train another one as it is:
+
+    minbuild reduce a/ b/ --out dist/
+    minbuild check c/ --package dist/
+
+What changed since the last build?
+
+    minbuild diff old/report.json dist/report/report.json
+
+Exit codes: 0 fine, 1 internal error, 2 bad input, 3 unsupported operator or type, 4 compiler failed,
+5 over budget, 6 verification failed, 130 interrupted.""",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"minbuild {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+_EPILOGS = {"artifacts": artifacts.EXAMPLES}
+
+for command in (
+    *(reduce.reduce, scan.scan, artifacts.artifacts, config.config),
+    *(check.check, diff.diff, export.export, why.why, why.explain),
+):
+    app.command(command.__name__, epilog=_EPILOGS.get(command.__name__))(command)
+
+
+def _terminated(number: int, frame: object) -> None:
+    """Leave by way of every `finally`, as Ctrl-C does."""
+    raise SystemExit(128 + number)
+
+
+def main() -> None:
+    """The program."""
+    signal.signal(signal.SIGTERM, _terminated)
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""`minbuild config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, failures
+from minbuild.codegen.atomic_write import write_file
+from minbuild.compat.ort_config.check import lacking
+from minbuild.compat.ort_config.collect import STYLES, requirements, sources
+from minbuild.compat.ort_config.grammar import parse_config, render_config
+from minbuild.compat.ort_config.requirements import Requirements, union
+from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend.files import read_file
+
+
+def config(
+    artifacts: ArtifactSets,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write. Default: standard output.")
+    ] = None,
+    style: Annotated[
+        str,
+        typer.Option(
+            help="How ONNX Runtime will load the models: fixed, as .ort files that hold what runs; runtime, as those "
+            "it may optimise further."
+        ),
+    ] = "fixed",
+    check: Annotated[
+        Path | None, typer.Option(help="Write nothing, and tell what this configuration lacks for ARTIFACTS.")
+    ] = None,
+    require: Annotated[
+        list[Path] | None, typer.Option(help="Configuration whose operators are wanted as well. Repeatable.")
+    ] = None,
+    ops_dir: OpsFolders = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write the operators of ARTIFACTS as ONNX Runtime's own reduced build wants them, or check such a file."""
+    with failures(verbose):
+        if style not in STYLES:
+            raise BadInput(f"--style {style}: no such style. Choose from {', '.join(STYLES)}.")
+        more = [read_config(path) for path in require or ()]
+        wanted = union([requirements(artifacts, style, tuple(ops_dir or ())), *more])
+        if check is not None:
+            findings = lacking(wanted, _text(check), str(check))
+            if findings:
+                raise Unsupported(list(findings))
+            print(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
+            return
+        text = render_config(wanted, [*sources(artifacts), *(path.name for path in require or ())])
+        if out is None:
+            print(text, end="")
+            return
+        write_file(out, text.encode())
+
+
+def read_config(path: Path) -> Requirements:
+    """The requirements in a configuration file. Raises BadInput."""
+    return parse_config(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    try:
+        return bytes(read_file(path, "Give a configuration file.")).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: is not text. Give a configuration file.") from error

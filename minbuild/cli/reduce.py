@@ -1,0 +1,126 @@
+"""`minbuild reduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from minbuild import pipeline as reducing
+from minbuild.authoring import Recipe, in_folder, make_artifacts
+from minbuild.cli import build_options as building
+from minbuild.cli.budgets import Accounts
+from minbuild.cli.option_parsing import Chosen, configured
+from minbuild.cli.ort_config import read_config
+from minbuild.cli.progress import (
+    ArtifactSets,
+    Json,
+    Largest,
+    OpsFolders,
+    Terminal,
+    Verbose,
+    failures,
+    sizes_given,
+)
+from minbuild.cli.training_options import Frozen, MadeFor, MadeWith, Train, recipe_of
+from minbuild.compat.ort_config.requirements import union
+from minbuild.errors import BadInput
+from minbuild.planning.kernel_selection import Wishes
+from minbuild.report import console as console_report
+from minbuild.report import json as json_report
+
+
+@configured
+def reduce(
+    artifacts: ArtifactSets,
+    out: building.Out,
+    target: building.Targets = None,
+    dim: building.Dims = None,
+    max_: Largest = None,
+    cxx: building.Compiler = None,
+    cmake_toolchain: building.CMakeToolchain = None,
+    reference: building.Reference = None,
+    check_loss: building.CheckLoss = None,
+    include_op: building.IncludeOp = None,
+    require: building.Require = None,
+    exclude_op: building.ExcludeOp = None,
+    types: building.Types = None,
+    with_: building.With = None,
+    export_output: building.ExportOutput = None,
+    bindings: building.Bindings = None,
+    config: building.Settings = None,
+    baseline: building.Baseline = None,
+    history: building.History = None,
+    fast: building.Fast = None,
+    loss: MadeWith = None,
+    optimizer: MadeFor = None,
+    train: Train = None,
+    frozen: Frozen = None,
+    ops_dir: OpsFolders = None,
+    json_output: Json = False,
+    verbose: Verbose = False,
+    *,
+    chosen: Chosen,
+) -> None:
+    """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
+    --loss, a trainer of the forward model in an ONNX file."""
+    with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
+        folders = tuple(artifacts)
+        if loss is not None:
+            recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
+            folders = tuple(
+                kept.enter_context(_made(path, recipe, tuple(ops_dir or ()), terminal)) for path in artifacts
+            )
+        elif train or frozen:
+            raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
+        request = reducing.Request(
+            folders,
+            out,
+            tuple(target or ()),
+            sizes_given("--dim", dim),
+            sizes_given("--max", max_),
+            cxx,
+            cmake_toolchain,
+            reference,
+            tuple(ops_dir or ()),
+            bool(check_loss),
+            tuple(with_ or ()),
+            tuple(export_output or ()),
+            Wishes(
+                tuple(include_op or ()),
+                union([read_config(path) for path in require]) if require else None,
+                tuple(exclude_op or ()),
+                tuple(name for text in types or () for name in text.split(",")),
+            ),
+            bool(fast),
+            tuple(bindings or ()),
+            chosen.choices,
+        )
+        accounts = Accounts.open(chosen.budgets, chosen.path, baseline, history)
+        terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
+        report = reducing.reduce(request, terminal)
+        terminal.done()
+        if json_output:
+            print(json_report.render(report), end="")
+            accounts.close(report)
+            return
+        screen = Console()
+        width = screen.width if screen.is_terminal else 100
+        print(console_report.render(report, color=screen.is_terminal, width=width), end="")
+        print(
+            f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})"
+        )
+        accounts.close(report)
+
+
+@contextmanager
+def _made(model: Path, recipe: Recipe, ops_folders: tuple[Path, ...], terminal: Terminal) -> Iterator[Path]:
+    """A folder with artifacts of a forward model."""
+    terminal.stage(f"Making artifacts of {model}")
+    made = make_artifacts(model, recipe, ops_folders, f"{model.stem}_")
+    for note in made.notes:
+        terminal.note(note)
+    with in_folder(made) as folder:
+        yield folder

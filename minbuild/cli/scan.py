@@ -1,0 +1,24 @@
+"""`minbuild scan`."""
+
+from __future__ import annotations
+
+import json
+
+from rich.console import Console
+
+from minbuild.cli.progress import Artifacts, Json, OpsFolders, Verbose, failures
+from minbuild.planning import scan as scanning
+
+
+def scan(
+    artifacts: Artifacts, ops_dir: OpsFolders = None, json_output: Json = False, verbose: Verbose = False
+) -> None:
+    """List the operators ARTIFACTS ask for, and everything that is not supported."""
+    with failures(verbose):
+        answer = scanning.scan(artifacts, tuple(ops_dir or ()))
+        if json_output:
+            print(json.dumps(scanning.as_dict(answer), indent=1, ensure_ascii=False))
+        else:
+            screen = Console(highlight=False)
+            scanning.print_scan(answer, screen if screen.is_terminal else Console(highlight=False, width=160))
+        scanning.check(answer)

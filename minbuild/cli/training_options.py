@@ -1,0 +1,114 @@
+"""Options that say how a model is to be trained, shared by commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from minbuild.authoring import Recipe
+from minbuild.authoring.losses import LOSSES
+from minbuild.authoring.optimizers import OPTIMIZERS
+from minbuild.errors import BadInput
+from minbuild.frontend.files import read_array
+
+_LOSS_HELP = (
+    "What to minimise: "
+    + "; ".join(f"{n}: {loss.title}" for n, loss in LOSSES.items())
+    + "; an .onnx file of your own; none: an output of the model."
+)
+_OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
+
+LOSS, OPTIMIZER, PARAMETERS = "Loss", "Optimizer", "Parameters"  # panels of the help
+LossName = Annotated[str, typer.Option("--loss", metavar="LOSS", help=_LOSS_HELP, rich_help_panel=LOSS)]
+MadeWith = Annotated[
+    str | None,
+    typer.Option(
+        "--loss",
+        metavar="LOSS",
+        help=f"Make the artifacts first, of a forward model. {_LOSS_HELP}",
+        rich_help_panel=LOSS,
+    ),
+]
+OptimizerName = Annotated[
+    str, typer.Option("--optimizer", metavar="OPTIMIZER", help=_OPTIMIZER_HELP, rich_help_panel=OPTIMIZER)
+]
+MadeFor = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="OPTIMIZER",
+        help=f"{_OPTIMIZER_HELP} Default: adamw.",
+        rich_help_panel=OPTIMIZER,
+    ),
+]
+Train = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Parameters to train: a name; a pattern such as 'head.*'; bias, for what layers add; last:2, for those of "
+        "the last two layers. Nothing below the first of them is differentiated or kept. Default: all. Repeatable.",
+        metavar="PARAMETERS",
+        rich_help_panel=PARAMETERS,
+    ),
+]
+Frozen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Parameters to keep as they are, in the same words, or rest: all that do not train. They stand in the "
+        "checkpoint, and so may come from another one; what is in neither list is constant. Repeatable.",
+        metavar="PARAMETERS",
+        rich_help_panel=PARAMETERS,
+    ),
+]
+
+
+def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:
+    """A recipe of these, everything else by default."""
+    return Recipe(
+        loss="" if loss == "none" else loss,
+        optimizer=optimizer,
+        train=tuple(train or ()),
+        frozen=tuple(frozen or ()),
+    )
+
+
+def numbers_given(option: str, text: str | None) -> np.ndarray | None:
+    """`1,2.5` or the path of an .npy file. Raises BadInput."""
+    if text is None:
+        return None
+    if text.endswith(".npy"):
+        return read_array(Path(text))
+    try:
+        numbers = np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        raise BadInput(
+            f"{option} {text}: no numbers. Write them with commas between, or give an .npy file."
+        ) from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+def all_given(*reads: Callable[[], Any]) -> list[Any]:
+    """What options say. Raises BadInput with everything that cannot be read."""
+    found = []
+    findings = []
+    for read in reads:
+        try:
+            found.append(read())
+        except BadInput as error:
+            findings.append(str(error))
+    if findings:
+        raise BadInput("\n".join(findings))
+    return found
+
+
+def pair_given(option: str, text: str | None) -> tuple[float, float] | None:
+    """`0.9,0.999`. Raises BadInput."""
+    numbers = numbers_given(option, text)
+    if numbers is None:
+        return None
+    if numbers.shape != (2,):
+        raise BadInput(f"{option} {text}: two numbers are wanted, such as 0.9,0.999.")
+    return float(numbers[0]), float(numbers[1])

@@ -1,0 +1,243 @@
+"""The model for inference that is inside of training artifacts: which outputs it has, what they need, and its ONNX file
+with holes where parameters go. A device fills the holes while it writes the file out."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.errors import BadInput
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.frontend.onnx.subgraphs import names_read
+from minbuild.frontend.onnx.template_writer import Piece, open_file, opsets_imported
+from minbuild.ir import Bundle, Checkpoint, Graph, PlanParameter, Program, TensorType
+from minbuild.ir.dims import Dim, substitute
+from minbuild.ops import registry
+from minbuild.passes.lowering.lower import lower
+
+MOLD = b"MBIM"
+_OF_LOSS = re.compile(r"onnx::[a-z_.]+::\d+")  # what generate_artifacts calls values of a loss
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """An ONNX file in pieces, with the outputs it gives."""
+
+    pieces: tuple[Piece, ...]
+    outputs: tuple[str, ...]
+
+    def file(self, parameters: Mapping[str, np.ndarray]) -> bytes:
+        """The file with these values of the parameters. Raises KeyError for one that is missing."""
+        little = {n: a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for n, a in parameters.items()}
+        return b"".join(p if isinstance(p, bytes) else little[p] for p in self.pieces)
+
+    def mold(self, parameters: Sequence[PlanParameter], sizes: Mapping[str, int]) -> bytes:
+        """What the device's export reads: identifier and number of pieces; for each its bytes, and its parameter's
+        number from 1 or 0; then the bytes of the pieces without parameter. `sizes` are bytes of parameters."""
+        number = {p.name: i for i, p in enumerate(parameters, 1)}
+        words: list[int] = [len(self.pieces)]
+        for piece in self.pieces:
+            words += (len(piece), 0) if isinstance(piece, bytes) else (sizes[piece], number[piece])
+        fixed = b"".join(p for p in self.pieces if isinstance(p, bytes))
+        return MOLD + struct.pack(f"<{len(words)}I", *words) + fixed
+
+
+def cast(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
+    """What the device's export makes of a mold: `parameters` are those of the plan, in its order, and `outputs` those
+    that are wanted. Raises BadInput for other outputs than the mold has."""
+    (count,) = struct.unpack_from("<I", mold, 4)
+    words = struct.unpack_from(f"<{2 * count}I", mold, 8)
+    at, file = 8 + 8 * count, bytearray()
+    for size, number in zip(words[::2], words[1::2], strict=True):
+        if number == 0:
+            file += mold[at : at + size]
+            at += size
+        else:
+            array = parameters[number - 1]
+            file += array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    there = read_graph(bytes(file), Path("model.onnx")).outputs
+    if sorted(outputs) != sorted(there):
+        raise BadInput(
+            f"this package exports {', '.join(there)}, not {', '.join(outputs) or 'nothing'}. Ask for that, or reduce "
+            f"again with {' '.join(f'--export-output {name}' for name in outputs or there)}."
+        )
+    return bytes(file)
+
+
+def inference(
+    bundle: Bundle,
+    program: Program,
+    outputs: Sequence[str] = (),
+    fixed: Mapping[str, Dim] | None = None,
+    held: Set[str] | None = None,
+) -> Inference:
+    """The part of the evaluation graph that makes `outputs`, or what the loss is taken of. Parameters become
+    initializers: those in `held` (default: all) as holes, others with the checkpoint's values. `program` is the
+    lowered bundle, `fixed` the sizes given to its free dimensions. Raises BadInput."""
+    graph = bundle.evaluation
+    if graph is None:
+        raise BadInput(
+            "there is no evaluation model, which an inference model is a part of. Generate it too."
+        )
+    parameters = {p.name: p for p in bundle.checkpoint.parameters}
+    # A model that carries its own training, with nothing for an optimizer to train, is evaluated without a loss.
+    whole = not any(p.trainable for p in parameters.values())
+    chosen = tuple(outputs) or (graph.outputs if whole else default_outputs(graph, parameters.keys()))
+    pruned = prune(graph, chosen)
+    values = next(p.values for p in program.procedures if p.name == "eval")
+    used = {name for node in pruned.nodes for name in names_read(node)}
+    inner = {n: p.data for n, p in parameters.items() if held is not None and n in used and n not in held}
+    lacking = sorted(n for n, data in inner.items() if data is None)
+    if lacking:
+        raise BadInput(f"parameter '{lacking[0]}' has no values yet: the checkpoint is nominal.")
+    stored = {n: data for n, data in inner.items() if data is not None}
+    holes = {
+        n: TensorType(p.element, p.shape) for n, p in parameters.items() if n in used and n not in stored
+    }
+    inputs = {
+        n: replace(t, shape=None if t.shape is None else tuple(substitute(d, fixed or {}) for d in t.shape))
+        for n, t in pruned.inputs.items()
+        if n not in parameters
+    }
+    pruned = replace(pruned, inputs=inputs, initializers={**pruned.initializers, **stored})
+    types = {name: values[name].type for name in chosen}
+    pieces = open_file(pruned, types, opsets_imported(graph.nodes), holes)
+    return Inference(pieces, chosen)
+
+
+def export_model(
+    bundle: Bundle, trained: Checkpoint, outputs: Sequence[str], ops_folders: tuple[Path, ...] = ()
+) -> tuple[Inference, bytes]:
+    """The inference model of a bundle, and its file with the parameters of the checkpoint `trained`. Raises BadInput
+    and Unsupported."""
+    made = inference(bundle, lower(bundle, registry(ops_folders), {}), outputs)
+    data = {p.name: p.data for p in trained.parameters if p.data is not None}
+    shapes = {p.name: p.shape for p in bundle.checkpoint.parameters}
+    for name in (piece for piece in made.pieces if isinstance(piece, str)):
+        if name not in data or data[name].shape != shapes[name]:
+            found = f"has it as {list(data[name].shape)}" if name in data else "does not have its values"
+            raise BadInput(
+                f"parameter '{name}' of shape {list(shapes[name])}: the checkpoint {found}. Give one of this model."
+            )
+    return made, made.file(data)
+
+
+def prune(graph: Graph, outputs: Sequence[str]) -> Graph:
+    """The nodes, inputs and initializers without which `outputs` are not made. Raises BadInput for a name that no
+    node makes."""
+    made = {name for node in graph.nodes for name in node.outputs if name}
+    unknown = [name for name in outputs if name not in made]
+    if unknown:
+        raise BadInput(
+            f"{graph.source}: no node makes '{unknown[0]}', so it cannot be an output. Nearest the end are: "
+            f"{', '.join(n for node in graph.nodes[-4:] for n in node.outputs if n)}."
+        )
+    needed, nodes = set(outputs), []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            nodes.append(node)
+            needed |= set(names_read(node))
+    return replace(
+        graph,
+        nodes=tuple(reversed(nodes)),
+        inputs={n: t for n, t in graph.inputs.items() if n in needed},
+        outputs=tuple(outputs),
+        initializers={n: a for n, a in graph.initializers.items() if n in needed},
+    )
+
+
+def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
+    """What the loss, the graph's first output, is taken of; and the other outputs that need nothing which only the
+    loss needs, such as labels. Raises BadInput where that cannot be told."""
+    way = _Way(graph, frozenset(parameters))
+    scores = way.scores()
+    if not scores:
+        raise BadInput(
+            f"{graph.source}: what the loss is taken of cannot be told from what else it needs. "
+            "Name the outputs of the inference model with --export-output."
+        )
+    others = [n for n in graph.outputs[1:] if n in way.trained and not way.reached[n] & way.labels]
+    return tuple(dict.fromkeys((*scores, *others)))
+
+
+class _Way:
+    """How parameters and inputs come to the loss."""
+
+    def __init__(self, graph: Graph, parameters: frozenset[str]) -> None:
+        self.graph, self.parameters = graph, parameters
+        self.reached: dict[str, frozenset[str]] = {}  # the user inputs that a value depends on
+        self.trained: set[str] = set()  # values that depend on parameters
+        for name in graph.inputs:
+            self.reached[name] = frozenset() if name in parameters else frozenset({name})
+        for node in graph.nodes:
+            reads = names_read(node)
+            found = frozenset().union(*(self.reached.get(n, frozenset()) for n in reads))
+            self.reached.update((n, found) for n in node.outputs)
+            if any(n in parameters or n in self.trained for n in reads):
+                self.trained.update(n for n in node.outputs if n)
+        self.labels: frozenset[str] = frozenset()
+
+    def scores(self) -> tuple[str, ...]:
+        """The values that meet the labels. Labels are the inputs that come last: behind a value which everything
+        that is trained goes through."""
+        loss = self.graph.outputs[0] if self.graph.outputs else ""
+        everything = self.reached.get(loss, frozenset())
+        cuts = [name for name in self.cuts(loss) if self.reached[name] != everything]
+        if not cuts:
+            return ()
+        self.labels = everything - self.reached[cuts[-1]]
+        meet = [
+            name
+            for node in self.to(loss)
+            if self.reached[node.outputs[0]] & self.labels
+            for name in sorted(names_read(node))
+            if name in self.trained and not self.reached[name] & self.labels
+        ]
+        # Without parameters on the way from the last such value to the labels, what is there belongs to the loss.
+        ends = (cuts[-1],) if not self.parameters_between(cuts[-1], meet) else tuple(dict.fromkeys(meet))
+        return tuple(dict.fromkeys(self.before_loss(name) for name in ends))
+
+    def to(self, name: str) -> list:  # type: ignore[type-arg]
+        """The nodes that make `name`, in order."""
+        return list(prune(self.graph, (name,)).nodes)
+
+    def cuts(self, loss: str) -> list[str]:
+        """The values that all that depends on parameters goes through on its way to the loss, in order."""
+        nodes = self.to(loss)
+        last: dict[str, int] = {}  # the node that reads a value last
+        for i, node in enumerate(nodes):
+            last.update((n, i) for n in names_read(node) if n in self.trained)
+        found, reach = [], -1
+        for i, node in enumerate(nodes):
+            used = [n for n in node.outputs if n in last]
+            # Nothing that was made before is read behind this node.
+            if len(used) == 1 and used[0] in self.trained and reach <= i and self.reached[used[0]]:
+                found.append(used[0])
+            reach = max([reach, *(last[n] for n in used)])
+        return found
+
+    def parameters_between(self, start: str, ends: Sequence[str]) -> bool:
+        """Whether `ends` are made of `start` and further parameters."""
+        needed = set(ends) - {start}
+        for node in reversed(self.graph.nodes):
+            if needed.intersection(node.outputs):
+                reads = set(names_read(node))
+                if reads & self.parameters:
+                    return True
+                needed |= reads - {start}
+        return False
+
+    def before_loss(self, name: str) -> str:
+        """The value that `name` is made of, if it is a loss's own."""
+        while _OF_LOSS.fullmatch(name):
+            maker = next(node for node in self.graph.nodes if name in node.outputs)
+            before = [n for n in names_read(maker) if n in self.trained]
+            if len(before) != 1 or set(names_read(maker)) & self.parameters:
+                break
+            name = before[0]
+        return name

@@ -1,1 +1,0 @@
-"""The commands, one file each: arguments in, one call, text out."""

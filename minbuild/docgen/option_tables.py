@@ -1,0 +1,96 @@
+"""What documentation says about choices: the table, what settings may hold, and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from minbuild.options.build_options import DEFAULT, PROFILES, Choice, table
+
+EXAMPLE = """profile = "smallest"
+target = ["aarch64-linux-musl", "wasm32"]
+dim = { batch = 8 }
+graphs = ["train", "optimize"]
+speed-for = ["Conv", "Gemm"]
+unwind = true
+
+[budgets]
+flash = "24 KiB"
+"""
+_HEAD = f"""# Choices
+
+What goes into a library and how it is made is chosen by a profile, and by every choice by itself: on the command line
+(`minbuild reduce --profile smallest --unwind on`), or in settings. The command line wins over settings, settings win
+over the profile, and without one that is {DEFAULT}. Every report tells the choices in force.
+
+"""
+_NOTES = """
+A choice that saves bytes is a step of the report's waterfall, with what it is worth on a real build; what it would
+save where it was not made is the report's advice. The model itself chooses operators, element types and versions of
+operators: what a version does otherwise is settled when the model is read, so that others cost nothing.
+
+A compiler or a format of libraries may have no way to do what was chosen. `minbuild reduce` then says which choices
+were not applied, and builds without them.
+"""
+_SETTINGS = """
+## Settings
+
+They stand in `minbuild.toml`, or in `[tool.minbuild]` of `pyproject.toml`, beside the artifacts or in their folder, or
+in the file that `--config` names. Paths are seen from the folder of that file. Everything that is wrong in it is told
+at once.
+
+"""
+
+
+def summary() -> str:
+    """Markdown: the profiles, and settings as they are written."""
+    lines = [f"- `--profile {name}`: {what}" for name, what in PROFILES.items()]
+    return "\n".join(lines) + "\n\n" + _example()
+
+
+def document(keys: Mapping[str, str], measured: str) -> str:
+    """Markdown: all about choices. `keys` are those of settings with what they may be; `measured` is a table of the
+    profiles."""
+    profiles = "\n".join(f"- **{name}**: {what}" for name, what in PROFILES.items())
+    rows = [_row(c) for c in table()]
+    head = [
+        "option",
+        "values",
+        DEFAULT,
+        *(p for p in PROFILES if p != DEFAULT),
+        "what it chooses",
+        "cost of the least",
+    ]
+    settings = [f"| `{key}` | {allowed} |" for key, allowed in keys.items()]
+    return "".join(
+        (
+            _HEAD,
+            profiles,
+            "\n\n",
+            _table(head, rows),
+            _NOTES,
+            _SETTINGS,
+            _example(),
+            "\n| key | value |\n|---|---|\n",
+            "\n".join(settings),
+            f"\n\n## Profiles, measured\n\n{measured}",
+        )
+    )
+
+
+def _example() -> str:
+    return f"```toml\n{EXAMPLE}```\n"
+
+
+def _row(choice: Choice) -> list[str]:
+    others = [_words(choice.of(name)) for name in PROFILES if name != DEFAULT]
+    loses = f"{_words(choice.least)}: {choice.loses}" if choice.loses else ""
+    return [f"`--{choice.key}`", choice.allowed, _words(choice.default), *others, choice.what, loses]
+
+
+def _words(value: object) -> str:
+    return (", ".join(value) if isinstance(value, tuple) else str(value)) or "none"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

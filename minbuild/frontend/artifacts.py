@@ -1,0 +1,168 @@
+"""Readers of the training artifacts: a folder becomes a Bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.reader import read_graph
+from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
+from minbuild.frontend.validation import disagreements, with_graph_shapes
+from minbuild.ir import Bundle, Checkpoint, Graph
+
+_TRAINING = "training_model"
+_EVALUATION = "eval_model"
+_OPTIMIZER = "optimizer_model"
+_FORMATS = (".onnx", ".ort")  # where a model is there in both, the first is read: ORT made the other from it
+_CHECKPOINT = "checkpoint"
+_NOMINAL = "nominal_checkpoint"
+
+_T = TypeVar("_T")
+
+
+def load_bundle(path: Path) -> Bundle:
+    """The artifacts in folder `path`: `<prefix>training_model.onnx` (or `.ort`), `<prefix>checkpoint`, and where
+    present `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`, or one of them. Other files are left
+    alone. Raises BadInput (files missing, damaged, or not belonging together) and Unsupported, each with all
+    findings."""
+    training, evaluation, optimizer, saved = _locate(path)
+    collect = _Collector()
+    files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None
+             for data in [collect.run(read_file, p)] if data is not None}  # fmt: skip
+    graphs = {
+        p.name: collect.run(_read_model, files[p.name], p)
+        for p in (training, evaluation, optimizer)
+        if p is not None and p.name in files
+    }
+    checkpoint = collect.run(read_checkpoint, saved) if saved.name in files else None
+    collect.finish()
+    assert checkpoint is not None
+    chosen = [None if p is None else graphs[p.name] for p in (training, evaluation, optimizer)]
+    return _bundle(path, chosen, checkpoint, saved.name, files)
+
+
+def read_bundle(
+    training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
+) -> Bundle:
+    """The same of single files, which may be called and be anywhere, and a checkpoint that is read already. Raises as
+    `load_bundle`."""
+    collect = _Collector()
+    paths = (training, evaluation, optimizer)
+    contents = [None if p is None else collect.run(read_file, p) for p in paths]
+    graphs = [
+        None if p is None or data is None else collect.run(_read_model, data, p)
+        for p, data in zip(paths, contents, strict=True)
+    ]
+    collect.finish()
+    files = {
+        p.name: data for p, data in zip(paths, contents, strict=True) if p is not None and data is not None
+    }
+    return _bundle(training.parent, graphs, checkpoint, "the checkpoint", files)
+
+
+def _bundle(
+    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, bytes]
+) -> Bundle:
+    """What was read, put together, if it belongs together: training, evaluation and optimizer graph, and a
+    checkpoint from `saved`."""
+    train, evaluate, optimize = graphs
+    assert train is not None
+    checkpoint = with_graph_shapes(checkpoint, train)
+    findings = list(disagreements(checkpoint, saved, train, evaluate, optimize))
+    if findings:
+        raise BadInput("\n".join(f"{path}/{finding}." for finding in findings))
+    notes: tuple[str, ...] = ()
+    if evaluate is not None:
+        evaluate, notes = repair_normalization(evaluate)
+    digests = {name: sha256(data).hexdigest() for name, data in files.items()}
+    return Bundle(train, evaluate, optimize, checkpoint, digests, notes)
+
+
+def _read_model(data: bytes, path: Path) -> Graph:
+    return read_ort_graph(data, path) if is_ort(data) else read_graph(data, path)
+
+
+class _Collector:
+    """Runs readers one after the other and keeps their failures, so that all files are reported at once."""
+
+    def __init__(self) -> None:
+        self.bad: list[str] = []
+        self.unsupported: list[str] = []
+
+    def run(self, reader: Callable[..., _T], *arguments: object) -> _T | None:
+        try:
+            return reader(*arguments)
+        except Unsupported as error:
+            self.unsupported += error.findings
+        except BadInput as error:
+            self.bad.append(str(error))
+        return None
+
+    def finish(self) -> None:
+        if self.bad:
+            raise BadInput("\n".join(self.bad + self.unsupported))
+        if self.unsupported:
+            raise Unsupported(self.unsupported)
+
+
+def _locate(path: Path) -> tuple[Path, Path | None, Path | None, Path]:
+    """Training, evaluation, optimizer model and checkpoint of folder `path`."""
+    try:
+        names = sorted(p.name for p in path.iterdir())
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such folder. Give the folder that generate_artifacts wrote.") from None
+    except NotADirectoryError:
+        raise BadInput(f"{path}: this is a file. Give the folder that it is in.") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}.") from error
+    found = [n for n in names if n.endswith(_TRAINING + _FORMATS[0])] or [
+        n for n in names if n.endswith(_TRAINING + _FORMATS[1])
+    ]
+    if len(found) > 1:
+        raise BadInput(
+            f"{path}: holds several sets of artifacts: {', '.join(found)}. "
+            "Leave one, or give each its own folder."
+        )
+    if not found:
+        missing = f"*{_TRAINING}{_FORMATS[0]}" + (
+            "" if any(n.endswith(_CHECKPOINT) for n in names) else f" and *{_CHECKPOINT}"
+        )
+        raise BadInput(f"{path}: no {missing} here. Give the folder that generate_artifacts wrote.")
+    prefix = found[0].rpartition(".")[0].removesuffix(_TRAINING)
+    saved = next((n for n in (prefix + _CHECKPOINT, prefix + _NOMINAL) if n in names), None)
+    if saved is None:
+        raise BadInput(f"{path}: no {prefix + _CHECKPOINT} beside {found[0]}. Copy it there.")
+
+    def optional(name: str) -> Path | None:
+        return next((path / (prefix + name + f) for f in _FORMATS if prefix + name + f in names), None)
+
+    return path / found[0], optional(_EVALUATION), optional(_OPTIMIZER), path / saved
+
+
+def repair_normalization(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Drop the running-statistics outputs of BatchNormalization nodes in inference mode, with a note. Eval
+    models are generated with them, the operator forbids them there, and ONNX Runtime refuses such a file."""
+    read = {name for node in graph.nodes for name in node.inputs} | set(graph.outputs)
+    nodes = tuple(
+        replace(node, outputs=node.outputs[:1])
+        if node.op_type == "BatchNormalization"
+        and not node.domain
+        and not node.attributes.get("training_mode", 0)
+        and read.isdisjoint(node.outputs[1:])
+        else node
+        for node in graph.nodes
+    )
+    repaired = [after.name for before, after in zip(graph.nodes, nodes, strict=True) if before != after]
+    if not repaired:
+        return graph, ()
+    note = (
+        f"{graph.source}: dropped the unused statistics outputs of {len(repaired)} BatchNormalization "
+        "node(s) in inference mode, which the operator does not have and ONNX Runtime refuses."
+    )
+    return replace(graph, nodes=nodes), (note,)

@@ -1,0 +1,32 @@
+"""What trains a model, whichever way it is written: a folder of artifacts, or a model with training information."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from minbuild.authoring.training_info.bundle import training_bundle
+from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.training_info import FILE, read_training_model
+from minbuild.ir import Bundle
+from minbuild.ops import Registry
+
+
+def read_bundle(path: Path, operators: Registry) -> Bundle:
+    """The artifacts in folder `path`, or what the ONNX file `path` says about its own training; such a file may stand
+    in a folder that holds no artifacts. Raises BadInput and Unsupported, each with all findings."""
+    path = _model_in(path) or path
+    if not path.is_file():
+        return load_bundle(path)
+    data = read_file(path)
+    model = read_training_model(data, path)
+    return training_bundle(model, {path.name: sha256(data).hexdigest()}, operators)
+
+
+def _model_in(folder: Path) -> Path | None:
+    """The one model with training information in a folder without artifacts."""
+    if not folder.is_dir() or any(folder.glob("*training_model.*")):
+        return None
+    found = list(folder.glob(f"*{FILE}"))
+    return found[0] if len(found) == 1 else None

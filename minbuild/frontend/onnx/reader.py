@@ -1,0 +1,290 @@
+"""ONNX files into Graphs. The only module that imports `onnx`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+
+from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend.files import map_array
+from minbuild.frontend.onnx.schema_check import wrong_signature
+from minbuild.frontend.onnx.sequence_elimination import without_sequences
+from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
+from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.ir.dims import Dim, symbol
+
+
+def read_graph(data: bytes, path: Path) -> Graph:
+    """The graph in `data`, the bytes of the ONNX file `path`. External tensors are mapped lazily and looked
+    for beside `path`. Local functions are inlined. Raises BadInput for damage and Unsupported for what a
+    Graph cannot hold, each with all findings."""
+    return read_model(parse_model(data, path), path)
+
+
+def read_model(model: ModelProto, path: Path) -> Graph:
+    """The graph of a model that is called `path` in messages. Raises as `read_graph` does."""
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    return _Reader(path, model).graph()
+
+
+def opset_of(data: bytes, path: Path) -> int:
+    """The version of ONNX's own operators that a file imports. Raises BadInput for damage."""
+    return opset_in(parse_model(data, path))
+
+
+def opset_in(model: ModelProto) -> int:
+    """The version of ONNX's own operators that a model imports."""
+    return max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+
+
+def array_of(tensor: TensorProto) -> np.ndarray:
+    """The elements of a tensor that holds them itself."""
+    return np.asarray(numpy_helper.to_array(tensor))
+
+
+def read_nodes(model: ModelProto, source: Path) -> tuple[Node, ...]:
+    """The nodes of a model's graph by themselves. Raises BadInput and Unsupported as `read_graph` does."""
+    reader = _Reader(source, model)
+    nodes = tuple(reader.node(n, i) for i, n in enumerate(model.graph.node))
+    reader.raise_findings()
+    return nodes
+
+
+def parse_model(data: bytes, path: Path) -> ModelProto:
+    """The protobuf in `data`, the bytes of the ONNX file `path`. Raises BadInput for damage."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = ModelProto.FromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise BadInput(
+            f"{path}: not a readable ONNX model ({len(data)} bytes): it is damaged or cut off. "
+            "Generate or copy it again."
+        ) from error
+    if not model.HasField("graph") or not model.graph.node:
+        raise BadInput(f"{path}: holds no graph with nodes; it is damaged, cut off, or not an ONNX model.")
+    if model.ir_version > onnx.IR_VERSION:
+        raise BadInput(
+            f"{path}: its ONNX IR version is {model.ir_version}, but the installed onnx package "
+            f"{onnx.__version__} reads up to {onnx.IR_VERSION}. Install a newer onnx."
+        )
+    return model
+
+
+class _Reader:
+    """One file. Damage goes to `damage`, what is understood but not supported to `missing`."""
+
+    def __init__(self, path: Path, model: ModelProto) -> None:
+        self.path, self.file, self.proto = path, path.name, model.graph
+        self.opsets = {"" if o.domain == "ai.onnx" else o.domain: int(o.version) for o in model.opset_import}
+        self.damage: list[str] = []
+        self.missing: list[str] = []
+
+    def graph(self) -> Graph:
+        stored = {t.name: t for t in self.proto.initializer}
+        nodes = tuple(self.node(n, i) for i, n in enumerate(self.proto.node))
+        outputs = tuple(o.name for o in self.proto.output)
+        read = {name for n in nodes for name in names_read(n)} | set(outputs)
+        inputs, sequences = self.inputs(stored)
+        if "" in outputs:
+            self.damage.append("an output of the graph has no name")
+        self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
+        if self.proto.sparse_initializer:
+            self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
+        initializers = {
+            name: self.tensor(t, f"initializer '{name}'") for name, t in stored.items() if name in read
+        }
+        self.raise_findings()
+        return without_sequences(Graph(self.file, nodes, inputs, sequences, outputs, initializers))
+
+    def raise_findings(self) -> None:
+        if self.damage:
+            raise BadInput("\n".join(f"{self.path}: {finding}." for finding in self.damage))
+        if self.missing:
+            raise Unsupported(self.missing)
+
+    def inputs(self, stored: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, ElementType]]:
+        """Typed inputs and sequence inputs. Old files list initializers among them: constants here."""
+        tensors: dict[str, TensorType] = {}
+        sequences: dict[str, ElementType] = {}
+        for value in self.proto.input:
+            if value.name in stored:
+                continue
+            if value.name in tensors or value.name in sequences or not value.name:
+                self.damage.append(f"input '{value.name}' is declared twice or has no name")
+            kind = value.type.WhichOneof("value")
+            inner = value.type.sequence_type.elem_type
+            if kind == "tensor_type":
+                element = self.element(value.type.tensor_type.elem_type, f"input '{value.name}'")
+                tensors[value.name] = TensorType(element, self.shape(value))
+            elif kind == "sequence_type" and inner.WhichOneof("value") == "tensor_type":
+                sequences[value.name] = self.element(inner.tensor_type.elem_type, f"input '{value.name}'")
+            elif kind is None:
+                self.damage.append(f"input '{value.name}' has no type")
+            else:
+                self.missing.append(
+                    f"{self.file}: input '{value.name}' is of kind {kind}, but only tensors and sequences of "
+                    "tensors are supported. Change the model's inputs to tensors."
+                )
+        return tensors, sequences
+
+    def shape(self, value: ValueInfoProto) -> tuple[Dim, ...] | None:
+        proto = value.type.tensor_type
+        if not proto.HasField("shape"):
+            return None
+        dims: list[Dim] = []
+        for axis, dim in enumerate(proto.shape.dim):
+            kind = dim.WhichOneof("value")
+            if kind == "dim_value":
+                dims.append(int(dim.dim_value))
+                if dim.dim_value < 0:
+                    self.damage.append(
+                        f"input '{value.name}' has the negative size {dim.dim_value} in axis {axis}"
+                    )
+            else:
+                dims.append(symbol(dim.dim_param or f"{value.name}_{axis}"))
+        return tuple(dims)
+
+    def element(self, number: int, label: str) -> ElementType:
+        """The element type; FLOAT after a finding."""
+        if number in ElementType._value2member_map_:
+            return ElementType(number)
+        if number in TensorProto.DataType.values() and number != TensorProto.UNDEFINED:
+            name = TensorProto.DataType.Name(number).lower()
+            self.missing.append(
+                f"{self.file}: {label} has element type {name}, which is not supported. Convert it."
+            )
+        else:
+            self.damage.append(f"{label} has the unknown element type {number}")
+        return ElementType.FLOAT
+
+    def node(self, proto: NodeProto, index: int) -> Node:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        name = proto.name or f"{proto.op_type}_{index}"
+        label = f"node '{name}' ({proto.op_type})"
+        if not proto.op_type:
+            self.damage.append(f"node {index} has no operator")
+        if domain not in self.opsets:
+            self.damage.append(
+                f"{label} is of domain '{domain or 'ai.onnx'}', which the file imports no opset of"
+            )
+        attributes = {a.name: self.attribute(a, label) for a in proto.attribute}
+        version = self.opsets.get(domain, 0)
+        node = Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
+        if all(isinstance(text, str) for text in (proto.op_type, domain)):
+            self.damage += [f"{label} {problem}" for problem in wrong_signature(node)]
+        else:  # protobuf gives bytes for what is not UTF-8
+            self.damage.append(f"{label}: the name of its operator or domain is no text")
+        return node
+
+    def attribute(self, proto: AttributeProto, label: str) -> Any:
+        plain = {
+            AttributeProto.FLOAT: lambda: float(proto.f),
+            AttributeProto.INT: lambda: int(proto.i),
+            AttributeProto.STRING: lambda: proto.s.decode("utf-8", "backslashreplace"),
+            AttributeProto.FLOATS: lambda: tuple(float(f) for f in proto.floats),
+            AttributeProto.INTS: lambda: tuple(int(i) for i in proto.ints),
+            AttributeProto.STRINGS: lambda: tuple(
+                s.decode("utf-8", "backslashreplace") for s in proto.strings
+            ),
+            AttributeProto.TENSOR: lambda: self.tensor(proto.t, f"{label}: attribute '{proto.name}'"),
+            AttributeProto.TENSORS: lambda: tuple(
+                self.tensor(t, f"{label}: attribute '{proto.name}'") for t in proto.tensors
+            ),
+        }
+        if proto.type in plain:
+            return plain[proto.type]()
+        if proto.type == AttributeProto.GRAPH:
+            return self.subgraph(proto.g)
+        if proto.type in AttributeProto.AttributeType.values() and proto.type:
+            kind = AttributeProto.AttributeType.Name(proto.type).lower()
+            self.missing.append(
+                f"{self.file}: {label}: attribute '{proto.name}' of kind {kind} is not supported."
+            )
+        else:
+            self.damage.append(f"{label}: attribute '{proto.name}' has no valid type")
+        return None
+
+    def subgraph(self, proto: GraphProto) -> Graph:
+        """A graph inside of a node. What it reads from around it is looked at with the whole."""
+        outer, self.proto = self.proto, proto
+        stored = {t.name: self.tensor(t, f"initializer '{t.name}'") for t in proto.initializer}
+        nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
+        unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
+        inputs = {i.name: unknown for i in proto.input if i.name not in stored}
+        self.proto = outer
+        return Graph(self.file, nodes, inputs, {}, tuple(o.name for o in proto.output), stored)
+
+    def tensor(self, proto: TensorProto, label: str) -> np.ndarray:
+        """The elements of `proto`; an empty array after a finding."""
+        found = len(self.damage) + len(self.missing)
+        dtype, shape = self.element(proto.data_type, label).dtype, tuple(int(d) for d in proto.dims)
+        if any(d < 0 for d in shape) or len(shape) > 32:
+            self.damage.append(f"{label} has the impossible shape {list(shape)}")
+        if len(self.damage) + len(self.missing) > found:
+            return np.empty(0, dtype)
+        if proto.data_location == TensorProto.EXTERNAL:
+            return self.external(proto, dtype, shape, label)
+        if proto.HasField("raw_data"):
+            size = prod(shape) * dtype.itemsize
+            if len(proto.raw_data) != size:
+                self.damage.append(
+                    f"{label} has {len(proto.raw_data)} bytes, but {dtype.name}{list(shape)} takes {size}"
+                )
+                return np.empty(0, dtype)
+            return np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).reshape(shape)
+        try:
+            if proto.data_type == TensorProto.BFLOAT16:
+                # Versions of onnx differ in what they make of it.
+                bits = np.array(proto.int32_data, np.int64).astype(np.uint16)
+                return bits.view(dtype).reshape(shape)
+            return np.ascontiguousarray(numpy_helper.to_array(proto), dtype).reshape(shape)
+        except (ValueError, TypeError) as error:
+            self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")
+            return np.empty(0, dtype)
+
+    def external(self, proto: TensorProto, dtype: np.dtype, shape: tuple[int, ...], label: str) -> np.ndarray:
+        entries = {e.key: e.value for e in proto.external_data}
+        folder = self.path.parent.resolve()
+        try:
+            target = (folder / entries["location"]).resolve()
+            offset = int(entries.get("offset", "0"))
+            inside = target.is_relative_to(folder)
+        except (KeyError, ValueError, OSError):
+            inside = False
+        if not inside:
+            self.damage.append(f"{label} is stored at {entries}, which is not a place beside the model")
+            return np.empty(0, dtype)
+        return map_array(target, dtype, shape, offset, f"{label} of {self.file}")
+
+    def check_order(self, nodes: tuple[Node, ...], outputs: tuple[str, ...], known: set[str]) -> None:
+        """Every name is defined once, and before it is read."""
+        for label, inputs, produced in _uses(nodes, outputs):
+            self.damage += [
+                f"{label} reads '{n}', which nothing before it defines"
+                for n in inputs
+                if n and n not in known
+            ]
+            self.damage += [f"{label} defines '{n}', which exists already" for n in produced if n in known]
+            known.update(n for n in produced if n)
+        for node in nodes:
+            for graph in graphs_in(node):
+                self.check_order(graph.nodes, graph.outputs, known | {*graph.inputs, *graph.initializers})
+
+
+def _uses(
+    nodes: tuple[Node, ...], outputs: tuple[str, ...]
+) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    for node in nodes:
+        yield f"node '{node.name}' ({node.op_type})", node.inputs, node.outputs
+    yield "the list of outputs", outputs, ()

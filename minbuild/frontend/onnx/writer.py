@@ -1,0 +1,178 @@
+"""Graphs into ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    numpy_helper,
+)
+
+from minbuild.ir import ElementType, Graph, Node, TensorType
+
+LARGEST_FILE = 2**31 - 2**20  # protobuf's limit, with room for what is not tensors
+LEAST_OUTSIDE = 1024  # bytes of a tensor that is worth a place outside of the file
+_ALIGNED = 4096  # of tensors in a file of their own: what mapping into memory wants
+IR_VERSION = 8  # the newest that ONNX Runtime 1.19.2's training tools write for models
+
+
+def write_graph(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> bytes:
+    """The ONNX file of a graph. `types` are those of its outputs and of what its nodes compute, as far as known;
+    `opsets` are the versions of the domains it imports. The same graph gives the same bytes."""
+    return bytes(model_proto(graph, types, opsets).SerializeToString(deterministic=True))
+
+
+def write_files(
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    opsets: Mapping[str, int],
+    prefix: str = "",
+    largest: int = LARGEST_FILE,
+) -> dict[str, bytes]:
+    """The ONNX file of a graph as `write_graph` writes it, by name, with `prefix` before the graph's own; where its
+    constants take more than `largest` bytes, they stand in a second file beside it."""
+    name = prefix + graph.source
+    if bytes_of(graph) <= largest:
+        return {name: write_graph(graph, types, opsets)}
+    beside = DataFile(f"{name}.data")
+    proto = model_proto(beside.without_large(graph), types, opsets)
+    beside.fill(proto.graph, graph)
+    return {name: bytes(proto.SerializeToString(deterministic=True)), beside.name: bytes(beside.data)}
+
+
+def bytes_of(graph: Graph) -> int:
+    """What a graph's constants take."""
+    return sum(np.asarray(array).nbytes for array in graph.initializers.values())
+
+
+@dataclass
+class DataFile:
+    """A file beside a model with the elements of tensors that would make the model too large."""
+
+    name: str
+    data: bytearray = field(default_factory=bytearray)
+
+    def without_large(self, graph: Graph) -> Graph:
+        """The graph with those constants only that stay in the model."""
+        kept = {n: a for n, a in graph.initializers.items() if np.asarray(a).nbytes < LEAST_OUTSIDE}
+        return replace(graph, initializers=kept)
+
+    def fill(self, proto: GraphProto, graph: Graph) -> None:
+        """Adds the other constants of `graph` to `proto`, their elements to this file."""
+        for name, array in graph.initializers.items():
+            if np.asarray(array).nbytes >= LEAST_OUTSIDE:
+                self.data += bytes(-len(self.data) % _ALIGNED)
+                proto.initializer.append(_external(name, np.asarray(array), self.name, len(self.data)))
+                self.data += np.ascontiguousarray(array).tobytes()
+
+
+def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
+    """A tensor whose bytes stand in another file."""
+    element = ElementType.of(array.dtype)
+    assert element is not None, "readers refuse other types"
+    tensor = TensorProto(name=name, data_type=int(element), dims=array.shape)
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", file), ("offset", offset), ("length", array.nbytes)):
+        tensor.external_data.append(StringStringEntryProto(key=key, value=str(value)))
+    return tensor
+
+
+def model_proto(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> ModelProto:
+    """The ONNX model of a graph, as `write_graph` writes it."""
+    inputs = [_value(name, tensor) for name, tensor in graph.inputs.items()]
+    inputs += [_sequence(name, element) for name, element in graph.sequences.items()]
+    proto = helper.make_graph(
+        [node_proto(node) for node in graph.nodes],
+        graph.source.rpartition(".")[0] or "graph",
+        inputs,
+        [_value(name, types[name]) for name in graph.outputs],
+        [
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
+            for name, array in graph.initializers.items()
+        ],
+        value_info=_computed(graph, types),
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in sorted(opsets.items())]
+    model: ModelProto = helper.make_model(proto, opset_imports=imports, producer_name="minbuild")
+    model.ir_version = IR_VERSION
+    return model
+
+
+def _computed(graph: Graph, types: Mapping[str, TensorType]) -> list[ValueInfoProto]:
+    """What is between inputs and outputs. ONNX Runtime's pooling gradients allocate what is declared here, and
+    crash where nothing is."""
+    told = {*graph.outputs, *graph.inputs, *graph.initializers}
+    names = [n for node in graph.nodes for n in node.outputs if n and n not in told and n in types]
+    return [_value(name, types[name]) for name in names]
+
+
+def tensor_proto(name: str, array: np.ndarray | None) -> TensorProto:
+    """An array as ONNX writes it; None is empty."""
+    return numpy_helper.from_array(np.asarray([] if array is None else array, order="C"), name)
+
+
+def set_initializers(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """Puts arrays into the initializers of these names, in place. The names that there are not."""
+    there = {tensor.name: tensor for tensor in model.graph.initializer}
+    for name in arrays:
+        if name in there:
+            there[name].CopyFrom(tensor_proto(name, arrays[name]))
+    return [name for name in arrays if name not in there]
+
+
+def opsets_of(nodes: Iterable[Node], default: int) -> dict[str, int]:
+    """The versions of the domains that nodes use; `default` is that of ONNX's own operators."""
+    return {"": default, **{n.domain: n.version for n in nodes if n.domain}}
+
+
+def node_proto(node: Node) -> NodeProto:
+    """A node as ONNX writes it."""
+    proto = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name)
+    proto.input.extend(node.inputs)
+    proto.output.extend(node.outputs)
+    proto.attribute.extend(_attribute(n, v) for n, v in sorted(node.attributes.items()) if v is not None)
+    return proto
+
+
+def _attribute(name: str, value: Any) -> AttributeProto:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, numpy_helper.from_array(value))
+    if isinstance(value, Graph):
+        return helper.make_attribute(name, _subgraph(value))
+    if isinstance(value, tuple) and not value:
+        return AttributeProto(name=name, type=AttributeProto.INTS)
+    return helper.make_attribute(name, value)
+
+
+def _subgraph(graph: Graph) -> GraphProto:
+    """A graph inside of a node; what its inputs are follows from where they come from."""
+    return helper.make_graph(
+        [node_proto(node) for node in graph.nodes],
+        "graph",
+        [helper.make_empty_tensor_value_info(name) for name in graph.inputs],
+        [helper.make_empty_tensor_value_info(name) for name in graph.outputs],
+        [
+            numpy_helper.from_array(np.asarray(array, order="C"), name)
+            for name, array in graph.initializers.items()
+        ],
+    )
+
+
+def _value(name: str, tensor: TensorType) -> ValueInfoProto:
+    shape = None if tensor.shape is None else [d if isinstance(d, int) else str(d) for d in tensor.shape]
+    return helper.make_tensor_value_info(name, int(tensor.element), shape)
+
+
+def _sequence(name: str, element: ElementType) -> ValueInfoProto:
+    return helper.make_tensor_sequence_value_info(name, int(element), None)

@@ -1,0 +1,1 @@
+"""Models in ONNX Runtime's own format (`.ort`): reading and writing."""

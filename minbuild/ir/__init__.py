@@ -1,0 +1,49 @@
+"""The nouns: plain frozen data that the verbs of the other modules turn one into the next.
+
+artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package --build--> Binary --measure--> SizeReport
+"""
+
+from minbuild.ir.artifacts import (
+    GRADIENT_SUFFIX,
+    RESET_INPUT,
+    Bundle,
+    Checkpoint,
+    Graph,
+    Node,
+    OptimizerGroup,
+    Parameter,
+)
+from minbuild.ir.binary import Binary, Package, Section, Symbol
+from minbuild.ir.plan import Buffer, Kernel, Plan, PlanParameter, PlanTensor, Routine, Step
+from minbuild.ir.program import Call, Procedure, Program, Role, Value
+from minbuild.ir.types import ElementType, Shape, TensorType
+
+__all__ = [
+    "GRADIENT_SUFFIX",
+    "RESET_INPUT",
+    "Binary",
+    "Buffer",
+    "Bundle",
+    "Call",
+    "Checkpoint",
+    "ElementType",
+    "Graph",
+    "Kernel",
+    "Node",
+    "OptimizerGroup",
+    "Package",
+    "Parameter",
+    "Plan",
+    "PlanParameter",
+    "PlanTensor",
+    "Procedure",
+    "Program",
+    "Role",
+    "Routine",
+    "Section",
+    "Shape",
+    "Step",
+    "Symbol",
+    "TensorType",
+    "Value",
+]

@@ -1,0 +1,108 @@
+"""Plan: what the device will execute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minbuild.ir.dims import Dim
+from minbuild.ir.program import Role
+from minbuild.ir.types import ElementType, Shape
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Kernel:
+    """A kernel function with its template arguments. `args` are the argument slots, outputs first:
+    (element type number or 0, written, optional)."""
+
+    stem: str  # kernels/<stem>.cc
+    function: str  # C++ function template, e.g. "gemm"
+    types: tuple[str, ...]  # C++ template arguments
+    args: tuple[tuple[int, bool, bool], ...]
+    params: int  # int32 words it reads
+
+    @property
+    def symbol(self) -> str:
+        """The instantiation as C++ writes it."""
+        return f"{self.function}<{', '.join(self.types)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A piece of the arena, alive from step `first` to step `last`; as large as its largest tensor."""
+
+    name: str
+    first: int
+    last: int
+    bytes: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTensor:
+    """A tensor as the device sees it: where (region and offset or index), what type, what shape. One that `walks`
+    is as many bytes further in every round of a loop as it has."""
+
+    region: int
+    at: int
+    element: ElementType
+    shape: Shape
+    walks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Run one kernel. `args` index the plan's tensors (-1 for absent), outputs, inputs, then scratch. The `loop`
+    steps that end here, if any, run once per sample."""
+
+    kernel: int
+    args: tuple[int, ...]
+    params: tuple[int, ...]
+    accumulate: int  # bit i: output i adds to what is there unless gradients were reset
+    node: str
+    loop: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """The steps of one procedure with its arena. Buffers stand in placement order: the device puts each one
+    on top of all earlier ones it is alive together with."""
+
+    name: str
+    steps: tuple[Step, ...]
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[tuple[str, int], ...]  # name, tensor
+    outputs: tuple[tuple[str, int], ...]
+    samples: Dim = 1  # rounds of a loop
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParameter:
+    """A checkpoint entry the device knows. `tensor` indexes the plan's tensors; `order` is its place among the
+    training graph's inputs that are parameters."""
+
+    name: str
+    role: Role
+    tensor: int
+    order: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the device executes."""
+
+    kernels: tuple[Kernel, ...]
+    features: tuple[str, ...]  # "stem.feature", sorted
+    tensors: tuple[PlanTensor, ...]
+    routines: tuple[Routine, ...]
+    parameters: tuple[PlanParameter, ...]
+    constants: bytes
+    symbols: tuple[str, ...]
+    trainable_bytes: int  # size of the trained parameters; gradients and moments repeat their layout
+    moments: int
+    persistent_bytes: int
+    learning_rate_at: int  # persistent offset of the float32 learning rate
+    step_at: int  # persistent offset of the int64 step count
+
+    @property
+    def loops(self) -> bool:
+        """Whether there are steps that run once per sample."""
+        return any(step.loop for routine in self.routines for step in routine.steps)

@@ -1,0 +1,188 @@
+"""Clip and its gradient. ORT writes the gradient as comparisons, a Cast and a Mul; here it is one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.core.definition import (
+    FLOATS,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+    every_input,
+    first_input,
+    itself,
+    same_as,
+)
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+
+_PARAMS = ("low_0", "low_1", "high_0", "high_1")  # two words each: the bits of one element
+clip_kernel = KernelFunction("clip", ("y:T=", "x:T"), params=_PARAMS, types={"T": FLOATS})
+clip_grad_kernel = KernelFunction("clip_grad", ("dx:T=", "dy:T", "x:T"), params=_PARAMS, types={"T": FLOATS})
+
+
+def _words(bounds: tuple[float, float], element: ElementType) -> tuple[int, ...]:
+    words = [np.array(bound, element.dtype).reshape(1).view(np.int32).tolist() for bound in bounds]
+    return tuple(word for pair in words for word in (pair + [0])[:2])
+
+
+def _bound(site: Site, i: int, attribute: str, default: float) -> float | None:
+    """A bound is an attribute up to opset 6, then an input; None where only the device knows it."""
+    if not site.has(i):
+        return float(site.attribute(attribute, default))
+    content = site.content(i)
+    return (
+        float(content.item())
+        if content is not None and content.size == 1 and content.dtype != object
+        else None
+    )
+
+
+def _bounds(site: Site) -> tuple[float | None, float | None]:
+    return _bound(site, 1, "min", -np.inf), _bound(site, 2, "max", np.inf)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """Integers, and bounds that only the device knows, take Max and Min. The upper bound has the last word."""
+    if b.site.element().is_real and None not in _bounds(b.site):
+        return None
+    y = b.x[0]
+    for i, op_type in ((1, "Max"), (2, "Min")):
+        if b.has(i):
+            axes = tuple(range(b.site.rank(i)))
+            y = b.add(op_type, y, b.squeeze(b.x[i], axes))
+    return (y,)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    low, high = _bounds(site)
+    if low is None or high is None or site.element() not in FLOATS:
+        raise Unknown(f"no kernel for {site.element().label}; has float, double")
+    words = _words((low, high), site.element())
+    return (clip_kernel.launch(site.result(), site.name(0), types=(site.element(),), params=words),)
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    low: np.ndarray | None = None,
+    high: np.ndarray | None = None,
+) -> np.ndarray:
+    at_least, at_most = (
+        attributes.get(name) if bound is None else bound.reshape(())
+        for name, bound in (("min", low), ("max", high))
+    )
+    y = x if at_least is None else np.maximum(x, at_least)
+    return np.asarray(y if at_most is None else np.minimum(y, at_most))
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((), (1,), (9,), (3, 5), (2, 3, 4, 5)):
+        x = random.standard_normal(shape)
+        for low, high in ((-0.5, 0.75), (None, 0.5), (-0.5, None), (None, None), (1.0, -1.0)):
+            bounds = tuple(None if b is None else np.array(b) for b in (low, high))
+            yield Case(f"{list(shape)} {low} to {high}", (x, *bounds), constant=frozenset({1, 2}), ulps=0)
+            yield Case(f"{list(shape)} {low} to {high}, not constant", (x, *bounds), ulps=0, smooth=False)
+    for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
+        x = random.integers(0, 99, (3, 5)).astype(dtype)
+        for low, high in ((9, 60), (None, 60), (9, None), (None, None), (60, 9)):
+            bounds = tuple(None if b is None else np.array(b, dtype) for b in (low, high))
+            yield Case(f"{x.dtype} {low} to {high}", (x, *bounds))
+    yield Case("attributes", (random.standard_normal(9),), {"min": -0.25, "max": 0.5}, ulps=0)
+    yield Case(
+        "special values", (np.array([np.nan, np.inf, -np.inf, 6.0]),), {"min": 0.0, "max": 6.0}, ulps=0
+    )
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """As ORT writes it, dY where x lies between the bounds: one ClipGrad where they are constants. As
+    there, bounds have no gradients."""
+    site, dy, x = b.site, b.dy[0], b.x[0]
+    low, high = (
+        b.x[i] if b.has(i) else b.constant(site.attribute(name)) if site.attribute(name) is not None else ""
+        for i, name in ((1, "min"), (2, "max"))
+    )
+    masks = [b.add("GreaterOrEqual", x, low)] if low else []
+    masks += [b.add("LessOrEqual", x, high)] if high else []
+    if not masks:
+        return b.each(dy)
+    inside = b.add("And", *masks) if len(masks) == 2 else masks[0]
+    return b.each(b.add("Mul", dy, b.add("Cast", inside, to=int(site.element()))))
+
+
+clip = Op(
+    "Clip",
+    since=(6, 11, 12, 13),
+    infer=same_as(0),
+    reference=_reference,
+    select=_select,
+    in_place=((0, 0),),
+    again=itself,
+    samples=first_input,
+    body=_body,
+    cases=_cases,
+    gradient=_gradient,
+)
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    if site.element() not in FLOATS:
+        raise Unknown(f"no kernel for {site.element().label}; has float, double")
+    words = _words((site.attribute("min", -np.inf), site.attribute("max", np.inf)), site.element())
+    launch = clip_grad_kernel.launch(
+        site.result(), site.name(0), site.name(1), types=(site.element(),), params=words
+    )
+    return (launch,)
+
+
+def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    low, high = attributes.get("min", -np.inf), attributes.get("max", np.inf)
+    return np.where((x >= low) & (x <= high), dy, 0)
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((), (1,), (9,), (2, 3, 5, 5)):
+        dy, x = random.standard_normal(shape), np.round(random.standard_normal(shape) * 4) / 4
+        for bounds in ({"min": -0.5, "max": 0.75}, {"min": 0.0}, {"max": 0.5}):
+            yield Case(f"{list(shape)} {bounds}", (dy, x), bounds, ulps=0, smooth=False)
+            yield Case(f"{list(shape)} {bounds}, off the bounds", (dy, x + 0.1), bounds, ulps=0)
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """Linear in dy."""
+    return b.each(b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.site.attributes))
+
+
+def _fused(match: Match) -> Replacement | None:
+    """dy * Cast(low <= x and x <= high), all of one shape and type, the bounds constant."""
+    names = {"min": "low", "max": "high"}
+    bounds = {bound: match.number(name) for bound, name in names.items() if name in match.names}
+    same = match.types["dy"] == match.types["x"] == match.result
+    if not same or any(b is None for b in bounds.values()) or match.result.element not in FLOATS:
+        return None
+    return Replacement("minbuild:ClipGrad", ("dy", "x"), bounds)
+
+
+_LOW, _HIGH = ("GreaterOrEqual", "x", "low"), ("LessOrEqual", "x", "high")
+clip_grad = RewritingOp(
+    "ClipGrad",
+    domain="minbuild",
+    infer=same_as(0),
+    reference=_grad_reference,
+    select=_grad_select,
+    in_place=((0, 0), (0, 1)),
+    samples=every_input,
+    cases=_grad_cases,
+    gradient=_grad_gradient,
+    rewrites=tuple(
+        Rewrite(("Mul", "dy", ("Cast", mask)), _fused) for mask in (("And", _LOW, _HIGH), _LOW, _HIGH)
+    ),
+)

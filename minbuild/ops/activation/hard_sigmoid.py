@@ -1,0 +1,111 @@
+"""HardSigmoid, HardSwish and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ops.core.definition import itself
+from minbuild.ops.core.elementwise import (
+    computing,
+    gradient_cases,
+    gradient_kernel_of,
+    gradient_op,
+    kernel_of,
+    numbers,
+    unary,
+    unary_cases,
+)
+from minbuild.ops.core.graph_builder import Backward, Body
+
+_ALPHA, _BETA = ("alpha", float(np.float32(0.2))), ("beta", 0.5)
+_NUMBERS = (_ALPHA[0], _BETA[0])
+_ATTRIBUTES: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.5, "beta": 0.25}, {"alpha": -1.0, "beta": 0.0})
+
+hard_sigmoid_kernel = kernel_of("hard_sigmoid", params=_NUMBERS)
+hard_sigmoid_grad_kernel = gradient_kernel_of("hard_sigmoid_grad", params=_NUMBERS)
+hard_swish_kernel = kernel_of("hard_swish")
+hard_swish_grad_kernel = gradient_kernel_of("hard_swish_grad")
+
+
+def _line(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    return attributes.get(*_ALPHA) * x + attributes.get(*_BETA)
+
+
+def _hard_sigmoid(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    return np.clip(_line(attributes, x), 0, 1)
+
+
+def _hard_sigmoid_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    inner = _line(attributes, x)
+    return np.asarray(np.where((inner > 0) & (inner < 1), attributes.get(*_ALPHA) * dy, 0))
+
+
+def _hard_sigmoid_gradient(b: Backward) -> Sequence[str]:
+    given = {name: float(b.site.attribute(name, default)) for name, default in (_ALPHA, _BETA)}
+    return (b.add("HardSigmoidGrad", b.dy[0], b.x[0], domain="minbuild", **given),)
+
+
+def _hard_swish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return dy * np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
+
+
+def _step(b: Body, condition: str) -> str:
+    """1 where the condition holds, else 0"""
+    return b.add("Cast", condition, to=int(b.site.element()))
+
+
+def _hard_sigmoid_slope(b: Body, x: str) -> str:
+    """alpha where the line is between 0 and 1"""
+    alpha, beta = (b.constant(float(b.site.attribute(*given))) for given in (_ALPHA, _BETA))
+    line = b.add("Add", b.add("Mul", x, alpha), beta)
+    between = b.add("And", b.add("Greater", line, b.constant(0)), b.add("Less", line, b.constant(1)))
+    return b.add("Mul", _step(b, between), alpha)
+
+
+def _hard_swish_slope(b: Body, x: str) -> str:
+    """0 up to -3, 1 from 3 on, x / 3 + 1/2 between"""
+    low, high, half = b.constant(-3), b.constant(3), b.constant(0.5)
+    line = b.add("Add", b.add("Div", x, high), half)
+    above = b.add("Where", b.add("Less", x, high), line, b.constant(1))
+    return b.add("Mul", above, _step(b, b.add("Greater", x, low)))
+
+
+hard_sigmoid = unary(
+    "HardSigmoid",
+    hard_sigmoid_kernel,
+    _hard_sigmoid,
+    unary_cases(2, _ATTRIBUTES),
+    _hard_sigmoid_gradient,
+    since=(6, 22),
+    words=numbers(_ALPHA, _BETA),
+    again=itself,
+)
+hard_sigmoid_grad = gradient_op(
+    "HardSigmoidGrad",
+    hard_sigmoid_grad_kernel,
+    _hard_sigmoid_grad,
+    gradient_cases(2, _ATTRIBUTES),
+    domain="minbuild",
+    words=numbers(_ALPHA, _BETA),
+    slope=_hard_sigmoid_slope,
+)
+hard_swish = unary(
+    "HardSwish",
+    hard_swish_kernel,
+    computing(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    unary_cases(2),
+    lambda b: (b.add("HardSwishGrad", b.dy[0], b.x[0], domain="minbuild"),),
+    since=(14, 22),
+    again=itself,
+)
+hard_swish_grad = gradient_op(
+    "HardSwishGrad",
+    hard_swish_grad_kernel,
+    computing(_hard_swish_grad),
+    gradient_cases(2),
+    domain="minbuild",
+    slope=_hard_swish_slope,
+)

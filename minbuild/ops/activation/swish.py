@@ -1,0 +1,116 @@
+"""Swish, QuickGelu (the same with another default), SwiGLU, and the gradient of the first two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ops.core.definition import Case, Op, same_as
+from minbuild.ops.core.elementwise import (
+    gradient_cases,
+    gradient_kernel_of,
+    gradient_op,
+    kernel_of,
+    launching,
+    numbers,
+    unary_cases,
+)
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+
+gated_kernel = kernel_of("gated", "a", "b", params=("alpha",))
+swish_grad_kernel = gradient_kernel_of("swish_grad", params=("alpha",))
+
+_SWISH, _QUICK = ("alpha", 1.0), ("alpha", float(np.float32(1.702)))
+_FAR = np.array(
+    [0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.nan]
+)  # at infinity it is multiplied by 0
+_ALPHAS: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.5}, {"alpha": -2.0})
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def _swish(default: tuple[str, float]) -> Callable[..., np.ndarray]:
+    def reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+        return np.asarray(x * _sigmoid(attributes.get(*default) * x))
+
+    return reference
+
+
+def _swish_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    u = attributes.get(*_QUICK) * x
+    s = _sigmoid(u)
+    return np.asarray(dy * s * (1 + u * (1 - s)))
+
+
+def _slope(b: Body, x: str) -> str:
+    """s (1 + u (1 - s)) with u = alpha x and s the sigmoid of it"""
+    u, one = b.add("Mul", x, b.constant(float(b.site.attribute(*_QUICK)))), b.constant(1)
+    s = b.add("Sigmoid", u)
+    return b.add("Mul", s, b.add("Add", one, b.add("Mul", u, b.add("Sub", one, s))))
+
+
+def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
+    def gradient(b: Backward) -> Sequence[str]:
+        alpha = float(b.site.attribute(*default))
+        return (b.microsoft("QuickGeluGrad", b.dy[0], b.x[0], alpha=alpha),)
+
+    return Op(
+        name,
+        domain=domain,
+        since=(1,) if domain else (24,),
+        infer=same_as(0),
+        reference=_swish(default),
+        select=launching(gated_kernel, numbers(default), (0, 0)),
+        in_place=((0, 0),),
+        cases=unary_cases(4, _ALPHAS, special=_FAR),
+        gradient=gradient,
+    )
+
+
+swish = _op("Swish", "", _SWISH)
+quick_gelu = _op("QuickGelu", MICROSOFT, _QUICK)
+quick_gelu_grad = gradient_op(
+    "QuickGeluGrad",
+    swish_grad_kernel,
+    _swish_grad,
+    gradient_cases(6, _ALPHAS),
+    words=numbers(_QUICK),
+    slope=_slope,
+)
+
+
+def _gate(b: Body) -> str:
+    return b.add("Swish", b.x[0], alpha=float(b.site.attribute(*_SWISH)))
+
+
+def _swiglu(attributes: Mapping[str, Any], gate: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return _swish(_SWISH)(attributes, gate) * x
+
+
+def _swiglu_gradient(b: Backward) -> Sequence[str]:
+    alpha = float(b.site.attribute(*_SWISH))
+    through = b.add("Mul", b.dy[0], b.x[1])
+    dgate = b.microsoft("QuickGeluGrad", through, b.x[0], alpha=alpha)
+    return b.each(dgate, b.add("Mul", b.dy[0], _gate(b)))
+
+
+def _swiglu_cases(random: np.random.Generator) -> Iterable[Case]:
+    for attributes in _ALPHAS:
+        for shape in ((), (1,), (3, 5), (2, 3, 7)):
+            inputs = random.standard_normal(shape) * 2, random.standard_normal(shape)
+            yield Case(f"shape {list(shape)}, {dict(attributes)}", inputs, attributes, ulps=4)
+
+
+swiglu = Op(
+    "SwiGLU",
+    since=(28,),
+    reference=_swiglu,
+    body=lambda b: (b.add("Mul", _gate(b), b.x[1]),),
+    cases=_swiglu_cases,
+    gradient=_swiglu_gradient,
+)

@@ -1,0 +1,142 @@
+"""Add, Sub, Mul and Div with broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Call, ElementType
+from minbuild.ops.core.broadcasting import (
+    AXES,
+    FEATURES,
+    WALK,
+    integer_operands,
+    joint_shape,
+    joint_type,
+    operands,
+    select_binary,
+)
+from minbuild.ops.core.definition import (
+    FLOATS,
+    INTEGERS,
+    UNSIGNED,
+    Case,
+    KernelFunction,
+    Op,
+    Site,
+    every_input,
+    itself,
+)
+from minbuild.ops.core.graph_builder import Backward
+
+
+def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
+    return KernelFunction(
+        function, ("y:T=", "a:T", "b:T", WALK), params=AXES, types={"T": types}, features=FEATURES
+    )
+
+
+add_kernel = _kernel("add", FLOATS + UNSIGNED)
+sub_kernel = _kernel("sub", FLOATS + UNSIGNED)
+mul_kernel = _kernel("mul", FLOATS + UNSIGNED)
+div_kernel = _kernel("div", FLOATS + INTEGERS)
+
+
+def _reference(function: Callable[[Any, Any], Any]) -> Callable[..., np.ndarray]:
+    """`function` on numbers, and on dimensions as far as they stay whole."""
+
+    def reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        if {a.dtype.kind, b.dtype.kind} >= {"O", "f"}:
+            raise TypeError("a dimension has no exact product with a real number")
+        with np.errstate(all="ignore"):
+            return np.asarray(function(a, b))
+
+    return reference
+
+
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Integers towards zero; by zero they give zero."""
+    if a.dtype.kind == "O" or b.dtype.kind == "O":
+        return a // b  # dimensions are not negative
+    if a.dtype.kind not in "iu":
+        return a / b
+    quotient = np.floor_divide(a, b)
+    if a.dtype.kind == "u":
+        return quotient
+    return np.where((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for name, a, b in operands(random):
+        yield Case(name, (a, b), ulps=1)
+    constant = (random.standard_normal((3, 5)), np.array([0.75]))
+    yield Case("constant", constant, constant=frozenset({1}), ulps=1)
+    for name, a, b in integer_operands(random):
+        yield Case(name, (a, b))
+
+
+def _div_cases(random: np.random.Generator) -> Iterable[Case]:
+    for case in _cases(random):
+        # A divisor that finite differences do not carry across zero.
+        a, b = (np.asarray(x) for x in case.inputs)
+        away = np.where(b < 0, b - 0.25, b + 0.25) if b.dtype.kind == "f" else b
+        yield Case(case.name, (a, away), constant=case.constant, ulps=1)
+    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, np.nan])
+    yield Case("special values", (special[:, None], special), ulps=0)
+
+
+def _add_gradient(b: Backward) -> Sequence[str]:
+    shape = joint_shape(b.site)
+    return b.each(*(b.summed_to(b.dy[0], shape, i) if i in b.wants else "" for i in (0, 1)))
+
+
+def _sub_gradient(b: Backward) -> Sequence[str]:
+    da, db = _add_gradient(b)
+    return b.each(da, b.add("Neg", db) if db else "")
+
+
+def _mul_gradient(b: Backward) -> Sequence[str]:
+    shape = joint_shape(b.site)
+    return tuple(
+        b.summed_to(b.add("Mul", b.dy[0], b.x[1 - i]), shape, i) if i in b.wants else "" for i in (0, 1)
+    )
+
+
+def _div_gradient(b: Backward) -> Sequence[str]:
+    """dA = dY / B, dB = -dA * Y. ORT's DivGrad for the latter is a function that its minimal builds cannot expand."""
+    shape = joint_shape(b.site)
+    da = b.add("Div", b.dy[0], b.x[1])
+    db = ""
+    if 1 in b.wants:
+        db = b.add("Neg", b.summed_to(b.add("Mul", da, b.y[0]), shape, 1))
+    return b.each(b.summed_to(da, shape, 0) if 0 in b.wants else "", db)
+
+
+def _op(
+    name: str,
+    kernel: KernelFunction,
+    function: Callable[..., Any],
+    gradient: Callable[[Backward], Sequence[str]],
+    cases: Callable[..., Iterable[Case]] = _cases,
+    again: Callable[[Call, Site], Call | None] | None = None,
+) -> Op:
+    return Op(
+        name,
+        since=(7, 13, 14),
+        infer=joint_type,
+        reference=_reference(function),
+        select=select_binary(kernel),
+        in_place=((0, 0), (0, 1)),
+        again=again,
+        samples=every_input,
+        cases=cases,
+        gradient=gradient,
+    )
+
+
+add = _op("Add", add_kernel, np.add, _add_gradient, again=itself)
+sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient)
+mul = _op("Mul", mul_kernel, np.multiply, _mul_gradient)
+div = _op("Div", div_kernel, _divide, _div_gradient, _div_cases)

@@ -1,0 +1,92 @@
+"""Max and Min of any number of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir.dims import dim_max, dim_min
+from minbuild.ops.core.broadcasting import (
+    AXES,
+    FEATURES,
+    WALK,
+    integer_operands,
+    joint_shape,
+    joint_type,
+    launch_chain,
+    operands,
+)
+from minbuild.ops.core.definition import NUMBERS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.graph_builder import Backward, Body
+
+
+def _kernel(function: str) -> KernelFunction:
+    return KernelFunction(
+        function, ("y:T=", "a:T", "b:T", WALK), params=AXES, types={"T": NUMBERS}, features=FEATURES
+    )
+
+
+maximum_kernel = _kernel("maximum")
+minimum_kernel = _kernel("minimum")
+
+
+def _select(kernel: KernelFunction) -> Callable[[Site], Sequence[Launch]]:
+    return lambda site: launch_chain(kernel, site)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    return b.x if len(b.x) == 1 else None
+
+
+def _reference(
+    function: Callable[[Any, Any], Any], of_dims: Callable[[Any, Any], Any]
+) -> Callable[..., np.ndarray]:
+    def reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
+        dims = any(x.dtype == object for x in terms)
+        return np.asarray(reduce(np.frompyfunc(of_dims, 2, 1) if dims else function, terms))
+
+    return reference
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for name, a, b in operands(random):
+        yield Case(name, (a, b), ulps=0)
+    for name, a, b in integer_operands(random):
+        yield Case(name, (a, b))
+    for shapes in (((7,),), ((3, 7), (7,), ()), ((3, 1), (1, 7), (1, 1), (3, 7))):
+        terms = tuple(random.standard_normal(s) for s in shapes)
+        yield Case(" ".join(str(list(s)) for s in shapes), terms, ulps=0)
+    special = np.array([0.0, 1.0, np.inf, -np.inf, np.nan])
+    yield Case("special values", (special[:, None], special), ulps=0, smooth=False)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """To the inputs that are the extremum; where several are, each has an equal share."""
+    shape, element = joint_shape(b.site), int(b.site.element())
+    masks = [b.add("Cast", b.add("Equal", x, b.y[0]), to=element) for x in b.x]
+    share = b.add("Div", b.dy[0], b.add("Sum", *masks)) if len(masks) > 1 else b.dy[0]
+    return tuple(
+        b.summed_to(b.add("Mul", share, mask), shape, i) if i in b.wants else ""
+        for i, mask in enumerate(masks)
+    )
+
+
+def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray]) -> Op:
+    # Not in place: a later operand may be the same value as the first one.
+    return Op(
+        name,
+        since=(6, 8, 12, 13),
+        infer=joint_type,
+        reference=reference,
+        select=_select(kernel),
+        body=_body,
+        cases=_cases,
+        gradient=_gradient,
+    )
+
+
+maximum = _op("Max", maximum_kernel, _reference(np.maximum, dim_max))
+minimum = _op("Min", minimum_kernel, _reference(np.minimum, dim_min))

@@ -1,0 +1,178 @@
+"""Pow with broadcasting, base and exponent of any types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.arithmetic import arithmetic as _arithmetic
+from minbuild.ops.arithmetic import unary as _unary
+from minbuild.ops.core.broadcasting import (
+    AXES,
+    FEATURES,
+    WALK,
+    joint_shape,
+    joint_type,
+    launch_binary,
+    operands,
+)
+from minbuild.ops.core.definition import FLOATS, INT64, Case, KernelFunction, Launch, Site
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+
+pow_kernel = KernelFunction(
+    "pow",
+    ("y:T=", "a:T", "b:T", WALK),
+    params=AXES,
+    types={"T": (*FLOATS, INT64)},
+    features=FEATURES,
+)
+
+
+def _exponent(site: Site) -> float | None:
+    """The only exponent, where it is known."""
+    known = site.content(1)
+    return known.item() if known is not None and known.size == 1 and known.dtype != object else None
+
+
+def _working_type(site: Site) -> ElementType:
+    """The type in which the power is computed. The result has the type of the base."""
+    base, exponent = site.element(0), site.element(1)
+    if not base.is_real and not exponent.is_real:
+        return INT64
+    if not base.is_real or (exponent is ElementType.DOUBLE and _exponent(site) is None):
+        return ElementType.DOUBLE
+    if base.size == 2:
+        return base if exponent is base else ElementType.FLOAT
+    return base
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    base, exponent, working = b.site.element(0), b.site.element(1), _working_type(b.site)
+    if base is exponent is working:
+        return None
+    x, n = (
+        name if element is working else b.add("Cast", name, to=int(working))
+        for name, element in zip(b.x, (base, exponent), strict=True)
+    )
+    power = b.add("Pow", x, n)
+    return (power if base is working else b.add("Cast", power, to=int(base)),)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    same = site.result_shape() == site.shape(0)
+    if _exponent(site) == 2 and same:
+        return (launch_binary(_arithmetic.mul_kernel, site, 0, 0),)
+    if _exponent(site) == 0.5 and same and site.element().is_real:
+        return (_unary.sqrt_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
+    return (launch_binary(pow_kernel, site),)
+
+
+def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if a.dtype.kind == "O" or b.dtype.kind == "O":
+        raise TypeError("powers of dimensions are the device's")
+    with np.errstate(all="ignore"):
+        if a.dtype.kind in "iu" and b.dtype.kind in "iu":
+            return _whole_power(a.astype(np.int64), b.astype(np.int64)).astype(a.dtype)
+        return np.asarray(np.power(a, b)).astype(a.dtype)
+
+
+def _whole_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Modulo 2^64. A negative exponent keeps whole powers of 1 and -1; the rest becomes 0."""
+    below = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0))
+    return np.where(b < 0, below, np.power(a, np.maximum(b, 0)))
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for name, a, b in operands(random):
+        yield Case(name, (np.abs(a) + 0.1, b), ulps=8)
+    x = random.standard_normal((3, 7))
+    for exponent in (2.0, 1.0, 3.0, -1.0, 0.0):
+        for shape in ((), (1,)):
+            constant = np.full(shape, exponent)
+            yield Case(f"{exponent} {list(shape)}", (x, constant), constant=frozenset({1}), ulps=8)
+    yield Case("1.5 of a row", (np.abs(x[0]), np.full((2, 1), 1.5)), constant=frozenset({1}), ulps=8)
+    yield Case("square root", (np.abs(x), np.array(0.5)), constant=frozenset({1}), ulps=2)
+    yield Case("square, int64 exponent", (x, np.array(2, np.int64)), constant=frozenset({1}), ulps=2)
+    bases = np.array([0.0, -0.0, 1.0, -1.0, -2.0, np.inf, -np.inf, np.nan])
+    yield Case("special values", (bases[:, None], np.array([2.0, 3.0, 0.5, -1.0])), ulps=8)
+    yield from _mixed_cases(random)
+
+
+def _mixed_cases(random: np.random.Generator) -> Iterable[Case]:
+    x, whole = random.standard_normal((3, 4)), random.integers(-3, 6, (3, 4))
+    for element in (ElementType.INT32, ElementType.INT64, ElementType.INT8):
+        yield Case(f"{element.label} exponents", (x, whole.astype(element.dtype)), ulps=8)
+        yield Case(
+            f"{element.label} of {element.label}",
+            ((whole - 1).astype(element.dtype), whole[:1].astype(element.dtype)),
+        )
+    yield Case("uint32 exponents", (x, np.abs(whole).astype(np.uint32)), ulps=8)
+    whole_base = np.array([1, 2, 9], np.int32), np.array([2.0, 0.5, 1.5], np.float64)
+    yield Case("int32 of float", whole_base, smooth=False)
+    yield Case("wraps around", (np.array([3, -7, 10], np.int64), np.array([60, 41, 30], np.int64)))
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """ORT stops at the exponent; here it has its gradient too."""
+    shape = joint_shape(b.site)
+    base = _base_gradient(b) if 0 in b.wants else ""
+    exponent = _exponent_gradient(b) if 1 in b.wants else ""
+    return b.each(
+        base and b.summed_to(base, shape, 0),
+        exponent and b.summed_to(exponent, shape, 1),
+    )
+
+
+def _exponents(b: Backward) -> str:
+    """The exponents in the type of the base."""
+    element = b.site.element()
+    return b.x[1] if b.site.element(1) is element else b.add("Cast", b.x[1], to=int(element))
+
+
+def _base_gradient(b: Backward) -> str:
+    """dY * n * X^(n-1), and 0 where n is 0, whatever X is."""
+    dy, x, n = b.dy[0], b.x[0], _exponent(b.site)
+    if n == 0:
+        return ""
+    if n is None:
+        exponents, one, zero = _exponents(b), b.constant(1), b.constant(0)
+        slope = b.add("Mul", exponents, b.add("Pow", x, b.add("Sub", exponents, one)))
+        return b.add("Mul", dy, b.add("Where", b.add("Equal", exponents, zero), zero, slope))
+    if n == 1:
+        return dy
+    scaled = b.add("Mul", dy, b.constant(n))
+    if n == 0.5:
+        return b.add("Div", scaled, b.y[0])
+    return b.add("Mul", scaled, x if n == 2 else b.add("Pow", x, b.constant(n - 1)))
+
+
+def _exponent_gradient(b: Backward) -> str:
+    """dY * Y * log(X), and 0 where X is 0: there the power does not depend on a positive exponent."""
+    x, zero, one = b.x[0], b.constant(0), b.constant(1)
+    safe = b.add("Where", b.add("Equal", x, zero), one, x)
+    return b.add("Mul", b.dy[0], b.add("Mul", b.y[0], b.add("Log", safe)))
+
+
+def _first_power(match: Match) -> Replacement | None:
+    if match.number("exponent") == 1 and match.types["x"] == match.result:
+        return Replacement(":Identity", ("x",), {})
+    return None
+
+
+power = RewritingOp(
+    "Pow",
+    since=(7, 12, 13, 15),
+    infer=joint_type,
+    reference=_reference,
+    select=_select,
+    # Only the base: an exponent is not needed where it is known.
+    in_place=((0, 0),),
+    body=_body,
+    cases=_cases,
+    gradient=_gradient,
+    rewrites=(Rewrite(("Pow", "x", "exponent"), _first_power),),
+)

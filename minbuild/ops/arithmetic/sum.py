@@ -1,0 +1,92 @@
+"""Sum and Mean of any number of tensors, as additions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ops.arithmetic import arithmetic as _arithmetic
+from minbuild.ops.core.broadcasting import joint_shape, joint_type, launch_chain
+from minbuild.ops.core.definition import Case, Launch, Op, Site
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+
+
+def _reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _mean_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
+    return np.asarray(_reference(attributes, *terms) / len(terms))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    return launch_chain(_arithmetic.add_kernel, site)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    return b.x if len(b.x) == 1 else None
+
+
+def _mean_body(b: Body) -> Sequence[str]:
+    if len(b.x) == 1:
+        return b.x
+    return (b.add("Div", b.add("Sum", *b.x), b.constant(len(b.x))),)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for count in (1, 2, 3, 5):
+        yield Case(f"{count} terms", tuple(random.standard_normal((3, 7)) for _ in range(count)), ulps=4)
+    for shapes in (
+        ((3, 7), (7,), ()),
+        ((7,), (1,), (3, 7)),
+        ((3, 1), (1, 7), (1, 1), (3, 7)),
+        ((0, 2), (2,)),
+    ):
+        terms = tuple(random.standard_normal(s) for s in shapes)
+        yield Case(" ".join(str(list(s)) for s in shapes), terms, ulps=4)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    return _spread(b, b.dy[0])
+
+
+def _mean_gradient(b: Backward) -> Sequence[str]:
+    return _spread(b, b.add("Div", b.dy[0], b.constant(len(b.x))))
+
+
+def _spread(b: Backward, gradient: str) -> Sequence[str]:
+    """The same gradient for every input, summed where the input was broadcast."""
+    shape = joint_shape(b.site)
+    return tuple(b.summed_to(gradient, shape, i) if i in b.wants else "" for i in range(len(b.x)))
+
+
+def _of_two(match: Match) -> Replacement | None:
+    return Replacement(":Add", ("a", "b"), {})
+
+
+# Not in place: a later term may be the same value as the first one.
+total = RewritingOp(
+    "Sum",
+    since=(6, 8, 13),
+    infer=joint_type,
+    reference=_reference,
+    select=_select,
+    body=_body,
+    cases=_cases,
+    gradient=_gradient,
+    rewrites=(Rewrite(("Sum", "a", "b"), _of_two),),
+)
+mean = Op(
+    "Mean",
+    since=(6, 8, 13),
+    reference=_mean_reference,
+    body=_mean_body,
+    cases=_cases,
+    gradient=_mean_gradient,
+)

@@ -1,0 +1,96 @@
+"""Where with broadcasting: elements of any type, moved by their size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ops.core.broadcasting import FEATURES, joint_shape, walk_over
+from minbuild.ops.core.definition import STORED, Case, KernelFunction, Launch, Op, Site, stored
+from minbuild.ops.core.graph_builder import Backward
+
+where_kernel = KernelFunction(
+    "where",
+    ("y:T=", "condition:bool", "a:T", "b:T", "walk:extent?"),
+    params=("condition_axes", "a_axes", "b_axes"),
+    types={"T": STORED},
+    features={"broadcast": FEATURES["broadcast"]},
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(1), joint_shape(site)),)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    walk = walk_over(site.result_shape(), *(site.shape(i) for i in range(3)))
+    launch = where_kernel.launch(
+        site.result(),
+        *site.names[:3],
+        walk.extent,
+        types=(stored(site.element(1)),),
+        params=walk.axes,
+        features=tuple(f for f in walk.features if f in where_kernel.features),
+    )
+    return (launch,)
+
+
+def _reference(
+    attributes: Mapping[str, Any], condition: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> np.ndarray:
+    """Dimensions as well as numbers, but for the condition."""
+    if condition.dtype == object:
+        raise TypeError("how free dimensions compare is known on the device only")
+    return np.where(condition, a, b)
+
+
+_SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
+    ((), (), ()),
+    ((7,), (7,), (7,)),
+    ((2, 3, 5), (2, 3, 5), ()),
+    ((2, 3, 5), (1,), (2, 3, 5)),
+    ((9,), (5, 9), (5, 1)),
+    ((), (5, 9), (9,)),
+    ((2, 1, 4, 1), (1, 3, 1, 5), (2, 3, 1, 1)),
+    ((1, 1, 4, 4), (2, 3, 4, 4), (1,)),
+    ((2, 1, 1, 4), (2, 3, 4, 4), ()),
+    ((0, 3), (3,), ()),
+)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shapes in _SHAPES:
+        condition = random.standard_normal(shapes[0]) > 0
+        a, b = random.standard_normal(shapes[1]), random.standard_normal(shapes[2])
+        name = " ".join(str(list(s)) for s in shapes)
+        yield Case(name, (condition, a, b), ulps=0)
+        for dtype in (np.int8, np.uint16, np.int32, np.int64, np.bool_):
+            yield Case(f"{name} {np.dtype(dtype)}", (condition, (a * 9).astype(dtype), (b * 9).astype(dtype)))
+    special = np.array([np.nan, np.inf])
+    yield Case(
+        "no number where it was not asked for", (np.array([True, False]), special[::-1], special), ulps=0
+    )
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """Each side has the gradient where it was chosen, and 0 elsewhere."""
+    shape, zero = joint_shape(b.site), b.constant(0, b.site.element(1))
+    condition, dy = b.x[0], b.dy[0]
+    da = b.summed_to(b.add("Where", condition, dy, zero), shape, 1) if 1 in b.wants else ""
+    db = b.summed_to(b.add("Where", condition, zero, dy), shape, 2) if 2 in b.wants else ""
+    return b.each("", da, db)
+
+
+where = Op(
+    "Where",
+    since=(9, 16),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    in_place=((0, 1), (0, 2)),
+    cases=_cases,
+    gradient=_gradient,
+)

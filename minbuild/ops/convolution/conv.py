@@ -1,0 +1,268 @@
+"""Conv over one to three spatial axes; the kernel serves its gradients as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Call, ElementType, Shape, TensorType
+from minbuild.ir.dims import Dim, product
+from minbuild.ops.convolution.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
+from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, first_input
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+
+_WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
+_TYPES = {"T": FLOATS}
+_FEATURES = {
+    "pointwise": "windows of one element",
+    "depthwise": "one filter per channel",
+    "groups": "filters that see some of the channels",
+    "strides": "windows that move by more than one element",
+    "dilations": "windows with gaps",
+    "volume": "three spatial axes",
+    "lines": "one spatial axis",
+    "bias": "adds a number to every channel",
+}
+OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
+kernel = KernelFunction(
+    "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted", *_WINDOW), _TYPES, _FEATURES
+)
+_WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
+
+
+def _window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
+    if len(w) != len(x) or not 3 <= len(x) <= 5:
+        raise Unknown(f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported")
+    taps = [d for d in w[2:] if isinstance(d, int)]
+    if len(taps) != len(w) - 2 or not isinstance(w[0], int) or not isinstance(w[1], int):
+        raise Unknown(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
+    if tuple(attributes.get("kernel_shape", taps)) != tuple(taps):
+        raise Unknown(f"kernel_shape {attributes['kernel_shape']} disagrees with weights {list(w)}")
+    return axes(attributes, x[2:], taps)
+
+
+def _number(dim: Dim) -> int:
+    assert isinstance(dim, int)
+    return dim
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    x, w = site.shape(0), site.shape(1)
+    spatial = tuple(a.outputs for a in _window(site.attributes, x, w))
+    return (TensorType(site.element(), (x[0], w[0], *spatial)),)
+
+
+# -------------------------------------------------------------------------------------------------- selection
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Which kernels serve a convolution, what they are told, and the scratch memory that conv.cc lays out."""
+
+    element: ElementType
+    groups: int
+    channels: int  # per group
+    filters: int
+    axes: tuple[Axis, ...]
+
+    @classmethod
+    def of(cls, site: Site, x: Shape, w: Shape) -> Layer:
+        return cls.over(site, w, _window(site.attributes, x, w))
+
+    @classmethod
+    def over(cls, site: Site, w: Shape, window: tuple[Axis, ...]) -> Layer:
+        """The convolution that an operator with these weights stands for, or is the gradient of."""
+        groups = int(site.attribute("group", 1))
+        return cls(site.element(), groups, _number(w[1]), _number(w[0]) // groups, window)
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups > 1 and self.channels == self.filters == 1 and not self.pointwise
+
+    @property
+    def pointwise(self) -> bool:
+        return all(a.plain and a.taps == 1 for a in self.axes)
+
+    @property
+    def strided(self) -> bool:
+        return any(a.stride > 1 for a in self.axes)
+
+    @property
+    def taps(self) -> int:
+        return int(np.prod([a.taps for a in self.axes]))
+
+    def scratch(self) -> TensorType:
+        """One image of x as padded phases, its outputs on the grid of a phase, and where each tap begins."""
+        if self.pointwise:
+            return TensorType(ElementType.UINT8, (0,))
+        lengths = [a.outputs + a.extra for a in self.axes]
+        phases = int(np.prod([a.phases for a in self.axes]))
+        planes = product(lengths) * (self.channels * phases) + _WHOLE
+        grid = (self.axes[0].outputs * product(lengths[1:]) + _WHOLE) * self.filters
+        return TensorType(ElementType.UINT8, ((planes + grid) * self.element.size + self.taps * 4,))
+
+    def params(self) -> list[int]:
+        padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
+        words = [(a.stride, a.before, a.dilation) for a in padded]
+        return [self.groups] + [word for row in zip(*words, strict=True) for word in row]
+
+    def features(self, **others: bool) -> tuple[str, ...]:
+        asked = {
+            "pointwise": self.pointwise,
+            "depthwise": self.depthwise,
+            "groups": self.groups > 1,
+            "strides": self.strided,
+            "dilations": any(a.dilation > 1 for a in self.axes),
+            "volume": len(self.axes) == 3,
+            "lines": len(self.axes) == 1,
+        }
+        return tuple(name for name, wanted in (asked | others).items() if wanted)
+
+
+def launch_layer(
+    layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
+) -> Launch:
+    """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
+    return kernel.launch(
+        *names,
+        bias,
+        layer.scratch(),
+        types=(layer.element,),
+        params=(wanted, *layer.params()),
+        features=layer.features(bias=bool(bias)),
+        accumulate=accumulate,
+    )
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    layer = Layer.of(site, site.shape(0), site.shape(1))
+    names = (site.result(0), site.name(0), site.name(1))
+    return (launch_layer(layer, OUTPUT, names, site.name(2)),)
+
+
+def _work(site: Site) -> Dim:
+    return product(site.result_shape()) * product(site.shape(1)[1:])
+
+
+def _again(call: Call, site: Site) -> Call | None:
+    """Depthwise convolutions multiply little, but take long."""
+    return call if site.attribute("group", 1) == 1 else None
+
+
+# -------------------------------------------------------------------------------------------------- reference
+
+
+def seen_by(
+    attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
+) -> tuple[list[tuple[int, int]], list[tuple[Seen, Seen]]]:
+    """The padding of x, and for every tap where its weights stand and what it sees of the padded x."""
+    window = axes(attributes, x.shape[2:], taps)
+    return padding_of(window), list(taps_of(window))
+
+
+def grouped(x: np.ndarray, groups: int) -> np.ndarray:
+    """[N,C,...] as [N,G,C/G,S]."""
+    return x.reshape(x.shape[0], groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
+
+
+def filters_of(w: np.ndarray, tap: Seen, groups: int) -> np.ndarray:
+    """The weights of one tap as [G,M/G,C/G]."""
+    return w[tap].reshape(groups, w.shape[0] // groups, w.shape[1])
+
+
+def _reference(
+    attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None
+) -> np.ndarray:
+    groups = attributes.get("group", 1)
+    pads, views = seen_by(attributes, x, w.shape[2:])
+    padded = np.pad(x, pads)
+    spatial = padded[views[0][1]].shape[2:]
+    parts = [
+        np.einsum("gmc,ngcs->ngms", filters_of(w, tap, groups), grouped(padded[seen], groups))
+        for tap, seen in views
+    ]
+    y = np.sum(parts, 0).reshape(x.shape[0], w.shape[0], *spatial)
+    return y if b is None else y + b.reshape((-1,) + (1,) * len(spatial))
+
+
+# ------------------------------------------------------------------------------------------------------ cases
+
+# Shape of x, of w, attributes. The first and the last are what tests of trimmed builds run.
+VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((2, 3, 9, 9), (5, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 1, 28, 28), (6, 1, 5, 5), {"pads": (2, 2, 2, 2)}),
+    ((2, 6, 14, 14), (16, 6, 5, 5), {}),
+    ((2, 16, 16, 16), (16, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((3, 4, 9, 11), (7, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 4, 10, 8), (9, 4, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((2, 3, 13, 10), (4, 3, 3, 2), {"pads": (0, 1, 2, 3), "strides": (3, 2)}),
+    ((1, 2, 5, 6), (3, 2, 2, 3), {"strides": (1, 4)}),
+    ((2, 2, 11, 12), (3, 2, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 1, 4)}),
+    ((1, 2, 15, 13), (3, 2, 3, 2), {"dilations": (2, 2), "strides": (2, 3), "pads": (2, 1, 2, 1)}),
+    ((1, 2, 12, 12), (3, 2, 3, 3), {"dilations": (3, 2), "strides": (2, 4), "pads": (3, 3, 3, 3)}),
+    ((2, 6, 7, 7), (4, 3, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    ((2, 6, 8, 7), (9, 2, 3, 3), {"group": 3, "strides": (2, 2), "pads": (1, 0, 1, 2)}),
+    ((2, 8, 6, 6), (16, 1, 3, 3), {"group": 8, "pads": (1, 1, 1, 1)}),
+    ((2, 8, 6, 6), (4, 2, 3, 3), {"group": 4, "pads": (1, 1, 1, 1)}),
+    ((2, 5, 9, 10), (5, 1, 3, 3), {"group": 5, "pads": (1, 1, 1, 1)}),
+    ((2, 5, 9, 10), (5, 1, 3, 3), {"group": 5, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 7, 2, 2), (7, 1, 3, 3), {"group": 7, "pads": (1, 1, 1, 1)}),
+    ((3, 4, 1, 1), (4, 1, 3, 3), {"group": 4, "pads": (1, 1, 1, 1), "strides": (2, 2)}),
+    ((1, 3, 20, 17), (3, 1, 5, 4), {"group": 3, "pads": (2, 0, 1, 3), "strides": (3, 1)}),
+    ((2, 3, 16, 9), (3, 1, 3, 3), {"group": 3, "dilations": (2, 2), "strides": (2, 1), "pads": (2, 2, 2, 2)}),
+    ((1, 3, 4, 5), (3, 1, 1, 1), {"group": 3}),
+    ((2, 3, 11), (3, 1, 4), {"group": 3, "strides": (2,), "pads": (1, 3)}),
+    ((2, 8, 4, 4), (24, 8, 1, 1), {}),
+    ((1, 24, 7, 5), (5, 24, 1, 1), {}),
+    ((3, 30, 2, 2), (7, 30, 1, 1), {}),
+    ((2, 6, 5, 5), (4, 3, 1, 1), {"group": 2}),
+    ((2, 8, 9, 8), (12, 8, 1, 1), {"strides": (2, 2)}),
+    ((1, 2, 4, 4), (3, 2, 1, 1), {"pads": (1, 0, 0, 2)}),
+    ((2, 1, 9, 9), (3, 1, 3, 3), {"auto_pad": "VALID"}),
+    ((2, 2, 10, 7), (3, 2, 3, 2), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
+    ((2, 2, 10, 7), (3, 2, 4, 2), {"auto_pad": "SAME_LOWER", "strides": (1, 3)}),
+    ((1, 2, 10, 9), (3, 2, 3, 3), {"auto_pad": "SAME_UPPER", "dilations": (2, 2)}),
+    ((1, 1, 49, 10), (8, 1, 10, 4), {"pads": (5, 1, 5, 1), "strides": (2, 2)}),
+    ((2, 4, 17), (6, 4, 5), {"pads": (2, 2)}),
+    ((2, 3, 40), (5, 3, 3), {"strides": (2,), "dilations": (2,)}),
+    ((2, 2, 5, 6, 7), (3, 2, 2, 3, 3), {"pads": (0, 1, 1, 1, 1, 0)}),
+    ((1, 3, 7, 6, 5), (4, 3, 3, 2, 3), {"strides": (2, 1, 2), "pads": (1, 0, 1, 1, 1, 1)}),
+    ((2, 3, 5, 6, 4), (3, 1, 3, 3, 3), {"group": 3, "strides": (1, 2, 1), "pads": (1, 1, 1, 1, 1, 1)}),
+    ((2, 3, 3, 4, 4), (5, 3, 1, 1, 1), {}),
+    ((1, 3, 12, 12), (8, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
+)  # fmt: skip
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for x, w, given in VARIANTS:
+        attributes = {"kernel_shape": w[2:], **given}
+        inputs = random.standard_normal(x), random.standard_normal(w)
+        name = f"{list(x)} {list(w)} {dict(given)}"
+        yield Case(name, inputs, attributes, ulps=16)
+        yield Case(f"{name} bias", (*inputs, random.standard_normal(w[0])), attributes, ulps=16)
+    weights, b = random.standard_normal((4, 3, 3, 3)), random.standard_normal(4)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights, b), {"pads": (1, 1, 1, 1)})
+    yield Case("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    window = _window(b.site.attributes, b.site.shape(0), b.site.shape(1))
+    attributes = explicit_pads(b.site.attributes, window)
+    return b.each(*b.many(3, "ConvGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **attributes)[: len(b.x)])
+
+
+conv = Op(
+    "Conv",
+    since=(1, 11, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    again=_again,
+    work=_work,
+    samples=first_input,
+    cases=_cases,
+    gradient=_gradient,
+)

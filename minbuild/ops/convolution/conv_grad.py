@@ -1,0 +1,141 @@
+"""The gradients of Conv, by its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Call, TensorType
+from minbuild.ir.dims import Dim, product
+from minbuild.ops.convolution.conv import (
+    INPUT_GRADIENT,
+    VARIANTS,
+    WEIGHT_GRADIENT,
+    Layer,
+    filters_of,
+    grouped,
+    launch_layer,
+    seen_by,
+)
+from minbuild.ops.convolution.spatial import axes, unpadded
+from minbuild.ops.core.definition import Case, Launch, Op, Site
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.reduction.reduce import reduce_over
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    return tuple(_grad_launches(site, Layer.of(site, site.shape(1), site.shape(2))))
+
+
+def _grad_launches(site: Site, layer: Layer) -> Iterator[Launch]:
+    """dW and dB first: then dX may take the place of X."""
+    (dy, x, w), shape = site.names[:3], site.shape()
+    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
+    if dw:
+        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
+    if db:
+        others = (0, *range(2, len(shape)))
+        tensor = TensorType(site.element(), shape)
+        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
+    if dx:
+        yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
+
+
+def _grad_work(site: Site) -> Dim:
+    return product(site.shape()) * product(site.shape(2)[1:]) * 2
+
+
+def _grad_samples(site: Site) -> Iterable[int]:
+    """dy and x. Weight gradients add image after image; the bias gradient sums in another order."""
+    return (0, 1)
+
+
+def _grad_apart(call: Call, site: Site) -> Sequence[Call]:
+    """Sums first: then dx may take the place of dy."""
+    dx, dw, db = (*call.outputs, "", "")[:3]
+    calls = []
+    if db:
+        attributes = {"axes": (0, *range(2, site.rank())), "keepdims": 0}
+        adds = frozenset({0} if 2 in call.accumulate else ())
+        calls.append(Call(":ReduceSum", 11, call.node, call.inputs[:1], (db,), attributes, adds))
+    if dw:
+        calls.append(replace(call, outputs=("", dw), accumulate=call.accumulate & {1}))
+    if dx:
+        calls.append(replace(call, outputs=(dx,), accumulate=frozenset()))
+    return calls
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    element, w = site.element(), site.shape(2)
+    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, w[:1]))
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, w: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    groups = attributes.get("group", 1)
+    gradient = grouped(dy, groups)
+    pads, views = seen_by(attributes, x, w.shape[2:])
+    padded = np.pad(x, pads)
+    dx, dw = np.zeros_like(padded), np.zeros_like(w)
+    for tap, seen in views:
+        part = padded[seen]
+        dw[tap] = np.einsum("ngms,ngcs->gmc", gradient, grouped(part, groups)).reshape(w.shape[:2])
+        back = np.einsum("gmc,ngms->ngcs", filters_of(w, tap, groups), gradient)
+        dx[seen] += back.reshape(part.shape)
+    return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
+
+
+def _second_gradient(b: Backward) -> Sequence[str]:
+    """The flow through dX is a second input of the convolution, that through dW a second set of weights; every output
+    of ConvGrad is linear in dY and in what else it is made of."""
+    dy, x, w = b.x
+    attributes = b.site.attributes
+    of_dx, of_dw, of_db = (*b.dy, "", "", "")[:3]
+
+    def conv_grad(output: int, *inputs: str) -> str:
+        return b.many(3, "ConvGrad", *inputs, domain=MICROSOFT, **attributes)[output]
+
+    flows = [b.add("Conv", of_dx, w, **attributes)] if of_dx else []
+    flows += [b.add("Conv", x, of_dw, **attributes)] if of_dw else []
+    if of_db:
+        column = b.integers((-1, *(1,) * (b.site.rank() - 2)))
+        flows.append(b.add("Expand", b.add("Reshape", of_db, column), b.shape_of(dy)))
+    to_x = conv_grad(0, dy, x, of_dw) if of_dw else ""
+    to_w = conv_grad(1, dy, of_dx, w) if of_dx else ""
+    return b.each(reduce(lambda left, right: b.add("Add", left, right), flows), to_x, to_w)
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for index, (x, w, given) in enumerate(VARIANTS):
+        attributes = {"kernel_shape": w[2:], **given}
+        sizes = (a.outputs for a in axes(given, x[2:], w[2:]))
+        dy = random.standard_normal((x[0], w[0], *map(int, sizes)))  # type: ignore[arg-type]
+        inputs = (dy, random.standard_normal(x), random.standard_normal(w))
+        name = f"{list(x)} {list(w)} {dict(given)}"
+        yield Case(name, inputs, attributes, outputs=3, ulps=32)
+        absent = ({0}, {1, 2}, {0, 1}, {0, 2})[index % 4]
+        yield Case(
+            f"{name} without {absent}", inputs, attributes, outputs=3, absent=frozenset(absent), ulps=32
+        )
+
+
+conv_grad = Op(
+    "ConvGrad",
+    domain="com.microsoft",
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select,
+    adds=frozenset({1, 2}),
+    work=_grad_work,
+    samples=_grad_samples,
+    sums=frozenset({1}),
+    apart=_grad_apart,
+    cases=_grad_cases,
+    gradient=_second_gradient,
+    differentiable=frozenset({0, 1, 2}),
+)

@@ -1,0 +1,230 @@
+"""ConvTranspose over one to three spatial axes, and its gradients: Conv's kernel, inputs and outputs swapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Shape, TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.convolution import conv as _conv
+from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
+from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.reduction.reduce import reduce_over
+
+
+def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
+    """The axes of the convolution from the result's to the input's sizes, whose gradient this is."""
+    count = len(x) - 2
+    if len(w) != len(x) or not 1 <= count <= 3:
+        raise Unknown(f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported")
+    taps = [d for d in w[2:] if isinstance(d, int)]
+    if len(taps) != count or not isinstance(w[0], int) or not isinstance(w[1], int):
+        raise Unknown(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
+
+    def each(name: str, default: int) -> tuple[int, ...]:
+        return tuple(attributes.get(name, ())) or (default,) * count
+
+    mode = attributes.get("auto_pad", "NOTSET")
+    pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
+    pads = pads or (0,) * (2 * count)
+    wanted = tuple(attributes.get("output_shape", ()))[-count:] or (None,) * count
+    strides, dilations, more = each("strides", 1), each("dilations", 1), each("output_padding", 0)
+    window = []
+    for i, size in enumerate(x[2:]):
+        reach = dilations[i] * (taps[i] - 1)
+        whole = (size - 1) * strides[i] + reach + 1 + more[i]
+        size_out, before = _extent(size * strides[i], whole, wanted[i], (pads[i], pads[count + i]), mode)
+        # Padding behind the end that makes the convolution give exactly the input's size.
+        after = (size - 1) * strides[i] + reach + 1 - size_out - before
+        window.append(Axis(size_out, taps[i], strides[i], before, after, dilations[i]))
+    return tuple(window)
+
+
+def _extent(same: Dim, whole: Dim, wanted: int | None, pads: tuple[int, int], mode: str) -> tuple[Dim, int]:
+    """The size of the result along an axis, and how much of its `whole` is cut off in front."""
+    if wanted is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return whole - pads[0] - pads[1], pads[0]
+    size = same if wanted is None else wanted
+    total = whole - size
+    if not isinstance(total, int):
+        raise Unknown("output_shape needs spatial sizes that are known when the trainer is built")
+    # What the result has more than the whole stands behind it.
+    return size, split_padding(max(0, total), mode)[0]
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    x, w = site.shape(0), site.shape(1)
+    spatial = tuple(a.size for a in window_of(site.attributes, x, w))
+    return (TensorType(site.element(), (x[0], w[1] * int(site.attribute("group", 1)), *spatial)),)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """The kernel adds no bias, since Conv's gradient has none."""
+    if not b.has(2):
+        return None
+    y = b.add("ConvTranspose", *b.x[:2], **b.site.attributes)
+    column = (-1, *(1,) * (b.site.rank() - 2))
+    return (b.add("Add", y, b.reshape(b.x[2], column)),)
+
+
+def _layer(site: Site, x: Shape, w: Shape) -> _conv.Layer:
+    return _conv.Layer.over(site, w, window_of(site.attributes, x, w))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    names = (site.result(0), site.name(0), site.name(1))
+    return (_conv.launch_layer(_layer(site, site.shape(0), site.shape(1)), _conv.INPUT_GRADIENT, names),)
+
+
+def _reference(
+    attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
+    window, groups = window_of(attributes, x.shape, w.shape), attributes.get("group", 1)
+    channels = w.shape[1] * groups
+    sizes = (len(x), channels, *(int(a.size) for a in window))  # type: ignore[arg-type]
+    pads = padding_of(window)
+    y = np.pad(np.zeros(sizes), pads)
+    grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
+    for tap, seen in taps_of(window):
+        part = np.einsum("gmc,ngms->ngcs", w[tap].reshape(groups, -1, w.shape[1]), grouped)
+        y[seen] += part.reshape(y[seen].shape)
+    y = y[unpadded(sizes, pads)]
+    return y if bias is None else y + bias.reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+# Shape of x, of w, attributes.
+VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((2, 3, 4, 5), (3, 2, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 1)}),
+    ((1, 1, 3, 3), (1, 2, 3, 3), {}),
+    ((2, 4, 5, 4), (4, 3, 2, 2), {"strides": (2, 2)}),
+    ((1, 2, 3, 4), (2, 3, 4, 4), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 2, 3, 4), (2, 3, 1, 1), {}),
+    ((1, 2, 3, 4), (2, 3, 1, 1), {"strides": (2, 3), "output_padding": (1, 2)}),
+    ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (3, 2), "output_shape": (10, 8), "output_padding": (1, 1)}),
+    ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (3, 2), "output_shape": (12, 8)}),
+    ((1, 2, 3, 3), (2, 2, 3, 3), {"strides": (2, 2), "output_shape": (5, 6), "auto_pad": "SAME_LOWER"}),
+    ((1, 1, 3, 3), (1, 2, 3, 3), {"strides": (2, 2), "auto_pad": "SAME_UPPER"}),
+    ((1, 1, 3, 4), (1, 2, 4, 3), {"strides": (2, 1), "auto_pad": "SAME_LOWER"}),
+    ((2, 1, 3, 4), (1, 2, 2, 3), {"auto_pad": "VALID", "strides": (1, 2)}),
+    ((1, 1, 3, 3), (1, 1, 2, 2), {"dilations": (2, 2)}),
+    ((1, 2, 4, 3), (2, 2, 3, 2), {"dilations": (2, 3), "strides": (2, 1), "pads": (1, 0, 2, 1)}),
+    ((1, 2, 3, 3), (2, 1, 2, 2), {"dilations": (3, 3), "output_padding": (2, 1)}),
+    ((2, 4, 3, 3), (4, 1, 3, 3), {"group": 2}),
+    ((1, 5, 4, 3), (5, 1, 3, 3), {"group": 5, "strides": (2, 2), "pads": (1, 1, 0, 1)}),
+    ((1, 6, 4, 3), (6, 3, 2, 2), {"group": 3, "strides": (2, 1)}),
+    ((2, 3, 6), (3, 2, 4), {"strides": (3,), "pads": (1, 2)}),
+    ((1, 2, 3, 2, 4), (2, 3, 2, 3, 2), {"strides": (2, 1, 2), "pads": (1, 1, 0, 0, 1, 1)}),
+    ((2, 8, 7, 7), (8, 16, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 1)}),
+)  # fmt: skip
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for x, w, attributes in VARIANTS:
+        inputs = random.standard_normal(x), random.standard_normal(w)
+        name = f"{list(x)} {list(w)} {dict(attributes)}"
+        yield Case(name, inputs, attributes, ulps=16)
+        bias = random.standard_normal(w[1] * attributes.get("group", 1))
+        yield Case(f"{name} bias", (*inputs, bias), attributes, ulps=16)
+    weights = random.standard_normal((3, 4, 3, 3))
+    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights), {"strides": (2, 2)})
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    found = b.many(3, "ConvTransposeGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **b.site.attributes)
+    return b.each(*found[: len(b.x)])
+
+
+conv_transpose = Op(
+    "ConvTranspose",
+    since=(1, 11, 22),
+    infer=_infer,
+    body=_body,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+    gradient=_gradient,
+)
+
+
+# ------------------------------------------------------------------------------------------------- gradients
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    element, w = site.element(), site.shape(2)
+    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, site.shape(0)[1:2]))
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    return tuple(_grad_launches(site))
+
+
+def _grad_launches(site: Site) -> Iterator[Launch]:
+    """dW and dB first: then dX may take the place of X."""
+    layer, (dy, x, w) = _layer(site, site.shape(1), site.shape(2)), site.names[:3]
+    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
+    if dw:
+        yield _conv.launch_layer(layer, _conv.WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in site.adds))
+    if db:
+        tensor = TensorType(site.element(), site.shape(0))
+        others = (0, *range(2, site.rank()))
+        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
+    if dx:
+        yield _conv.launch_layer(layer, _conv.OUTPUT, (dx, dy, w))
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, w: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    window, groups = window_of(attributes, x.shape, w.shape), attributes.get("group", 1)
+    padded = np.pad(dy, padding_of(window))
+    grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
+    dx, dw = np.zeros_like(grouped), np.zeros_like(w)
+    for tap, seen in taps_of(window):
+        part = padded[seen].reshape(len(x), groups, w.shape[1], -1)
+        dx += np.einsum("gmc,ngcs->ngms", w[tap].reshape(groups, -1, w.shape[1]), part)
+        dw[tap] = np.einsum("ngms,ngcs->gmc", grouped, part).reshape(w.shape[:2])
+    return dx.reshape(x.shape), dw, dy.sum((0, *range(2, dy.ndim)))
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for index, (x, w, attributes) in enumerate(VARIANTS):
+        inputs = random.standard_normal(x), random.standard_normal(w)
+        dy = random.standard_normal(_reference(attributes, *inputs).shape)
+        name = f"{list(x)} {list(w)} {dict(attributes)}"
+        yield Case(name, (dy, *inputs), attributes, outputs=3, ulps=32)
+        absent = frozenset(({0}, {1, 2}, {0, 1}, {0, 2})[index % 4])
+        yield Case(
+            f"{name} without {set(absent)}", (dy, *inputs), attributes, outputs=3, absent=absent, ulps=32
+        )
+
+
+_SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attributes that mean the same to Conv
+
+
+def _grad_parts(b: Body) -> Sequence[str]:
+    """The convolution with the same weights, of which this is the transpose: dx = Conv(dy, w), and w gets what it would
+    there if x came back for dy."""
+    if b.site.attribute("auto_pad", "NOTSET") != "NOTSET" or b.site.attribute("output_shape"):
+        raise Unknown(
+            "a gradient flows through it, which needs attribute pads in place of auto_pad and output_shape"
+        )
+    (dy, x, w), given = b.x[:3], {n: v for n, v in b.site.attributes.items() if n in _SHARED}
+    dw = b.many(2, "ConvGrad", x, dy, w, domain=MICROSOFT, **given)[1]
+    others = (0, *range(2, b.site.rank()))
+    return b.add("Conv", dy, w, **given), dw, b.reduce("ReduceSum", dy, others, False)
+
+
+conv_transpose_grad = Op(
+    "ConvTransposeGrad",
+    domain=MICROSOFT,
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select,
+    adds=frozenset({1, 2}),
+    cases=_grad_cases,
+    parts=_grad_parts,
+)

@@ -1,0 +1,146 @@
+"""How kernels of lib/loops/broadcast.h walk over operands of different shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from minbuild.ir import ElementType, Shape, TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import (
+    FLOAT,
+    INTEGERS,
+    KernelFunction,
+    Launch,
+    Site,
+    broadcast_shapes,
+    stored,
+)
+
+FEATURES = {"broadcast": "operands of different shapes", "scalar": "operands of one element"}
+WALK = "walk:extent?"  # argument 3 of such a kernel
+AXES = ("a_axes", "b_axes")  # and its first two parameters
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The axes of a result, neighbours that every operand treats alike folded together. Bit i of an operand's
+    axes says that it moves along axis i. Where each has all elements or one there is no walk, no `extent`."""
+
+    extent: TensorType | None
+    axes: tuple[int, ...]
+    features: tuple[str, ...]
+
+    @property
+    def axes_count(self) -> int:
+        """How many axes the kernel walks over; 0 where there is no walk."""
+        return len(self.extent.shape or ()) if self.extent else 0
+
+
+def walk_over(result: Shape, *operands: Shape) -> Walk:
+    """The walk over a result and the shapes that broadcast to it."""
+    padded = [(1,) * (len(result) - len(shape)) + tuple(shape) for shape in operands]
+    moves = [(tuple(shape[i] != 1 for shape in padded), d) for i, d in enumerate(result) if d != 1]
+    folded = [(flags, product([d for _, d in run])) for flags, run in groupby(moves, key=lambda m: m[0])]
+    if len(folded) > 1:
+        axes = tuple(sum(flags[o] << i for i, (flags, _) in enumerate(folded)) for o in range(len(operands)))
+        return Walk(TensorType(FLOAT, tuple(d for _, d in folded)), axes, ("broadcast",))
+    single = bool(folded) and not all(folded[0][0])
+    return Walk(None, (0,) * len(operands), ("scalar",) * single)
+
+
+def joint_shape(site: Site) -> Shape:
+    """The shape to which all inputs broadcast."""
+    return broadcast_shapes(*(site.shape(i) for i in range(len(site.inputs))))
+
+
+def joint_type(site: Site) -> Sequence[TensorType]:
+    """For `Op.infer`: elements of input 0, over the shape to which all inputs broadcast."""
+    return (TensorType(site.element(), joint_shape(site)),)
+
+
+def served_as(kernel: KernelFunction, element: ElementType) -> ElementType:
+    """The type under which a kernel works on `element`: where it has unsigned integers only, signs do not matter."""
+    offered = kernel.types["T"]
+    unsigned = stored(element) if element in INTEGERS else element
+    return element if element in offered or unsigned not in offered else unsigned
+
+
+def launch_binary(
+    kernel: KernelFunction, site: Site, left: int = 0, right: int = 1, result_as: str | None = None
+) -> Launch:
+    """`kernel` on two inputs of a node, or with the result so far (`result_as`) in place of the left one."""
+    shape = site.result_shape()
+    walk = walk_over(shape, shape if result_as else site.shape(left), site.shape(right))
+    return kernel.launch(
+        site.result(),
+        result_as or site.name(left),
+        site.name(right),
+        walk.extent,
+        types=(served_as(kernel, site.element()),) if kernel.types else (),
+        params=walk.axes,
+        features=tuple(f for f in walk.features if f in kernel.features),
+    )
+
+
+def select_binary(kernel: KernelFunction) -> Callable[[Site], Sequence[Launch]]:
+    """For `Op.select` of two operands."""
+    return lambda site: (launch_binary(kernel, site),)
+
+
+def launch_chain(kernel: KernelFunction, site: Site) -> Sequence[Launch]:
+    """y = f(x0, x1), then y = f(y, x2), ... for two inputs or more."""
+    result = site.result()
+    rest = (launch_binary(kernel, site, right=i, result_as=result) for i in range(2, len(site.inputs)))
+    return (launch_binary(kernel, site), *rest)
+
+
+_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    ((), ()),
+    ((1,), (1,)),
+    ((7,), (7,)),
+    ((2, 3, 5), (2, 3, 5)),
+    ((33,), (1,)),
+    ((1,), (33,)),
+    ((4, 9), ()),
+    ((1, 9), (9,)),
+    ((5, 9), (9,)),
+    ((9,), (5, 9)),
+    ((5, 1), (5, 9)),
+    ((5, 1), (1, 9)),
+    ((2, 3, 4, 5), (3, 1, 1)),
+    ((2, 3, 4, 5), (2, 1, 1, 5)),
+    ((2, 1, 4, 1), (1, 3, 1, 5)),
+    ((1, 1, 1), (2, 1, 3)),
+    ((0, 3), (3,)),
+    ((2, 1), (2, 0)),
+)
+
+
+def operands(random: np.random.Generator) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
+    """For tests: pairs of arrays that broadcast, in every way that matters."""
+    for a, b in _SHAPES:
+        yield f"{list(a)} with {list(b)}", random.standard_normal(a), random.standard_normal(b)
+
+
+def integer_operands(
+    random: np.random.Generator, types: Iterable[ElementType] = INTEGERS
+) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
+    """For tests: pairs of arrays of each type over its whole range, zeros and the ends among them."""
+    for element in types:
+        limits = np.iinfo(element.dtype)
+        for a_shape, b_shape in (((3, 5), (3, 5)), ((3, 5), (5,)), ((), (3, 1))):
+            a, b = (
+                random.integers(limits.min, limits.max, s, element.dtype, True) for s in (a_shape, b_shape)
+            )
+            small = random.integers(0, 9, b_shape).astype(element.dtype)
+            yield f"{element.label} {list(a_shape)} with {list(b_shape)}", np.asarray(a), np.asarray(b)
+            yield f"{element.label} {list(a_shape)} with small {list(b_shape)}", np.asarray(a), small
+        ends = np.array([limits.min, limits.max, 0, 1, limits.min, limits.max], element.dtype)
+        others = np.array(
+            [limits.max, limits.max, 0, 0, -1 if limits.min else 1, 2], np.int64 if limits.min else np.uint64
+        )
+        yield f"{element.label} ends", ends, others.astype(element.dtype)

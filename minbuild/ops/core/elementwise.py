@@ -1,0 +1,179 @@
+"""What operators on single elements share: declarations, launches, references and cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.core.definition import (
+    FLOATS,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Reference,
+    Select,
+    Site,
+    same_as,
+)
+from minbuild.ops.core.graph_builder import Backward, Body
+
+Cases = Callable[[np.random.Generator], Iterable[Case]]
+Gradient = Callable[[Backward], Sequence[str]]
+Words = Callable[[Site], Sequence[float]]
+
+SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.inf, -np.inf, np.nan])
+
+
+def kernel_of(
+    function: str,
+    *inputs: str,
+    params: tuple[str, ...] = (),
+    types: tuple[ElementType, ...] = FLOATS,
+    output: str = "y",
+) -> KernelFunction:
+    """A kernel that makes one output from inputs of the same type and size, by default from `x`."""
+    slots = (f"{output}:T=", *(f"{name}:T" for name in inputs or ("x",)))
+    return KernelFunction(function, slots, params=params, types={"T": types})
+
+
+def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] = ()) -> KernelFunction:
+    """A kernel that makes `dx` from `dy` and what the forward pass left: its input `x` or its output `y`."""
+    return kernel_of(function, "dy", saved, params=params, output="dx")
+
+
+def no_words(site: Site) -> Sequence[float]:
+    """Of a kernel without parameters."""
+    return ()
+
+
+def numbers(*defaults: tuple[str, float]) -> Words:
+    """Parameters that are attributes, with their defaults."""
+    return lambda site: [float(site.attribute(name, default)) for name, default in defaults]
+
+
+def launching(kernel: KernelFunction, words: Words = no_words, inputs: Sequence[int] = ()) -> Select:
+    """The kernel on these inputs of the node, by default on the first ones in order."""
+    chosen = inputs or range(len(kernel.args) - 1)
+
+    def select(site: Site) -> Sequence[Launch]:
+        names = (site.name(i) for i in chosen)
+        return (kernel.launch(site.result(), *names, types=(site.element(),), params=words(site)),)
+
+    return select
+
+
+def computing(function: Callable[..., Any]) -> Reference:
+    """A function of arrays as a reference: attributes are not looked at, floating-point errors are results."""
+
+    def reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return np.asarray(function(*inputs))
+
+    return reference
+
+
+def zero_gradient(b: Backward) -> Sequence[str]:
+    """Of functions that are constant between their jumps."""
+    return ("",)
+
+
+def unary_cases(
+    ulps: float,
+    attributes: Sequence[Mapping[str, Any]] = ({},),
+    inputs: Callable[[np.ndarray], np.ndarray] = lambda x: x * 3,
+    special: np.ndarray | None = SPECIAL,
+    smooth: bool = True,
+) -> Cases:
+    """All shapes with every set of attributes, then special values. `inputs` turns normally distributed numbers
+    into arguments."""
+
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for given in attributes:
+            label = "".join(f", {name} {value}" for name, value in given.items())
+            for shape in SHAPES if given is attributes[0] else ((3, 5),):
+                x = inputs(random.standard_normal(shape))
+                yield Case(f"shape {list(shape)}{label}", (x,), given, ulps=ulps, smooth=smooth)
+        if special is not None:
+            yield Case("special values", (special,), attributes[0], ulps=ulps)
+
+    return cases
+
+
+def gradient_cases(
+    ulps: float,
+    attributes: Sequence[Mapping[str, Any]] = ({},),
+    saved: Callable[[np.ndarray], np.ndarray] = lambda x: x * 3,
+    smooth: bool = True,
+) -> Cases:
+    """All shapes of a gradient, then every set of attributes; `saved` makes what the forward pass left."""
+
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for given in attributes:
+            label = "".join(f", {name} {value}" for name, value in given.items())
+            for shape in SHAPES if given is attributes[0] else ((3, 5),):
+                inputs = random.standard_normal(shape), saved(random.standard_normal(shape))
+                yield Case(f"shape {list(shape)}{label}", inputs, given, ulps=ulps, smooth=smooth)
+
+    return cases
+
+
+def unary(
+    name: str,
+    kernel: KernelFunction,
+    reference: Reference,
+    cases: Cases,
+    gradient: Gradient | None = None,
+    *,
+    since: tuple[int, ...] = (6, 13),
+    domain: str = "",
+    words: Words = no_words,
+    again: Callable[..., Any] | None = None,
+    samples: Callable[[Site], Iterable[int]] | None = None,
+) -> Op:
+    """An operator of one input, whose place its output may take."""
+    return Op(
+        name,
+        domain=domain,
+        since=since,
+        infer=same_as(0),
+        reference=reference,
+        select=launching(kernel, words),
+        in_place=((0, 0),),
+        again=again,
+        samples=samples,
+        cases=cases,
+        gradient=gradient,
+    )
+
+
+def gradient_op(
+    name: str,
+    kernel: KernelFunction,
+    reference: Reference,
+    cases: Cases,
+    gradient: Gradient | None = None,
+    *,
+    domain: str = "com.microsoft",
+    words: Words = no_words,
+    samples: Callable[[Site], Iterable[int]] | None = None,
+    slope: Callable[[Body, str], str] | None = None,
+) -> Op:
+    """An operator of `dy` and what the forward pass left, either of whose places its output may take. `slope` writes
+    what `dy` is multiplied with, for gradients of gradients."""
+    return Op(
+        name,
+        domain=domain,
+        infer=same_as(0),
+        reference=reference,
+        select=launching(kernel, words),
+        in_place=((0, 0), (0, 1)),
+        samples=samples,
+        cases=cases,
+        gradient=gradient,
+        parts=None if slope is None else lambda b: (b.add("Mul", b.x[0], slope(b, b.x[1])),),
+    )

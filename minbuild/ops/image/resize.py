@@ -1,0 +1,292 @@
+"""Resize and its gradient: one weighted sum per resized axis, by tables made when the trainer is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, Shape
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.definition import BOOL, FLOAT, FLOATS, HALVES, Case, Op, Unknown
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.image.interpolation import Stretch
+from minbuild.ops.image.resample import add_resample
+
+_OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
+
+
+def _absent(content: np.ndarray | None) -> bool:
+    return content is None or content.size == 0
+
+
+def _stretches(
+    attributes: Mapping[str, Any],
+    shape: Shape,
+    roi: np.ndarray | None,
+    scales: np.ndarray | None,
+    sizes: Sequence[Dim] | None,
+    made: Shape | None = None,
+) -> list[Stretch]:
+    """The axes that change, those that shrink most first, so that little is computed. Scales are floats, as ONNX has
+    them; sizes may be symbolic where they equal the input's. `made` is the shape of the result where it is known."""
+    rank = len(shape)
+    axes = [int(a) % rank for a in attributes.get("axes", range(rank))]
+    crops = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    if crops and (roi is None or roi.size != 2 * len(axes)):
+        raise Unknown("tf_crop_and_resize needs a roi that is known when the trainer is built")
+    given: Sequence[Any] | None = scales.ravel().tolist() if scales is not None else sizes
+    if given is None or len(given) != len(axes):
+        raise Unknown(
+            f"needs one scale or size for each of {len(axes)} axes, known when the trainer is built"
+        )
+    ends = roi.ravel().tolist() if crops and roi is not None else [0.0] * len(axes) + [1.0] * len(axes)
+    seen = {a: (float(ends[i]), float(ends[i + len(axes)])) for i, a in enumerate(axes)}
+    found = []
+    common = _common_scale(attributes, shape, axes, given) if scales is None else None
+    for axis, wanted in zip(axes, given, strict=True):
+        size = shape[axis]
+        same = wanted == 1 if scales is not None else wanted == size and common is None
+        if same and seen[axis] == (0.0, 1.0):
+            continue
+        if not isinstance(size, int) or not isinstance(wanted, (int, float)):
+            raise Unknown(
+                f"resizes axis {axis} of size {size}, which must be known when the trainer is built"
+            )
+        if common is not None:
+            found.append(Stretch(axis, size, int(common * size + 0.5), float(np.float32(common)), seen[axis]))
+        elif scales is not None:
+            outputs = made[axis] if made else int(np.floor(np.float32(wanted) * np.float32(size)))
+            found.append(Stretch(axis, size, outputs, float(wanted), seen[axis]))  # type: ignore[arg-type]
+        else:
+            found.append(Stretch(axis, size, int(wanted), wanted / max(size, 1), seen[axis]))
+    if any(s.size == 0 or s.scale <= 0 for s in found):
+        raise Unknown(f"resizes an axis of {list(shape)} that has no elements, or to none")
+    return sorted(found, key=lambda s: (s.outputs / s.size, -s.axis))
+
+
+def _common_scale(
+    attributes: Mapping[str, Any], shape: Shape, axes: Sequence[int], sizes: Sequence[Any]
+) -> float | None:
+    """The scale of all axes where the aspect ratio is kept."""
+    policy = attributes.get("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return None
+    pairs = [(wanted, shape[axis]) for axis, wanted in zip(axes, sizes, strict=True)]
+    if not all(isinstance(d, int) and d for pair in pairs for d in pair):
+        raise Unknown(
+            f"keep_aspect_ratio_policy {policy} needs sizes that are known when the trainer is built"
+        )
+    ratios = [wanted / size for wanted, size in pairs]
+    return min(ratios) if policy == "not_larger" else max(ratios)
+
+
+def _asked(b: Body) -> tuple[dict[str, Any], list[Stretch]]:
+    """The attributes, those of opset 10 made explicit, and what is to be done to the axes."""
+    site, attributes = b.site, dict(b.site.attributes)
+    if len(site.inputs) == 2:
+        attributes |= _OPSET_10
+        roi, scales, sizes = None, site.content(1), None
+    else:
+        roi, scales = site.content(1), site.content(2)
+        sizes = site.dims(3) if site.has(3) and site.shape(3) != (0,) else None
+    return attributes, _stretches(attributes, site.shape(), roi, None if _absent(scales) else scales, sizes)
+
+
+def _body(b: Body) -> Sequence[str]:
+    element, x = b.site.element(), b.x[0]
+    attributes, stretches = _asked(b)
+    nearest = attributes.get("mode", "nearest") == "nearest"
+    real = element in FLOATS or element in HALVES
+    if not real and not nearest:
+        return (_as_floats(b, attributes, stretches),)
+    for stretch in stretches:
+        table = stretch.table(attributes)
+        if real:
+            x = add_resample(b, x, stretch.axis, table)
+        else:
+            x = b.add("Gather", x, b.integers(table.indices[:, 0].tolist()), axis=stretch.axis)
+    return (_extrapolated(b, attributes, stretches, x),)
+
+
+def _as_floats(b: Body, attributes: Mapping[str, Any], stretches: Sequence[Stretch]) -> str:
+    """Integers are interpolated as floats, rounded, and kept within their range."""
+    element = b.site.element()
+    x = b.add("Cast", b.x[0], to=int(FLOAT))
+    for stretch in stretches:
+        table = stretch.table(attributes)
+        weights = b.constant(table.weights, FLOAT)
+        indices = b.constant(table.indices, ElementType.INT32)
+        x = b.add("Resample", x, indices, weights, domain="minbuild", axis=stretch.axis)
+    if element is BOOL:
+        return b.add("Cast", b.add("Round", x), to=int(element))
+    limits = np.iinfo(element.dtype)
+    # The largest float that an integer type of 32 or 64 bits holds lies below its own largest.
+    top = np.float32(limits.max) if limits.bits < 32 else np.nextafter(np.float32(limits.max), np.float32(0))
+    kept = b.add("Clip", b.add("Round", x), b.constant(limits.min, FLOAT), b.constant(top, FLOAT))
+    return _extrapolated(b, attributes, stretches, b.add("Cast", kept, to=int(element)))
+
+
+def _extrapolated(b: Body, attributes: Mapping[str, Any], stretches: Sequence[Stretch], y: str) -> str:
+    """The extrapolation value where an output stands outside of the input."""
+    rank = b.site.rank()
+    outside = np.zeros((1,) * rank, bool)
+    for stretch in stretches:
+        shape = tuple(-1 if axis == stretch.axis else 1 for axis in range(rank))
+        outside = outside | stretch.outside(attributes).reshape(shape)
+    if not outside.any():
+        return b.add("Identity", y) if y == b.x[0] else y
+    value = b.constant(attributes.get("extrapolation_value", 0.0))
+    return b.add("Where", b.constant(outside, BOOL), value, y)
+
+
+def resized(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    roi: np.ndarray | None = None,
+    scales: np.ndarray | None = None,
+    sizes: np.ndarray | None = None,
+) -> np.ndarray:
+    if scales is None and sizes is None:
+        attributes, roi, scales = {**attributes, **_OPSET_10}, None, roi
+    wanted = None if sizes is None or _absent(sizes) else [int(d) for d in sizes]
+    stretches = _stretches(attributes, x.shape, roi, None if _absent(scales) else scales, wanted)
+    outside = np.zeros((1,) * x.ndim, bool)
+    y = np.asarray(x, np.float64)
+    for stretch in stretches:
+        y = np.moveaxis(
+            np.tensordot(y, stretch.table(attributes).matrix, (stretch.axis, 1)), -1, stretch.axis
+        )
+        shape = tuple(-1 if axis == stretch.axis else 1 for axis in range(x.ndim))
+        outside = outside | stretch.outside(attributes).reshape(shape)
+    y = np.where(outside, attributes.get("extrapolation_value", 0.0), y)
+    if x.dtype.kind in "iu":
+        limits = np.iinfo(x.dtype)
+        return np.clip(np.round(y), limits.min, limits.max).astype(x.dtype)
+    return np.asarray(y if x.dtype.kind == "f" else np.round(y).astype(x.dtype))
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """Scales that were asked for are passed on; sizes speak for themselves unless the aspect ratio was kept."""
+    attributes, stretches = _asked(b)
+    axes = attributes.pop("axes", None)
+    policy = attributes.pop("keep_aspect_ratio_policy", "stretch")
+    roi = b.x[1] if b.has(1) and len(b.x) > 2 else ""
+    if axes is not None and roi and not _absent(b.site.content(1)):
+        ends = {s.axis: s.seen for s in stretches}
+        whole = [ends.get(axis, (0.0, 1.0)) for axis in range(b.site.rank())]
+        roi = b.constant([start for start, _ in whole] + [end for _, end in whole], b.site.element(1))
+    asked = len(b.x) == 2 or (b.has(2) and not _absent(b.site.content(2)))
+    scales = ""
+    if asked or policy != "stretch":
+        by_axis = {s.axis: s.scale for s in stretches}
+        scales = b.constant([by_axis.get(axis, 1.0) for axis in range(b.site.rank())], _scale_element(b))
+    return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], roi, scales, **attributes),)
+
+
+def _scale_element(b: Body) -> ElementType:
+    """The type that scales came in: ONNX's is float."""
+    i = 1 if len(b.x) == 2 else 2
+    return b.site.element(i) if b.has(i) else FLOAT
+
+
+def _grad_body(b: Body) -> Sequence[str]:
+    """ResizeGrad(dY, X, roi, scales): the tables of Resize transposed, in the opposite order."""
+    dy, shape = b.site.shape(0), b.site.shape(1)
+    roi, scales = b.site.content(2), b.site.content(3)
+    known = None if _absent(scales) else scales
+    attributes = b.site.attributes
+    gradient = b.x[0]
+    sizes = dy if known is None else None
+    for stretch in reversed(_stretches(attributes, shape, roi, known, sizes, dy)):
+        gradient = add_resample(b, gradient, stretch.axis, stretch.table(attributes).transposed())
+    return (b.add("Identity", gradient) if gradient == b.x[0] else gradient,)
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any],
+    dy: np.ndarray,
+    x: np.ndarray,
+    roi: np.ndarray | None = None,
+    scales: np.ndarray | None = None,
+) -> np.ndarray:
+    known = None if _absent(scales) else scales
+    gradient = dy
+    sizes = dy.shape if known is None else None
+    for s in _stretches(attributes, x.shape, roi, known, sizes, dy.shape):
+        gradient = np.moveaxis(np.tensordot(gradient, s.table(attributes).matrix, (s.axis, 0)), -1, s.axis)
+    return gradient
+
+
+# ---------------------------------------------------------------------------------------------- cases
+
+_MODES: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"nearest_mode": "ceil"},
+    {"nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"},
+    {"nearest_mode": "round_prefer_ceil", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "linear"},
+    {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"},
+    {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"},
+    {"mode": "linear", "antialias": 1},
+    {"mode": "cubic", "cubic_coeff_a": -0.5},
+    {"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "asymmetric"},
+    {"mode": "cubic", "antialias": 1, "exclude_outside": 1},
+)
+SHAPES = (((2, 3, 4, 5), (1, 1, 2, 2)), ((1, 2, 7, 6), (1, 1, 0.6, 1.5)), ((2, 3, 9), (1, 1, 0.34)))
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, factors in SHAPES:
+        x, scales = random.standard_normal(shape), np.array(factors, np.float64)
+        sizes = np.floor(np.array(shape) * scales).astype(np.int64)
+        for mode in _MODES:
+            name, known = f"{list(shape)} {dict(mode)}", frozenset({2, 3})
+            yield Case(f"{name} scales", (x, None, scales), mode, known, ulps=16)
+            yield Case(f"{name} sizes", (x, None, None, sizes), mode, known, ulps=16)
+    x = random.standard_normal((1, 2, 5, 7))
+    yield Case("opset 10", (x, np.array([1, 1, 1.5, 0.5])), {}, frozenset({1}), ulps=0)
+    sizes = np.array([8, 9], np.int64)
+    for policy in ("not_larger", "not_smaller"):
+        attributes = {"axes": (3, 2), "keep_aspect_ratio_policy": policy, "mode": "linear"}
+        yield Case(policy, (x, None, None, sizes), attributes, frozenset({3}), ulps=16)
+    crop = {
+        "mode": "linear",
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 2.5,
+    }
+    roi = np.array([0, 0, 0.4, -0.25, 1, 1, 0.6, 1.25])
+    yield Case("crop", (x, roi, None, np.array([1, 2, 3, 6], np.int64)), crop, frozenset({1, 3}), ulps=16)
+    yield Case(
+        "crop axes", (x, roi[[2, 6]], None, sizes[:1]), {**crop, "axes": (2,)}, frozenset({1, 3}), ulps=16
+    )
+    none = (np.zeros((0, 2, 3, 4)), None, np.array([1, 1, 2, 0.5]))
+    yield Case("no images", none, {"mode": "linear"}, frozenset({2}))
+    yield Case("nothing changes", (x, None, np.ones(4)), {}, frozenset({2}), ulps=0)
+    for dtype in (np.uint8, np.int8, np.int32):
+        whole = random.integers(0, 100, (1, 2, 3, 4)).astype(dtype)
+        yield Case(f"{np.dtype(dtype)}", (whole, None, np.array([1, 1, 2, 1.5])), {}, frozenset({2}))
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, factors in SHAPES:
+        x, scales = random.standard_normal(shape), np.array(factors, np.float64)
+        for mode in _MODES:
+            dy = random.standard_normal(resized(mode, x, None, scales).shape)
+            yield Case(f"{list(shape)} {dict(mode)}", (dy, x, None, scales), mode, frozenset({3}), ulps=32)
+            yield Case(f"{list(shape)} {dict(mode)} sizes", (dy, x), mode, ulps=32)
+
+
+resize = Op(
+    "Resize",
+    since=(10, 11, 13, 18, 19),
+    body=_body,
+    reference=resized,
+    gradient=_gradient,
+    cases=_cases,
+)
+resize_grad = Op(
+    "ResizeGrad", domain=MICROSOFT, body=_grad_body, reference=_grad_reference, cases=_grad_cases
+)

@@ -1,0 +1,112 @@
+"""What operators share that read or write where indices say: how updates meet what is there, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.core.definition import INT64, KernelFunction, Launch, Site, Unknown, stored
+from minbuild.ops.core.graph_builder import Backward, Body
+
+
+class Meeting(IntEnum):
+    """How an update meets what is there, by the names of attribute `reduction`."""
+
+    none = 0
+    add = 1
+    mul = 2
+    min = 3
+    max = 4
+
+
+def meeting_of(site: Site) -> Meeting:
+    name = str(site.attribute("reduction", "none"))
+    if name not in Meeting.__members__:
+        raise Unknown(f"reduction {name} is not known; there are {', '.join(Meeting.__members__)}")
+    return Meeting[name]
+
+
+def meet(meeting: Meeting, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
+    """`update` meets `whole[place]`."""
+    functions: dict[Meeting, Callable[[Any, Any], Any]] = {
+        Meeting.none: lambda old, new: new,
+        Meeting.add: np.add,
+        Meeting.mul: np.multiply,
+        Meeting.min: np.minimum,
+        Meeting.max: np.maximum,
+    }
+    whole[place] = functions[meeting](whole[place], update)
+
+
+def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[Body], Sequence[str] | None]:
+    """Kernels know indices of int64 only: others (input `i`) are converted."""
+
+    def body(b: Body) -> Sequence[str] | None:
+        if b.site.element(i) == INT64:
+            return None
+        inputs = list(b.x)
+        inputs[i] = b.add("Cast", inputs[i], to=int(INT64))
+        return (b.add(op_type, *inputs, domain=domain, **b.site.attributes),)
+
+    return body
+
+
+def launch_put(
+    site: Site,
+    kernels: tuple[KernelFunction, KernelFunction],
+    names: tuple[str, str, str],
+    meeting: Meeting,
+    *,
+    extents: tuple[Any, ...] = (),
+    params: tuple[int, ...] = (),
+    element: ElementType,
+) -> Launch:
+    """The kernel of two that only moves where nothing meets, or the one that computes. `names`: what there is before
+    ("" for zeros), indices, updates."""
+    plain, meets = kernels
+    if meeting is Meeting.none:
+        return plain.launch(site.result(), *names, *extents, types=(stored(element),), params=params)
+    return meets.launch(
+        site.result(),
+        *names,
+        *extents,
+        types=(element,),
+        params=(*params, meeting),
+        accumulate=site.accumulate,
+    )
+
+
+def scatter_gradient(take: str, put: str) -> Callable[[Backward], Sequence[str]]:
+    """Of `y = put(x, indices, updates)`: each element of y is one of x or updates, their sum, product, least or
+    largest. `take` reads where `put` writes. Products must not contain zeros."""
+
+    def gradient(b: Backward) -> Sequence[str]:
+        meeting, (x, indices, updates), dy, y = meeting_of(b.site), b.x, b.dy[0], b.y[0]
+        attributes = {k: v for k, v in b.site.attributes.items() if k == "axis"}
+        element = b.site.element()
+
+        def taken(value: str) -> str:
+            return b.add(take, value, indices, **attributes)
+
+        def filled(like: str, number: int) -> str:
+            return b.add("ConstantOfShape", b.shape_of(like), value=np.full(1, number, element.dtype))
+
+        def where_equal(gradient: str, left: str, right: str) -> str:
+            same = b.add("Cast", b.add("Equal", left, right), to=int(element))
+            return b.add("Mul", gradient, same)
+
+        if meeting is Meeting.none:
+            return b.each(b.add(put, dy, indices, filled(updates, 0), **attributes), "", taken(dy))
+        if meeting is Meeting.add:
+            return b.each(b.add("Identity", dy), "", taken(dy))
+        if meeting is Meeting.mul:
+            factors = b.add(put, filled(x, 1), indices, updates, reduction="mul", **attributes)
+            shares = b.add("Div", taken(b.add("Mul", dy, y)), updates)
+            return b.each(b.add("Mul", dy, factors), "", shares)
+        return b.each(where_equal(dy, x, y), "", where_equal(taken(dy), updates, taken(y)))
+
+    return gradient

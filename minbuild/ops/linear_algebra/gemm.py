@@ -1,0 +1,150 @@
+"""Gemm: the matrix product of dense layers and of their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Call, TensorType
+from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Site, Unknown, stored
+from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.linear_algebra.contraction import WORDS
+from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.ops.linear_algebra.products import ProductOp
+
+gemm_kernel = KernelFunction(
+    "gemm",
+    ("y:T=", "a:T", "b:T", "c:T?"),
+    params=("trans_a", "trans_b", "alpha", "beta"),
+    types={"T": (*FLOATS, *WORDS)},
+    features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    a, b = site.shape(0), site.shape(1)
+    if len(a) != 2 or len(b) != 2:
+        raise Unknown(f"operands are {list(a)} and {list(b)}, but Gemm takes two matrices. Use MatMul")
+    depth, rows = a if site.attribute("transA", 0) else a[::-1]
+    columns, height = b if site.attribute("transB", 0) else b[::-1]
+    if depth != height:
+        raise Unknown(f"cannot multiply {list(a)} with {list(b)}: {depth} is not {height}")
+    return (TensorType(site.element(), (rows, columns)),)
+
+
+def _reference(
+    attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray, c: np.ndarray | None = None
+) -> np.ndarray:
+    left = a.T if attributes.get("transA", 0) else a
+    right = b.T if attributes.get("transB", 0) else b
+    y = scaled(left @ right, attributes.get("alpha", 1.0))
+    return y if c is None else y + scaled(c, attributes.get("beta", 1.0))
+
+
+def scaled(x: np.ndarray, factor: float) -> np.ndarray:
+    """Whole numbers stay whole."""
+    return x * x.dtype.type(factor)
+
+
+def _is_row(site: Site) -> bool:
+    """Whether the third operand has one element for each column and nothing else."""
+    shape = site.shape(2)
+    return len(shape) in (1, 2) and shape[-1] == site.result_shape()[1] and shape[:-1] in ((), (1,))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    beta, element = float(site.attribute("beta", 1.0)), site.element()
+    bias = site.has(2) and beta != 0
+    launch = gemm_kernel.launch(
+        site.result(),
+        site.name(0),
+        site.name(1),
+        site.name(2) if bias else "",
+        types=(element if element.is_real else stored(element),),
+        params=(
+            site.attribute("transA", 0),
+            site.attribute("transB", 0),
+            float(site.attribute("alpha", 1.0)),
+            beta,
+        ),
+        features=() if not bias else ("bias",) if _is_row(site) and beta == 1 else ("bias", "bias_any"),
+        accumulate=site.accumulate,
+    )
+    return (launch,)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for m, n, k in ((1, 1, 1), (1, 10, 33), (8, 10, 128), (5, 7, 3), (33, 19, 70), (6, 1, 40)):
+        for trans_a, trans_b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            a = random.standard_normal((k, m) if trans_a else (m, k))
+            b = random.standard_normal((n, k) if trans_b else (k, n))
+            attributes = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 2.0}
+            yield Case(f"{m}x{n}x{k} {trans_a}{trans_b}", (a, b), attributes, ulps=8)
+            for shape in ((), (n,), (1, n), (m, 1), (m, n)):
+                c = random.standard_normal(shape)
+                yield Case(
+                    f"{m}x{n}x{k} {trans_a}{trans_b} bias {list(shape)}", (a, b, c), attributes, ulps=8
+                )
+    a, b = random.standard_normal((3, 4)), random.standard_normal((4, 5))
+    yield Case("bias as it is", (a, b, random.standard_normal(5)), {}, ulps=8)
+    yield Case("bias unused", (a, b, random.standard_normal(5)), {"beta": 0.0}, ulps=8)
+    for dtype in (np.int32, np.uint32, np.int64, np.uint64):
+        whole = [random.integers(0, 99, shape).astype(dtype) for shape in ((4, 3), (5, 4), (5,))]
+        flags = {"transA": 1, "transB": 1}
+        yield Case(str(np.dtype(dtype)), tuple(whole), flags)
+        yield Case(f"{np.dtype(dtype)} scaled", tuple(whole), {**flags, "alpha": 2.0, "beta": 3.0})
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """Products again, in the order in which a transposed operand needs no transposition."""
+    (a, right), dy = b.x[:2], b.dy[0]
+    trans_a, trans_b = (int(b.site.attribute(name, 0)) for name in ("transA", "transB"))
+    alpha, beta = (float(b.site.attribute(name, 1.0)) for name in ("alpha", "beta"))
+
+    def product(left: str, right: str, trans_left: int, trans_right: int) -> str:
+        return b.add("Gemm", left, right, transA=trans_left, transB=trans_right, alpha=alpha)
+
+    results = ["", "", ""]
+    if 0 in b.wants:
+        results[0] = product(right, dy, trans_b, 1) if trans_a else product(dy, right, 0, 1 - trans_b)
+    if 1 in b.wants:
+        results[1] = product(dy, a, 1, trans_a) if trans_b else product(a, dy, 1 - trans_a, 0)
+    if 2 in b.wants:
+        summed = b.summed_to(dy, _infer(b.site)[0].shape, 2)
+        results[2] = summed if beta == 1 else b.add("Mul", summed, b.constant(beta))
+    return tuple(results[: len(b.x)])
+
+
+def _equation(attributes: Mapping[str, Any], ranks: Sequence[int]) -> Equation:
+    a = "km" if attributes.get("transA", 0) else "mk"
+    b = "nk" if attributes.get("transB", 0) else "kn"
+    return Equation((a, b), "mn")
+
+
+def _reordered(call: Call, equation: Equation) -> Call | None:
+    """Flags, and for a transposed result the product of the transposed operands in the other order."""
+    (a, b), third, inputs = equation.operands, any(call.inputs[2:]), call.inputs
+    flags = {"transA": int(a == "km"), "transB": int(b == "nk")}
+    if equation.y == "nm":
+        if third:
+            return None
+        flags = {"transA": int(b == "kn"), "transB": int(a == "mk")}
+        inputs = (inputs[1], inputs[0], *inputs[2:])
+    return replace(call, inputs=inputs, attributes={**call.attributes, **flags})
+
+
+gemm = ProductOp(
+    "Gemm",
+    since=(7, 9, 11, 13),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    adds=frozenset({0}),
+    equation=_equation,
+    reordered=_reordered,
+    cases=_cases,
+    gradient=_gradient,
+)

@@ -1,0 +1,226 @@
+"""Losses of ONNX Runtime's older training operators: SoftmaxCrossEntropy against probabilities, and
+SparseSoftmaxCrossEntropy against labels that may have weights of their own. The classes are the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import INT64, Case, Op, Unknown
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.loss.labels import reduction_of
+from minbuild.ops.loss.softmax_cross_entropy import gradient_of_scores
+
+
+def _is_mean(b: Body) -> bool:
+    """ONNX Runtime computes nothing sensible without a reduction."""
+    reduction = reduction_of(b.site.attributes)
+    if reduction not in ("mean", "sum"):
+        raise Unknown(f"reduction '{reduction}' is neither mean nor sum")
+    return reduction == "mean"
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    shifted = x - x.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+# ---------------------------------------------------------------------------------------- SoftmaxCrossEntropy
+
+
+def _dense_body(b: Body) -> Sequence[str]:
+    """-mean(sum over classes of label log softmax)"""
+    rank = b.site.rank()
+    log_prob = b.add("LogSoftmax", b.x[0], axis=-1)
+    each = b.reduce("ReduceSum", b.add("Mul", log_prob, b.x[1]), (rank - 1,), False)
+    reduce = "ReduceMean" if _is_mean(b) else "ReduceSum"
+    return b.add("Neg", b.reduce(reduce, each, tuple(range(rank - 1)), False)), log_prob
+
+
+def _per_row(b: Body, dy: str, i: int) -> str:
+    """The gradient of each row of input `i` where `dy` is that of the loss."""
+    if not _is_mean(b):
+        return dy
+    classes = b.add("Gather", b.shape_of(b.x[i]), b.constant(-1, INT64))
+    return b.microsoft("Scale", dy, b.add("Div", b.add("Size", b.x[i]), classes), scale_down=1)
+
+
+def _dense_gradient(b: Backward) -> Sequence[str]:
+    scores = gradient_of_scores(b, "SoftmaxCrossEntropyGrad", axis=-1)
+    if 1 not in b.wants or not b.dy[0]:
+        return b.each(scores)
+    return b.each(scores, b.add("Mul", b.save(1), b.add("Neg", _per_row(b, b.dy[0], 0))))
+
+
+def _dense_reference(
+    attributes: Mapping[str, Any], x: np.ndarray, label: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    log_prob = _log_softmax(x)
+    rows = product(x.shape[:-1]) if reduction_of(attributes) == "mean" else 1
+    return np.asarray(-(log_prob * label).sum() / rows), log_prob
+
+
+_SHAPES: tuple[tuple[int, ...], ...] = ((1, 2), (6, 10), (2, 3, 5), (7,))
+
+
+def _dense_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in _SHAPES:
+        for reduction in ("mean", "sum"):
+            label = np.exp(_log_softmax(random.standard_normal(shape)))
+            inputs, attributes = (random.standard_normal(shape) * 3, label), {"reduction": reduction}
+            for count in (1, 2):
+                yield Case(f"{list(shape)} {reduction}, {count}", inputs, attributes, outputs=count, ulps=16)
+
+
+softmax_cross_entropy = Op(
+    "SoftmaxCrossEntropy",
+    domain=MICROSOFT,
+    reference=_dense_reference,
+    body=_dense_body,
+    cases=_dense_cases,
+    gradient=_dense_gradient,
+    differentiable=frozenset({0, 1}),
+)
+
+
+def _dense_grad_body(b: Body) -> Sequence[str]:
+    """dy (softmax - label): ONNX Runtime takes it that the labels of a row add up to 1."""
+    away = b.add("Sub", b.add("Exp", b.x[1]), b.x[2])
+    return (b.add("Mul", away, _per_row(b, b.x[0], 1)),)
+
+
+def _dense_grad_reference(
+    attributes: Mapping[str, Any], dy: np.ndarray, log_prob: np.ndarray, label: np.ndarray
+) -> np.ndarray:
+    rows = product(label.shape[:-1]) if reduction_of(attributes) == "mean" else 1
+    return np.asarray((np.exp(log_prob) - label) * dy / rows)
+
+
+def _dense_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in _SHAPES:
+        for reduction in ("mean", "sum"):
+            log_prob, label = (_log_softmax(random.standard_normal(shape)) for _ in range(2))
+            inputs = (np.asarray(random.standard_normal()), log_prob, np.exp(label))
+            yield Case(f"{list(shape)} {reduction}", inputs, {"reduction": reduction}, ulps=64)
+
+
+softmax_cross_entropy_grad = Op(
+    "SoftmaxCrossEntropyGrad",
+    domain=MICROSOFT,
+    reference=_dense_grad_reference,
+    body=_dense_grad_body,
+    cases=_dense_grad_cases,
+)
+
+# ---------------------------------------------------------------------------------- SparseSoftmaxCrossEntropy
+
+
+def _rows(b: Body, i: int) -> str:
+    """Input `i` as a matrix with a row for each label."""
+    return b.add("Flatten", b.x[i], axis=b.site.rank(i) - 1)
+
+
+def _list(b: Body, i: int) -> str:
+    """Input `i` in one dimension."""
+    return b.reshape(b.x[i], [-1])
+
+
+def _as(b: Body, i: int, x: str) -> str:
+    """`x` in the shape of input `i`."""
+    return b.reshape_like(x, b.x[i])
+
+
+def _sparse_body(b: Body) -> Sequence[str]:
+    mean = _is_mean(b)
+    reduction = "none" if b.has(2) else reduction_of(b.site.attributes)
+    inputs = (_rows(b, 0), _list(b, 1))
+    loss, log_prob = b.many(2, "SoftmaxCrossEntropyLoss", *inputs, reduction=reduction)
+    if b.has(2):
+        weight = _list(b, 2)
+        loss = b.reduce("ReduceSum", b.add("Mul", loss, weight), (0,), False)
+        loss = b.add("Div", loss, b.reduce("ReduceSum", weight, (0,), False)) if mean else loss
+    return loss, _as(b, 0, log_prob)
+
+
+def _sparse_gradient(b: Backward) -> Sequence[str]:
+    return b.each(gradient_of_scores(b, "SparseSoftmaxCrossEntropyGrad", "", -1))
+
+
+def _sparse_grad_body(b: Body) -> Sequence[str]:
+    mean, dy = _is_mean(b), b.x[0]
+    reduction = "none" if b.has(3) else reduction_of(b.site.attributes)
+    if b.has(3):
+        weight = _list(b, 3)
+        dy = b.add("Mul", weight, dy)
+        dy = b.add("Div", dy, b.reduce("ReduceSum", weight, (0,), False)) if mean else dy
+    inputs = (dy, _rows(b, 1), _list(b, 2))
+    return (_as(b, 1, b.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, reduction=reduction)),)
+
+
+def _sparse_weights(
+    attributes: Mapping[str, Any], labels: np.ndarray, weight: np.ndarray | None
+) -> np.ndarray:
+    """What each label counts, its share of a mean included."""
+    each = np.ones(labels.shape) if weight is None else weight
+    return np.asarray(each / each.sum() if reduction_of(attributes) == "mean" else each)
+
+
+def _sparse_reference(
+    attributes: Mapping[str, Any], x: np.ndarray, labels: np.ndarray, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    log_prob = _log_softmax(x)
+    chosen = np.take_along_axis(log_prob, labels[..., None], -1)[..., 0]
+    return np.asarray(-(chosen * _sparse_weights(attributes, labels, weight)).sum()), log_prob
+
+
+def _sparse_grad_reference(
+    attributes: Mapping[str, Any],
+    dy: np.ndarray,
+    log_prob: np.ndarray,
+    labels: np.ndarray,
+    weight: np.ndarray | None = None,
+) -> np.ndarray:
+    one_hot = np.eye(log_prob.shape[-1])[labels]
+    factor = dy * _sparse_weights(attributes, labels, weight)
+    return np.asarray((np.exp(log_prob) - one_hot) * factor[..., None])
+
+
+def _sparse_cases(gradient: bool) -> Callable[..., Iterable[Case]]:
+    """Weights are constants: no gradient flows into them."""
+
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for shape in _SHAPES:
+            for reduction in ("mean", "sum"):
+                scores = random.standard_normal(shape) * 2
+                labels = np.asarray(random.integers(0, shape[-1], shape[:-1]))
+                for weight in (None, np.asarray(random.uniform(0.5, 2, shape[:-1]))):
+                    inputs: tuple[np.ndarray | None, ...] = (scores, labels, weight)
+                    if gradient:
+                        dy = np.asarray(random.standard_normal())
+                        inputs = (dy, _log_softmax(scores), labels, weight)
+                    name = f"{list(shape)} {reduction} {'plain' if weight is None else 'weighted'}"
+                    constant, count = frozenset({len(inputs) - 1}), 1 if gradient else 2
+                    yield Case(name, inputs, {"reduction": reduction}, constant, outputs=count, ulps=64)
+
+    return cases
+
+
+sparse_softmax_cross_entropy = Op(
+    "SparseSoftmaxCrossEntropy",
+    since=(9,),
+    reference=_sparse_reference,
+    body=_sparse_body,
+    cases=_sparse_cases(gradient=False),
+    gradient=_sparse_gradient,
+    differentiable=frozenset({0, 1}),
+)
+sparse_softmax_cross_entropy_grad = Op(
+    "SparseSoftmaxCrossEntropyGrad",
+    since=(9,),
+    reference=_sparse_grad_reference,
+    body=_sparse_grad_body,
+    cases=_sparse_cases(gradient=True),
+)

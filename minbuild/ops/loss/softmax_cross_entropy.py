@@ -1,0 +1,203 @@
+"""SoftmaxCrossEntropyLoss and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import FLOATS, INDICES, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.loss.labels import (
+    PARAMS,
+    label_params,
+    label_weights,
+    reduced,
+    reduction_of,
+    some_labels,
+    variants,
+)
+
+_FEW_CLASSES = 64
+_FEATURES = {
+    "weights": "one weight per class",
+    "ignore": "labels equal to ignore_index do not count",
+    "each": "reduction 'none': one loss per label",
+    "inner": "scores with dimensions after the classes",
+    "many": "so many classes that vectors pay",
+}
+
+loss_kernel = KernelFunction(
+    "softmax_cross_entropy",
+    ("loss:T=", "log_prob:T=", "scores:T", "labels:I", "weights:T?"),
+    params=PARAMS,
+    types={"T": FLOATS, "I": INDICES},
+    features=_FEATURES,
+)
+grad_kernel = KernelFunction(
+    "softmax_cross_entropy_grad",
+    ("d_scores:T=", "dy:T", "log_prob:T", "labels:I", "weights:T?"),
+    params=PARAMS,
+    types={"T": FLOATS, "I": INDICES},
+    features=_FEATURES,
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    labels = site.shape(1) if reduction_of(site.attributes) == "none" else ()
+    return TensorType(site.element(), labels), TensorType(site.element(), site.shape(0))
+
+
+def _log_softmax(scores: np.ndarray) -> np.ndarray:
+    shifted = scores - scores.max(axis=1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+
+
+def reference(
+    attributes: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    log_prob = _log_softmax(scores)
+    weight, safe = label_weights(attributes, labels, weights)
+    each = -weight * np.take_along_axis(log_prob, np.expand_dims(safe, 1), axis=1)[:, 0]
+    return reduced(attributes, each, weight), log_prob
+
+
+def grad_reference(
+    attributes: Mapping[str, Any],
+    dy: np.ndarray,
+    log_prob: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+) -> np.ndarray:
+    weight, safe = label_weights(attributes, labels, weights)
+    one_hot = np.moveaxis(np.eye(log_prob.shape[1])[safe], -1, 1)
+    divisor = weight.sum() if reduction_of(attributes) == "mean" and weight.sum() else 1.0
+    return np.expand_dims(dy * weight / divisor, 1) * (np.exp(log_prob) - one_hot) + (
+        0 if bias is None else bias
+    )
+
+
+def _features(site: Site, scores: int, weights: int) -> tuple[str, ...]:
+    classes = site.shape(scores)[1]
+    asked = {
+        "weights": site.has(weights),
+        "ignore": site.attribute("ignore_index") is not None,
+        "each": reduction_of(site.attributes) == "none",
+        "inner": site.rank(scores) > 2,
+        "many": not (isinstance(classes, int) and classes <= _FEW_CLASSES),
+    }
+    return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    # The kernel needs room for both results even where the graph asks for one of them only.
+    room = TensorType(site.element(), (product(site.shape(0)),))
+    loss_room = TensorType(site.element(), _infer(site)[0].shape)
+    launch = loss_kernel.launch(
+        site.result(0) or loss_room,
+        site.result(1) or room,
+        site.name(0),
+        site.name(1),
+        site.name(2),
+        types=(site.element(0), site.element(1)),
+        params=label_params(site),
+        features=_features(site, 0, 2),
+    )
+    return (launch,)
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    launch = grad_kernel.launch(
+        site.result(),
+        site.name(0),
+        site.name(1),
+        site.name(2),
+        site.name(3),
+        types=(site.element(1), site.element(2)),
+        params=label_params(site),
+        features=_features(site, 1, 3),
+    )
+    return (launch,)
+
+
+def cases(random: np.random.Generator) -> Iterable[Case]:
+    for name, shape, attributes, weights in variants(random):
+        scores = random.standard_normal(shape) * 3
+        inputs = (scores, some_labels(random, shape, attributes), weights)
+        # Weights are constants where gradients are checked: none flows into them.
+        yield Case(name, inputs, attributes, frozenset({2}), outputs=2, ulps=8)
+        yield Case(name + ", loss only", inputs, attributes, outputs=1, ulps=8, smooth=weights is None)
+    scores, few = random.standard_normal((4, 3)), np.array([2, 0, 1, 1], np.int32)
+    yield Case("labels of int32", (scores, few), outputs=2, ulps=8)
+
+
+def grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for name, shape, attributes, weights in variants(random):
+        log_prob = _log_softmax(random.standard_normal(shape) * 3)
+        labels = some_labels(random, shape, attributes)
+        dy = random.standard_normal(labels.shape if attributes["reduction"] == "none" else ())
+        # Where the label is almost certain, exp(log_prob) - 1 is small and carries the rounding of 1.
+        yield Case(name, (dy, log_prob, labels, weights), attributes, ulps=256)
+        bias = random.standard_normal(shape)
+        yield Case(name + ", bias", (dy, log_prob, labels, weights, bias), attributes, ulps=64)
+
+
+def gradient_of_scores(b: Backward, name: str, domain: str = MICROSOFT, axis: int = 1) -> str:
+    """Of the loss by operator `name`, and of the log probabilities where the model uses them too."""
+    log_prob, given = b.save(1), []
+    if b.dy[0]:
+        given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.site.attributes))
+    if len(b.dy) > 1 and b.dy[1]:
+        given.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=axis))
+    return b.add("Add", *given) if len(given) == 2 else "".join(given)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    return b.each(gradient_of_scores(b, "SoftmaxCrossEntropyLossGrad"))
+
+
+def _grad_body(b: Body) -> Sequence[str] | None:
+    """What is to be added to the gradient follows behind."""
+    if not b.has(4):
+        return None
+    gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.site.attributes)
+    return (b.add("Add", gradient, b.x[4]),)
+
+
+def _grad_parts(b: Body) -> Sequence[str]:
+    """n + p (-n summed over classes), with p the probabilities and n the gradient of the negative log-likelihood"""
+    inputs = (b.x[0], b.x[1], *b.x[2:4])
+    n = b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **b.site.attributes)
+    each = b.reduce("ReduceSum", n, (1,))
+    return (b.add("Sub", n, b.add("Mul", b.add("Exp", b.x[1]), each)),)
+
+
+def _like_scores(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(1), site.shape(1)),)
+
+
+loss = Op(
+    "SoftmaxCrossEntropyLoss",
+    since=(12, 13),
+    infer=_infer,
+    reference=reference,
+    select=_select,
+    cases=cases,
+    gradient=_gradient,
+    differentiable=frozenset({0, 1}),
+)
+grad = Op(
+    "SoftmaxCrossEntropyLossGrad",
+    domain=MICROSOFT,
+    infer=_like_scores,
+    reference=grad_reference,
+    select=_grad_select,
+    in_place=((0, 1),),
+    body=_grad_body,
+    parts=_grad_parts,
+    cases=grad_cases,
+)

@@ -1,0 +1,244 @@
+"""Expand, Scale, and both in one: the gradients of means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.arithmetic import arithmetic as _arithmetic
+from minbuild.ops.core.broadcasting import AXES, WALK, launch_binary, walk_over
+from minbuild.ops.core.definition import (
+    BOOL,
+    FLOATS,
+    INDICES,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+    broadcast_shapes,
+    same_as,
+)
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.movement import movement as _movement
+from minbuild.ops.movement.movement import Along, Axis
+
+expand_kernel = KernelFunction(
+    "expand",
+    ("y:T=", "x:T", "size:extent?", WALK),
+    params=(
+        *AXES,
+        "factor_0",
+        "factor_1",
+        "use_size",
+    ),  # the factor's bits; 1: times the size, -1: divided by it
+    types={"T": (*FLOATS, *INDICES, BOOL)},
+    features={
+        "broadcast": "axes that differ and agree more than once in turn",
+        "extent": "multiplies or divides by a size that inputs choose",
+    },
+)
+
+
+def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
+    data = np.array(factor, element.dtype).tobytes().ljust(8, b"\0")
+    low, high = np.frombuffer(data, np.int32).tolist()
+    return low, high
+
+
+def _launch(site: Site, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> Launch:
+    walk = walk_over(site.result_shape(), site.shape(0), ())
+    asked = {"broadcast": walk.axes_count > 2, "extent": size is not None}
+    return expand_kernel.launch(
+        site.result(),
+        site.name(0),
+        size,
+        walk.extent,
+        types=(site.element(),),
+        params=(*walk.axes, *_factor_words(factor, site.element()), use_size),
+        features=tuple(name for name, wanted in asked.items() if wanted),
+    )
+
+
+def launch_copy(site: Site) -> Launch:
+    """Output 0 with the elements of input 0."""
+    return _launch(site)
+
+
+# ---------------------------------------------------------------------------------------------------- Expand
+
+
+def _expand_infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(), broadcast_shapes(site.shape(), site.dims(1))),)
+
+
+def _expand_reference(attributes: Mapping[str, Any], x: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape.tolist())))
+
+
+def _expand_select(site: Site) -> Sequence[Launch]:
+    if site.element() in expand_kernel.types["T"]:
+        return (_launch(site),)
+    return (_movement.launch_move(site.result(), site.name(0), site.element(), _repetition(site)),)
+
+
+def _repetition(site: Site) -> _movement.Movement:
+    """Elements that repeat, whatever their type."""
+    shape = site.result_shape()
+    own = (1,) * (len(shape) - site.rank()) + tuple(site.shape())
+    moves = [Axis(d, Along(d), None if o == 1 else Along(d)) for d, o in zip(shape, own, strict=True)]
+    return _movement.straight(moves)
+
+
+def _expand_gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.summed_to(b.dy[0], _expand_infer(b.site)[0].shape, 0))
+
+
+def _nothing_to_do(match: Match) -> Replacement | None:
+    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
+
+
+_SHAPES = (
+    ((), (3, 4)),
+    ((1,), (33,)),
+    ((5,), (5,)),
+    ((5,), (3, 5)),
+    ((3, 1), (3, 4)),
+    ((3, 1), (2, 1, 6)),
+    ((2, 3, 1, 1), (2, 3, 4, 5)),
+    ((2, 1, 4), (1, 3, 1)),
+)
+
+
+def _expand_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, to in _SHAPES:
+        x = random.standard_normal(shape)
+        dims = np.array(to, np.int64)
+        for each in (x, (x * 9).astype(np.int64), (x * 9).astype(np.int32), (x * 9).astype(np.int8), x > 0):
+            yield Case(
+                f"{each.dtype} {list(shape)} to {list(to)}", (each, dims), constant=frozenset({1}), ulps=0
+            )
+
+
+# ----------------------------------------------------------------------------------------------------- Scale
+
+
+def _scale_launch(site: Site, down: bool) -> Launch:
+    """By a number known now, by a size known when the inputs are, or by a tensor of the same type."""
+    content = site.content(1)
+    if content is not None and content.size != 1:
+        raise Unknown("it scales by more than one number")
+    if content is None:
+        kernel = _arithmetic.div_kernel if down else _arithmetic.mul_kernel
+        return launch_binary(kernel, site)
+    if content.dtype == object:
+        return _launch(
+            site, size=TensorType(site.element(), tuple(content.ravel())), use_size=-1 if down else 1
+        )
+    number = content.astype(site.element().dtype).item()
+    one = site.element().dtype.type(1)
+    return _launch(site, factor=one / site.element().dtype.type(number) if down else number)
+
+
+def _scale_body(b: Body) -> Sequence[str] | None:
+    """A scale that only the device knows takes the type of what it scales."""
+    element = b.site.element()
+    if b.site.content(1) is not None or b.site.element(1) is element:
+        return None
+    scale, down = b.add("Cast", b.x[1], to=int(element)), int(b.site.attribute("scale_down", 0))
+    return (b.microsoft("Scale", b.x[0], scale, scale_down=down),)
+
+
+def _scale_select(site: Site) -> Sequence[Launch]:
+    return (_scale_launch(site, bool(site.attribute("scale_down", 0))),)
+
+
+def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    if x.dtype == object or scale.dtype == object:
+        raise TypeError("scaling by a free dimension is the device's")
+    factor = scale.astype(np.float64).reshape(())
+    return x / factor if attributes.get("scale_down", 0) else x * factor
+
+
+def _scale_gradient(b: Backward) -> Sequence[str]:
+    down = int(b.site.attribute("scale_down", 0))
+    return b.each(b.microsoft("Scale", b.dy[0], b.x[1], scale_down=down))
+
+
+def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((), (1,), (9,), (3, 5)):
+        x = random.standard_normal(shape)
+        for scale in (np.array(7, np.int64), np.array([2.5]), np.array([3], np.int32)):
+            for down in (0, 1):
+                name = f"{list(shape)} {scale.dtype} down {down}"
+                yield Case(name, (x, scale), {"scale_down": down}, frozenset({1}), ulps=2)
+        inputs = (x, np.array([1.5]))
+        yield Case(f"{list(shape)} by a tensor", inputs, {"scale_down": 1}, ulps=2, smooth=False)
+        inputs = (x, np.array([4], np.int32))
+        yield Case(f"{list(shape)} by an integer tensor", inputs, {"scale_down": 1}, ulps=2)
+
+
+# ---------------------------------------------------------------------------------------------- ScaledExpand
+
+
+def _scaled_infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(), broadcast_shapes(site.shape(), site.dims(2))),)
+
+
+def _scaled_select(site: Site) -> Sequence[Launch]:
+    return (_scale_launch(site, bool(site.attribute("scale_down", 0))),)
+
+
+def _scaled_reference(
+    attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, shape: np.ndarray
+) -> np.ndarray:
+    return _expand_reference({}, _scale_reference(attributes, x, scale), shape)
+
+
+def _scaled_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, to in _SHAPES:
+        inputs = (random.standard_normal(shape), np.array([6.0]), np.array(to, np.int64))
+        yield Case(f"{list(shape)} to {list(to)}", inputs, {"scale_down": 1}, frozenset({1, 2}), ulps=2)
+
+
+def _scale_then_expand(match: Match) -> Replacement | None:
+    return Replacement(
+        "minbuild:ScaledExpand", ("x", "scale", "shape"), match.attributes("com.microsoft:Scale")
+    )
+
+
+expand = RewritingOp(
+    "Expand",
+    since=(8, 13),
+    infer=_expand_infer,
+    reference=_expand_reference,
+    select=_expand_select,
+    cases=_expand_cases,
+    gradient=_expand_gradient,
+    rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),
+)
+scale = Op(
+    "Scale",
+    domain="com.microsoft",
+    infer=same_as(0),
+    reference=_scale_reference,
+    select=_scale_select,
+    body=_scale_body,
+    in_place=((0, 0),),
+    cases=_scale_cases,
+    gradient=_scale_gradient,
+)
+scaled_expand = RewritingOp(
+    "ScaledExpand",
+    domain="minbuild",
+    infer=_scaled_infer,
+    reference=_scaled_reference,
+    select=_scaled_select,
+    cases=_scaled_cases,
+    rewrites=(Rewrite(("Expand", ("com.microsoft:Scale", "x", "scale"), "shape"), _scale_then_expand),),
+)

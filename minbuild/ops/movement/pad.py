@@ -1,0 +1,206 @@
+"""Pad: more elements, or fewer, at both ends of some axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Shape, TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.movement import movement as _movement
+from minbuild.ops.movement.movement import Along, Axis
+from minbuild.ops.shape import fill as _fill
+
+_Pads = list[tuple[Dim, Dim]]  # before and behind every axis
+
+
+def _pads(site: Site) -> _Pads:
+    """From input 1, or the attribute of opset 2; input 3 names the axes they are for."""
+    rank = site.rank()
+    given = site.dims(1) if site.has(1) else tuple(site.attribute("pads", site.attribute("paddings", ())))
+    axes = [int(a) for a in site.dims(3)] if site.has(3) else list(range(rank))  # type: ignore[arg-type]
+    if len(given) != 2 * len(axes) or any(not -rank <= a < rank for a in axes):
+        raise Unknown(f"{len(given)} pads do not fit axes {axes} of {rank}")
+    pads: _Pads = [(0, 0)] * rank
+    for i, axis in enumerate(axes):
+        pads[axis] = given[i], given[len(axes) + i]
+    return pads
+
+
+def _mode(attributes: Mapping[str, Any]) -> str:
+    mode = attributes.get("mode", "constant")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise Unknown(f"mode {mode} is not known")
+    return str(mode)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    _mode(site.attributes)
+    pads = _pads(site)
+    shape = tuple(before + d + behind for d, (before, behind) in zip(site.shape(), pads, strict=True))
+    if any(isinstance(d, int) and d < 0 for d in shape):
+        raise Unknown(f"it takes more away from {list(site.shape())} than there is")
+    return (TensorType(site.element(), shape),)
+
+
+def places(mode: str, dim: int, before: int, behind: int) -> np.ndarray:
+    """Which element of an axis of `dim` stands in each place of the padded one."""
+    at = np.arange(-before, dim + behind)
+    if mode == "edge":
+        return np.clip(at, 0, dim - 1)
+    if mode == "wrap":
+        return at % dim
+    period = max(2 * (dim - 1), 1)
+    at = at % period
+    return np.minimum(at, period - at) if dim > 1 else at * 0
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    pads: np.ndarray | None = None,
+    value: np.ndarray | None = None,
+    axes: np.ndarray | None = None,
+) -> np.ndarray:
+    flat = list(attributes.get("pads", attributes.get("paddings", ()))) if pads is None else pads.tolist()
+    order = list(range(x.ndim)) if axes is None else axes.tolist()
+    ends = [(int(b), int(e)) for b, e in zip(flat[: len(order)], flat[len(order) :], strict=True)]
+    mode = _mode(attributes)
+    number = attributes.get("value", 0) if value is None else value.reshape(()).item()
+    for axis, (before, behind) in zip(order, ends, strict=True):
+        if mode != "constant":
+            x = np.take(x, places(mode, x.shape[axis], before, behind), axis)
+            continue
+        kept = slice(max(-before, 0), x.shape[axis] - max(-behind, 0))
+        x = x[(slice(None),) * (axis % x.ndim) + (kept,)]
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = max(before, 0), max(behind, 0)
+        x = np.pad(x, widths, constant_values=number)
+    return x
+
+
+def _indices(site: Site) -> list[tuple[int, np.ndarray]]:
+    """Every axis along which elements repeat, and which ones stand there."""
+    mode, found = _mode(site.attributes), []
+    for axis, (dim, (before, behind)) in enumerate(zip(site.shape(), _pads(site), strict=True)):
+        if (before, behind) == (0, 0):
+            continue
+        if not (isinstance(dim, int) and isinstance(before, int) and isinstance(behind, int)) or dim == 0:
+            raise Unknown(
+                f"mode {mode} needs axis {axis}, of size {dim}, to be known when the trainer is built"
+            )
+        found.append((axis, places(mode, dim, before, behind)))
+    return found
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """But for constants, padding takes elements that are there."""
+    if _mode(b.site.attributes) == "constant":
+        return None
+    x = b.x[0]
+    for axis, at in _indices(b.site):
+        x = b.add("Gather", x, b.integers(at.tolist()), axis=axis)
+    return (x,)
+
+
+def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
+    """What stays of an axis."""
+    if not isinstance(before, int) or not isinstance(behind, int):
+        raise Unknown("pads must be numbers, not sizes of inputs")
+    size = dim + min(before, 0) + min(behind, 0)
+    return Axis(size, Along(before + dim + behind, max(before, 0)), Along(dim, max(-before, 0)))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    axes = [_kept(dim, *ends) for dim, ends in zip(site.shape(), _pads(site), strict=True)]
+    move = _movement.launch_move(site.result(), site.name(0), site.element(), _movement.straight(axes))
+    if all(axis.result.takes_all(axis.size) for axis in axes):
+        return (move,)
+    value = site.content(2)
+    if site.has(2) and value is None:
+        return (_fill.launch_fill(site.result(), site.element(), tensor=site.name(2)), move)
+    number = site.attribute("value", 0) if value is None else value.reshape(()).item()
+    return (_fill.launch_fill(site.result(), site.element(), number), move)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """What was added is taken away again, and zeros stand for what was taken away. Elements that were repeated get
+    the sum of their copies' gradients."""
+    site = b.site
+    if _mode(site.attributes) == "constant":
+        flat = [-n for n in (*(p for p, _ in _pads(site)), *(p for _, p in _pads(site)))]
+        if b.opset >= 11:
+            return b.each(b.add("Pad", b.dy[0], b.integers(flat)))
+        return b.each(b.add("Pad", b.dy[0], pads=tuple(flat)))
+    dy = b.dy[0]
+    shape: Shape = _infer(site)[0].shape or ()
+    for axis, at in reversed(_indices(site)):
+        shape = (*shape[:axis], site.shape()[axis], *shape[axis + 1 :])
+        dy = b.microsoft("GatherGrad", _shape_before(b, shape, axis), b.integers(at.tolist()), dy, axis=axis)
+    return b.each(dy)
+
+
+def _shape_before(b: Backward, shape: Shape, axis: int) -> str:
+    """A shape as a value: numbers, or the sizes of x along axes up to `axis` and of dy behind."""
+    if all(isinstance(d, int) for d in shape):
+        return b.integers(shape)
+    front = b.add("Slice", b.shape_of(b.dy[0]), b.integers([0]), b.integers([axis]))
+    here = b.integers([b.site.shape()[axis]])
+    padded = dict(_indices(b.site))
+    rest = [
+        b.add("Slice", b.shape_of(b.x[0]), b.integers([i]), b.integers([i + 1]))
+        if i in padded
+        else b.add("Slice", b.shape_of(b.dy[0]), b.integers([i]), b.integers([i + 1]))
+        for i in range(axis + 1, len(shape))
+    ]
+    return b.add("Concat", front, here, *rest, axis=0)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, pads in (
+        ((5,), (2, 3)),
+        ((3, 4), (0, 1, 2, 0)),
+        ((3, 4), (-1, 1, 0, -2)),
+        ((2, 3, 5, 4), (0, 0, 1, 1, 0, 0, 1, 1)),
+        ((1, 2, 3, 4), (0, 0, 2, -1, 0, 1, 2, 1)),
+        ((2, 3, 4), (0, 0, 0, 0, 0, 0)),
+    ):
+        for mode in ("constant", "edge", "reflect", "wrap"):
+            inputs = (random.standard_normal(shape), np.array(pads))
+            yield Case(f"{list(shape)} {pads} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=0)
+    far = np.array([9, 8]), np.array([0, 7, 0, 8])
+    for mode in ("edge", "reflect", "wrap"):
+        yield Case(f"far {mode}", (random.standard_normal(4), far[0]), {"mode": mode}, frozenset({1}), ulps=0)
+        x = random.standard_normal((3, 1))
+        yield Case(f"of one {mode}", (x, far[1]), {"mode": mode}, frozenset({1}), ulps=0)
+    yield from _value_cases(random)
+
+
+def _value_cases(random: np.random.Generator) -> Iterable[Case]:
+    pads, axes = np.array([1, 2, 0, 3]), np.array([-1, 0])
+    for dtype in (np.float64, np.int64, np.int8, np.bool_, np.uint16):
+        x = random.integers(0, 2, (3, 4)).astype(dtype)
+        value = np.array(1, dtype)
+        for given, constant in ((None, {1, 3}), (value, {1, 2, 3}), (value[None], {1, 2})):
+            inputs = (x, pads, given, axes if 3 in constant else None)
+            name = f"{np.dtype(dtype)} {given} {sorted(constant)}"
+            yield Case(name, inputs, {}, frozenset(constant), ulps=0)
+        yield Case(f"{np.dtype(dtype)} fed value", (x, pads, value), {}, frozenset({1}), ulps=0, smooth=False)
+    attributes = {"pads": (1, 0, 2, 1), "value": 2.5}
+    yield Case("attributes", (random.standard_normal((2, 3)),), attributes, ulps=0)
+
+
+pad = Op(
+    "Pad",
+    since=(1, 2, 11, 13, 18, 19, 21, 23, 24, 25),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    body=_body,
+    cases=_cases,
+    gradient=_gradient,
+)

@@ -1,0 +1,109 @@
+"""Tile: a tensor side by side with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.definition import Case, Launch, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.movement import movement as _movement
+from minbuild.ops.movement.movement import Along, Axis, Movement
+
+
+def _repeats(site: Site) -> tuple[Dim, ...]:
+    repeats = site.dims(1)
+    if len(repeats) != site.rank():
+        raise Unknown(f"{len(repeats)} repeats do not fit {site.rank()} axes")
+    return repeats
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    shape = tuple(d * r for d, r in zip(site.shape(), _repeats(site), strict=True))
+    return (TensorType(site.element(), shape),)
+
+
+def _reference(attributes: Mapping[str, Any], x: np.ndarray, repeats: np.ndarray) -> np.ndarray:
+    return np.tile(x, [int(r) for r in repeats.tolist()])
+
+
+def _movement_of(site: Site) -> Movement:
+    """Every axis twice: how often, during which the source stands still, and then along it."""
+    axes: list[Axis] = []
+    order = []
+    for dim, repeat in zip(site.shape(), _repeats(site), strict=True):
+        if repeat != 1:
+            axes.append(Axis(repeat, Along(repeat), None))
+        order.append(len(axes))
+        axes.append(_movement.whole(dim))
+    return Movement(tuple(axes), tuple(order))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    return (_movement.launch_move(site.result(), site.name(0), site.element(), _movement_of(site)),)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """The sum over all copies."""
+    shape, repeats = b.site.shape(), _repeats(b.site)
+    apart: list[Dim] = []
+    over = []
+    for dim, repeat in zip(shape, repeats, strict=True):
+        if repeat != 1:
+            over.append(len(apart))
+            apart.append(repeat)
+        apart.append(dim)
+    dy = b.dy[0]
+    if not over:
+        return b.each(b.add("Identity", dy))
+    fixed = all(isinstance(d, int) for d in apart)
+    sizes = b.integers(apart) if fixed else _interleaved(b, repeats)
+    return b.each(b.reduce("ReduceSum", b.add("Reshape", dy, sizes), over, keepdims=False))
+
+
+def _interleaved(b: Backward, repeats: Sequence[Dim]) -> str:
+    """The same sizes where some are known to the device only."""
+    own, parts = b.shape_of(b.x[0]), []
+    for i, repeat in enumerate(repeats):
+        for source, wanted in ((b.x[1], repeat != 1), (own, True)):
+            if wanted:
+                parts.append(b.add("Slice", source, b.integers([i]), b.integers([i + 1])))
+    return b.add("Concat", *parts, axis=0)
+
+
+def _once(match: Match) -> Replacement | None:
+    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, repeats in (
+        ((5,), (3,)),
+        ((3, 4), (2, 1)),
+        ((3, 4), (1, 2)),
+        ((3, 4), (2, 3)),
+        ((1, 3, 1), (4, 1, 5)),
+        ((2, 3, 4), (2, 2, 2)),
+        ((2, 3, 4, 5), (1, 2, 1, 3)),
+        ((2, 3), (1, 1)),
+    ):
+        for dtype in (np.float64, np.bool_, np.int16):
+            x = (random.standard_normal(shape) * 2).astype(dtype)
+            name = f"{list(shape)} by {list(repeats)} {np.dtype(dtype)}"
+            yield Case(name, (x, np.array(repeats)), constant=frozenset({1}), ulps=0)
+
+
+tile = RewritingOp(
+    "Tile",
+    since=(6, 13),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    cases=_cases,
+    gradient=_gradient,
+    rewrites=(Rewrite(("Tile", "x", "repeats"), _once),),
+)

@@ -1,0 +1,204 @@
+"""InstanceNormalization and GroupNormalization: rows of the kernels of layer_normalization.py.
+
+Their gradients need the statistics, which ONNX's operators do not give: training runs operators of the same names
+in the domain minbuild instead, which do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ir.dims import Dim, product
+from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.normalization import layer_normalization as _layer
+
+_DOMAIN = "minbuild"
+
+
+def _groups(site: Site, x: int) -> int:
+    """Into how many groups the channels are divided."""
+    channels = site.shape(x)[1]
+    groups = site.attribute("num_groups", channels)
+    if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
+        raise Unknown(f"{channels} channels cannot be divided into {groups} groups")
+    return groups
+
+
+def _rows(site: Site, x: int, scale: int) -> tuple[Dim, ...]:
+    """Input `x` as [rows, runs, elements of a run]. There is an entry of scale for each channel, or, in opset 18, for
+    each group."""
+    shape, groups = site.shape(x), _groups(site, x)
+    runs = product(site.shape(scale)) // groups  # type: ignore[operator]
+    if runs * groups != product(site.shape(scale)) or runs == 0:
+        raise Unknown(f"scale has {product(site.shape(scale))} entries for {groups} groups")
+    inner = product(shape[1:]) // (groups * runs)  # type: ignore[operator]
+    return shape[0] * groups, runs, inner
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    each = TensorType(_layer.statistic(site), (site.shape()[0], _groups(site, 0)))
+    return TensorType(site.element(), site.shape()), each, each
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    outputs = tuple(site.result(i) for i in range(3))
+    rows = _rows(site, 0, 1)
+    return (_layer.launch_norm(site, site.names[:3], outputs, rows, simple=False, own=False),)
+
+
+def _gradient(name: str) -> Callable[[Backward], Sequence[str]]:
+    def gradient(b: Backward) -> Sequence[str]:
+        b.become(name, _DOMAIN)
+        statistics = (b.save(1), b.save(2))
+        groups = _groups(b.site, 0)
+        inputs = (b.dy[0], *b.x[:2], *statistics)
+        attributes = {"num_groups": groups, "epsilon": _layer.epsilon_of(b.site.attributes)}
+        found = b.many(3, "GroupNormalizationGrad", *inputs, domain=_DOMAIN, **attributes)
+        return b.each(*found)
+
+    return gradient
+
+
+def _by_group(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    """[N, groups, the rest]"""
+    return x.reshape(x.shape[0], int(attributes.get("num_groups", x.shape[1])), -1)
+
+
+def _entries(scale: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Scale, for channels or groups, as it broadcasts against x."""
+    each = np.repeat(scale, x.shape[1] // scale.size)
+    return each.reshape((-1,) + (1,) * (x.ndim - 2))
+
+
+def _reference(count: int) -> Callable[..., Any]:
+    def reference(
+        attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, bias: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        rows, epsilon = _by_group(attributes, x), _layer.epsilon_of(attributes)
+        normal, mean, inverse = _layer.normalized(rows, (2,), epsilon)
+        y = normal.reshape(x.shape) * _entries(scale, x) + _entries(bias, x)
+        return (y, mean[..., 0], inverse[..., 0])[:count]
+
+    return reference
+
+
+_SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((2, 4, 3), 2),
+    ((3, 6, 5, 7), 3),
+    ((1, 4, 2, 2, 2), 1),
+    ((2, 3, 9), 3),
+    ((2, 6, 33), 2),
+)
+
+
+def _cases(grouped: bool, count: int) -> Callable[..., Iterable[Case]]:
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for shape, groups in _SHAPES:
+            x = random.standard_normal(shape) + 0.5
+            attributes: dict[str, Any] = {"epsilon": float(np.float32(1e-2))}
+            for entries in {shape[1], groups} if grouped else {shape[1]}:
+                attributes |= {"num_groups": groups} if grouped else {}
+                scale, bias = random.standard_normal((2, entries))
+                name = f"{list(shape)}, {attributes.get('num_groups')} groups, {entries} entries"
+                yield Case(name, (x, scale, bias), attributes, outputs=count, ulps=32)
+
+    return cases
+
+
+def _op(name: str, domain: str, since: tuple[int, ...]) -> Op:
+    grouped, count = name == "GroupNormalization", 3 if domain else 1
+    return Op(
+        name,
+        domain=domain,
+        since=since,
+        infer=_infer if domain else lambda site: _infer(site)[:1],
+        reference=_reference(count),
+        select=_select,
+        in_place=((0, 0),),
+        cases=_cases(grouped, count),
+        gradient=_gradient(name),
+    )
+
+
+instance_normalization = _op("InstanceNormalization", "", (1, 6, 22))
+group_normalization = _op("GroupNormalization", "", (18, 21))
+instance_normalization_training = _op("InstanceNormalization", _DOMAIN, (1,))
+group_normalization_training = _op("GroupNormalization", _DOMAIN, (1,))
+
+# ---------------------------------------------------------------------------------------------------- gradient
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    entries = TensorType(site.element(2), site.shape(2))
+    return TensorType(site.element(1), site.shape(1)), entries, entries
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    return (_layer.launch_norm_grad(site, site.names[:5], _rows(site, 1, 2), own=False),)
+
+
+def _grad_parts(b: Body) -> Sequence[str]:
+    """From x itself, whose statistics the saved ones are."""
+    dy, x, scale = b.x[:3]
+    shape, entries = b.site.shape(1), product(b.site.shape(2))
+    if b.site.attribute("epsilon") is None or not isinstance(entries, int) or not isinstance(shape[1], int):
+        raise Unknown(
+            "a gradient flows through it, which needs attribute epsilon and channels of a known number"
+        )
+    rows, inner = (0, int(b.site.attribute("num_groups")), -1), (2,)
+    normal, inverse = _layer.normalized_parts(
+        b, b.reshape(x, rows), inner, _layer.epsilon_of(b.site.attributes)
+    )
+    each = b.add("Expand", b.reshape(scale, (entries, 1)), b.integers((entries, shape[1] // entries)))
+    each = b.reshape(each, (shape[1], *(1,) * (len(shape) - 2)))
+    g = b.reshape(b.add("Mul", dy, each), rows)
+    dx = b.reshape_like(_layer.gradient_parts(b, g, normal, inverse, inner), x)
+    along = b.add("Mul", dy, b.reshape_like(normal, x))
+    sums = [b.reduce("ReduceSum", b.reshape(e, (0, entries, -1)), (0, 2), False) for e in (along, dy)]
+    return dx, *(b.reshape(e, b.site.shape(2)) for e in sums)
+
+
+def _grad_reference(
+    attributes: Mapping[str, Any],
+    dy: np.ndarray,
+    x: np.ndarray,
+    scale: np.ndarray,
+    mean: np.ndarray,
+    inverse: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    mean, inverse = mean[..., None], inverse[..., None]
+    normal = (_by_group(attributes, x) - mean) * inverse
+    g = _by_group(attributes, dy * _entries(scale, x))
+    dx = _layer.norm_gradient(g, normal, np.ones(1), inverse, (2,), True).reshape(x.shape)
+    per_entry = [
+        each.reshape(x.shape[0], scale.size, -1).sum((0, 2)) for each in (dy * normal.reshape(x.shape), dy)
+    ]
+    return dx, *per_entry
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, groups in _SHAPES:
+        x, dy = random.standard_normal((2, *shape))
+        attributes = {"num_groups": groups}
+        _, mean, inverse = _layer.normalized(_by_group(attributes, x), (2,), 1e-3)
+        for entries in {shape[1], groups}:
+            inputs = (dy, x, random.standard_normal(entries), mean[..., 0], inverse[..., 0])
+            name = f"{list(shape)}, {groups} groups, {entries} entries"
+            yield Case(name, inputs, attributes, outputs=3, ulps=64)
+
+
+group_normalization_grad = Op(
+    "GroupNormalizationGrad",
+    domain=_DOMAIN,
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select,
+    in_place=((0, 0), (0, 1)),
+    adds=frozenset({1, 2}),
+    cases=_grad_cases,
+    parts=_grad_parts,
+)

@@ -1,0 +1,385 @@
+"""LayerNormalization, its relatives without a mean, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, Shape, TensorType
+from minbuild.ir.dims import Dim, product
+from minbuild.ops.core.definition import FLOATS, HALVES, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+
+_FEATURES = {
+    "simple": "root-mean-square normalization",
+    "runs": "instance and group normalization",
+}
+norm_kernel = KernelFunction(
+    "layer_norm",
+    ("y:T=?", "mean:T=?", "inv_std:T=?", "x:T", "scale:T", "bias:T?", "rows:extent"),
+    params=("epsilon", "simple", "own_entries"),
+    types={"T": FLOATS},
+    features=_FEATURES,
+)
+norm_grad_kernel = KernelFunction(
+    "layer_norm_grad",
+    ("dx:T=?", "d_scale:T=?", "d_bias:T=?", "dy:T", "x:T", "scale:T", "mean:T?", "inv_std:T", "rows:extent"),
+    params=("own_entries",),
+    types={"T": FLOATS},
+    features=_FEATURES,
+)
+
+
+def epsilon_of(attributes: Mapping[str, Any]) -> float:
+    return float(attributes.get("epsilon", np.float32(1e-5)))
+
+
+def statistic(site: Site, i: int = 0) -> ElementType:
+    """The type of means and inverse standard deviations of input `i`."""
+    if site.element(i) not in HALVES:
+        return site.element(i)
+    return (
+        ElementType.BFLOAT16 if site.attribute("stash_type", 1) == ElementType.BFLOAT16 else ElementType.FLOAT
+    )
+
+
+def launch_norm(
+    site: Site,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    rows: tuple[Dim, ...],
+    *,
+    simple: bool,
+    own: bool,
+) -> Launch:
+    """Normalises rows [R,N,M] (see the kernel). `names` are x, scale and bias, `outputs` y, mean and inv_std."""
+    return norm_kernel.launch(
+        *outputs,
+        *names,
+        TensorType(site.element(), rows),
+        types=(site.element(),),
+        params=(epsilon_of(site.attributes), int(simple), int(own)),
+        features=("simple",) * simple + ("runs",) * (not own),
+    )
+
+
+def launch_norm_grad(site: Site, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> Launch:
+    """Of rows [R,N,M]; `names` are dy, x, scale, mean and inv_std."""
+    return norm_grad_kernel.launch(
+        *(site.result(i) for i in range(3)),
+        *names,
+        TensorType(site.element(), rows),
+        types=(site.element(),),
+        params=(int(own),),
+        features=("runs",) * (not own),
+        accumulate=site.accumulate,
+    )
+
+
+def _rows(site: Site, x: int = 0) -> tuple[Dim, ...]:
+    axis = site.axis(-1, x)
+    return product(site.shape(x)[:axis]), 1, product(site.shape(x)[axis:])
+
+
+def _infer(simple: bool, statistics: bool = True) -> Callable[[Site], Sequence[TensorType]]:
+    def infer(site: Site) -> Sequence[TensorType]:
+        axis = site.axis(-1)
+        kept = site.shape()[:axis] + (1,) * (site.rank() - axis)
+        each = TensorType(statistic(site), kept)
+        return (TensorType(site.element(), site.shape()), *(each,) * (2 - simple) * statistics)
+
+    return infer
+
+
+def _select(simple: bool) -> Callable[[Site], Sequence[Launch]]:
+    def select(site: Site) -> Sequence[Launch]:
+        outputs = (site.result(0), "", site.result(1)) if simple else tuple(site.result(i) for i in range(3))
+        names = (site.name(0), site.name(1), site.name(2))
+        return (launch_norm(site, names, outputs, _rows(site), simple=simple, own=True),)
+
+    return select
+
+
+# ------------------------------------------------------------------- scales that are not one number per element
+
+
+def _bare(shape: Shape) -> Shape:
+    """Without leading axes of size 1, which change nothing."""
+    first = next((i for i, d in enumerate(shape) if d != 1), len(shape))
+    return shape[first:]
+
+
+def _own_entries(site: Site, i: int) -> bool:
+    """Whether input `i`, scale or bias, has a number for each element that is normalised together."""
+    return not site.has(i) or _bare(site.shape(i)) == _bare(site.shape()[site.axis(-1) :])
+
+
+def _ones(b: Body) -> str:
+    """A scale that does nothing."""
+    rest = b.site.shape()[b.site.axis(-1) :]
+    if not all(isinstance(d, int) for d in rest):
+        raise Unknown("free dimensions are normalised with a scale that is broadcast; fix them with --dim")
+    return b.add("Expand", b.constant(1), b.integers(rest))
+
+
+def _body(op_type: str, outputs: int) -> Callable[[Body], Sequence[str] | None]:
+    """ONNX lets scale and bias broadcast in every way. What the kernel does not take is done behind it."""
+
+    def body(b: Body) -> Sequence[str] | None:
+        if _own_entries(b.site, 1) and _own_entries(b.site, 2):
+            return None
+        y, *statistics = b.many(outputs, op_type, b.x[0], _ones(b), **b.site.attributes)
+        y = b.add("Mul", y, b.x[1])
+        return (b.add("Add", y, b.x[2]) if b.has(2) else y, *statistics)
+
+    return body
+
+
+# ---------------------------------------------------------------------------------------------------- gradient
+
+
+def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
+    def gradient(b: Backward) -> Sequence[str]:
+        saved = tuple(b.save(i) for i in range(1, 3 - simple))
+        by = [b.dy[i] if i < len(b.dy) else "" for i in range(1, 3 - simple)]
+        by_y = _through_y(b, saved, simple) if b.dy[0] else ("",)
+        through = [g for g in (by_y[0], *through_statistics(b, b.x[0], saved, by)) if g]
+        return b.each(b.add("Sum", *through) if len(through) > 1 else through[0], *by_y[1:])
+
+    return gradient
+
+
+def _through_y(b: Backward, saved: Sequence[str], simple: bool) -> Sequence[str]:
+    """The gradients of x, scale and bias by that of the first output."""
+    axis = b.site.axis(-1)
+    if _own_entries(b.site, 1) and _own_entries(b.site, 2):
+        return _fused(b, b.dy[0], b.x[1], saved, axis, simple)
+    x = b.x[0] if simple else b.add("Sub", b.x[0], saved[0])
+    normal = b.add("Mul", x, saved[-1])
+    dx = _fused(b, b.add("Mul", b.dy[0], b.x[1]), _ones(b), saved, axis, simple)[0]
+    shape = b.site.shape()
+    d_scale = b.summed_to(b.add("Mul", b.dy[0], normal), shape, 1) if 1 in b.wants else ""
+    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else ""
+    return dx, d_scale, d_bias
+
+
+def through_statistics(b: Backward, x: str, saved: Sequence[str], by: Sequence[str]) -> Iterator[str]:
+    """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean / N
+    and -ds s^3 (x - mean) / N. In `by` are theirs, "" where there is none."""
+    if not any(by):
+        return
+    sizes = b.site.shape()[b.site.axis(-1) :]
+    fixed = [d for d in sizes if isinstance(d, int)]
+    if statistic(b.site) is not b.site.element() or len(fixed) < len(sizes):
+        raise Unknown("a gradient flows through its statistics, which works on floats and fixed sizes only")
+    count = b.constant(float(np.prod(fixed)))
+    if len(by) > 1 and by[0]:
+        yield b.add("Expand", b.add("Div", by[0], count), b.shape_of(b.x[0]))
+    if by[-1]:
+        away = b.add("Sub", x, saved[0]) if len(saved) > 1 else x
+        cube = b.add("Mul", b.add("Mul", saved[-1], saved[-1]), saved[-1])
+        yield b.add("Mul", b.add("Neg", b.add("Div", b.add("Mul", by[-1], cube), count)), away)
+
+
+def _fused(
+    b: Backward, dy: str, scale: str, saved: Sequence[str], axis: int, simple: bool
+) -> tuple[str, ...]:
+    name = "SimplifiedLayerNormalizationGrad" if simple else "LayerNormalizationGrad"
+    return b.many(3 - simple, name, dy, b.x[0], scale, *saved, domain=MICROSOFT, axis=axis)
+
+
+def _root_mean_square_gradient(b: Backward) -> Sequence[str]:
+    b.become("SimplifiedLayerNormalization", "")
+    return _gradient(simple=True)(b)
+
+
+# ----------------------------------------------------------------------------------------- reference and cases
+
+
+def normalized(
+    x: np.ndarray, axes: tuple[int, ...], epsilon: float, simple: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Without scale and bias; mean and inverse standard deviation."""
+    mean = np.zeros_like(x.mean(axes, keepdims=True)) if simple else x.mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + epsilon)
+    return (x - mean) * inverse, mean, inverse
+
+
+def _axes(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[int, ...]:
+    return tuple(range(int(attributes.get("axis", -1)) % x.ndim, x.ndim))
+
+
+def _reference(simple: bool, statistics: bool = True) -> Callable[..., tuple[np.ndarray, ...]]:
+    def reference(
+        attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, bias: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        y, mean, inverse = normalized(x, _axes(attributes, x), epsilon_of(attributes), simple)
+        y = y * scale + (0 if bias is None else bias)
+        return (y, *((inverse,) if simple else (mean, inverse))) if statistics else (y,)
+
+    return reference
+
+
+_SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
+    ((1, 4), -1),
+    ((4, 3), -1),
+    ((3, 33), 1),
+    ((2, 5, 16), -1),
+    ((2, 3, 7), 1),
+    ((2, 3, 5), 0),
+    ((2, 3, 4, 5), -2),
+    ((9,), 0),
+)
+_EPSILON = float(np.float32(1e-3))
+
+
+def _cases(simple: bool, outputs: int, biased: bool) -> Callable[..., Iterable[Case]]:
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for shape, axis in _SHAPES:
+            x, attributes = random.standard_normal(shape) + 0.5, {"axis": axis, "epsilon": _EPSILON}
+            scale, bias = random.standard_normal((2, *shape[axis:]))
+            inputs = (x, scale, bias) if biased else (x, scale)
+            for count in {1, outputs}:
+                yield Case(f"{list(shape)} axis {axis}, {count}", inputs, attributes, outputs=count, ulps=32)
+            yield Case(f"{list(shape)} axis {axis}, no bias", inputs[:2], attributes, ulps=32)
+        x = random.standard_normal((2, 3, 4))
+        for wide in ((1,), (3, 1), (2, 1, 4), (1, 1, 4)):
+            scale, bias = random.standard_normal((2, *wide))
+            inputs = (x, scale, bias) if biased else (x, scale)
+            yield Case(f"scale {list(wide)}", inputs, {"axis": 1}, outputs=outputs, ulps=32)
+        x, (scale, bias) = random.standard_normal((4, 24)) + 1000, random.standard_normal((2, 24))
+        inputs = (x, scale, bias) if biased else (x, scale)
+        yield Case("far from zero", inputs, outputs=outputs, ulps=4000 if not simple else 32)
+
+    return cases
+
+
+def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, ...] = (1, 17)) -> Op:
+    return Op(
+        name,
+        since=since,
+        infer=_infer(simple, outputs > 1),
+        reference=_reference(simple, outputs > 1),
+        select=_select(simple),
+        in_place=((0, 0),),
+        body=_body(name, outputs),
+        cases=_cases(simple, outputs, biased),
+        gradient=_root_mean_square_gradient if outputs == 1 else _gradient(simple),
+        differentiable=frozenset(range(outputs)),
+    )
+
+
+layer_normalization = _op("LayerNormalization", False, 3, True)
+simplified_layer_normalization = _op("SimplifiedLayerNormalization", True, 2, False, (1,))
+rms_normalization = _op("RMSNormalization", True, 1, False, (23,))
+
+# ---------------------------------------------------------------------------------------- gradient operators
+
+
+def _grad_infer(simple: bool) -> Callable[[Site], Sequence[TensorType]]:
+    def infer(site: Site) -> Sequence[TensorType]:
+        entries = TensorType(site.element(2), site.shape(2))
+        return (TensorType(site.element(1), site.shape(1)), *(entries,) * (2 - simple))
+
+    return infer
+
+
+def _grad_select(simple: bool) -> Callable[[Site], Sequence[Launch]]:
+    def select(site: Site) -> Sequence[Launch]:
+        mean = "" if simple else site.name(3)
+        names = (*site.names[:3], mean, site.name(3 if simple else 4))
+        return (launch_norm_grad(site, names, _rows(site, 1), own=True),)
+
+    return select
+
+
+def norm_gradient(
+    dy: np.ndarray,
+    normal: np.ndarray,
+    scale: np.ndarray,
+    inverse: np.ndarray,
+    axes: tuple[int, ...],
+    mean: bool,
+) -> np.ndarray:
+    """Of x, where `normal` is x normalised over `axes` and `scale` broadcasts."""
+    g = dy * scale
+    shift = g.mean(axes, keepdims=True) if mean else 0
+    return inverse * (g - shift - normal * (g * normal).mean(axes, keepdims=True))
+
+
+def _grad_reference(simple: bool) -> Callable[..., tuple[np.ndarray, ...]]:
+    def reference(
+        attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, scale: np.ndarray, *saved: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        axes = _axes(attributes, x)
+        normal = (x if simple else x - saved[0]) * saved[-1]
+        rows = tuple(a for a in range(x.ndim) if a not in axes)
+        entries = ((dy * normal).sum(rows), dy.sum(rows))[: 2 - simple]
+        dx = norm_gradient(dy, normal, scale, saved[-1], axes, not simple)
+        return (dx, *(e.reshape(scale.shape) for e in entries))
+
+    return reference
+
+
+def _grad_cases(simple: bool) -> Callable[..., Iterable[Case]]:
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for shape, axis in _SHAPES:
+            x, dy = random.standard_normal((2, *shape))
+            scale, attributes = random.standard_normal(shape[axis:]), {"axis": axis}
+            _, *saved = normalized(x, _axes(attributes, x), _EPSILON, simple)
+            inputs = (dy, x, scale, *saved[simple:])
+            for absent in ((), (0,), (1, 2 - simple)):
+                name = f"{list(shape)} axis {axis} without {absent}"
+                count = 3 - simple
+                yield Case(name, inputs, attributes, outputs=count, absent=frozenset(absent), ulps=64)
+
+    return cases
+
+
+def normalized_parts(b: Body, x: str, axes: Sequence[int], epsilon: float) -> tuple[str, str]:
+    """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
+    away = b.add("Sub", x, b.reduce("ReduceMean", x, axes))
+    variance = b.reduce("ReduceMean", b.add("Mul", away, away), axes)
+    inverse = b.add("Reciprocal", b.add("Sqrt", b.add("Add", variance, b.constant(epsilon))))
+    return b.add("Mul", away, inverse), inverse
+
+
+def gradient_parts(b: Body, g: str, normal: str, inverse: str, axes: Sequence[int], mean: bool = True) -> str:
+    """norm_gradient, in nodes."""
+    along = b.add("Mul", normal, b.reduce("ReduceMean", b.add("Mul", g, normal), axes))
+    shifted = b.add("Sub", g, b.reduce("ReduceMean", g, axes)) if mean else g
+    return b.add("Mul", b.add("Sub", shifted, along), inverse)
+
+
+def _grad_parts(simple: bool) -> Callable[[Body], Sequence[str]]:
+    def parts(b: Body) -> Sequence[str]:
+        dy, x, scale, *saved = b.x
+        axis, rank = b.site.axis(-1, 1), b.site.rank(1)
+        inner = tuple(range(axis, rank))
+        n = b.add("Mul", x if simple else b.add("Sub", x, saved[0]), saved[-1])
+        dx = gradient_parts(b, b.add("Mul", dy, scale), n, saved[-1], inner, not simple)
+        sums = (b.add("Mul", dy, n), dy)[: 2 - simple]
+        entries = [b.reduce("ReduceSum", e, range(axis)) for e in sums]
+        return dx, *(b.reshape(e, b.site.shape(2)) for e in entries)
+
+    return parts
+
+
+def _grad_op(name: str, simple: bool) -> Op:
+    return Op(
+        name,
+        domain=MICROSOFT,
+        infer=_grad_infer(simple),
+        reference=_grad_reference(simple),
+        select=_grad_select(simple),
+        in_place=((0, 0), (0, 1)),
+        adds=frozenset({1} if simple else {1, 2}),
+        parts=_grad_parts(simple),
+        cases=_grad_cases(simple),
+    )
+
+
+layer_normalization_grad = _grad_op("LayerNormalizationGrad", simple=False)
+simplified_layer_normalization_grad = _grad_op("SimplifiedLayerNormalizationGrad", simple=True)

@@ -1,0 +1,81 @@
+"""LRN: every element divided by a power of the squares of its neighbours among the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir.dims import product
+from minbuild.ops.convolution.spatial import reshaped
+from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.graph_builder import Backward, Body
+
+
+def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
+    """size, alpha / size, beta, bias"""
+    size = int(attributes["size"])
+    return (
+        size,
+        attributes.get("alpha", 1e-4) / size,
+        attributes.get("beta", 0.75),
+        attributes.get("bias", 1.0),
+    )
+
+
+def _over_channels(b: Body, x: str, before: int, after: int) -> str:
+    """The sum over a window of channels: a pool over [N,1,C,S]."""
+    shape = b.site.shape()
+    image = reshaped(b, x, (shape[0], 1, shape[1], product(shape[2:])))
+    pads, window = (before, 0, after, 0), (before + after + 1, 1)
+    total = b.add("SumPool", image, domain="minbuild", kernel_shape=window, pads=pads)
+    return b.reshape_like(total, b.x[0])
+
+
+def _base(b: Body) -> str:
+    """bias + alpha / size * sum of squares"""
+    size, alpha, _, bias = _numbers(b.site.attributes)
+    before = (size - 1) // 2
+    total = _over_channels(b, b.add("Mul", b.x[0], b.x[0]), before, size - 1 - before)
+    return b.add("Add", b.add("Mul", total, b.constant(alpha)), b.constant(bias))
+
+
+def _body(b: Body) -> Sequence[str]:
+    beta = _numbers(b.site.attributes)[2]
+    return (b.add("Mul", b.x[0], b.add("Pow", _base(b), b.constant(-beta))),)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    """With s the base: dx = dy s^-beta - 2 alpha/size beta x sum(dy x s^(-beta-1)), the sum over all whose window
+    holds x."""
+    size, alpha, beta, _ = _numbers(b.site.attributes)
+    base, before = _base(b), (size - 1) // 2
+    power = b.add("Pow", base, b.constant(-beta))
+    straight = b.add("Mul", b.dy[0], power)
+    flow = b.add("Div", b.add("Mul", straight, b.x[0]), base)
+    around = _over_channels(b, flow, size - 1 - before, before)
+    across = b.add("Mul", b.add("Mul", b.x[0], around), b.constant(2 * alpha * beta))
+    return (b.add("Sub", straight, across),)
+
+
+def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    size, alpha, beta, bias = _numbers(attributes)
+    before = (size - 1) // 2
+    pads = [(0, 0), (before, size - 1 - before)] + [(0, 0)] * (x.ndim - 2)
+    squares = np.pad(x * x, pads)
+    total = sum(squares[:, i : i + x.shape[1]] for i in range(size))
+    return x / (bias + alpha * total) ** beta
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, attributes in (
+        ((2, 5, 3, 4), {"size": 3}),
+        ((1, 7, 2, 2), {"size": 4, "alpha": 0.5, "beta": 0.5, "bias": 2.0}),
+        ((2, 3, 4), {"size": 5, "alpha": 2.0}),
+        ((2, 6), {"size": 2, "alpha": 0.3, "beta": 1.0}),
+    ):
+        yield Case(f"{list(shape)} {attributes}", (random.standard_normal(shape),), attributes, ulps=32)
+
+
+lrn = Op("LRN", since=(1, 13), body=_body, reference=_reference, gradient=_gradient, cases=_cases)

@@ -1,0 +1,160 @@
+"""AdamWOptimizer and AdamOptimizer: one pass over all trained parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.optimizer.update import numbers
+
+adamw_kernel = KernelFunction(
+    "adamw",
+    ("p:T=", "m:T=", "v:T=", "g:T", "rate:float", "step:int64"),
+    params=("alpha", "beta", "epsilon", "weight_decay", "correct_bias", "adam_mode"),
+    types={"T": FLOATS},
+    features={
+        "decay": "weight decay",
+        "decay_first": "adam_mode 0: decay before the update",
+        "regular": "Adam: weight decay added to the gradient",
+        "uncorrected": "correct_bias 0: moments as they are",
+    },
+)
+REGULAR = 2  # the kernel's mode for Adam, beside AdamW's adam_mode
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(BOOL, (1,)),)
+
+
+def _launch(site: Site, decay: float, mode: int, corrects: int) -> Launch:
+    asked = {
+        "decay": decay != 0,
+        "decay_first": mode != 1,
+        "regular": mode == REGULAR and decay != 0,
+        "uncorrected": not corrects,
+    }
+    rate, step, p, g, m, v = (site.name(i) for i in range(6))
+    return adamw_kernel.launch(
+        p,
+        m,
+        v,
+        g,
+        rate,
+        step,
+        types=(site.element(2),),
+        params=(
+            float(site.attribute("alpha", 0.9)),
+            float(site.attribute("beta", 0.999)),
+            float(site.attribute("epsilon", 1e-8)),
+            decay,
+            corrects,
+            mode,
+        ),
+        features=tuple(name for name, wanted in asked.items() if wanted),
+    )
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    mode, corrects = int(site.attribute("adam_mode", 0)), int(site.attribute("correct_bias", 1))
+    return (_launch(site, float(site.attribute("weight_decay", 0.01)), mode, corrects),)
+
+
+def _adam_select(site: Site) -> Sequence[Launch]:
+    return (_launch(site, float(site.attribute("weight_decay", 0.0)), REGULAR, 1),)
+
+
+def _moments(
+    attributes: Mapping[str, Any],
+    step: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+    corrects: bool,
+) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Both moments, and what they are divided by because they began at zero."""
+    alpha, beta = numbers(attributes, alpha=0.9, beta=0.999)
+    first, second = (1 - float(b) ** int(step[0]) if corrects else 1.0 for b in (alpha, beta))
+    return alpha * m + (1 - alpha) * g, beta * v + (1 - beta) * g * g, first, second
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    rate: np.ndarray,
+    step: np.ndarray,
+    p: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    decay, epsilon = numbers(attributes, weight_decay=0.01, epsilon=1e-8)
+    m, v, first, second = _moments(attributes, step, g, m, v, bool(attributes.get("correct_bias", 1)))
+    if attributes.get("adam_mode", 0) == 0:
+        p = p - rate * decay * p
+        return np.array([True]), p - rate * (m / first) / (np.sqrt(v / second) + epsilon), m, v
+    p = p - rate * np.sqrt(second) / first * m / (np.sqrt(v) + epsilon)
+    return np.array([True]), p - rate * decay * p, m, v
+
+
+def _adam_reference(
+    attributes: Mapping[str, Any],
+    rate: np.ndarray,
+    step: np.ndarray,
+    p: np.ndarray,
+    g: np.ndarray,
+    m: np.ndarray,
+    v: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """torch.optim.Adam."""
+    decay, epsilon = numbers(attributes, weight_decay=0.0, epsilon=1e-8)
+    g = g + decay * p
+    m, v, first, second = _moments(attributes, step, g, m, v, True)
+    update = (m / first) / (np.sqrt(v / second) + epsilon)
+    return np.array([True]), p - rate * update, m, v
+
+
+def _cases_of(*variants: Mapping[str, Any]) -> Any:
+    def cases(random: np.random.Generator) -> Iterable[Case]:
+        for attributes in variants:
+            for count, step in (
+                (8, 1),
+                (64, 2),
+                (1000, 1000),
+            ):  # whole vectors, as all regions of parameters are
+                p, g, m = random.standard_normal((3, count))
+                moments = (
+                    (m, random.uniform(0.5, 2, count)) if step > 1 else (np.zeros(count), np.zeros(count))
+                )
+                inputs = (np.array([0.125], np.float32), np.array([step], np.int64), p, g, *moments)
+                name = f"{count} parameters, step {step} {dict(attributes)}"
+                yield Case(name, inputs, attributes, absent=frozenset({0}), ulps=8)
+
+    return cases
+
+
+adamw = Op(
+    "AdamWOptimizer",
+    domain="com.microsoft",
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    updates={2: None, 4: None, 5: None},
+    cases=_cases_of(
+        {},
+        {"adam_mode": 1, "weight_decay": 0.25, "epsilon": 0.0625},
+        {"adam_mode": 1, "weight_decay": 0.0, "correct_bias": 0},
+        {"weight_decay": 0.125, "alpha": 0.75, "beta": 0.5},
+    ),
+)
+adam = Op(
+    "AdamOptimizer",
+    domain="minbuild",
+    infer=_infer,
+    reference=_adam_reference,
+    select=_adam_select,
+    updates={2: None, 4: None, 5: None},
+    cases=_cases_of({}, {"weight_decay": 0.25, "epsilon": 0.0625}, {"alpha": 0.75, "beta": 0.5}),
+)

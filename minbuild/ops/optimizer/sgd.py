@@ -1,0 +1,47 @@
+"""SGDOptimizerV2: one pass over all trained parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+
+sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS})
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(BOOL, (1,)),)
+
+
+def _reference(
+    attributes: Mapping[str, Any], rate: np.ndarray, p: np.ndarray, g: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([True]), p - rate * g
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    rate, p, g = site.names[:3]
+    return (sgd_kernel.launch(p, g, rate, types=(site.element(1),)),)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for count in (1, 7, 64, 1001):
+        p, g = random.standard_normal((2, count))
+        yield Case(
+            f"{count} parameters", (np.array([0.125], np.float32), p, g), absent=frozenset({0}), ulps=2
+        )
+
+
+sgd = Op(
+    "SGDOptimizerV2",
+    domain="com.microsoft",
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    updates={1: None},
+    cases=_cases,
+)

@@ -1,0 +1,225 @@
+"""AveragePool over one to three spatial axes, sums over the same windows, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Shape, TensorType
+from minbuild.ops.convolution.spatial import (
+    WINDOW_PARAMS,
+    Axis,
+    as_volumes,
+    axes,
+    explicit_pads,
+    padding_of,
+    pool_axes,
+    pooled_shape,
+    taps_of,
+    unpadded,
+    window_params,
+)
+from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward
+
+_PARAMS = (*WINDOW_PARAMS, "after_d", "after_h", "after_w", "divides")
+_FEATURES = {"volumes": "three spatial axes"}
+_EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
+pool_kernel = KernelFunction("average_pool", ("y:T=", "x:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES)
+grad_kernel = KernelFunction(
+    "average_pool_grad", ("dx:T=", "dy:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(), pooled_shape(site)),)
+
+
+def _launch(site: Site, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> Launch:
+    """`after` tells the kernel where padding ends that counts in the mean; -1 where none does."""
+    window = pool_axes(site, sizes)
+    counts = divides and bool(site.attribute("count_include_pad", 0))
+    after = [0] * (3 - len(window)) + [int(a.after) if counts else -1 for a in window]  # type: ignore[arg-type]
+    return kernel.launch(
+        site.result(0),
+        site.name(0),
+        as_volumes(sizes),
+        as_volumes(pooled),
+        types=(site.element(0),),
+        params=[*window_params(window), *after, int(divides)],
+        features=("volumes",) * (len(window) == 3),
+    )
+
+
+def _select(divides: bool) -> Callable[[Site], Sequence[Launch]]:
+    return lambda site: (_launch(site, pool_kernel, site.shape(0), site.result_shape(0), divides),)
+
+
+def _grad_select(divides: bool) -> Callable[[Site], Sequence[Launch]]:
+    return lambda site: (_launch(site, grad_kernel, site.result_shape(0), site.shape(0), divides),)
+
+
+def _divisors(attributes: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray:
+    """By what each window's sum is divided: how many elements it sees, of the input or of the padded input."""
+    window = axes(attributes, tuple(shape[2:]), tuple(attributes["kernel_shape"]))
+    pads = padding_of(window)
+    counted = np.ones((1, 1, *shape[2:]))
+    if attributes.get("count_include_pad", 0):
+        own = [(0, 0), (0, 0)] + [(a.before, int(a.after)) for a in window]  # type: ignore[arg-type]
+        counted = np.pad(counted, own, constant_values=1)
+        pads = [(0, whole - after) for (_, whole), (_, after) in zip(pads, own, strict=True)]
+    padded = np.pad(counted, pads)
+    return np.maximum(1, sum(padded[seen] for _, seen in taps_of(window)))
+
+
+def _sum_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    padded = np.pad(x, padding_of(window))
+    return np.sum([padded[seen] for _, seen in taps_of(window)], 0)
+
+
+def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    return _sum_reference(attributes, x) / _divisors(attributes, x.shape)
+
+
+# Shape, attributes.
+VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((1, 1, 2, 2), {"kernel_shape": (2, 2)}),
+    ((2, 3, 8, 10), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    ((1, 2, 7, 9), {"kernel_shape": (3, 2), "strides": (2, 2)}),
+    ((2, 2, 9, 7), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((2, 2, 6, 7), {"kernel_shape": (3, 2), "strides": (2, 3), "pads": (0, 1, 1, 0), "ceil_mode": 1}),
+    ((1, 2, 6, 6), {"kernel_shape": (3, 3), "strides": (2, 2), "ceil_mode": 1}),
+    ((1, 1, 2, 2), {"kernel_shape": (1, 1), "strides": (3, 3), "pads": (1, 1, 1, 1), "ceil_mode": 1}),
+    ((1, 2, 9, 9), {"kernel_shape": (3, 3), "dilations": (2, 2), "pads": (2, 2, 1, 1)}),
+    ((1, 1, 5, 6), {"kernel_shape": (3, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"}),
+    ((1, 1, 5, 6), {"kernel_shape": (2, 3), "strides": (1, 2), "auto_pad": "SAME_LOWER"}),
+    ((1, 1, 5, 6), {"kernel_shape": (2, 3), "strides": (1, 2), "auto_pad": "VALID"}),
+    ((2, 3, 25, 5), {"kernel_shape": (25, 5), "strides": (25, 5)}),
+    ((2, 3, 11), {"kernel_shape": (3,), "strides": (2,)}),
+    ((2, 3, 10), {"kernel_shape": (4,), "strides": (3,), "pads": (1, 2), "ceil_mode": 1}),
+    ((1, 2, 4, 6, 5), {"kernel_shape": (2, 3, 2), "strides": (2, 1, 2)}),
+    ((1, 2, 5, 6, 5), {"kernel_shape": (3, 3, 2), "strides": (2, 2, 1), "pads": (1, 1, 0, 1, 1, 1), "ceil_mode": 1}),
+)  # fmt: skip
+
+
+def _variants() -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:
+    for shape, attributes in VARIANTS:
+        yield shape, attributes
+        if "pads" in attributes or "auto_pad" in attributes:
+            yield shape, {**attributes, "count_include_pad": 1}
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, attributes in _variants():
+        yield Case(f"{list(shape)} {dict(attributes)}", (random.standard_normal(shape),), attributes, ulps=32)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)})
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    attributes = explicit_pads(b.site.attributes, pool_axes(b.site, b.site.shape()))
+    return (b.add("AveragePoolGrad", b.dy[0], **attributes),)
+
+
+average_pool = Op(
+    "AveragePool",
+    since=(1, 7, 10, 11, 19, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select(divides=True),
+    cases=_cases,
+    gradient=_gradient,
+)
+
+
+# ------------------------------------------------------------------------------------------------- gradients
+
+
+def _pooled_by(site: Site) -> Iterator[tuple[Site, tuple[Axis, ...]]]:
+    """Earlier AveragePools of which this may be the gradient: with the same windows, and results of this shape."""
+    for made in site.earlier.values():
+        if made.op != ":AveragePool" or len(made.attributes["kernel_shape"]) != site.rank() - 2:
+            continue
+        window = pool_axes(made, made.shape())
+        same = pool_axes(site, made.shape()) == window and pooled_shape(made) == site.shape()
+        if same and made.attribute("count_include_pad", 0) == site.attribute("count_include_pad", 0):
+            yield made, window
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    """ORT's AveragePoolGrad is not given what was pooled, whose size its windows do not tell. In ORT's training
+    graphs the gradient of a value is called like the value, with `_grad` behind."""
+    found = [made for made, _ in _pooled_by(site)]
+    named = [made for made in found if site.result() == f"{made.name(0)}_grad"]
+    shapes = {made.shape() for made in named or found}
+    if len(shapes) != 1:
+        what = "several AveragePools fit" if shapes else "no AveragePool before it fits"
+        raise Unknown(f"{what}, so the shape of its result cannot be told")
+    return (TensorType(site.element(0), shapes.pop()),)
+
+
+def _sum_grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    sizes = tuple(int(d) for d in shape)
+    window = axes(attributes, sizes[2:], tuple(attributes["kernel_shape"]))
+    pads = padding_of(window)
+    dx = np.pad(np.zeros(sizes), pads)
+    for _, seen in taps_of(window):
+        dx[seen] += dy
+    return dx[unpadded(sizes, pads)]
+
+
+def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np.ndarray) -> np.ndarray:
+    """`shape` of what was pooled comes with the gradient, which no input of the node tells."""
+    return _sum_grad_reference(attributes, dy / _divisors(attributes, tuple(shape.tolist())), shape)
+
+
+average_pool_grad = Op(
+    "AveragePoolGrad",
+    since=(9,),
+    infer=_grad_infer,
+    reference=_grad_reference,
+    select=_grad_select(divides=True),
+    # Linear in dy: what it spreads, the forward operator gathers.
+    gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.site.attributes)),
+)
+
+
+def _sum_gradient(b: Backward) -> Sequence[str]:
+    window = pool_axes(b.site, b.site.shape())
+    attributes = explicit_pads(b.site.attributes, window)
+    return (b.add("SumPoolGrad", b.dy[0], b.shape_of(b.x[0]), domain="minbuild", **attributes),)
+
+
+sum_pool = Op(
+    "SumPool",
+    domain="minbuild",
+    infer=_infer,
+    reference=_sum_reference,
+    select=_select(divides=False),
+    cases=_cases,
+    gradient=_sum_gradient,
+)
+
+
+def _sum_grad_infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(0), site.dims(1)),)
+
+
+def _sum_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, attributes in VARIANTS:
+        dy = random.standard_normal(_sum_reference(attributes, np.zeros(shape)).shape)
+        sizes = np.array(shape, np.int64)
+        yield Case(f"{list(shape)} {dict(attributes)}", (dy, sizes), attributes, frozenset({1}), ulps=32)
+
+
+sum_pool_grad = Op(
+    "SumPoolGrad",
+    domain="minbuild",
+    infer=_sum_grad_infer,
+    reference=_sum_grad_reference,
+    select=_grad_select(divides=False),
+    cases=_sum_grad_cases,
+    gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.site.attributes),),
+)

@@ -1,0 +1,111 @@
+"""LpPool and GlobalLpPool: the p-norm of what a window, or the whole image, holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ops.convolution.spatial import axes, explicit_pads, padding_of, pool_axes, taps_of
+from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.pooling.average_pool import VARIANTS
+
+
+def _powers(b: Body, p: int) -> str:
+    """|x|^p"""
+    if p == 2:
+        return b.add("Mul", b.x[0], b.x[0])
+    size = b.add("Abs", b.x[0])
+    return size if p == 1 else b.add("Pow", size, b.constant(p))
+
+
+def _root(b: Body, total: str, p: int) -> str:
+    if p == 1:
+        return b.add("Identity", total)
+    return b.add("Sqrt", total) if p == 2 else b.add("Pow", total, b.constant(1 / p))
+
+
+def _slopes(b: Backward, p: int) -> tuple[str, str]:
+    """dy/y^(p-1), and x |x|^(p-2): the gradient is their product, the first spread over what each window saw.
+    Windows of nothing but zeros pass no gradient on."""
+    if p == 1:
+        return b.dy[0], b.add("Sign", b.x[0])
+    zero = b.constant(0)
+    power = b.y[0] if p == 2 else b.add("Pow", b.y[0], b.constant(p - 1))
+    divisor = b.add("Where", b.add("Equal", power, zero), b.constant(1), power)
+    flow = b.add("Div", b.dy[0], divisor)
+    if p == 2:
+        return flow, b.x[0]
+    return flow, b.add("Mul", b.add("Sign", b.x[0]), b.add("Pow", b.add("Abs", b.x[0]), b.constant(p - 1)))
+
+
+def _pool_body(b: Body) -> Sequence[str]:
+    p = int(b.site.attribute("p", 2))
+    attributes = {name: value for name, value in b.site.attributes.items() if name != "p"}
+    return (_root(b, b.add("SumPool", _powers(b, p), domain="minbuild", **attributes), p),)
+
+
+def _pool_gradient(b: Backward) -> Sequence[str]:
+    attributes = explicit_pads(b.site.attributes, pool_axes(b.site, b.site.shape()))
+    flow, slope = _slopes(b, int(attributes.pop("p", 2)))
+    spread = b.add("SumPoolGrad", flow, b.shape_of(b.x[0]), domain="minbuild", **attributes)
+    return (b.add("Mul", spread, slope),)
+
+
+def _pool_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    p = attributes.get("p", 2)
+    window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    padded = np.pad(np.abs(x) ** p, padding_of(window))
+    return np.asarray(np.sum([padded[seen] for _, seen in taps_of(window)], 0) ** (1 / p))
+
+
+def _pool_cases(random: np.random.Generator) -> Iterable[Case]:
+    for index, (shape, given) in enumerate(VARIANTS):
+        attributes = {**given, "p": index % 4 or 2}
+        # A window that sees nothing but padding has no slope.
+        smooth = _pool_reference(attributes, np.ones(shape)).all()
+        x = random.standard_normal(shape)
+        yield Case(f"{list(shape)} {attributes}", (x,), attributes, ulps=32, smooth=bool(smooth))
+
+
+lp_pool = Op(
+    "LpPool",
+    since=(1, 2, 11, 18, 22),
+    body=_pool_body,
+    reference=_pool_reference,
+    gradient=_pool_gradient,
+    cases=_pool_cases,
+)
+
+
+def _global_body(b: Body) -> Sequence[str]:
+    p, axes = int(b.site.attribute("p", 2)), range(2, b.site.rank())
+    return (_root(b, b.reduce("ReduceSum", _powers(b, p), axes), p),)
+
+
+def _global_gradient(b: Backward) -> Sequence[str]:
+    flow, slope = _slopes(b, int(b.site.attribute("p", 2)))
+    return (b.add("Mul", slope, flow),)
+
+
+def _global_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    p = attributes.get("p", 2)
+    return np.asarray((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p))
+
+
+def _global_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((1, 1, 1, 1), (2, 3, 5), (3, 4, 7, 7), (2, 3, 2, 3, 4)):
+        for p in (1, 2, 3):
+            yield Case(f"{list(shape)} p {p}", (random.standard_normal(shape),), {"p": p}, ulps=32)
+
+
+global_lp_pool = Op(
+    "GlobalLpPool",
+    since=(1, 2, 22),
+    body=_global_body,
+    reference=_global_reference,
+    gradient=_global_gradient,
+    cases=_global_cases,
+)

@@ -1,0 +1,197 @@
+"""MaxPool over one to three spatial axes, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, Shape, TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.convolution.spatial import (
+    WINDOW_PARAMS,
+    as_volumes,
+    axes,
+    padding_of,
+    pool_axes,
+    pooled_shape,
+    taps_of,
+    window_params,
+)
+from minbuild.ops.core.definition import FLOAT, FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward, Body
+
+# Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
+_TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
+_FEATURES = {"volumes": "three spatial axes"}
+_EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
+pool_kernel = KernelFunction(
+    "max_pool", ("y:T=", "indices:I=", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
+)
+grad_kernel = KernelFunction(
+    "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    pooled = pooled_shape(site)
+    return TensorType(site.element(), pooled), TensorType(INT64, pooled)
+
+
+def _launch(
+    site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
+) -> Launch:
+    window = pool_axes(site, sizes)
+    return kernel.launch(
+        *args,
+        as_volumes(sizes),
+        as_volumes(pooled),
+        types=(site.element(0), _index_type(site)),
+        params=window_params(window),
+        features=("volumes",) * (len(window) == 3),
+    )
+
+
+def _index_type(site: Site) -> ElementType:
+    """What the indices were narrowed to; MaxPool without any takes the kernel that other pools use."""
+    marks = site.results[1] if len(site.results) > 1 else site.inputs[1] if site.has(1) else None
+    return marks.element if marks else ElementType.UINT8
+
+
+def _samples(site: Site) -> Iterable[int]:
+    """Wide indices count through the whole batch."""
+    return range(len(site.inputs)) if _index_type(site) is ElementType.UINT8 else ()
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    pooled = site.result_shape(0 if site.result(0) else 1)
+    # What nobody reads needs a place all the same.
+    maxima = site.result(0) or TensorType(site.element(), pooled)
+    args = (maxima, site.result(1) or TensorType(_index_type(site), pooled), site.name(0))
+    return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
+
+
+def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
+    pads = padding_of(window)
+    padded = np.pad(x.astype(np.float64), pads, constant_values=-np.inf)
+    numbers = np.arange(x.size).reshape(x.shape)
+    if attributes.get("storage_order", 0):
+        numbers = np.arange(x.size).reshape(*x.shape[:2], *x.shape[:1:-1])
+        numbers = numbers.transpose(0, 1, *range(x.ndim - 1, 1, -1))
+    places = np.pad(numbers, pads)
+    taps = [seen for _, seen in taps_of(window)]
+    stacked = np.stack([padded[seen] for seen in taps])
+    first = stacked.argmax(0)[None]
+    indices = np.take_along_axis(np.stack([places[seen] for seen in taps]), first, 0)[0]
+    return stacked.max(0).astype(x.dtype), indices
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """Bytes are pooled as floats, which hold them exactly. Column-major indices follow from row-major ones."""
+    marks = len(b.y) > 1 and bool(b.y[1])
+    element, attributes = b.site.element(), dict(b.site.attributes)
+    columns = bool(attributes.pop("storage_order", 0)) and marks
+    small = element in (ElementType.INT8, ElementType.UINT8)
+    if not small and not columns:
+        return None
+    x = b.add("Cast", b.x[0], to=int(FLOAT)) if small else b.x[0]
+    y, *indices = b.many(1 + marks, "MaxPool", x, **attributes)
+    y = b.add("Cast", y, to=int(element)) if small else y
+    return y, *(_by_columns(b, i) if columns else i for i in indices)
+
+
+def _by_columns(b: Body, index: str) -> str:
+    """Places in [N,C,D,H,W] as places in [N,C,W,H,D]."""
+    sizes = b.site.shape()[2:]
+    if not all(isinstance(d, int) for d in sizes):
+        raise Unknown(
+            "indices in column-major order need spatial sizes that are known when the trainer is built"
+        )
+    place, stride = "", product(sizes)
+    for size in reversed(sizes):
+        rest = b.add("Div", index, b.integers([size]))
+        digit = b.add("Sub", index, b.add("Mul", rest, b.integers([size])))
+        stride = stride // size
+        part = b.add("Mul", digit, b.integers([stride]))
+        place, index = b.add("Add", place, part) if place else part, rest
+    return b.add("Add", place, b.add("Mul", index, b.integers([product(sizes)])))
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    attributes = dict(b.site.attributes)
+    columns = attributes.pop("storage_order", 0)
+    indices = b.many(2, "MaxPool", b.x[0], **attributes)[1] if columns else b.save(1)
+    return (b.add("MaxPoolGrad", b.dy[0], indices, **attributes),)
+
+
+VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((1, 1, 2, 2), {"kernel_shape": (2, 2)}),
+    ((2, 3, 8, 10), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    ((1, 2, 7, 9), {"kernel_shape": (2, 2), "strides": (2, 2)}),
+    ((2, 2, 9, 7), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((2, 2, 6, 7), {"kernel_shape": (3, 2), "strides": (2, 3), "pads": (0, 1, 1, 0), "ceil_mode": 1}),
+    ((1, 2, 9, 9), {"kernel_shape": (3, 3), "dilations": (2, 2)}),
+    ((1, 1, 5, 6), {"kernel_shape": (3, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"}),
+    ((1, 1, 5, 6), {"kernel_shape": (2, 3), "strides": (1, 2), "auto_pad": "SAME_LOWER"}),
+    ((1, 3, 5, 5), {"kernel_shape": (5, 5)}),
+    ((2, 3, 11), {"kernel_shape": (3,), "strides": (2,)}),
+    ((2, 3, 10), {"kernel_shape": (3,), "strides": (3,), "pads": (1, 1)}),
+    ((1, 2, 4, 6, 5), {"kernel_shape": (2, 3, 2), "strides": (2, 1, 2)}),
+    ((1, 2, 4, 6, 5), {"kernel_shape": (3, 3, 3), "strides": (2, 2, 1), "pads": (1, 1, 1, 1, 1, 1)}),
+)
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape, attributes in VARIANTS:
+        x = random.standard_normal(shape)
+        yield Case(f"{list(shape)} {dict(attributes)}", (x,), attributes, ulps=0)
+        # Few different numbers, so that maxima tie.
+        yield Case(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0, smooth=False)
+        by_columns = {**attributes, "storage_order": 1}
+        yield Case(f"{list(shape)} by columns", (x,), by_columns, outputs=2, ulps=0)
+    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)}, outputs=2)
+    for dtype in (np.int8, np.uint8):
+        x = random.integers(0, 127, (2, 3, 7, 6)).astype(dtype)
+        yield Case(f"{np.dtype(dtype)}", (x,), {"kernel_shape": (3, 2), "pads": (1, 0, 1, 1)}, ulps=0)
+
+
+max_pool = Op(
+    "MaxPool",
+    since=(1, 8, 10, 11, 12, 22),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    samples=_samples,
+    body=_body,
+    gradient=_gradient,
+    cases=_cases,
+)
+
+
+def _grad_infer(site: Site) -> Sequence[TensorType]:
+    maker = site.makers[1] if len(site.makers) > 1 else None
+    if maker is None or "kernel_shape" not in maker.attributes:
+        raise Unknown("its indices are not the output of a MaxPool, which alone knows the result's shape")
+    return (TensorType(site.element(0), maker.shape(0)),)
+
+
+def _grad_select(site: Site) -> Sequence[Launch]:
+    args = (site.result(0), site.name(0), site.name(1))
+    return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    """Every dy went to one place: its gradient is what is there."""
+    return b.each(b.add("Gather", b.reshape(b.dy[0], (-1,)), b.x[1]))
+
+
+max_pool_grad = Op(
+    "MaxPoolGrad",
+    since=(9,),
+    infer=_grad_infer,
+    select=_grad_select,
+    samples=_samples,
+    gradient=_grad_gradient,
+)

@@ -1,0 +1,155 @@
+"""Cast between all element types, and BitCast.
+
+A kernel exists for every pair of kinds: integers, reals, bool. Where only the size of an integer matters its sign is
+left out; halves that no kernel reads or writes go through float, which holds them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.core.definition import (
+    BOOL,
+    FLOATS,
+    HALVES,
+    INDICES,
+    INTEGERS,
+    STORED,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    Unknown,
+    stored,
+)
+from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.movement import copy as _copy
+
+
+def _kernel(function: str, **types: tuple[ElementType, ...]) -> KernelFunction:
+    return KernelFunction(function, ("y:U=" if "U" in types else "y:bool=", "x:T"), types=types)
+
+
+whole_kernel = _kernel("cast_whole", U=FLOATS + STORED, T=INTEGERS)
+to_whole_kernel = _kernel("cast_to_whole", U=STORED, T=FLOATS)
+real_kernel = _kernel("cast_real", U=FLOATS + HALVES, T=FLOATS + HALVES)
+bool_kernel = KernelFunction("cast_bool", ("y:U=", "x:bool"), params=("one_0", "one_1"), types={"U": STORED})
+to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORED)
+
+
+def _target(site: Site) -> ElementType:
+    to = site.attribute("to")
+    if to not in set(ElementType):
+        offered = ", ".join(e.label for e in ElementType)
+        raise Unknown(f"element type {to} of its attribute 'to' is not supported; has {offered}")
+    return ElementType(to)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(_target(site), site.shape()),)
+
+
+def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    to = ElementType(attributes["to"])
+    if x.dtype == object:
+        if to not in INDICES:
+            raise TypeError("dimensions are whole numbers")
+        return x
+    with np.errstate(all="ignore"):
+        return x.astype(to.dtype)
+
+
+def _bits(element: ElementType) -> ElementType:
+    """The type under which a kernel writes integers, and reads those that keep their size or lose some."""
+    return stored(element) if element in INTEGERS else element
+
+
+def _launch(site: Site, to: ElementType, source: ElementType) -> Launch:
+    y, x = site.result(), site.name(0)
+    if to is source or (to in INTEGERS and source in INTEGERS and to.size == source.size):
+        return _copy.copy_kernel.launch(y, x, types=(stored(to),))
+    if to is BOOL:
+        return to_bool_kernel.launch(y, x, types=(_bits(source),))
+    if source is BOOL:
+        one = np.ones(1, to.dtype).tobytes().ljust(8, b"\0")
+        return bool_kernel.launch(y, x, types=(stored(to),), params=np.frombuffer(one, np.int32).tolist())
+    if source in INTEGERS:
+        narrower = to in INTEGERS and to.size < source.size
+        return whole_kernel.launch(y, x, types=(_bits(to), _bits(source) if narrower else source))
+    kernel = to_whole_kernel if to in INTEGERS else real_kernel
+    return kernel.launch(y, x, types=(_bits(to), source))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    result = site.results[0]
+    assert result is not None
+    return (_launch(site, result.element, site.element()),)
+
+
+def _body(b: Body) -> Sequence[str] | None:
+    """Wide integers become bfloat16 through double: by way of float they would be rounded twice."""
+    to = _target(b.site)
+    if to is ElementType.BFLOAT16 and b.site.element() in INTEGERS and b.site.element().size >= 4:
+        exact = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
+        return (b.add("Cast", exact, to=int(to)),)
+    return None
+
+
+def _nothing_to_do(match: Match) -> Replacement | None:
+    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    x = np.array([[0.0, 0.25, -0.75], [1.5, -2.5, 3.0], [100.25, -99.5, 7.0], [0.1, 1e-6, 1e-9]])
+    y = random.standard_normal((3, 37)) * 30
+    for to in ElementType:
+        smooth, unsigned = to is ElementType.DOUBLE, to in INTEGERS and not np.iinfo(to.dtype).min
+        for name, reals in (("reals", x), ("more reals", y)):
+            source = np.abs(reals) if unsigned else reals
+            yield Case(f"{name} to {to.label}", (source,), {"to": int(to)}, ulps=0, smooth=smooth)
+        yield Case(f"bool to {to.label}", (x > 0,), {"to": int(to)}, ulps=0)
+        for element in INTEGERS:
+            limits = np.iinfo(element.dtype)
+            whole = random.integers(limits.min, limits.max, (3, 5), element.dtype, True)
+            whole[0] = limits.min, limits.max, 0, 1, limits.max // 3
+            yield Case(f"{element.label} to {to.label}", (whole,), {"to": int(to)}, ulps=0)
+    yield Case("no number is true", (np.array([np.nan, np.inf, -0.0]),), {"to": int(BOOL)})
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    return (b.add("Cast", b.dy[0], to=int(b.site.element())),) if b.site.element().is_real else ("",)
+
+
+cast = RewritingOp(
+    "Cast",
+    since=(6, 9, 13, 19, 21, 23, 24, 25),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    body=_body,
+    cases=_cases,
+    gradient=_gradient,
+    rewrites=(Rewrite(("Cast", "x"), _nothing_to_do),),
+)
+
+
+def _bit_infer(site: Site) -> Sequence[TensorType]:
+    to = _target(site)
+    if to.size != site.element().size:
+        raise Unknown(f"{site.element().label} and {to.label} differ in size")
+    return (TensorType(to, site.shape()),)
+
+
+def _bit_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
+    if x.dtype == object:
+        raise TypeError("the bits of free dimensions are the device's")
+    return np.ascontiguousarray(x).view(ElementType(attributes["to"]).dtype).reshape(x.shape)
+
+
+bit_cast = Op("BitCast", since=(26,), infer=_bit_infer, reference=_bit_reference, view=True)

@@ -1,0 +1,108 @@
+"""FakeQuant, which rounds to the numbers a quantised type can hold, and its straight-through gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Backward, Body
+
+_LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
+fake_quant_kernel = KernelFunction(
+    "fake_quant",
+    ("y:T=?", "inside:bool=?", "x:T", "scale:T", "zero_point:T"),
+    params=("quant_min", "quant_max"),
+    types={"T": FLOATS},
+)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    if product(site.shape(1)) != 1 or product(site.shape(2)) != 1:
+        raise Unknown("its scale and zero point must be single numbers")
+    return TensorType(site.element(), site.shape()), TensorType(BOOL, site.shape())
+
+
+def _range(attributes: Mapping[str, Any]) -> tuple[int, int]:
+    return int(attributes.get("quant_min", 0)), int(attributes.get("quant_max", 255))
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    low, high = _range(site.attributes)
+    if not -_LARGEST <= low <= high <= _LARGEST:
+        raise Unknown(f"quantised numbers from {low} to {high} are beyond {_LARGEST}")
+    names = site.result(0), site.result(1), *site.names[:3]
+    return (fake_quant_kernel.launch(*names, types=(site.element(),), params=(float(low), float(high))),)
+
+
+def _reference(
+    attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """To the nearest, ties to even. The mask tells where nothing was cut off."""
+    low, high = _range(attributes)
+    zero = zero_point.reshape(())
+    quantised = np.rint(x / scale.reshape(())) + zero
+    y = (np.minimum(np.maximum(quantised, low), high) - zero) * scale.reshape(())
+    return np.asarray(y), np.asarray((quantised >= low) & (quantised <= high))
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    scale, zero = np.array(0.25), np.array([3.0])
+    for shape in ((), (1,), (9,), (2, 3, 7)):
+        x = random.standard_normal(shape) * 4
+        for bounds in ({}, {"quant_min": -8, "quant_max": 7}):
+            for absent in (frozenset[int](), frozenset({1})):
+                name = f"{list(shape)} {bounds} {len(absent)}"
+                yield Case(name, (x, scale, zero), bounds, outputs=2, absent=absent, ulps=2, smooth=False)
+    special = np.array([0.125, 0.375, -0.375, np.inf, -np.inf, np.nan, 1e30])
+    yield Case("special values", (special, scale, zero), outputs=2, ulps=1)
+    far = (np.array([-70.0, 300.0, -99.5]), scale, zero)
+    yield Case("nothing passes", far, constant=frozenset({1, 2}), outputs=2, ulps=1)
+
+
+def _gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.save(1)))
+
+
+fake_quant = Op(
+    "FakeQuant",
+    domain="com.microsoft",
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+    in_place=((0, 0),),
+    cases=_cases,
+    gradient=_gradient,
+)
+
+
+def _grad_body(b: Body) -> Sequence[str]:
+    return (b.add("Where", b.x[1], b.x[0], b.constant(0)),)
+
+
+def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    return np.where(inside, dy, 0)
+
+
+def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shape in ((), (9,), (2, 3)):
+        inputs = (random.standard_normal(shape), np.asarray(random.standard_normal(shape) > 0))
+        yield Case(f"{list(shape)}", inputs, ulps=0)
+
+
+def _grad_gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.x[1]))
+
+
+fake_quant_grad = Op(
+    "FakeQuantGrad",
+    domain="com.microsoft",
+    reference=_grad_reference,
+    body=_grad_body,
+    cases=_grad_cases,
+    gradient=_grad_gradient,
+)

@@ -1,0 +1,205 @@
+"""MatMulInteger, ConvInteger, QLinearMatMul and QLinearConv, made of the operators for plain numbers.
+
+Sums of quantised products are exact: int32 for matrices, double for convolutions, which holds all of int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.convolution import conv as _conv
+from minbuild.ops.core.definition import FLOAT, Case, Op, Unknown
+from minbuild.ops.core.graph_builder import Body
+
+INT32, DOUBLE = ElementType.INT32, ElementType.DOUBLE
+
+
+def _cast(b: Body, name: str, to: ElementType) -> str:
+    return b.add("Cast", name, to=int(to))
+
+
+def _shifted(b: Body, i: int, zero: int, to: ElementType, axis: int) -> str:
+    """Input `i` minus its zero point, input `zero`, which is one number or one for each index of an axis."""
+    x = _cast(b, b.x[i], to)
+    return b.add("Sub", x, _along(b, zero, i, axis, to)) if b.has(zero) else x
+
+
+def _along(b: Body, i: int, of: int, axis: int, to: ElementType) -> str:
+    """Scale or zero point `i` as `to`, with its numbers along an axis of input `of`."""
+    value, shape, rank = _cast(b, b.x[i], to), b.site.shape(i), b.site.rank(of)
+    if len(shape) == 1 and shape[0] != 1:
+        return b.unsqueeze(value, [a for a in range(rank) if a != axis % rank])
+    return b.squeeze(value, [0]) if len(shape) == 1 else value
+
+
+def _quantised(b: Body, sums: str, scale: str, y: int) -> str:
+    """Exact sums times `scale`, in the quantisation of the result: inputs `y` (scale) and `y` + 1 (zero point)."""
+    if any(size != 1 for i in (y, y + 1) for size in b.site.shape(i)):
+        raise Unknown("the result has more than one scale. Quantise it by one")
+    to, zero = (b.squeeze(b.x[i], tuple(range(b.site.rank(i)))) for i in (y, y + 1))
+    real = b.add("Mul", _cast(b, sums, FLOAT), scale)
+    return b.add("QuantizeLinear", real, _cast(b, to, FLOAT), zero)
+
+
+def _matmul_body(b: Body) -> Sequence[str]:
+    return (b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 1, 3, INT32, -1)),)
+
+
+def _conv_body(b: Body) -> Sequence[str]:
+    sums = b.add("Conv", _shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 1, 3, DOUBLE, 0), **b.site.attributes)
+    return (_cast(b, sums, INT32),)
+
+
+def _qlinear_matmul_body(b: Body) -> Sequence[str]:
+    """Inputs: a, its scale and zero point, b and its, scale and zero point of the result."""
+    sums = b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 3, 5, INT32, -1))
+    scale = b.add("Mul", _along(b, 1, 0, -2, FLOAT), _along(b, 4, 3, -1, FLOAT))
+    return (_quantised(b, sums, scale, 6),)
+
+
+def _qlinear_conv_body(b: Body) -> Sequence[str]:
+    """Inputs: x, its scale and zero point, w and its, scale and zero point of the result, a bias in the sums' scale."""
+    operands = [_shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 3, 5, DOUBLE, 0)]
+    if b.has(8):
+        operands.append(_cast(b, b.x[8], DOUBLE))
+    sums = b.add("Conv", *operands, **b.site.attributes)
+    scale = b.add("Mul", _along(b, 1, 0, 1, FLOAT), _along(b, 4, 0, 1, FLOAT))
+    return (_quantised(b, sums, scale, 6),)
+
+
+# --------------------------------------------------------------------------------------------------- references
+
+
+def _number(x: np.ndarray | None, rank: int, axis: int) -> np.ndarray | float:
+    """A scale or zero point in float64, along an axis."""
+    if x is None:
+        return 0.0
+    if x.ndim == 1 and x.size > 1:
+        x = x.reshape([-1 if a == axis % rank else 1 for a in range(rank)])
+    return x.reshape(()).astype(np.float64) if x.size == 1 else x.astype(np.float64)
+
+
+def _requantised(real: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    limits = np.iinfo(zero.dtype)
+    rounded = np.rint(real / scale.reshape(())) + zero.reshape(())
+    return np.clip(rounded, limits.min, limits.max).astype(zero.dtype)
+
+
+def _matmul_sums(a: np.ndarray, b: np.ndarray, a_zero: Any, b_zero: Any) -> np.ndarray:
+    left = a.astype(np.float64) - _number(a_zero, a.ndim, -2)
+    return left @ (b.astype(np.float64) - _number(b_zero, b.ndim, -1))
+
+
+def _conv_sums(attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, x_zero: Any, w_zero: Any) -> Any:
+    left = x.astype(np.float64) - _number(x_zero, x.ndim, 1)
+    return _conv.conv.reference(attributes, left, w - _number(w_zero, w.ndim, 0))  # type: ignore[misc]
+
+
+def _matmul_reference(
+    attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray, a_zero: Any = None, b_zero: Any = None
+) -> np.ndarray:
+    return _matmul_sums(a, b, a_zero, b_zero).astype(np.int32)
+
+
+def _conv_reference(
+    attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, x_zero: Any = None, w_zero: Any = None
+) -> np.ndarray:
+    return np.asarray(_conv_sums(attributes, x, w, x_zero, w_zero)).astype(np.int32)
+
+
+def _qlinear_matmul_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = inputs
+    factor = _number(a_scale, a.ndim, -2) * _number(b_scale, b.ndim, -1)
+    return _requantised(_matmul_sums(a, b, a_zero, b_zero) * factor, scale, zero)
+
+
+def _qlinear_conv_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:
+    x, x_scale, x_zero, w, w_scale, w_zero, scale, zero, *bias = inputs
+    sums = np.asarray(_conv_sums(attributes, x, w, x_zero, w_zero))
+    if bias:
+        sums = sums + _number(bias[0], x.ndim, 1)
+    factor = _number(x_scale, x.ndim, 1) * _number(w_scale, x.ndim, 1)
+    return _requantised(sums * factor, scale, zero)
+
+
+# -------------------------------------------------------------------------------------------------------- cases
+
+
+def _bytes(random: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.uint8) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return random.integers(limits.min, limits.max, shape).astype(dtype)
+
+
+def _matmul_cases(random: np.random.Generator) -> Iterable[Case]:
+    for left, right in (((3, 4), (4, 5)), ((2, 3, 7), (2, 7, 4)), ((2, 2, 3), (3, 4)), ((5,), (5, 2))):
+        for dtype in (np.uint8, np.int8):
+            a, b = _bytes(random, left), _bytes(random, right, dtype)
+            name = f"{list(left)} {list(right)} {np.dtype(dtype)}"
+            yield Case(name, (a, b))
+            yield Case(f"{name} zero", (a, b, np.array(12, np.uint8), np.array([3], dtype)))
+    a, b = _bytes(random, (3, 4)), _bytes(random, (4, 5))
+    yield Case("zeros", (a, b, _bytes(random, (3,)), _bytes(random, (5,))))
+    yield Case("no zero for a", (a, b, None, _bytes(random, ())))
+
+
+def _conv_cases(random: np.random.Generator) -> Iterable[Case]:
+    for groups, more in ((1, {}), (1, {"pads": (1, 1, 1, 1)}), (2, {"strides": (2, 2)})):
+        flags: Mapping[str, Any] = {"group": groups, **more}
+        x, w = _bytes(random, (2, 4, 5, 5)), _bytes(random, (6, 4 // groups, 3, 3), np.int8)
+        yield Case(f"{flags}", (x, w), flags)
+        yield Case(f"{flags} zero", (x, w, np.array(7, np.uint8)), flags)
+        yield Case(f"{flags} zeros", (x, w, np.array(7, np.uint8), _bytes(random, (6,), np.int8)), flags)
+
+
+def _scale(*values: float) -> np.ndarray:
+    """Powers of two, so that nothing is rounded before the result is."""
+    return np.array(values if len(values) > 1 else values[0], np.float32)
+
+
+def _qlinear_matmul_cases(random: np.random.Generator) -> Iterable[Case]:
+    for dtype in (np.uint8, np.int8):
+        for left, right in (((3, 4), (4, 5)), ((2, 3, 7), (2, 7, 4))):
+            a, b, zero = _bytes(random, left, dtype), _bytes(random, right, dtype), np.array(5, dtype)
+            inputs = (a, _scale(0.5), zero, b, _scale(0.25), zero, _scale(64.0), zero)
+            yield Case(f"{np.dtype(dtype)} {list(left)}", inputs)
+        scales = _scale(*(2.0**-i for i in range(3))), _scale(*(2.0**i for i in range(5)))
+        a, b = _bytes(random, (3, 4), dtype), _bytes(random, (4, 5), dtype)
+        zeros = _bytes(random, (3,), dtype), _bytes(random, (5,), dtype)
+        ends = (_scale(512.0), np.array([1], dtype))
+        yield Case(f"{np.dtype(dtype)} scales", (a, scales[0], zeros[0], b, scales[1], zeros[1], *ends))
+
+
+def _qlinear_conv_cases(random: np.random.Generator) -> Iterable[Case]:
+    for groups, pads in ((1, (0, 0, 0, 0)), (2, (1, 1, 1, 1))):
+        flags = {"group": groups, "pads": pads}
+        x, w = _bytes(random, (2, 4, 5, 5)), _bytes(random, (6, 4 // groups, 3, 3), np.int8)
+        ends = (_scale(128.0), np.array(100, np.uint8))
+        zeros = np.array(7, np.uint8), np.array(-3, np.int8)
+        yield Case(f"{flags}", (x, _scale(0.5), zeros[0], w, _scale(0.5), zeros[1], *ends), flags)
+        scales, bias = _scale(*(2.0**-i for i in range(6))), random.integers(-999, 999, 6).astype(np.int32)
+        inputs = (x, _scale(0.5), zeros[0], w, scales, np.zeros(6, np.int8), *ends, bias)
+        yield Case(f"{flags} scales, bias", inputs, flags)
+
+
+matmul_integer = Op(
+    "MatMulInteger", since=(10,), reference=_matmul_reference, body=_matmul_body, cases=_matmul_cases
+)
+conv_integer = Op("ConvInteger", since=(10,), reference=_conv_reference, body=_conv_body, cases=_conv_cases)
+qlinear_matmul = Op(
+    "QLinearMatMul",
+    since=(10, 21),
+    reference=_qlinear_matmul_reference,
+    body=_qlinear_matmul_body,
+    cases=_qlinear_matmul_cases,
+)
+qlinear_conv = Op(
+    "QLinearConv",
+    since=(10,),
+    reference=_qlinear_conv_reference,
+    body=_qlinear_conv_body,
+    cases=_qlinear_conv_cases,
+)

@@ -1,0 +1,195 @@
+"""Reductions that are others with something around them: ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSum,
+ReduceLogSumExp and ReduceAllL2. None has a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from minbuild.ir import ElementType
+from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.reduction.reducing import (
+    Numbers,
+    apart,
+    axes_of,
+    cases,
+    expanded,
+    keeps,
+    normal,
+    positive,
+    spread,
+)
+from minbuild.ops.reduction.reducing import reference as reduction
+
+Rule = Callable[[Body, str], str]  # of an input that holds real numbers
+
+
+def total(b: Body, x: str, op_type: str = "ReduceSum", keepdims: bool | None = None) -> str:
+    """`x` reduced as the operator asks for."""
+    return b.reduce(op_type, x, axes_of(b.site), keeps(b.site) if keepdims is None else keepdims)
+
+
+def nonzero(b: Body, x: str, element: ElementType) -> str:
+    """`x` with 1 in place of 0: what may be divided by."""
+    return b.add("Add", x, b.add("Cast", b.add("Equal", x, b.constant(0, element)), to=int(element)))
+
+
+def _in_double(rule: Rule) -> Callable[[Body], Sequence[str]]:
+    """Whole numbers go through double."""
+
+    def body(b: Body) -> Sequence[str]:
+        if b.site.element().is_real:
+            return (rule(b, b.x[0]),)
+        x = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
+        return (b.add("Cast", rule(b, x), to=int(b.site.element())),)
+
+    return body
+
+
+def _log_sum_exp(b: Body, x: str) -> str:
+    """Below the maximum, so that nothing overflows. An infinite maximum is replaced by the nearest number: its
+    difference from infinity is no number, that of every other is."""
+    element = b.site.element() if b.site.element().is_real else ElementType.DOUBLE
+    largest = float(ml_dtypes.finfo(element.dtype).max)
+    limits = (b.constant(-largest, element), b.constant(largest, element))
+    top = b.add("Clip", total(b, x, "ReduceMax", True), *limits)
+    sums = total(b, b.add("Exp", b.add("Sub", x, top)))
+    return b.add("Add", b.add("Log", sums), top if keeps(b.site) else b.squeeze(top, axes_of(b.site)))
+
+
+# ---------------------------------------------------------------------------------------------------- gradients
+
+
+def _l1_gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.add("Mul", b.add("Sign", b.x[0]), spread(b, b.dy[0])))
+
+
+def _l2_gradient(b: Backward) -> Sequence[str]:
+    """dy x / y; 0 where y is."""
+    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.site.element()))
+    return b.each(b.add("Mul", b.x[0], spread(b, each)))
+
+
+def _sum_square_gradient(b: Backward) -> Sequence[str]:
+    return b.each(b.add("Mul", b.x[0], spread(b, b.add("Mul", b.dy[0], b.constant(2)))))
+
+
+def _log_sum_gradient(b: Backward) -> Sequence[str]:
+    return b.each(expanded(b, b.add("Div", b.dy[0], b.add("Exp", b.y[0]))))
+
+
+def _log_sum_exp_gradient(b: Backward) -> Sequence[str]:
+    share = b.add("Exp", b.add("Sub", b.x[0], spread(b, b.y[0])))
+    return b.each(b.add("Mul", share, spread(b, b.dy[0])))
+
+
+# ---------------------------------------------------------------------------------------------------- operators
+
+
+def _op(
+    name: str,
+    body: Callable[[Body], Sequence[str]],
+    function: Callable[..., Any],
+    gradient: Callable[[Backward], Sequence[str]],
+    numbers: Numbers = normal,
+) -> Op:
+    return Op(
+        name,
+        since=(1, 11, 13, 18),
+        reference=reduction(function),
+        body=body,
+        cases=cases(numbers, ulps=32),
+        gradient=gradient,
+    )
+
+
+def _stable_log_sum_exp(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> Any:
+    top = x.max(axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isfinite(top), top, 0)
+    return np.log(np.exp(x - top).sum(axis, keepdims=keepdims)) + (top if keepdims else top.squeeze(axis))
+
+
+reduce_l1 = _op(
+    "ReduceL1",
+    lambda b: (total(b, b.add("Abs", b.x[0])),),
+    lambda x, **options: np.sum(np.abs(x), **options),
+    _l1_gradient,
+    apart,
+)
+reduce_l2 = _op(
+    "ReduceL2",
+    _in_double(lambda b, x: b.add("Sqrt", total(b, b.add("Mul", x, x)))),
+    lambda x, **options: np.sqrt(np.sum(x * x, **options)),
+    _l2_gradient,
+    positive,
+)
+reduce_sum_square = _op(
+    "ReduceSumSquare",
+    lambda b: (total(b, b.add("Mul", b.x[0], b.x[0])),),
+    lambda x, **options: np.sum(x * x, **options),
+    _sum_square_gradient,
+)
+reduce_log_sum = _op(
+    "ReduceLogSum",
+    _in_double(lambda b, x: b.add("Log", total(b, x))),
+    lambda x, **options: np.log(np.sum(x, **options)),
+    _log_sum_gradient,
+    positive,
+)
+
+
+def _log_sum_exp_cases(random: np.random.Generator) -> Iterable[Case]:
+    yield from cases(ulps=32)(random)
+    axes, over_rows = np.array([1]), frozenset({1})
+    x = np.array([[1000.0, 1000.5, 999.0], [-1000.0, -1001.0, -1000.0], [-1e30, 3.0, 4.0]])
+    yield Case("neither overflows nor vanishes", (x, axes), constant=over_rows, ulps=4, smooth=False)
+    x = np.array([[-np.inf, -np.inf], [np.inf, 1.0], [-np.inf, 2.0], [np.nan, 1.0]])
+    yield Case("special values", (x, axes), {"keepdims": 0}, over_rows)
+
+
+reduce_log_sum_exp = Op(
+    "ReduceLogSumExp",
+    since=(1, 11, 13, 18),
+    reference=reduction(_stable_log_sum_exp),
+    body=_in_double(_log_sum_exp),
+    cases=_log_sum_exp_cases,
+    gradient=_log_sum_exp_gradient,
+)
+
+# ---------------------------------------------------------------------------------- of several tensors together
+
+
+def _all_body(b: Body) -> Sequence[str]:
+    squares = [
+        b.reduce("ReduceSum", b.add("Mul", x, x), tuple(range(b.site.rank(i))), False)
+        for i, x in enumerate(b.x)
+    ]
+    return (b.add("Sqrt", b.add("Sum", *squares)),)
+
+
+def _all_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:
+    return np.asarray(np.sqrt(sum((x * x).sum() for x in inputs)))
+
+
+def _all_gradient(b: Backward) -> Sequence[str]:
+    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.site.element()))
+    return b.each(*(b.add("Mul", x, each) for x in b.x))
+
+
+def _all_cases(random: np.random.Generator) -> Iterable[Case]:
+    for shapes in (((3,),), ((2, 3), (4,)), ((), (5, 1), (2, 2, 2))):
+        yield Case(f"{shapes}", tuple(np.asarray(random.standard_normal(s)) for s in shapes), ulps=16)
+
+
+reduce_all_l2 = Op(
+    "ReduceAllL2",
+    domain=MICROSOFT,
+    reference=_all_reference,
+    body=_all_body,
+    cases=_all_cases,
+    gradient=_all_gradient,
+)

@@ -1,0 +1,115 @@
+"""ReduceSum and ReduceMean. Real numbers are summed here, whole ones in reduce_fold.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import TensorType
+from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.reduction import reduce_fold as _fold
+from minbuild.ops.reduction.reducing import (
+    axes_of,
+    cases,
+    expanded,
+    groups_of,
+    in_steps,
+    infer,
+    reference,
+    spread,
+)
+
+reduce_kernel = KernelFunction(
+    "reduce",
+    ("y:T=", "x:T", "groups:extent"),
+    params=("mean",),
+    types={"T": FLOATS},
+    features={
+        "mean": "divides by the number of elements",
+        "rows": "reduces over the last axes",
+        "columns": "keeps the last axes",
+    },
+)
+
+
+def reduce_over(
+    result: str,
+    source: str,
+    tensor: TensorType,
+    axes: Iterable[int],
+    *,
+    mean: bool = False,
+    accumulate: int = 0,
+) -> Launch:
+    """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
+    Raises Unknown where reduced and kept axes alternate too often."""
+    groups = groups_of(tensor.shape or (), axes)
+    asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
+    return reduce_kernel.launch(
+        result,
+        source,
+        TensorType(tensor.element, groups),
+        types=(tensor.element,),
+        params=(int(mean),),
+        features=tuple(name for name, wanted in asked.items() if wanted),
+        accumulate=accumulate,
+    )
+
+
+def _select(mean: bool) -> Callable[[Site], Sequence[Launch]]:
+    def select(site: Site) -> Sequence[Launch]:
+        if not site.element().is_real:
+            return (_fold.launch_fold(site, "mean" if mean else "sum"),)
+        tensor = TensorType(site.element(), site.shape())
+        axes = axes_of(site)
+        return (
+            reduce_over(site.result(), site.name(0), tensor, axes, mean=mean, accumulate=site.accumulate & 1),
+        )
+
+    return select
+
+
+def _sum_gradient(b: Backward) -> Sequence[str]:
+    return b.each(expanded(b, b.dy[0]))
+
+
+def _mean_gradient(b: Backward) -> Sequence[str]:
+    count = b.add("Div", b.add("Size", b.x[0]), b.add("Size", b.y[0]))
+    each = b.microsoft("Scale", spread(b, b.dy[0]), count, scale_down=1)
+    return b.each(b.add("Expand", each, b.shape_of(b.x[0])))
+
+
+def _cases(random: np.random.Generator) -> Iterable[Case]:
+    yield from cases()(random)
+    yield from _fold.whole_cases(_fold.SUMMED)(random)
+
+
+def _mean(x: np.ndarray, **options: Any) -> np.ndarray:
+    """As numpy's, in whole numbers for whole numbers, rounded towards zero."""
+    if x.dtype.kind == "f":
+        return np.asarray(np.mean(x, **options))
+    count = max(x.size // max(np.sum(x, **options).size, 1), 1)
+    return np.trunc(np.sum(x, dtype=np.float64, **options) / count).astype(x.dtype)
+
+
+def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
+    return Op(
+        name,
+        domain=domain,
+        since=since,
+        infer=infer,
+        reference=reference(_mean if mean else np.sum),
+        select=_select(mean),
+        adds=frozenset({0}),
+        body=in_steps("ReduceMean" if mean else "ReduceSum"),
+        cases=_cases,
+        gradient=_mean_gradient if mean else _sum_gradient,
+    )
+
+
+reduce_sum = _op("ReduceSum", False, (1, 11, 13))
+reduce_sum_training = _op("ReduceSumTraining", False, (1,), MICROSOFT)
+reduce_mean = _op("ReduceMean", True, (1, 11, 13, 18))

@@ -1,0 +1,161 @@
+"""ReduceMax, ReduceMin and ReduceProd; sums and means of whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.core.definition import (
+    BOOL,
+    FLOATS,
+    INTEGERS,
+    Case,
+    KernelFunction,
+    Launch,
+    Op,
+    Site,
+    stored,
+)
+from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.reduction.reducing import (
+    apart,
+    axes_of,
+    cases,
+    groups_of,
+    in_steps,
+    infer,
+    reference,
+    spread,
+)
+
+SUMMED = (ElementType.INT32, ElementType.INT64, ElementType.UINT32, ElementType.UINT64)
+_ARGS = ("y:T=", "x:T", "groups:extent")
+extremum_kernel = KernelFunction(
+    "reduce_extremum",
+    _ARGS,
+    params=("smallest",),
+    types={"T": (*FLOATS, *INTEGERS, BOOL)},
+    features={"max": "finds the largest", "min": "finds the smallest"},
+)
+product_kernel = KernelFunction(
+    "reduce_product", _ARGS, types={"T": (*FLOATS, ElementType.UINT32, ElementType.UINT64)}
+)
+integer_kernel = KernelFunction(
+    "reduce_integers",
+    _ARGS,
+    params=("mean",),
+    types={"T": SUMMED},
+    features={"mean": "divides by the number of elements"},
+)
+
+
+def launch_fold(site: Site, kind: str) -> Launch:
+    """A reduction of input 0: `max`, `min`, `product`, or `sum` and `mean` of whole numbers."""
+    element, groups = site.element(), groups_of(site.shape(), axes_of(site))
+    arguments = (site.result(), site.name(0), TensorType(element, groups))
+    if kind == "product" or (kind == "sum" and not element.is_real):
+        # Sums and products of signed and unsigned numbers have the same bits.
+        element = element if element.is_real or element not in SUMMED else stored(element)
+    if kind == "product":
+        return product_kernel.launch(*arguments, types=(element,))
+    if kind in ("max", "min"):
+        params = (int(kind == "min"),)
+        return extremum_kernel.launch(*arguments, types=(element,), params=params, features=(kind,))
+    params, features = (int(kind == "mean"),), ("mean",) * (kind == "mean")
+    return integer_kernel.launch(
+        *arguments, types=(element,), params=params, features=features, accumulate=site.accumulate
+    )
+
+
+def _extremum(function: Callable[..., Any], sign: int) -> Callable[..., Any]:
+    """With the value that ONNX gives the extremum of nothing."""
+
+    def extremum(x: np.ndarray, **options: Any) -> Any:
+        if x.dtype.kind == "f":
+            return function(x, initial=-sign * np.inf, **options)
+        if x.dtype == bool:
+            return function(x, initial=sign < 0, **options)
+        limits = np.iinfo(x.dtype)
+        return function(x, initial=limits.min if sign > 0 else limits.max, **options)
+
+    return extremum
+
+
+def whole_cases(elements: Iterable[ElementType]) -> Callable[..., Iterable[Case]]:
+    def made(random: np.random.Generator) -> Iterable[Case]:
+        for element in elements:
+            low = 0 if element.dtype.kind in "ub" else -9
+            high = 2 if element is BOOL else 9
+            for shape, axes in (((3, 5), (0,)), ((4, 6), (1,)), ((2, 3, 2, 2), (0, 2))):
+                x = random.integers(low, high, shape).astype(element.dtype)
+                inputs = (x, np.array(axes, np.int64))
+                yield Case(f"{element.label} {list(shape)} over {axes}", inputs, constant=frozenset({1}))
+
+    return made
+
+
+def _extremum_cases(random: np.random.Generator) -> Iterable[Case]:
+    yield from cases(apart, ulps=0)(random)
+    yield from whole_cases((*INTEGERS, BOOL))(random)
+    x = np.array([[1.0, np.nan, 2.0], [np.inf, -np.inf, 0.0], [-1.0, -1.0, -1.0]])
+    yield Case("special values", (x, np.array([1])), constant=frozenset({1}), smooth=False)
+
+
+def _extremum_gradient(b: Backward) -> Sequence[str]:
+    """To every element that is the extremum; elements that tie share."""
+    element = int(b.site.element())
+    chosen = b.add("Cast", b.add("Equal", b.x[0], spread(b, b.y[0])), to=element)
+    axes = axes_of(b.site)
+    each = b.add("Div", spread(b, b.dy[0]), b.reduce("ReduceSum", chosen, axes))
+    return b.each(b.add("Mul", chosen, each))
+
+
+def _extremum_op(name: str, kind: str, sign: int) -> Op:
+    return Op(
+        name,
+        since=(1, 11, 12, 13, 18, 20),
+        infer=infer,
+        reference=reference(_extremum(np.max if sign > 0 else np.min, sign)),
+        select=lambda site: (launch_fold(site, kind),),
+        body=in_steps(name),
+        cases=_extremum_cases,
+        gradient=_extremum_gradient,
+    )
+
+
+def _product_cases(random: np.random.Generator) -> Iterable[Case]:
+    yield from cases()(random)
+    yield from whole_cases(SUMMED)(random)
+    x = random.standard_normal((4, 5))
+    x[0, 2] = x[1, 1] = x[1, 3] = 0
+    inputs = (x, np.array([1]))
+    yield Case("one zero, two zeros", inputs, constant=frozenset({1}), ulps=16)
+
+
+def _product_gradient(b: Backward) -> Sequence[str]:
+    """Each element's is the product of all others: of the rest that is not zero, where no other is zero."""
+    element, axes = b.site.element(), axes_of(b.site)
+    zero = b.add("Equal", b.x[0], b.constant(0))
+    counted = b.add("Cast", zero, to=int(element))
+    safe = b.add("Add", b.x[0], counted)  # 1 in place of 0
+    others = b.add("Sub", b.reduce("ReduceSum", counted, axes), counted)
+    alone = b.add("Cast", b.add("Equal", others, b.constant(0)), to=int(element))
+    each = b.add("Div", b.reduce("ReduceProd", safe, axes), safe)
+    return b.each(b.add("Mul", b.add("Mul", each, alone), spread(b, b.dy[0])))
+
+
+reduce_max = _extremum_op("ReduceMax", "max", 1)
+reduce_min = _extremum_op("ReduceMin", "min", -1)
+reduce_prod = Op(
+    "ReduceProd",
+    since=(1, 11, 13, 18),
+    infer=infer,
+    reference=reference(np.prod),
+    select=lambda site: (launch_fold(site, "product"),),
+    body=in_steps("ReduceProd"),
+    cases=_product_cases,
+    gradient=_product_gradient,
+)

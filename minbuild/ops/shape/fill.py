@@ -1,0 +1,72 @@
+"""ConstantOfShape: one value in every element, and how other operators fill their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import STORED, KernelFunction, Launch, Op, Site, Unknown, stored
+
+fill_kernel = KernelFunction("fill", ("y:T=", "value:T?"), params=("value_0", "value_1"), types={"T": STORED})
+SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
+
+
+def words_of(value: float | np.generic, element: ElementType) -> tuple[int, int]:
+    """An element's bytes as two int32 parameters."""
+    data = np.asarray(value).astype(element.dtype).tobytes().ljust(8, b"\0")
+    low, high = np.frombuffer(data, np.int32).tolist()
+    return low, high
+
+
+def launch_fill(
+    y: str, element: ElementType, value: float | np.generic = 0, tensor: str | None = None
+) -> Launch:
+    """`y` full of a number known now, or of the only element of a tensor."""
+    return fill_kernel.launch(y, tensor, types=(stored(element),), params=words_of(value, element))
+
+
+def _value(attributes: Mapping[str, Any]) -> np.ndarray:
+    return np.asarray(attributes.get("value", np.zeros(1, np.float32)))
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    element = ElementType.of(_value(site.attributes).dtype)
+    if element is None:
+        raise Unknown(f"values of type {_value(site.attributes).dtype} are not supported")
+    return (TensorType(element, site.dims(0)),)
+
+
+def _known(site: Site) -> Sequence[np.ndarray | None]:
+    dims = site.dims(0)
+    count = product(dims)
+    if not isinstance(count, int) or count > SMALL:
+        return (None,)
+    return (np.full([int(d) for d in dims], _value(site.attributes).ravel()[0]),)  # type: ignore[arg-type]
+
+
+def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:
+    dims = [int(d) for d in shape.tolist()]
+    if int(np.prod(dims)) > SMALL:
+        raise TypeError("too large to stand in the plan")
+    return np.full(dims, _value(attributes).ravel()[0])
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    value = _value(site.attributes)
+    result = site.results[0]
+    assert result is not None
+    return (launch_fill(site.result(), result.element, value.ravel()[0]),)
+
+
+constant_of_shape = Op(
+    "ConstantOfShape",
+    since=(9, 20, 21, 23, 24, 25),
+    infer=_infer,
+    known=_known,
+    reference=_reference,
+    select=_select,
+)

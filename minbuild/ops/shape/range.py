@@ -1,0 +1,73 @@
+"""Range: numbers at equal distances, as many as a size says that may be known to the device only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import Dim, ceil_div
+from minbuild.ops.core.definition import FLOATS, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.shape.fill import SMALL, words_of
+
+range_kernel = KernelFunction(
+    "range",
+    ("y:T=",),
+    params=("start_0", "start_1", "delta_0", "delta_1"),
+    types={"T": (*FLOATS, ElementType.INT16, ElementType.INT32, ElementType.INT64)},
+)
+
+
+def _limits(site: Site) -> tuple[Any, Any, Any]:
+    """Start, limit and delta: numbers or dimensions."""
+    found = []
+    for i in range(3):
+        content = site.content(i)
+        if content is None or content.size != 1:
+            raise Unknown(f"input {i} must be a number, or a size, known when the trainer is built")
+        found.append(content.ravel().tolist()[0])
+    return found[0], found[1], found[2]
+
+
+def _count(start: Any, limit: Any, delta: Any) -> Dim:
+    if delta == 0:
+        raise Unknown("a delta of 0 never reaches the limit")
+    if all(isinstance(n, (int, float)) for n in (start, limit, delta)):
+        return max(0, int(np.ceil((limit - start) / delta)))
+    if not isinstance(delta, int):
+        raise Unknown("its delta must be a whole number where its limits are sizes")
+    return ceil_div(limit - start, delta) if delta > 0 else ceil_div(start - limit, -delta)
+
+
+def _infer(site: Site) -> Sequence[TensorType]:
+    return (TensorType(site.element(), (_count(*_limits(site)),)),)
+
+
+def _reference(
+    attributes: Mapping[str, Any], start: np.ndarray, limit: np.ndarray, delta: np.ndarray
+) -> np.ndarray:
+    first, last, step = (x.reshape(()).item() for x in (start, limit, delta))
+    count = _count(first, last, step)
+    if not isinstance(count, int) or count > SMALL:
+        raise TypeError("the device makes it")
+    return (first + np.arange(count) * step).astype(start.dtype)
+
+
+def _select(site: Site) -> Sequence[Launch]:
+    start, _, delta = _limits(site)
+    if not isinstance(start, (int, float)) or not isinstance(delta, (int, float)):
+        raise Unknown("its start and delta must be numbers, not sizes of inputs")
+    element = site.element()
+    params = (*words_of(start, element), *words_of(delta, element))
+    return (range_kernel.launch(site.result(), types=(element,), params=params),)
+
+
+range_op = Op(
+    "Range",
+    since=(11, 27),
+    infer=_infer,
+    reference=_reference,
+    select=_select,
+)

@@ -1,0 +1,232 @@
+"""Runs of calls that treat every sample alone, and what it takes to make loops of them.
+
+What such a run makes and uses up itself then needs room for one sample. The arithmetic on each sample is the same, and
+sums over samples are added up in the order in which their kernels add, so no number changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from minbuild.ir import Call, Procedure, Role, TensorType, Value
+from minbuild.ir.dims import Dim
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import PLANNED_SIZES, planned_bytes, reads, root, writes
+from minbuild.passes.rewrite.hoist_updates import read_by_updates
+from minbuild.planning.operator_selection import site_of
+
+MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
+FILL = ":ConstantOfShape"
+LEAST_BYTES = 4096  # per sample: what a loop must save to be worth its rounds
+
+
+def apart(procedure: Procedure, registry: Registry) -> Procedure:
+    """With a call for each output of operators that make them apart."""
+    calls: list[Call] = []
+    for call in procedure.calls:
+        divide = registry.ops[call.op].apart
+        calls += divide(call, site_of(call, procedure.values)) if divide else [call]
+    return replace(procedure, calls=tuple(calls))
+
+
+@dataclass
+class _Run:
+    """Neighbouring calls that treat samples alone, and the storage they touch."""
+
+    calls: list[Call] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Runs:
+    """One procedure, whose first dimensions count `procedure.samples`: its calls in an order that makes long runs, and
+    the loops that would pay."""
+
+    procedure: Procedure
+    registry: Registry
+    calls: list[Call] = field(default_factory=list)
+    loops: list[range] = field(default_factory=list)
+    run: _Run = field(default_factory=_Run)
+    uses: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # storage -> calls
+    for_updates: frozenset[str] = frozenset()  # temporaries that only updates of variables read
+
+    def __post_init__(self) -> None:
+        self.for_updates = read_by_updates(self.procedure, self.registry)
+        for call in self.procedure.calls:
+            self.place(call)
+        self.close()
+        for index, call in enumerate(self.calls):
+            for name in (*reads(call), *writes(call)):
+                self.uses[root(self.procedure.alias, name)].append(index)
+        for name in self.procedure.outputs:
+            self.uses[root(self.procedure.alias, name)].append(len(self.calls))
+        self.loops = [loop for run in self.loops if (loop := self.loop_in(run))]
+
+    def looped(self, loops: Sequence[range]) -> Procedure:
+        """The procedure with these loops."""
+        work = replace(self.procedure, calls=tuple(self.calls))
+        for loop in loops:
+            work = self.with_loop(work, loop)
+        return _with_empty_sums(work)
+
+    # ------------------------------------------------------------------------------------------------- finding
+
+    def place(self, call: Call) -> None:
+        """Puts the call into the open run, before it, or behind it."""
+        read, written = self.touched(call)
+        walking = self.walking(call)
+        if walking is not None and self.joins(call, walking, written) and len(self.run.calls) < MOST_CALLS:
+            self.run.calls.append(call)
+            self.run.read |= read
+            self.run.written |= written
+        elif self.passes(read, written):
+            self.calls.append(call)
+        else:
+            self.close()
+            if walking is not None:
+                self.run = _Run([call], read, written)
+            else:
+                self.calls.append(call)
+
+    def close(self) -> None:
+        if self.run.calls:
+            self.loops.append(range(len(self.calls), len(self.calls) + len(self.run.calls)))
+            self.calls += self.run.calls
+        self.run = _Run()
+
+    def touched(self, call: Call) -> tuple[set[str], set[str]]:
+        """Storage a call reads and changes."""
+        alias = self.procedure.alias
+        updates = self.registry.ops[call.op].updates
+        changed = {call.inputs[i] for i in updates if i < len(call.inputs) and call.inputs[i]}
+        return {root(alias, n) for n in reads(call)}, {root(alias, n) for n in (*writes(call), *changed)}
+
+    def joins(self, call: Call, walking: frozenset[str], written: set[str]) -> bool:
+        """Whether one sample of the call needs nothing of the open run but the same sample."""
+        whole = {root(self.procedure.alias, n) for n in reads(call) if n not in walking}
+        return not whole & self.run.written and not written & (self.run.read | self.run.written)
+
+    def passes(self, read: set[str], written: set[str]) -> bool:
+        """Whether a call that only makes gradients, or adds to them, may as well come before the open run."""
+        run, values = self.run, self.procedure.values
+        lasting = all(values[n].role is Role.GRADIENT or n in self.for_updates for n in written)
+        return lasting and not (read | written) & run.written and not written & run.read
+
+    def walking(self, call: Call) -> frozenset[str] | None:
+        """The inputs of a call that go sample by sample, together with its outputs; None if it does not."""
+        op, procedure = self.registry.ops[call.op], self.procedure
+        if op.samples is None or op.updates:
+            return None
+        alone = set(op.samples(site_of(call, procedure.values)))
+        rank = max(len(procedure.values[n].type.shape or ()) for n in writes(call))
+        names = set()
+        for i, name in enumerate(call.inputs):
+            shape = procedure.values[name].type.shape or () if name else ()
+            if i not in alone or not name:
+                continue
+            if shape and shape[0] == procedure.samples and len(shape) == rank:
+                names.add(name)
+            elif shape and len(shape) == rank and shape[0] != 1:
+                return None
+        for i, name in enumerate(call.outputs):
+            if name and not self.makes_samples(call, i, i in op.sums):
+                return None
+        return frozenset(names) or None
+
+    def makes_samples(self, call: Call, output: int, is_sum: bool) -> bool:
+        """Whether one sample of an output can be made, or added, at a time."""
+        value = self.procedure.values[call.outputs[output]]
+        owner = self.procedure.values[root(self.procedure.alias, value.name)]
+        if is_sum:
+            return output in call.accumulate or self.is_new_sum(call, output)
+        shape = value.type.shape or ()
+        return owner.role is Role.TEMPORARY and bool(shape) and shape[0] == self.procedure.samples
+
+    def is_new_sum(self, call: Call, output: int) -> bool:
+        """Whether an output is a sum of its own that only updates of variables read: a loop can add it up."""
+        owner = root(self.procedure.alias, call.outputs[output])
+        op = self.registry.ops[call.op]
+        return output in op.sums & op.adds and owner in self.for_updates and not call.accumulate
+
+    # ----------------------------------------------------------------------------------------------- rewriting
+
+    def inner(self, run: range) -> set[str]:
+        """Temporaries that only the calls of a run make and use."""
+        made = {root(self.procedure.alias, n) for i in run for n in writes(self.calls[i])}
+        used = {name: self.uses[name] for name in made if self.procedure.values[name].role is Role.TEMPORARY}
+        return {name for name, at in used.items() if at[0] in run and at[-1] in run}
+
+    def loop_in(self, run: range) -> range | None:
+        """The part of a run that makes what only it uses, if that is much."""
+        inner = self.inner(run)
+        saved = planned_bytes(self.procedure.values[name] for name in inner)
+        if sum(saved.values()) < LEAST_BYTES * PLANNED_SIZES[-1]:
+            return None
+        return range(min(self.uses[n][0] for n in inner), max(self.uses[n][-1] for n in inner) + 1)
+
+    def with_loop(self, procedure: Procedure, loop: range) -> Procedure:
+        """The procedure with its calls in `loop` seeing one sample of everything."""
+        names = _Renaming(dict(procedure.alias), dict(procedure.values), self.inner(loop))
+        calls = list(procedure.calls)
+        for index in loop:
+            call = calls[index]
+            walking = self.walking(call) or frozenset()
+            sums = self.registry.ops[call.op].sums
+            inputs = tuple(names.sample(n) if n in walking else n for n in call.inputs)
+            outputs = tuple(n if i in sums else names.sample(n) for i, n in enumerate(call.outputs))
+            added = {i for i in sums if i < len(outputs) and outputs[i]}
+            calls[index] = replace(call, inputs=inputs, outputs=outputs, accumulate=call.accumulate | added)
+        loops = tuple(sorted((*procedure.loops, loop), key=lambda each: each.start))
+        return replace(procedure, calls=tuple(calls), values=names.values, alias=names.alias, loops=loops)
+
+
+def _with_empty_sums(procedure: Procedure) -> Procedure:
+    """Sums that are temporaries are zero when the loop begins that adds to them."""
+    calls: list[Call] = []
+    loops: list[range] = []
+    done = 0
+    for loop in procedure.loops:
+        inside = procedure.calls[loop.start : loop.stop]
+        sums = [(call.node, call.outputs[i]) for call in inside for i in sorted(call.accumulate)]
+        calls += procedure.calls[done : loop.start]
+        for node, name in sums:
+            value = procedure.values[root(procedure.alias, name)]
+            if value.role is Role.TEMPORARY:
+                zero = {"value": np.zeros(1, value.type.element.dtype)}
+                calls.append(Call(FILL, 9, node, (), (name,), zero))
+        loops.append(range(len(calls), len(calls) + len(inside)))
+        calls += inside
+        done = loop.stop
+    return replace(procedure, calls=(*calls, *procedure.calls[done:]), loops=tuple(loops))
+
+
+@dataclass
+class _Renaming:
+    """Values as a loop sees them: one sample of each."""
+
+    alias: dict[str, str]
+    values: dict[str, Value]
+    inner: set[str]
+
+    def sample(self, name: str) -> str:
+        """Values of the loop's own shrink to one sample; of others it sees one sample under another name."""
+        if not name:
+            return name
+        value = self.values[name]
+        one = TensorType(value.type.element, _of_one(value.type.shape or ()))
+        if root(self.alias, name) in self.inner:
+            self.values[name] = replace(value, type=one)
+            return name
+        seen = f"{name} (one sample)"
+        self.values[seen] = replace(value, name=seen, type=one, constant=None, sample=True)
+        self.alias[seen] = name
+        return seen
+
+
+def _of_one(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    return (1, *shape[1:])

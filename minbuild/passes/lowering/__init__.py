@@ -1,0 +1,1 @@
+"""Graphs of known operators become a Program: shape inference, constant folding, symbol unification."""

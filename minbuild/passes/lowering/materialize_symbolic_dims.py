@@ -1,0 +1,58 @@
+"""Kernels that compute with free dimensions, such as a mean that divides by the batch size, read them as numbers.
+
+Everywhere else sizes are expressions of the plan, which the device evaluates and no kernel sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from minbuild.ir import Call, Procedure, TensorType, Value
+from minbuild.ir.dims import never_negative
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import INT64, Unknown
+from minbuild.planning.operator_selection import site_of
+
+MOST = 8  # axes of a tensor, of which a call writes the sizes
+
+
+def sizes_as_data(procedure: Procedure, registry: Registry) -> Procedure:
+    """Puts a call that writes the numbers before the first one that reads them."""
+    values, calls = dict(procedure.values), []
+    made: dict[str, str] = {}
+    for call in procedure.calls:
+        for name in _read(procedure, registry, call):
+            if name not in made:
+                made[name] = numbers = f"{name} as numbers"
+                values[numbers] = Value(numbers, TensorType(INT64, values[name].type.shape))
+                calls.append(Call("minbuild:Sizes", 1, call.node, (name,), (numbers,), {}))
+            call = replace(call, inputs=tuple(made[name] if n == name else n for n in call.inputs))
+        calls.append(call)
+    return replace(procedure, calls=tuple(calls), values=values) if made else procedure
+
+
+def _read(procedure: Procedure, registry: Registry, call: Call) -> Iterator[str]:
+    """The inputs that hold free dimensions and that a kernel of the call would read as data."""
+    free = {n: procedure.values[n].constant for n in call.inputs if n and _is_free(procedure.values[n])}
+    select = registry.ops[call.op].select
+    if not free or select is None:
+        return
+    known = {n: c for n in call.inputs if n and (c := procedure.values[n].constant) is not None}
+    try:
+        launches = tuple(select(site_of(call, procedure.values, known)))
+    except Unknown:  # told when kernels are selected for good
+        return
+    read = {arg for launch in launches for arg in launch.args if isinstance(arg, str)}
+    yield from (name for name in free if name in read)
+
+
+def _is_free(value: Value) -> bool:
+    """Whether a value holds free dimensions that can be sizes of one tensor."""
+    content = value.constant
+    return (
+        content is not None
+        and content.dtype == object
+        and content.size <= MOST
+        and all(never_negative(d) for d in content.ravel().tolist())
+    )

@@ -1,0 +1,196 @@
+"""One graph becoming calls of known operators, node by node: what has parts is taken apart, every value gets a type and
+a symbolic shape, and what can be computed now is computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from minbuild.errors import Unsupported
+from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
+from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
+from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
+from minbuild.ir.dims import Dim
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import Mismatch, Op, Site, Unknown
+from minbuild.ops.core.graph_builder import Body, named
+
+_NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
+
+
+@dataclass
+class Lowering:
+    """One graph being lowered, node by node: what is known so far, and what came out.
+
+    `findings` grows by one text for every node that has no operator, type or known shape."""
+
+    graph: Graph
+    registry: Registry
+    findings: list[str]
+    differing: list[tuple[Dim, Dim]] = field(default_factory=list)  # sizes that should be equal
+    values: dict[str, Value] = field(default_factory=dict)
+    known: dict[str, np.ndarray] = field(default_factory=dict)
+    made: dict[str, Site] = field(default_factory=dict)  # value -> the application that made it
+    calls: list[Call] = field(default_factory=list)
+    alias: dict[str, str] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
+
+    def add_constant(self, name: str, array: np.ndarray) -> None:
+        """A value known now: numbers, or dimensions in an object array."""
+        element = ElementType.INT64 if array.dtype == object else _element(array)
+        self.known[name] = array
+        role = Role.TEMPORARY if array.dtype == object else Role.CONSTANT
+        self.values[name] = Value(name, TensorType(element, array.shape), role, array)
+
+    def node(self, node: Node, asked: str = "") -> None:
+        """Adds the calls for `node`, which stands for the node of the graph called `asked` or a part of it."""
+        asked = asked or node.name
+        op = self.registry.find(node.domain, node.op_type)
+        if any(name in self.broken for name in node.inputs if name):
+            self.broken.update(node.outputs)
+            if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
+                self.report(node, _NO_OPERATOR)
+            return
+        problem = None
+        try:
+            parts = self.parts(op, node)
+            if parts is not None:
+                for part in parts:  # some are written when those before them are known
+                    self.node(part, asked)
+            elif op is not None:
+                self.apply(op, node, asked)
+            else:
+                problem = _NO_OPERATOR
+        except Unknown as error:
+            problem = str(error)
+            if isinstance(error, Mismatch):
+                self.differing.append(error.sizes)
+        except Unsupported as error:
+            problem = f"it stands for nodes that are not supported: {error}"
+        if problem is not None:
+            self.broken.update(node.outputs)
+            self.report(node, problem)
+
+    def report(self, node: Node, problem: str) -> None:
+        """One more finding."""
+        where = f"node '{node.name}' ({node.title}, opset {node.version})"
+        self.findings.append(f"{self.graph.source}: {where}: {problem}.")
+
+    def content(self, name: str) -> np.ndarray | None:
+        """What a value holds, where that is known."""
+        return self.known.get(name)
+
+    def shape(self, name: str) -> Shape:
+        """The dimensions of a value."""
+        if name not in self.values:
+            raise Unknown(f"its input '{name}' is produced by no earlier node")
+        return self.values[name].type.shape or ()
+
+    def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
+        """The nodes that `node` is made of, where it has no kernel of its own."""
+        missing = [name for name in node.inputs if name and name not in self.values]
+        if missing:
+            raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
+        steps = unrolled(node, self)
+        if steps is not None:
+            return steps
+        if op is None:
+            return function_nodes(node, [self.values[n].type if n else None for n in node.inputs])
+        if op.body is None:
+            return None
+        body = Body(self.site(node), node.inputs, node.outputs, node.name)
+        results = op.body(body)
+        return None if results is None else named(body, results, node.outputs)
+
+    def apply(self, op: Op, node: Node, asked: str) -> None:
+        node = self.with_draws(op, node)
+        site = self.site(node)
+        if op.infer is None:
+            raise Unknown("this operator is not defined for such inputs")
+        types = op.infer(site)
+        contents = self.contents(op, site, len(types))
+        computed = []
+        for name, tensor, content in zip(node.outputs, types, contents, strict=False):
+            if name and content is not None:
+                self.add_constant(name, _typed(content, tensor))
+            elif name:
+                self.values[name], self.made[name] = Value(name, tensor), site
+            computed.append(name if content is None else "")
+        if any(content is None for content in contents):
+            self.note_updates(op, node)
+            names = node.inputs, tuple(computed)
+            self.calls.append(Call(op.key, node.version, asked, *names, dict(node.attributes)))
+
+    def with_draws(self, op: Op, node: Node) -> Node:
+        """The node with the count of random draws that its engine starts from: its own where it has a seed."""
+        if op.generator is None or len(node.inputs) > op.generator:
+            return node
+        of = f"{self.graph.source}:{node.outputs[0]}" if "seed" in node.attributes else ""
+        name = f"draws of {of or 'the session'}"
+        self.values[name] = Value(name, TensorType(ElementType.INT64, (1,)), Role.DRAWS, of=of)
+        absent = ("",) * (op.generator - len(node.inputs))
+        return replace(node, inputs=(*node.inputs, *absent, name))
+
+    def site(self, node: Node) -> Site:
+        types = tuple(self.values[n].type if n else None for n in node.inputs)
+        known = tuple(self.known.get(n) for n in node.inputs)
+        makers = tuple(self.made.get(n) for n in node.inputs)
+        return Site(
+            node.attributes,
+            types,
+            known,
+            node.version,
+            node.inputs,
+            result_names=node.outputs,
+            makers=makers,
+            earlier=self.made,
+            op=f"{node.domain}:{node.op_type}",
+        )
+
+    def contents(self, op: Op, site: Site, count: int) -> tuple[np.ndarray | None, ...]:
+        """The contents of each of `count` outputs where they can be told now, else None."""
+        told = tuple(op.known(site)) if op.known else (None,) * count
+        if not any(content is None for content in told):
+            return told
+        given = [k for k, t in zip(site.known, site.inputs, strict=True) if t is not None]
+        if op.reference is None or not given or any(k is None for k in given):
+            return told
+        try:
+            result = op.reference(site.attributes, *site.known)
+        except (
+            TypeError,
+            ValueError,
+            IndexError,
+        ):  # not defined for dimensions: the device would have to know
+            return told
+        return tuple(np.asarray(r) for r in (result if isinstance(result, tuple) else (result,)))
+
+    def note_updates(self, op: Op, node: Node) -> None:
+        """Checkpoint values that a call changes become state, and the output that is the new value shares their
+        bytes. Constants of the graph are never changed: the kernel leaves such an output out."""
+        for source, output in op.updates.items():
+            value = self.values[node.inputs[source]]
+            if value.role is Role.CONSTANT:
+                continue
+            if value.role is Role.FROZEN:
+                self.values[value.name] = replace(value, role=Role.STATE)
+            if output is not None and output < len(node.outputs) and node.outputs[output]:
+                self.alias[node.outputs[output]] = value.name
+
+
+def _element(array: np.ndarray) -> ElementType:
+    element = ElementType.of(array.dtype)
+    if element is None:
+        raise Unknown(f"constants of type {array.dtype} are not supported")
+    return element
+
+
+def _typed(content: np.ndarray, tensor: TensorType) -> np.ndarray:
+    """Folded contents in the operator's result type; dimensions that are all numbers become numbers."""
+    if content.dtype == object and not all(
+        isinstance(d, (int, np.integer)) for d in content.ravel().tolist()
+    ):
+        return content
+    return np.ascontiguousarray(content).astype(tensor.element.dtype).reshape(content.shape)

@@ -1,0 +1,68 @@
+"""Whatever a batch can go through sample by sample does so, where that makes the trainer need notably less memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from minbuild.ir import Procedure, Program, Role
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import lifetimes, planned_bytes, reads, root, writes
+from minbuild.passes.analysis.batch_loops import Runs, apart
+from minbuild.passes.rewrite.in_place import run_in_place
+
+LEAST_GAIN = 8  # a trainer that would need less by less than one part in so many stays without loops
+
+
+def loop_over_samples(program: Program, registry: Registry) -> Program:
+    """With loops in the procedures that need most, as far as all together profit from it."""
+    plain = [_peak(p, registry) for p in program.procedures]
+    looped = [_with_loops(p, registry) for p in program.procedures]
+    most, goal = max(plain, default=0), max((_peak(p, registry) for p in looped), default=0)
+    if (most - goal) * LEAST_GAIN < most + _lasting(program):
+        return program
+    pairs = zip(plain, program.procedures, looped, strict=True)
+    return replace(program, procedures=tuple(loops if peak > goal else one for peak, one, loops in pairs))
+
+
+def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
+    """The procedure with all loops that make its temporaries smaller; others cost time for nothing."""
+    shapes = [procedure.values[name].type.shape for name in procedure.inputs]
+    samples = next((shape[0] for shape in shapes if shape), 1)
+    if samples == 1:
+        return procedure
+    runs = Runs(replace(apart(procedure, registry), samples=samples), registry)
+    kept = tuple(runs.loops)
+    least = _peak(runs.looped(kept), registry)
+    for loop in runs.loops:
+        others = tuple(each for each in kept if each != loop)
+        if (peak := _peak(runs.looped(others), registry)) <= least:
+            kept, least = others, peak
+    return runs.looped(kept) if kept else procedure
+
+
+def _lasting(program: Program) -> int:
+    """Bytes of parameters, gradients and moments."""
+    sizes = planned_bytes(program.parameters)
+    trained = [v.name for v in program.parameters if v.role is Role.PARAMETER]
+    return sum(sizes.values()) + sum(sizes[name] for name in trained) * (1 + program.moments)
+
+
+def _peak(procedure: Procedure, registry: Registry) -> int:
+    """The most bytes of temporaries alive at one call, at the largest planned sizes."""
+    procedure = run_in_place(procedure, registry)
+    sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
+    accesses = [
+        {owner for n in (*reads(c), *writes(c)) if (owner := root(procedure.alias, n)) in sizes}
+        for c in procedure.calls
+    ]
+    walked = {root(procedure.alias, n) for n, v in procedure.values.items() if v.sample}
+    change: dict[int, int] = defaultdict(int)
+    for name, (first, last) in lifetimes(accesses, walked, procedure.loops).items():
+        change[first] += sizes[name]
+        change[last + 1] -= sizes[name]
+    peak = now = 0
+    for step in sorted(change):
+        now += change[step]
+        peak = max(peak, now)
+    return peak

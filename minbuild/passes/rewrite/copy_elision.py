@@ -1,0 +1,102 @@
+"""New values of variables are written where the variables are.
+
+An update binding assigns at the end of a step, when all new values have been computed from the old ones. Where the
+old value is not read any more by the time the new one is made, what makes it writes to the variable itself; and so does
+what makes an intermediate result that the new value could overwrite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from minbuild.ir import Call, Procedure, Role
+from minbuild.ir.dims import product
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import reads, root, writes
+
+ASSIGN = "minbuild:Assign"
+
+
+def update_in_place(procedure: Procedure, registry: Registry) -> Procedure:
+    """Without those calls of Assign that an alias can stand for."""
+    work = _Work(procedure, registry)
+    for index, call in enumerate(procedure.calls):
+        if call.op == ASSIGN and work.let_stand_in(call.inputs[0], call.inputs[1], index):
+            work.calls[index] = replace(call, op="")
+    return replace(procedure, calls=tuple(c for c in work.calls if c.op), alias=work.alias)
+
+
+@dataclass
+class _Work:
+    """A procedure while it is rewritten; calls that an alias stands for have no operator."""
+
+    procedure: Procedure
+    registry: Registry
+    alias: dict[str, str] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.alias = dict(self.procedure.alias)
+        self.calls = list(self.procedure.calls)
+
+    def root(self, name: str) -> str:
+        return root(self.alias, name)
+
+    def let_stand_in(self, variable: str, value: str, until: int) -> bool:
+        """Gives `value` the bytes of the variable, if they may be that from the call on that makes it up to the call
+        at `until`; then, as far as it goes, what the value is made of."""
+        target = self.root(variable)
+        if self.root(value) == target:  # an operator that works in place has been there
+            return True
+        made = self.maker(value)
+        if made is None or not self.alike(target, value) or not self.one_by_one(made, target, value):
+            return False
+        later = (c for c in self.calls[made + 1 : until] if c.op)
+        if any(self.root(n) == target for c in later for n in (*reads(c), *writes(c))):
+            return False
+        sources = list(self.overwritten(made, target, value))
+        self.alias[self.root(value)] = variable
+        any(self.let_stand_in(variable, source, made) for source in sources)  # one of them can
+        return True
+
+    def maker(self, value: str) -> int | None:
+        """The call that makes what `value` stands in."""
+        owner = self.root(value)
+        found = (i for i, c in enumerate(self.calls) if c.op and owner in {self.root(n) for n in writes(c)})
+        return next(found, None)
+
+    def alike(self, target: str, value: str) -> bool:
+        """Whether the bytes of `value` are its own, and as many as the variable has, of the same type."""
+        owner, variable = self.procedure.values[self.root(value)], self.procedure.values[target]
+        sizes = product(owner.type.shape or ()), product(variable.type.shape or ())
+        same = owner.type.element is variable.type.element and sizes[0] == sizes[1]
+        return same and owner.role is Role.TEMPORARY
+
+    def outputs_as(self, call: Call, value: str) -> list[int]:
+        return [i for i, n in enumerate(call.outputs) if n and self.root(n) == self.root(value)]
+
+    def one_by_one(self, made: int, target: str, value: str) -> bool:
+        """Whether the call that makes `value` may write it over the variable: it does not read that, or only element
+        by element as it writes."""
+        call = self.calls[made]
+        outputs = self.outputs_as(call, value)
+        if len(outputs) != 1:
+            return False
+        sources = {i for i, n in enumerate(call.inputs) if n and self.root(n) == target}
+        allowed = {source for output, source in self.registry.ops[call.op].in_place if output == outputs[0]}
+        return sources <= allowed
+
+    def overwritten(self, made: int, target: str, value: str) -> Iterator[str]:
+        """The inputs that end with the call that makes `value` and whose place that may take. There are none where
+        the call reads the variable itself."""
+        call = self.calls[made]
+        if any(self.root(n) == target for n in reads(call)):
+            return
+        (output,) = self.outputs_as(call, value)
+        kept = {self.root(n) for n in self.procedure.outputs}
+        kept |= {self.root(n) for c in self.calls[made + 1 :] if c.op for n in (*reads(c), *writes(c))}
+        for written, source in self.registry.ops[call.op].in_place:
+            name = call.inputs[source] if written == output and source < len(call.inputs) else ""
+            if name and self.root(name) not in kept:
+                yield name

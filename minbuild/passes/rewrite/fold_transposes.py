@@ -1,0 +1,98 @@
+"""Products read and write transposed: a Transpose around one costs nothing, as it only reorders axes in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from minbuild.ir import Call, Procedure
+from minbuild.ops import Registry
+from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.ops.linear_algebra.products import ProductOp
+from minbuild.passes.analysis.aliases import readers, root, writes
+
+
+def fold_transposes(procedure: Procedure, registry: Registry) -> Procedure:
+    """Products of what a Transpose is made of, in the order that a Transpose of them would have. A Transpose that
+    others read as well stays for them."""
+    work = _Folding(procedure, registry)
+    for index, call in enumerate(procedure.calls):
+        if isinstance(registry.ops[call.op], ProductOp):
+            work.calls[index] = work.product(index, call)
+    return replace(procedure, calls=tuple(c for _, c in sorted(work.calls.items())))
+
+
+@dataclass
+class _Folding:
+    """One procedure, with what may be asked about it."""
+
+    procedure: Procedure
+    registry: Registry
+    calls: dict[int, Call] = field(init=False)
+    made_by: Mapping[str, int] = field(init=False)
+    read_by: Mapping[str, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.calls = dict(enumerate(self.procedure.calls))
+        self.made_by = {name: i for i, call in self.calls.items() for name in writes(call)}
+        self.read_by = readers(self.procedure)
+
+    def product(self, index: int, call: Call) -> Call:
+        op = self.registry.ops[call.op]
+        assert isinstance(op, ProductOp)
+        ranks = [len(self.procedure.values[n].type.shape or ()) for n in call.inputs[:2]]
+        equation, inputs = op.equation(call.attributes, ranks), list(call.inputs)
+        for i in (0, 1):
+            while (transpose := self.transpose_before(inputs[i], index)) is not None:
+                equation = _before(equation, i, _order(transpose, len(equation.operands[i])))
+                inputs[i] = transpose.inputs[0]
+        if inputs != list(call.inputs):
+            call = op.reordered(replace(call, inputs=tuple(inputs)), equation) or call
+        after = self.transpose_after(call)
+        if after is None:
+            return call
+        transpose = self.calls[after]
+        order = _order(transpose, len(equation.y))
+        written = replace(call, outputs=transpose.outputs)
+        found = op.reordered(written, replace(equation, y="".join(equation.y[o] for o in order)))
+        if found is not None:
+            del self.calls[after]
+        return found or call
+
+    def transpose_before(self, name: str, reader: int) -> Call | None:
+        """The Transpose that makes `name`, if its source is the same when the product runs."""
+        index = self.made_by.get(name)
+        transpose = self.procedure.calls[index] if index is not None else None
+        if transpose is None or index is None or transpose.op != ":Transpose":
+            return None
+        owner = root(self.procedure.alias, transpose.inputs[0])
+        changed = self.procedure.values[owner].role.persists and any(
+            owner in self.changes(call) for call in self.procedure.calls[index:reader]
+        )
+        return None if changed else transpose
+
+    def changes(self, call: Call) -> set[str]:
+        """What a call writes, by owner."""
+        updated = [call.inputs[i] for i in self.registry.ops[call.op].updates if i < len(call.inputs)]
+        return {root(self.procedure.alias, name) for name in (*writes(call), *updated) if name}
+
+    def transpose_after(self, call: Call) -> int | None:
+        """The Transpose that is the only reader of a product."""
+        result = call.outputs[0]
+        uses = self.read_by.get(root(self.procedure.alias, result), [])
+        if len(uses) != 1 or uses[0] not in self.calls or call.accumulate:
+            return None
+        reader = self.calls[uses[0]]
+        return uses[0] if reader.op == ":Transpose" and reader.inputs[0] == result else None
+
+
+def _order(transpose: Call, rank: int) -> tuple[int, ...]:
+    return tuple(int(o) % rank for o in transpose.attributes.get("perm") or range(rank)[::-1])
+
+
+def _before(equation: Equation, i: int, order: tuple[int, ...]) -> Equation:
+    """The equation with operand `i` as it was before a Transpose made axis k of its axis `order[k]`."""
+    letters = dict(zip(order, equation.operands[i], strict=True))
+    operands = list(equation.operands)
+    operands[i] = "".join(letters[axis] for axis in range(len(letters)))
+    return Equation(tuple(operands), equation.y)

@@ -1,0 +1,52 @@
+"""Gradients go into their accumulation buffers as soon as they exist.
+
+The artifacts accumulate every gradient at the end of the graph, so that all of them are alive at once. Here the kernel
+that makes a gradient writes or adds it to the buffer itself where it can; else an addition follows right behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minbuild.ir import Call, Procedure, Role
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import readers, root, writes
+
+ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
+
+
+def accumulate_at_once(procedure: Procedure, registry: Registry) -> Procedure:
+    """Without InPlaceAccumulatorV2."""
+    alias = dict(procedure.alias)
+    read_by = readers(procedure)
+    made_by = {
+        root(alias, n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n
+    }
+    adds: dict[int, set[int]] = {}
+    after: dict[int, list[Call]] = {}
+    for call in procedure.calls:
+        if call.op != ACCUMULATOR:
+            continue
+        buffer, gradient = call.inputs[0], root(alias, call.inputs[1])
+        maker = made_by.get(gradient)
+        temporary = procedure.values[gradient].role is Role.TEMPORARY
+        if maker and temporary and len(read_by[gradient]) == 1 and _can_add(procedure, registry, maker):
+            alias[gradient] = buffer
+            adds.setdefault(maker[0], set()).add(maker[1])
+        else:
+            step = Call(
+                "minbuild:AddToGradient", 1, call.node, (call.inputs[1],), (buffer,), {}, frozenset({0})
+            )
+            after.setdefault(maker[0] if maker else -1, []).append(step)
+    calls = list(after.get(-1, []))
+    for index, call in enumerate(procedure.calls):
+        if call.op != ACCUMULATOR:
+            calls.append(replace(call, accumulate=frozenset(adds.get(index, ()))))
+        calls += after.get(index, [])
+    return replace(procedure, calls=tuple(calls), alias=alias)
+
+
+def _can_add(procedure: Procedure, registry: Registry, maker: tuple[int, int]) -> bool:
+    index, output = maker
+    call = procedure.calls[index]
+    return output in registry.ops[call.op].adds and len(set(writes(call))) == len(list(writes(call)))

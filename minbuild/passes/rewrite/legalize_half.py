@@ -1,0 +1,83 @@
+"""Halves are stored, floats are computed with: operators that lack a kernel for halves work on float copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from minbuild.errors import Unsupported
+from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import HALVES
+from minbuild.planning.operator_selection import select_kernels
+
+
+@dataclass
+class _Widening:
+    """One procedure while it is rewritten."""
+
+    values: dict[str, Value]
+    calls: list[Call] = field(default_factory=list)
+    copies: dict[str, str] = field(default_factory=dict)  # half -> its float copy, while it holds
+
+    def input(self, name: str, node: str) -> str:
+        value = self.values.get(name)
+        if value is None or value.type.element not in HALVES:
+            return name
+        if name not in self.copies:
+            self.copies[name] = wide = f"{name} as float"
+            tensor = TensorType(ElementType.FLOAT, value.type.shape)
+            if value.constant is not None:
+                constant = value.constant.astype(tensor.element.dtype)
+                self.values[wide] = Value(wide, tensor, Role.CONSTANT, constant)
+            else:
+                self.values[wide] = Value(wide, tensor)
+                self.calls.append(_cast(node, name, wide, ElementType.FLOAT))
+        return self.copies[name]
+
+    def widen(self, call: Call) -> None:
+        inputs = tuple(self.input(name, call.node) for name in call.inputs)
+        outputs, narrow = [], []
+        for name in call.outputs:
+            value = self.values.get(name)
+            if value is not None and value.type.element in HALVES:
+                wide = f"{name} in float"
+                self.values[wide] = Value(wide, TensorType(ElementType.FLOAT, value.type.shape))
+                narrow.append(_cast(call.node, wide, name, value.type.element))
+                outputs.append(wide)
+            else:
+                outputs.append(name)
+        self.calls += [replace(call, inputs=inputs, outputs=tuple(outputs)), *narrow]
+
+
+def _cast(node: str, source: str, target: str, to: ElementType) -> Call:
+    return Call(":Cast", 13, node, (source,), (target,), {"to": int(to)})
+
+
+def widen_halves(procedure: Procedure, registry: Registry) -> Procedure:
+    """Casts around every call that has no kernel for its 16-bit numbers. What changes its inputs stays as it is."""
+    work = _Widening(dict(procedure.values))
+    for call in procedure.calls:
+        names = (*call.inputs, *call.outputs)
+        halves = any(n and procedure.values[n].type.element in HALVES for n in names)
+        if halves and not _updates_half(procedure, call, registry) and not _served(procedure, call, registry):
+            work.widen(call)
+        else:
+            work.calls.append(call)
+    return replace(procedure, calls=tuple(work.calls), values=work.values)
+
+
+def _updates_half(procedure: Procedure, call: Call, registry: Registry) -> bool:
+    changed = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+    return any(n and procedure.values[n].type.element in HALVES for n in changed)
+
+
+def _served(procedure: Procedure, call: Call, registry: Registry) -> bool:
+    """Whether there is a kernel for the call as it stands."""
+    op = registry.ops[call.op]
+    if op.view:
+        return True
+    try:
+        select_kernels(replace(procedure, calls=(call,)), registry)
+    except Unsupported:
+        return False
+    return True

@@ -1,0 +1,57 @@
+"""A training step can be made to end, with an error, as soon as its loss turns out to be infinite or no number: before
+any gradient is written, so that gradients, parameters and optimizer state stay as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from minbuild.errors import Unsupported
+from minbuild.ir import Call, Procedure, Program
+from minbuild.passes.analysis.aliases import reads, root, writes
+
+CHECK = "minbuild:LossIsFinite"
+
+
+def check_loss(program: Program) -> Program:
+    """With the check in the training step. Running statistics, which belong to the way to the loss, have seen the
+    batch by then. Raises Unsupported where no loss can be found."""
+    procedures = tuple(_checked(p) if p.name == "train" else p for p in program.procedures)
+    return replace(program, procedures=procedures)
+
+
+def _checked(procedure: Procedure) -> Procedure:
+    """The first output is the loss, as in all artifacts."""
+    loss = next(iter(procedure.outputs), "")
+    maker = next((call for call in procedure.calls if loss in writes(call)), None)
+    if maker is None or loss in procedure.alias or not procedure.values[loss].type.element.is_real:
+        raise Unsupported(
+            [
+                f"{procedure.source}: the loss cannot be checked: the first output "
+                f"('{loss}') is no real number that a node computes. Put the loss first, or leave --check-loss out."
+            ]
+        )
+    unchecked = f"{loss} (unchecked)"
+    first = _leading_to(procedure, loss)
+    before = [c for i, c in enumerate(procedure.calls) if i in first]
+    before = [
+        replace(c, outputs=tuple(unchecked if n == loss else n for n in c.outputs))
+        if loss in c.outputs
+        else c
+        for c in before
+    ]
+    after = [c for i, c in enumerate(procedure.calls) if i not in first]
+    check = Call(CHECK, 1, maker.node, (unchecked,), (loss,), {})
+    values = {**procedure.values, unchecked: replace(procedure.values[loss], name=unchecked)}
+    return replace(procedure, calls=(*before, check, *after), values=values)
+
+
+def _leading_to(procedure: Procedure, name: str) -> frozenset[int]:
+    """The calls without which `name` is not made: they come first, whatever order the file has them in."""
+    needed, found = {root(procedure.alias, name)}, set()
+    maker = next(i for i, call in enumerate(procedure.calls) if name in writes(call))
+    for index in reversed(range(maker + 1)):  # what is changed behind it does not lead to it
+        call = procedure.calls[index]
+        if any(root(procedure.alias, n) in needed for n in writes(call)):
+            found.add(index)
+            needed |= {root(procedure.alias, n) for n in reads(call)}
+    return frozenset(found)

@@ -1,0 +1,148 @@
+"""Cheap results are computed again rather than kept from the forward pass to the backward pass.
+
+What an activation or a normalisation made is read by the next layer and, much later, by gradients. Where what it was
+made of is kept anyway, making it once more, right before it is needed, frees its bytes in between. The same arithmetic
+runs on the same bits, so no number changes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from minbuild.ir import Call, Procedure, Role, Value
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import planned_size, root
+from minbuild.passes.rewrite.copy_elision import ASSIGN
+from minbuild.planning.operator_selection import site_of
+
+SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
+MOST_CALLS = 6  # that make a value again
+LARGEST_SHARE = 64  # a call that takes more than one part in so many of a procedure's work is not made again
+
+
+@dataclass
+class _Plan:
+    """One procedure: who makes and reads every value, and the calls that are to be made again."""
+
+    procedure: Procedure
+    registry: Registry
+    makers: dict[str, int] = field(default_factory=dict)
+    reads: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    added: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))  # before that call
+    renamed: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
+    values: dict[str, Value] = field(default_factory=dict)
+    dropped: set[str] = field(default_factory=set)  # values that are not kept across their widest gap
+    made: dict[str, tuple[str, int]] = field(
+        default_factory=dict
+    )  # its latest second copy, and before which call
+
+    def __post_init__(self) -> None:
+        for index, call in enumerate(self.procedure.calls):
+            self.makers.update((name, index) for name in call.outputs if name)
+            for name in set(call.inputs) - {""}:
+                self.reads[name].append(index)
+        self.total_work = sum(self.work(call) for call in self.procedure.calls)
+        # Views and results that must not move keep every value they touch where it is. New values of variables are
+        # among them: by the time they are assigned, what they were made of may have changed.
+        assigned = [call.inputs[1] for call in self.procedure.calls if call.op == ASSIGN]
+        alias, outputs = self.procedure.alias, self.procedure.outputs
+        self.fixed = {root(alias, n) for n in (*alias, *outputs, *assigned)}
+
+    def gap(self, name: str) -> int | None:
+        """The first reader behind the widest gap between readers of `name`, if that is wide enough."""
+        uses = self.reads.get(name, [])
+        gaps = [after - now for now, after in zip(uses, uses[1:], strict=False)]
+        wide = max(gaps, default=0)
+        return uses[gaps.index(wide) + 1] if wide >= SHORTEST_GAP else None
+
+    def kept_until(self, name: str, index: int) -> bool:
+        """Whether the value is there at call `index` without any doing."""
+        value = self.procedure.values[root(self.procedure.alias, name)]
+        if value.role is not Role.TEMPORARY or name in self.fixed:
+            return True
+        return name not in self.dropped and max(self.reads.get(name, ()), default=-1) >= index
+
+    def again(self, name: str) -> Call | None:
+        """The call that makes `name` a second time, if its operator has one."""
+        index = self.makers.get(name)
+        if index is None or name in self.fixed or self.procedure.values[name].role is not Role.TEMPORARY:
+            return None
+        call = self.procedure.calls[index]
+        repeat = self.registry.ops[call.op].again
+        if repeat is None or call.outputs[0] != name or not self.is_cheap(call):
+            return None
+        return repeat(call, site_of(call, self.procedure.values))
+
+    def is_cheap(self, call: Call) -> bool:
+        """Real work is worth doing twice where it is little and what it is done on is there for nothing."""
+        work = self.work(call)
+        given = self.procedure.values[root(self.procedure.alias, call.inputs[0])].role is Role.INPUT
+        return work == 0 or (given and work * LARGEST_SHARE <= self.total_work)
+
+    def work(self, call: Call) -> int:
+        """Multiplications of a call, at the largest planned sizes."""
+        count = self.registry.ops[call.op].work
+        return planned_size(count(site_of(call, self.procedure.values))) if count else 0
+
+    def remake(self, name: str, index: int) -> list[Call] | None:
+        """Calls that make `name` before call `index`, what they need first; None where that is impossible or too
+        much."""
+        call = self.again(name)
+        if call is None:
+            return None
+        calls: list[Call] = []
+        for source in call.inputs:
+            if source and not self.kept_until(source, index):
+                first = self.remake(source, index)
+                if first is None:
+                    return None
+                calls += (each for each in first if each not in calls)
+        return [*calls, call] if len(calls) < MOST_CALLS else None
+
+    def repeat(self, call: Call, index: int) -> str:
+        """Has `call` made before call `index`; what its result is called there. One made a little before serves."""
+        name = call.outputs[0]
+        copy, before = self.made.get(name, ("", 0))
+        if copy and index - before < SHORTEST_GAP:
+            return copy
+        copy = f"{name} (again)" if not copy else f"{copy[:-1]} and again)"
+        self.made[name] = copy, index
+        inputs = tuple(n if not n or self.kept_until(n, index) else self.made[n][0] for n in call.inputs)
+        self.added[index].append(replace(call, inputs=inputs, outputs=(copy,)))
+        self.values[copy] = replace(self.procedure.values[name], name=copy)
+        return copy
+
+
+def dropped_values(procedure: Procedure, registry: Registry) -> set[str]:
+    """What is made again rather than kept across the widest gap between its readers."""
+    plan = _Plan(procedure, registry)
+    _choose(plan)
+    return plan.dropped
+
+
+def _choose(plan: _Plan) -> dict[str, tuple[int, list[Call]]]:
+    """For every value to be dropped the first reader behind the gap, and the calls that make it again."""
+    gaps = {name: late for name in plan.reads if (late := plan.gap(name)) is not None}
+    remade = {}
+    for name in sorted(gaps, key=lambda n: plan.makers.get(n, -1)):  # whether sources are kept is known first
+        calls = plan.remake(name, gaps[name])
+        if calls is not None:
+            remade[name] = gaps[name], calls
+            plan.dropped.add(name)
+    return remade
+
+
+def recompute_cheap(procedure: Procedure, registry: Registry) -> Procedure:
+    """Adds a second call of cheap operators whose results have readers far behind the others."""
+    plan = _Plan(procedure, registry)
+    for name, (late, calls) in sorted(_choose(plan).items(), key=lambda item: item[1][0]):
+        copies = [plan.repeat(call, late) for call in calls]
+        for reader in plan.reads[name]:
+            if reader >= late:
+                plan.renamed[reader][name] = copies[-1]
+    ordered = []
+    for index, call in enumerate(procedure.calls):
+        names = plan.renamed[index]
+        ordered += [*plan.added[index], replace(call, inputs=tuple(names.get(n, n) for n in call.inputs))]
+    return replace(procedure, calls=tuple(ordered), values={**procedure.values, **plan.values})

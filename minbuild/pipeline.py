@@ -1,0 +1,253 @@
+"""The whole arrow: training artifacts in, a trimmed, proven and measured trainer out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from minbuild import __version__
+from minbuild.analysis.measure import (
+    TargetInputs,
+    Use,
+    all_together,
+    build_report,
+    persistent_of,
+    uses_by_stem,
+)
+from minbuild.analysis.phases import uses_of
+from minbuild.analysis.whatif.runner import Trials, try_all
+from minbuild.codegen.atomic_write import check_destination, write_package
+from minbuild.codegen.bindings import WASM, wanted_languages
+from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
+from minbuild.codegen.sources import Contents
+from minbuild.ops import registry
+from minbuild.options.build_options import ON, Choices
+from minbuild.planning.compile import UNNAMED, Model, plan_models, with_parts
+from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
+from minbuild.report.model import ModelReport, SizeReport, Verification
+from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target, not_applied, parse_target
+from minbuild.toolchain.builder import Pair, Workbench
+from minbuild.verify.prove import prove_all
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
+    dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
+    loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
+    give; `wishes` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
+    what each operator costs, and advice; `bindings` are languages the package is for besides C; `choices` is how
+    to build."""
+
+    artifacts: tuple[Path, ...]
+    out: Path
+    targets: tuple[str, ...] = ()
+    dims: Mapping[str, int] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
+    cxx: str | None = None
+    cmake_toolchain: Path | None = None
+    reference: Path | None = None
+    ops_folders: tuple[Path, ...] = ()
+    check_loss: bool = False
+    parts: tuple[str, ...] = ()
+    export_outputs: tuple[str, ...] = ()
+    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    fast: bool = False
+    bindings: tuple[str, ...] = ()
+    choices: Choices = Choices()  # noqa: RUF009 (frozen)
+
+
+class Listener(Protocol):
+    """Who hears how the work goes on."""
+
+    def stage(self, text: str) -> None:
+        """What is being done now."""
+
+    def detail(self, text: str) -> None:
+        """One line for those who want to know everything."""
+
+    def note(self, text: str) -> None:
+        """Something the user must see."""
+
+
+def reduce(request: Request, listener: Listener) -> SizeReport:
+    """Do everything the request asks for; `request.out` is written last, all or nothing. Raises
+    MinbuildError."""
+    for folder in request.artifacts:
+        check_destination(request.out, folder)
+    operators = registry(request.ops_folders)
+    choices = with_kernels(request.choices, operators)
+    toolchain = find_toolchain(request.cxx, request.cmake_toolchain, choices)
+    languages = wanted_languages(request.bindings, choices.files == ON)
+    targets = wanted_targets(request.targets, languages)
+    for target in targets:
+        _tell_what_is_not_applied(toolchain, target, listener)
+    listener.stage("Planning")
+    planned = plan_models(
+        request.artifacts,
+        request.dims,
+        request.largest,
+        request.ops_folders,
+        listener.detail,
+        checks_loss=request.check_loss,
+        graphs=choices.graphs,
+    )
+    planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
+    models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
+    for name, model in models.items():
+        for note in (*model.bundle.notes, _memory_line(model)):
+            listener.note(f"{name}: {note}" if len(models) > 1 else note)
+    cmake = request.cmake_toolchain is not None
+    contents = contents_of(planned, request.wishes, listener.note, choices)
+    bench = Workbench(contents, operators, toolchain, cmake, listener.stage, listener.detail)
+    pairs = bench.pairs(targets)
+    verifications = prove_all(bench, models, pairs, request.reference, listener.note)
+    trials = [Trials() for _ in pairs]
+    if not (request.fast or cmake):
+        trials = try_all(bench, pairs, planned, request.wishes, request.check_loss)
+    listener.stage("Measuring")
+    report = replace(measure(models, pairs, verifications, trials), choices=tuple(choices.plainly.items()))
+    listener.stage(f"Writing {request.out}")
+    write_package(request.out, package_files(_parts(models, contents, pairs, report, languages, choices)))
+    return report
+
+
+def names_of(folders: Sequence[Path], models: Sequence[Model]) -> tuple[str, ...]:
+    """What the models are called: by their files, or where there are several and those have no names of their own, by
+    their folders; none twice."""
+    if len(models) == 1:
+        return (models[0].name,)
+    found: list[str] = []
+    for folder, model in zip(folders, models, strict=True):
+        own = folder.resolve().name if model.name == UNNAMED else model.name
+        name = re.sub(r"[^\w.-]", "_", own) or UNNAMED
+        clash = sum(1 for other in found if other == name or other.startswith(f"{name}-"))
+        found.append(f"{name}-{clash + 1}" if clash else name)
+    return tuple(found)
+
+
+def wanted_targets(names: Sequence[str], languages: Sequence[str] = ()) -> tuple[Target, ...]:
+    """The targets by name, this machine's without any, and what `languages` cannot do without. Raises BadInput."""
+    targets = tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
+    if WASM in languages and not any(target.traits.format == "wasm" for target in targets):
+        return (*targets, parse_target("wasm32"))
+    return targets
+
+
+def _tell_what_is_not_applied(toolchain: Toolchain, target: Target, listener: Listener) -> None:
+    left = not_applied(toolchain, target)
+    if left:
+        listener.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
+
+
+def _memory_line(model: Model) -> str:
+    largest = max(model.arenas, key=lambda arena: arena.peak)
+    over = (
+        f", {100 * (largest.peak / largest.bound - 1):.1f} % above the least possible"
+        if largest.bound
+        else ""
+    )
+    at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
+    return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
+
+
+def measure(
+    models: Mapping[str, Model],
+    pairs: Sequence[Pair],
+    verifications: Sequence[Verification],
+    trials: Sequence[Trials],
+) -> SizeReport:
+    """The report on all targets, for models by their names; `trials` are what was built
+    besides for the targets."""
+    inputs = [
+        TargetInputs(
+            target=str(pair.target),
+            trimmed=pair.trimmed.measured,
+            full=pair.full.measured,
+            toolchain=pair.trimmed.built.toolchain,
+            flags=_flags(pair.trimmed.built.commands[0]),
+            verification=verification,
+            files=(("Library", library_path(pair.target)),),
+            waterfall=tried.waterfall,
+            advice=tried.advice,
+            removed=tried.removed,
+        )
+        for pair, verification, tried in zip(pairs, verifications, trials, strict=True)
+    ]
+    facts = tuple(_facts(name, model) for name, model in models.items())
+    uses = [_uses(model, f"{name}: " if len(models) > 1 else "") for name, model in models.items()]
+    stems = sorted({stem for each in uses for stem in each})
+    together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
+    phases = uses_of((model.bundle, model.plan) for model in models.values())
+    if len(facts) == 1:
+        return build_report(facts[0], together, inputs, phases)
+    whole = all_together(facts, len(pairs[0].trimmed.kernels))
+    return replace(build_report(whole, together, inputs, phases), models=facts)
+
+
+def _facts(name: str, model: Model) -> ModelReport:
+    bundle, plan = model.bundle, model.plan
+    return ModelReport(
+        name=name,
+        minbuild=__version__,
+        files=tuple(sorted(bundle.digests.items())),
+        sizes=tuple(model.largest.items()),
+        arenas=model.arenas,
+        persistent=persistent_of(plan),
+        plan_bytes=len(model.plan_bytes),
+        checkpoint_bytes=len(model.checkpoint),
+        kernels=len(plan.kernels),
+        full_kernels=len(model.registry.all_kernels()),
+        notes=bundle.notes,
+        smaller=model.smaller,
+    )
+
+
+def _uses(model: Model, prefix: str) -> dict[str, tuple[Use, ...]]:
+    found = uses_by_stem(model.plan, model.bundle.graphs)
+    return {stem: tuple(Use(prefix + use.node, use.operator) for use in uses) for stem, uses in found.items()}
+
+
+def _flags(command: str) -> tuple[str, ...]:
+    """What follows the program's name in the compile command, without the names of files."""
+    words = command.split()
+    return (
+        tuple(w for w in words[: words.index("-c")] if w.startswith("-")) if "-c" in words else tuple(words)
+    )
+
+
+def _parts(
+    models: Mapping[str, Model],
+    contents: Contents,
+    pairs: Sequence[Pair],
+    report: SizeReport,
+    languages: tuple[str, ...],
+    choices: Choices,
+) -> Parts:
+    several = len(models) > 1
+    return Parts(
+        tuple(
+            ModelParts(
+                name if several else "",
+                m.program,
+                m.registry,
+                m.largest,
+                m.fixed,
+                m.bundle.digests,
+                m.plan_bytes,
+                m.checkpoint,
+                facts,
+                m.mold,
+            )
+            for (name, m), facts in zip(models.items(), report.models or (report.model,), strict=True)
+        ),
+        contents,
+        pairs[0].trimmed.sources,
+        {pair.target: pair.trimmed.built for pair in pairs},
+        report,
+        languages,
+        choices,
+    )

@@ -1,0 +1,75 @@
+"""Which pieces of the arena a procedure's steps need, and from which step to which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from minbuild.ir import Buffer, Procedure, Role, TensorType
+from minbuild.ir.dims import Dim, product
+from minbuild.passes.analysis.aliases import lifetimes, root
+from minbuild.planning.arena.validator import Loops
+from minbuild.planning.operator_selection import Selection, touched
+
+
+def size_of(tensor: TensorType) -> Dim:
+    """Bytes of a tensor."""
+    return product(tensor.shape or ()) * tensor.element.size
+
+
+def scratch_name(step: int, slot: int) -> str:
+    """What the scratch memory of a step is called."""
+    return f"scratch of step {step}, argument {slot}"
+
+
+def buffers_of(
+    procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
+) -> tuple[Buffer, ...]:
+    """Every temporary with its lifetime; as large as its owner, of which all views are."""
+    alive = lifetimes(accesses_of(procedure, selections), walked_of(procedure), loops)
+    for name in procedure.outputs:
+        owner = root(procedure.alias, name)
+        if owner in alive:
+            alive[owner] = (alive[owner][0], max(len(selections) - 1, 0))
+    temporaries = [Buffer(n, *span, size_of(procedure.values[n].type)) for n, span in alive.items()]
+    scratch = [
+        Buffer(scratch_name(index, slot), index, index, size_of(arg))
+        for index, selection in enumerate(selections)
+        for slot, arg in enumerate(selection.args)
+        if isinstance(arg, TensorType) and selection.kernel.args[slot][0] != 0
+    ]
+    return tuple(temporaries + scratch)
+
+
+def accesses_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[tuple[str, ...], ...]:
+    """The temporaries each step touches."""
+    return tuple(
+        tuple(n for n, _ in touched(s, procedure) if procedure.values[n].role is Role.TEMPORARY)
+        for s in selections
+    )
+
+
+def walked_of(procedure: Procedure) -> Mapping[str, Dim]:
+    """Temporaries of which loops see one sample at a time: bytes of what all rounds together see."""
+    walked = {}
+    for name, value in procedure.values.items():
+        owner = root(procedure.alias, name)
+        if value.sample and procedure.values[owner].role is Role.TEMPORARY:
+            walked[owner] = size_of(value.type) * procedure.samples
+    return walked
+
+
+def loops_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[range, ...]:
+    """The loops over calls as loops over steps."""
+    begins = []  # first step of each call
+    step = 0
+    for call in procedure.calls:
+        begins.append(step)
+        while step < len(selections) and selections[step].call is call:
+            step += 1
+    begins.append(step)
+    return tuple(range(begins[loop.start], begins[loop.stop]) for loop in procedure.loops)
+
+
+def checked(procedure: Procedure, loops: Sequence[range]) -> Loops:
+    """What the independent check is told about loops."""
+    return Loops(tuple((loop.start, loop.stop - 1) for loop in loops), walked_of(procedure))

@@ -1,0 +1,89 @@
+"""Packers: many quick layouts that fill holes, each as an order in which the device stacks the buffers."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+
+from minbuild.planning.arena.placement import (
+    Load,
+    Order,
+    Problem,
+    Score,
+    Span,
+    column_loads,
+    load_of,
+    score_of,
+)
+
+
+def ranked_packings(problem: Problem) -> list[tuple[Score, Order]]:
+    """The packings of different score, best first. Each is made for one load and judged at all of them."""
+    found: dict[Score, Order] = {}
+    for order in _packings(problem):
+        score = score_of(problem, order)
+        if score[0] <= 1.0:
+            return [(score, order)]
+        found.setdefault(score, order)
+    return sorted(found.items())
+
+
+def _packings(problem: Problem) -> Iterator[Order]:
+    yield list(range(len(problem.spans)))
+    for load in (*problem.loads, _blend(problem)):
+        for priority in _priorities(problem, load):
+            yield priority
+            for best_fit in (False, True):
+                offsets = _fill(problem.spans, load.sizes, priority, best_fit)
+                yield sorted(priority, key=lambda i: (offsets[i], load.sizes[i]))
+
+
+def _blend(problem: Problem) -> Load:
+    """All loads in one, each weighted to the same bound: a packing for it favours none of them."""
+    top = max(load.bound for load in problem.loads)
+    sizes = [0] * len(problem.spans)
+    for load in problem.loads:
+        sizes = [
+            total + size * top // max(1, load.bound) for total, size in zip(sizes, load.sizes, strict=True)
+        ]
+    return load_of(problem.spans, problem.columns, sizes)
+
+
+def _priorities(problem: Problem, load: Load) -> Iterator[Order]:
+    """Sequences in which a packer may take the buffers; all ties fall to the caller's order."""
+    spans, sizes = problem.spans, load.sizes
+    live = column_loads(spans, problem.columns, sizes)
+    length = [end - begin for begin, end in spans]
+    crowd = [max(live[begin:end]) for begin, end in spans]
+    keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda i: (-sizes[i], -length[i]),
+        lambda i: (-crowd[i], -sizes[i]),  # what is alive at the fullest step comes first
+        lambda i: (-crowd[i], -length[i]),
+        lambda i: (-sizes[i] * length[i], -sizes[i]),
+        lambda i: (-length[i], -sizes[i]),  # forward and backward nest: the longest-lived at the bottom
+        lambda i: (-spans[i][1], spans[i][0]),
+        lambda i: (spans[i][0], -spans[i][1]),
+        lambda i: (abs(sum(spans[i]) - problem.columns), -length[i]),  # from the loss outwards
+    )
+    for key in keys:
+        yield sorted(range(len(spans)), key=key)
+
+
+def _fill(spans: Sequence[Span], sizes: Sequence[int], priority: Order, best_fit: bool) -> list[int]:
+    """Offsets when each buffer takes the lowest hole it fits in, or the tightest, else the top."""
+    offsets = [0] * len(spans)
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, begin column, end column; by offset
+    for i in priority:
+        begin, end = spans[i]
+        top, chosen, room = 0, -1, 0
+        for offset, above, other_begin, other_end in placed:
+            if other_begin < end and begin < other_end:
+                gap = offset - top
+                if gap >= sizes[i] and gap > 0 and (chosen < 0 or gap < room):
+                    chosen, room = top, gap
+                    if not best_fit:
+                        break
+                top = max(top, above)
+        offsets[i] = top if chosen < 0 else chosen
+        insort(placed, (offsets[i], offsets[i] + sizes[i], begin, end))
+    return offsets

@@ -1,0 +1,88 @@
+"""Arena layout: the order in which the device stacks the buffers of one procedure.
+
+The device gives buffer i the offset `max(offset[j] + size[j])` over all earlier buffers j alive at the same
+time (0 without any), sizes rounded up to `ALIGNMENT`. That is valid for every value of the symbols, and any
+packing, sorted by offset, comes out of it no higher than it was; so only the order is left to choose. It is
+chosen for the smallest peak at a few representative symbol values: packers that fill holes, their layouts
+sorted by offset, then a seeded search that moves the buffers holding up the peak. All budgets are counts, so
+the same input gives the same order on any machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import add
+
+from minbuild.ir import Buffer
+from minbuild.ir.dims import evaluate
+from minbuild.planning.arena.heuristics import ranked_packings
+from minbuild.planning.arena.local_search import Search
+from minbuild.planning.arena.placement import Order, Problem, bound_of, load_of, spans_of, stack
+
+ALIGNMENT = 16  # bytes; the device rounds every size up to it
+
+_SEARCH_WORK = 480_000  # buffers put down by all searches together, about a microsecond each
+_SEARCHES = 3  # packings the search starts from; more starts leave each too little work
+
+
+def aligned(size: int) -> int:
+    """`size` rounded up to the arena's alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def buffer_sizes(buffers: Sequence[Buffer], assignment: Mapping[str, int]) -> tuple[int, ...]:
+    """Bytes of each buffer at the given symbol values, not yet aligned."""
+    return tuple(evaluate(buffer.bytes, assignment) for buffer in buffers)
+
+
+def skyline(buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets and peak in bytes of `buffers` put down in the order given, exactly as the device does it."""
+    spans, columns = spans_of(buffers)
+    rounded = _aligned(buffers, sizes)
+    offsets = stack(spans, columns, rounded, range(len(spans)))
+    return offsets, max(map(add, offsets, rounded), default=0)
+
+
+def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
+    """The most bytes alive at any one step, aligned: no layout of these lifetimes is smaller."""
+    spans, columns = spans_of(buffers)
+    return bound_of(spans, columns, _aligned(buffers, sizes))
+
+
+def order_buffers(buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]]) -> tuple[Buffer, ...]:
+    """The placement order with the smallest worst ratio of peak to lower bound over `assignments`.
+
+    Ties fall to the sum of the ratios. Raises ValueError without assignments, for a lifetime that ends before
+    it starts, and for a negative size.
+    """
+    if not assignments:
+        raise ValueError("order_buffers needs the symbol values to plan for; give one assignment or more")
+    if not buffers:
+        return ()
+    spans, columns = spans_of(buffers)
+    loads = [load_of(spans, columns, _aligned(buffers, buffer_sizes(buffers, a))) for a in assignments]
+    problem = Problem(tuple(spans), columns, tuple(dict.fromkeys(loads)))
+    return tuple(buffers[i] for i in _best_order(problem))
+
+
+def _aligned(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
+    for buffer, size in zip(buffers, sizes, strict=True):
+        if size < 0:
+            raise ValueError(f"buffer '{buffer.name}' has {size} bytes; sizes start at 0")
+    return [aligned(size) for size in sizes]
+
+
+def _best_order(problem: Problem) -> Order:
+    """The best packing, or what the search makes of the best few where none reaches every bound."""
+    ranked = ranked_packings(problem)
+    best_score, best = ranked[0]
+    work = _SEARCH_WORK
+    for k, (_, start) in enumerate(ranked[:_SEARCHES]):
+        if best_score[0] <= 1.0:
+            break
+        search = Search(problem, start)
+        search.run(work // (_SEARCHES - k))
+        work -= search.work
+        if search.score < best_score:
+            best_score, best = search.score, search.order
+    return best

@@ -1,0 +1,101 @@
+"""Buffers over columns of time: how the device stacks them, and how high they come.
+
+The device gives buffer i the offset `max(offset[j] + size[j])` over all earlier buffers j alive at the same time (0
+without any).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
+
+from minbuild.ir import Buffer
+
+Order = list[int]  # positions in the caller's sequence of buffers, as the device puts them down
+Score = tuple[float, float]  # worst peak / bound of the assignments, and their sum
+Span = tuple[int, int]  # columns [begin, end) a buffer stands on
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Sizes at one assignment and their lower bound, both in units of the sizes' greatest common divisor."""
+
+    sizes: tuple[int, ...]
+    bound: int
+
+    def ratio(self, peak: int) -> float:
+        return peak / self.bound if self.bound else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is packed. Assignments that only scale all sizes are one load."""
+
+    spans: tuple[Span, ...]
+    columns: int
+    loads: tuple[Load, ...]
+
+
+def load_of(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> Load:
+    unit = math.gcd(*sizes) or 1
+    units = tuple(size // unit for size in sizes)
+    return Load(units, bound_of(spans, columns, units))
+
+
+def spans_of(buffers: Sequence[Buffer]) -> tuple[list[Span], int]:
+    """Lifetimes over as few columns as tell who meets whom, and the number of columns.
+
+    Two lifetimes that meet share the later of their first steps, so steps where nothing starts say nothing
+    new; and of starts without an end between them the last one sees everything the others see.
+    """
+    for buffer in buffers:
+        if buffer.last < buffer.first:
+            raise ValueError(
+                f"buffer '{buffer.name}' ends at step {buffer.last}, before its start {buffer.first}"
+            )
+    if not buffers:
+        return [], 0
+    starts = sorted({buffer.first for buffer in buffers})
+    ends = sorted({buffer.last for buffer in buffers})
+    kept = [
+        here
+        for here, following in zip(starts, [*starts[1:], math.inf], strict=True)
+        if ends[bisect_left(ends, here)] < following
+    ]
+    return [(bisect_left(kept, b.first), bisect_right(kept, b.last)) for b in buffers], len(kept)
+
+
+def stack(spans: Sequence[Span], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+    """Offsets by the device's rule. A column is as high as the end of the last buffer put on it."""
+    height = [0] * columns
+    offsets = [0] * len(spans)
+    for i in order:
+        begin, end = spans[i]
+        offsets[i] = base = max(height[begin:end])
+        height[begin:end] = [base + sizes[i]] * (end - begin)
+    return offsets
+
+
+def column_loads(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> list[int]:
+    """Bytes alive in each column."""
+    change = [0] * (columns + 1)
+    for (begin, end), size in zip(spans, sizes, strict=True):
+        change[begin] += size
+        change[end] -= size
+    return list(accumulate(change[:columns]))
+
+
+def bound_of(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> int:
+    return max(column_loads(spans, columns, sizes), default=0)
+
+
+def score_of(problem: Problem, order: Order) -> Score:
+    ratios = []
+    for load in problem.loads:
+        offsets = stack(problem.spans, problem.columns, load.sizes, order)
+        ratios.append(load.ratio(max(map(add, offsets, load.sizes))))
+    return max(ratios), sum(ratios)

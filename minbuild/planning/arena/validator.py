@@ -1,0 +1,201 @@
+"""Checks an arena layout without knowing how it was made: shares no code with the planner.
+
+The offsets are computed again, word for word from the device's rule, and the arena is played through step by
+step with a ledger of who owns which bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from minbuild.ir import Buffer
+from minbuild.ir.dims import Dim, evaluate
+
+_GRANULE = 16  # bytes; what trainer.h asks of the caller's arena
+_SHOWN = 10  # findings printed in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A broken rule: `name`, `size`, `lifetime`, `access`, `loop`, `offset`, `alignment`, `extent` or `overlap`."""
+
+    rule: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """First and last step of every loop, and the buffers of which a round sees one sample: the bytes that all rounds
+    see together."""
+
+    steps: tuple[tuple[int, int], ...] = ()
+    walked: Mapping[str, Dim] = field(default_factory=dict)
+
+
+class LayoutFault(Exception):
+    """The planner made a layout that would corrupt memory on the device: our fault, never the input's."""
+
+    def __init__(self, where: str, assignment: Mapping[str, int], findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        symbols = ", ".join(f"{name}={value}" for name, value in sorted(assignment.items()))
+        at = f" at {symbols}" if symbols else ""
+        lines = [f"{where}: the arena layout{at} is wrong; this is a fault of minbuild, please report it:"]
+        lines += [f"  {finding.rule}: {finding.text}" for finding in self.findings[:_SHOWN]]
+        if len(self.findings) > _SHOWN:
+            lines.append(f"  and {len(self.findings) - _SHOWN} more")
+        super().__init__("\n".join(lines))
+
+
+def check_layout(
+    where: str,
+    buffers: Sequence[Buffer],
+    offsets: Sequence[int],
+    peak: int,
+    assignment: Mapping[str, int],
+    accesses: Sequence[Iterable[str]],
+    loops: Loops = Loops(),
+) -> None:
+    """Raises LayoutFault with every rule the layout of procedure `where` breaks at `assignment`.
+
+    `buffers` stand in placement order, `offsets` and `peak` (bytes) are what the planner claims for them, and
+    `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifetimes
+    that make sense, so faults in those are raised first.
+    """
+    sizes = [evaluate(buffer.bytes, assignment) for buffer in buffers]
+    basics = [*_names(buffers, offsets), *_sizes(buffers, sizes), *_lifetimes(buffers, len(accesses))]
+    if basics:
+        raise LayoutFault(where, assignment, basics)
+    rounded = [(size + _GRANULE - 1) // _GRANULE * _GRANULE for size in sizes]
+    findings = [
+        *_accesses(buffers, accesses),
+        *_loops(buffers, sizes, assignment, accesses, loops),
+        *_offsets(buffers, rounded, offsets),
+        *_extents(buffers, rounded, offsets, peak),
+        *_overlaps(buffers, rounded, offsets, len(accesses)),
+    ]
+    if findings:
+        raise LayoutFault(where, assignment, findings)
+
+
+def _names(buffers: Sequence[Buffer], offsets: Sequence[int]) -> Iterator[Finding]:
+    if len(offsets) != len(buffers):
+        yield Finding("offset", f"{len(offsets)} offsets for {len(buffers)} buffers")
+    seen: dict[str, int] = {}
+    for i, buffer in enumerate(buffers):
+        if buffer.name in seen:
+            yield Finding("name", f"buffers {seen[buffer.name]} and {i} are both called '{buffer.name}'")
+        seen.setdefault(buffer.name, i)
+
+
+def _sizes(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Finding]:
+    for buffer, size in zip(buffers, sizes, strict=True):
+        if size < 0:
+            yield Finding("size", f"buffer '{buffer.name}' has {size} bytes ({buffer.bytes})")
+
+
+def _lifetimes(buffers: Sequence[Buffer], steps: int) -> Iterator[Finding]:
+    for buffer in buffers:
+        if not 0 <= buffer.first <= buffer.last < steps:
+            yield Finding("lifetime", f"{_alive(buffer)}, but the steps are 0 to {steps - 1}")
+
+
+def _accesses(buffers: Sequence[Buffer], accesses: Sequence[Iterable[str]]) -> Iterator[Finding]:
+    by_name = {buffer.name: buffer for buffer in buffers}
+    for step, names in enumerate(accesses):
+        for name in sorted(set(names)):
+            buffer = by_name.get(name)
+            if buffer is None:
+                yield Finding("access", f"step {step} uses buffer '{name}', which has no place")
+            elif not buffer.first <= step <= buffer.last:
+                yield Finding("access", f"step {step} uses buffer '{name}', but {_alive(buffer)}")
+
+
+def _loops(
+    buffers: Sequence[Buffer],
+    sizes: Sequence[int],
+    assignment: Mapping[str, int],
+    accesses: Sequence[Iterable[str]],
+    loops: Loops,
+) -> Iterator[Finding]:
+    """Is what outlives a round of a loop alive through all of its rounds, and as large as all of them need?"""
+    for buffer, size in zip(buffers, sizes, strict=True):
+        needed = evaluate(loops.walked.get(buffer.name, 0), assignment)
+        if needed > size:
+            yield Finding("loop", f"rounds see {needed} bytes of buffer '{buffer.name}', which has {size}")
+        for first, last in loops.steps:
+            within = first <= buffer.first and buffer.last <= last and buffer.name not in loops.walked
+            used = any(buffer.name in names for names in accesses[first : last + 1])
+            if used and not within and not (buffer.first <= first and last <= buffer.last):
+                yield Finding("loop", f"{_alive(buffer)}, not through the loop of steps {first} to {last}")
+
+
+def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Finding]:
+    """Is each claimed offset the one the device will compute from the order?"""
+    on_device: list[int] = []
+    for i, buffer in enumerate(buffers):
+        offset = 0
+        for j in range(i):
+            if buffers[j].first <= buffer.last and buffer.first <= buffers[j].last:
+                offset = max(offset, on_device[j] + sizes[j])
+        on_device.append(offset)
+        if offsets[i] != offset:
+            yield Finding(
+                "offset", f"buffer '{buffer.name}' is planned at {offsets[i]}, the device puts it at {offset}"
+            )
+
+
+def _extents(
+    buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int], peak: int
+) -> Iterator[Finding]:
+    for buffer, size, offset in zip(buffers, sizes, offsets, strict=True):
+        if offset % _GRANULE:
+            yield Finding("alignment", f"buffer '{buffer.name}' at {offset} is not {_GRANULE}-byte aligned")
+        if offset < 0 or offset + size > peak:
+            place = f"[{offset}, {offset + size})"
+            yield Finding("extent", f"buffer '{buffer.name}' takes bytes {place} of an arena of {peak}")
+
+
+def _overlaps(
+    buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int], steps: int
+) -> Iterator[Finding]:
+    """Plays all steps: a buffer takes its bytes before its first step and gives them back after its last.
+
+    The ledger has a cell for each piece of the arena between two neighbouring edges of buffers, so it is
+    exact to the byte at any arena size.
+    """
+    ends = {offset + size for offset, size in zip(offsets, sizes, strict=True)}
+    cell = {edge: k for k, edge in enumerate(sorted({*offsets, *ends}))}
+    owner: list[int | None] = [None] * len(cell)
+    reported: set[tuple[int, int]] = set()
+    arrivals: list[list[int]] = [[] for _ in range(steps)]
+    departures: list[list[int]] = [[] for _ in range(steps)]
+    for i, buffer in enumerate(buffers):
+        arrivals[buffer.first].append(i)
+        departures[buffer.last].append(i)
+    for step in range(steps):
+        for i in arrivals[step]:
+            for k in range(cell[offsets[i]], cell[offsets[i] + sizes[i]]):
+                other = owner[k]
+                if other is not None and (other, i) not in reported:
+                    reported.add((other, i))
+                    yield Finding("overlap", _clash(step, buffers, sizes, offsets, other, i))
+                owner[k] = i
+        for i in departures[step]:
+            for k in range(cell[offsets[i]], cell[offsets[i] + sizes[i]]):
+                if owner[k] == i:
+                    owner[k] = None
+
+
+def _clash(
+    step: int, buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int], one: int, two: int
+) -> str:
+    begin, end = max(offsets[one], offsets[two]), min(offsets[one] + sizes[one], offsets[two] + sizes[two])
+    return (
+        f"bytes [{begin}, {end}) belong to two buffers at step {step}: "
+        f"{_alive(buffers[one])}; {_alive(buffers[two])}"
+    )
+
+
+def _alive(buffer: Buffer) -> str:
+    return f"'{buffer.name}' is alive from step {buffer.first} to {buffer.last}"

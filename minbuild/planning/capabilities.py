@@ -1,0 +1,64 @@
+"""What the library of a package holds, as its manifest tells it: enough to say whether another plan can run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from minbuild.codegen.sources import Contents
+from minbuild.ir import Kernel
+from minbuild.planning.plan_encoding import VERSION, stable_key
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Kernels by symbol with a number that changes with their arguments, features, and parts of the runtime. `plan` is
+    the version of the plans it reads."""
+
+    plan: int
+    kernels: Mapping[str, int]
+    features: frozenset[str]
+    expressions: frozenset[str]  # operators of sizes
+    symbols: bool  # sizes chosen at run time
+    loops: bool  # steps that run once per sample
+
+
+def holdings_of(contents: Contents) -> Holdings:
+    """What a library of these contents holds, or a plan that needs just these asks for."""
+    return Holdings(
+        VERSION,
+        {kernel.symbol: _signature(kernel) for kernel in contents.kernels},
+        frozenset(contents.features),
+        frozenset(contents.expressions),
+        contents.symbols,
+        contents.loops,
+    )
+
+
+def _signature(kernel: Kernel) -> int:
+    return stable_key(repr((kernel.args, kernel.params)))
+
+
+def as_dict(holdings: Holdings) -> dict[str, Any]:
+    """Plain data for the manifest, in a fixed order."""
+    return {
+        "plan": holdings.plan,
+        "kernels": dict(sorted(holdings.kernels.items())),
+        "features": sorted(holdings.features),
+        "expressions": sorted(holdings.expressions),
+        "symbols": holdings.symbols,
+        "loops": holdings.loops,
+    }
+
+
+def from_dict(plain: Mapping[str, Any]) -> Holdings:
+    """What `as_dict` made plain. Raises KeyError, TypeError or ValueError where it did not."""
+    return Holdings(
+        int(plain["plan"]),
+        {str(symbol): int(number) for symbol, number in plain["kernels"].items()},
+        frozenset(plain["features"]),
+        frozenset(plain["expressions"]),
+        bool(plain["symbols"]),
+        bool(plain["loops"]),
+    )

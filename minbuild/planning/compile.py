@@ -1,0 +1,206 @@
+"""Artifacts -> everything that is known about a trainer before a compiler runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+
+from minbuild.analysis.peak_memory import arena_of, arena_peak
+from minbuild.codegen.inference_export import inference
+from minbuild.codegen.sources import PARTS
+from minbuild.errors import BadInput
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.frontend.files import read_file
+from minbuild.frontend.load import read_bundle
+from minbuild.ir import Bundle, Plan, Program
+from minbuild.ir.dims import symbols_in
+from minbuild.ops import Registry, registry
+from minbuild.options.graph_selection import EVALUATE, EVERY, kept, narrowed, updates
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite.loss_check import check_loss
+from minbuild.planning.plan import build_plan
+from minbuild.planning.plan_encoding import encode_plan
+from minbuild.report.model import Arena, Smaller
+
+DEFAULT_LARGEST = 32  # of free dimensions
+BATCHES = (1, 8)  # smaller ones that a report tells of
+UNNAMED = "trainer"  # a model whose files have no prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Everything known before a compiler runs."""
+
+    bundle: Bundle  # all that was found, also graphs that are not wanted
+    registry: Registry
+    program: Program  # as lowered, before passes
+    plan: Plan
+    plan_bytes: bytes
+    checkpoint: bytes
+    fixed: Mapping[str, int]  # dimensions the user fixed
+    largest: Mapping[str, int]  # free dimensions: what memory is made for by default
+    parts: frozenset[str] = frozenset()  # of emit.PARTS: what the library has beside what the plan needs
+    mold: bytes | None = None  # of the inference model, for the part "export"
+    graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
+
+    @property
+    def digest(self) -> str:
+        """What generated files call the model."""
+        return f"the model with sha256 {self.bundle.digests[self.bundle.training.source][:16]}"
+
+    @property
+    def name(self) -> str:
+        """What the artifacts' common prefix calls the model; folders may be called anything."""
+        stem = self.bundle.training.source.rpartition(".")[0]
+        return stem.removesuffix("training_model").rstrip("_-. ") or UNNAMED
+
+    @property
+    def smaller(self) -> tuple[Smaller, ...]:
+        """The largest arena at smaller batches, which are sizes of the first dimension of the first input that has a
+        free one there; nothing where they need as much."""
+        inputs = (self.bundle.evaluation or self.bundle.training).inputs.values()
+        leading = (str(t.shape[0]) for t in inputs if t.shape)
+        symbol = next((name for name in leading if name in self.largest), None)
+        if symbol is None:
+            return ()
+        routines = self.plan.routines
+        whole = max(arena_peak(r, self.largest) for r in routines)
+        sizes = [size for size in BATCHES if size < self.largest[symbol]]
+        peaks = [max(arena_peak(r, {**self.largest, symbol: size}) for r in routines) for size in sizes]
+        return tuple(Smaller(symbol, s, peak) for s, peak in zip(sizes, peaks, strict=True) if peak < whole)
+
+    @property
+    def arenas(self) -> tuple[Arena, ...]:
+        """Memory for temporaries of each graph at the largest sizes, the least that is possible, and what is there."""
+        return tuple(arena_of(self.bundle, routine, self.largest) for routine in self.plan.routines)
+
+
+def plan_model(
+    artifacts: Path,
+    fixed: Mapping[str, int],
+    largest: Mapping[str, int],
+    ops_folders: tuple[Path, ...] = (),
+    tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
+) -> Model:
+    """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
+    per pass; `checks_loss` makes training steps refuse a loss that is not finite; `graphs` are those of
+    graphs.GRAPHS to have. Raises BadInput and Unsupported."""
+    operators = registry(ops_folders)
+    bundle = read_bundle(artifacts, operators)
+    checkpoint = _checkpoint_bytes(artifacts, bundle)
+    return plan_bundle(
+        bundle, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss, graphs=graphs
+    )
+
+
+def plan_bundle(
+    bundle: Bundle,
+    checkpoint: bytes,
+    operators: Registry,
+    fixed: Mapping[str, int],
+    largest: Mapping[str, int],
+    tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
+) -> Model:
+    """The same of artifacts that are read already; `checkpoint` are the bytes that a session starts from."""
+    wanted = narrowed(bundle, graphs)
+    _check_names("--dim", fixed, _free_dimensions(wanted))
+    program = kept(lower(wanted, operators, fixed), graphs)
+    program = check_loss(program) if checks_loss else program
+    if not updates(graphs):
+        checkpoint = write_checkpoint(wanted.checkpoint)
+    _check_names("--max", largest, program.symbols)
+    plan = build_plan(optimize(program, operators, tell), operators)
+    sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
+    plan_bytes = encode_plan(plan, sizes)
+    return Model(bundle, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs))
+
+
+def plan_models(
+    folders: Sequence[Path],
+    fixed: Mapping[str, int],
+    largest: Mapping[str, int],
+    ops_folders: tuple[Path, ...] = (),
+    tell: Callable[[str], None] | None = None,
+    *,
+    checks_loss: bool = False,
+    graphs: Sequence[str] = EVERY,
+) -> tuple[Model, ...]:
+    """Every folder as `plan_model` does; each of several models takes the sizes that it has dimensions for. Raises
+    BadInput, also for a dimension that none of them has, and Unsupported."""
+    if len(folders) == 1:
+        return (
+            plan_model(folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss, graphs=graphs),
+        )
+    bundles = [read_bundle(folder, registry(ops_folders)) for folder in folders]
+    free = [_free_dimensions(narrowed(bundle, graphs)) for bundle in bundles]
+    together = sorted({name for names in free for name in names})
+    for option, given in (("--dim", fixed), ("--max", largest)):
+        _check_names(option, given, together)
+    return tuple(
+        plan_model(
+            folder,
+            {name: size for name, size in fixed.items() if name in names},
+            {name: size for name, size in largest.items() if name in names},
+            ops_folders,
+            tell,
+            checks_loss=checks_loss,
+            graphs=graphs,
+        )
+        for folder, names in zip(folders, free, strict=True)
+    )
+
+
+def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) -> Model:
+    """The model with further parts of the library (emit.PARTS), several of them in one text or not. `outputs` of the
+    inference model ask for the export by themselves. Raises BadInput."""
+    chosen = {name.strip() for text in parts for name in text.split(",") if name.strip()}
+    unknown = sorted(chosen - PARTS.keys())
+    if unknown:
+        raise BadInput(f"--with {unknown[0]}: there is no such part. Choose from {', '.join(PARTS)}.")
+    if not outputs and "export" not in chosen:
+        return replace(model, parts=frozenset(chosen))
+    held = model.plan.parameters
+    program = model.program
+    if model.bundle.evaluation and not any(p.name == "eval" for p in program.procedures):
+        program = lower(narrowed(model.bundle, (EVALUATE,)), model.registry, model.fixed)
+    made = inference(model.bundle, program, outputs, model.fixed, {p.name for p in held})
+    sizes = {p.name: prod(p.shape) * p.element.size for p in model.bundle.checkpoint.parameters}
+    return replace(model, parts=frozenset(chosen | {"export"}), mold=made.mold(held, sizes))
+
+
+def _free_dimensions(bundle: Bundle) -> tuple[str, ...]:
+    graphs = [bundle.training] + ([bundle.evaluation] if bundle.evaluation else [])
+    dims = [d for g in graphs for t in g.inputs.values() for d in t.shape or ()]
+    return tuple(sorted({name for d in dims for name in symbols_in(d)}))
+
+
+def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> None:
+    """Only free dimensions can be given a size. Raises BadInput."""
+    unknown = sorted(set(given) - set(free))
+    if unknown:
+        there = f"Free dimensions are: {', '.join(free)}." if free else "This model has no free dimensions."
+        raise BadInput(
+            f"{option} {unknown[0]}={given[unknown[0]]}: the model has no such free dimension. {there}"
+        )
+
+
+def _checkpoint_bytes(artifacts: Path, bundle: Bundle) -> bytes:
+    """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model."""
+    name = next((n for n in bundle.digests if not n.endswith((".onnx", ".ort"))), None)
+    if name is None:
+        return write_checkpoint(bundle.checkpoint)
+    data = read_file(artifacts / name)
+    try:
+        read_checkpoint(data)
+    except BadInput:
+        return write_checkpoint(bundle.checkpoint)
+    return data

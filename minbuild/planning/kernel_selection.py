@@ -1,0 +1,261 @@
+"""What a library must hold: what the plans of its models need, and what else the user wants in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from minbuild.codegen.sources import Contents
+from minbuild.compat.ort_config.requirements import Requirements
+from minbuild.compat.ort_config.tracked import type_name
+from minbuild.errors import BadInput, Unsupported
+from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Kernel, Node, Parameter, Procedure, TensorType
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import STORED, Case, KernelFunction, Op
+from minbuild.options.build_options import ON, Choices
+from minbuild.options.did_you_mean import meant
+from minbuild.options.graph_selection import narrowed, updates
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.planning.compile import Model
+from minbuild.planning.operator_selection import select_kernels
+from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
+
+_SEED = 2024  # of the numbers in test cases
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a library shall hold beyond its models: operators by title ("Conv", "com.microsoft:ConvGrad"), those of
+    configurations; and bounds for it: operators it must not have, element types it may have (empty: all)."""
+
+    include: tuple[str, ...] = ()
+    required: Requirements | None = None
+    exclude: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+def contents_of(
+    models: Sequence[Model],
+    wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
+    note: Callable[[str], None] = lambda text: None,
+    choices: Choices = Choices(),  # noqa: B008 (frozen)
+) -> Contents:
+    """What the models need together, what is wished for and what is chosen; `note` hears of wishes that add nothing.
+    Raises BadInput where a wish cannot be had."""
+    registry = models[0].registry
+    kernels = {k for m in models for k in m.plan.kernels}
+    features = {f for m in models for f in m.plan.features}
+    _check_excluded(models, wishes, registry)
+    _check_types(kernels, wishes, registry)
+    extra_kernels, extra_features = _wished(wishes, registry, note)
+    used = {name for m in models for name in expressions_of(m.plan_bytes)}
+    held = kernels | extra_kernels
+    _tell_idle(choices, held, note)
+    every = choices.sizes == "all"
+    if choices.features == "all":
+        stems = {k.stem for k in held}
+        extra_features |= {f for f in registry.all_features() if f.split(".")[0] in stems}
+    return Contents(
+        tuple(sorted(held, key=lambda k: (k.stem, k.function, k.types))),
+        frozenset(features | extra_features),
+        every or any(m.plan.symbols for m in models),
+        files=choices.files == ON,
+        messages=choices.messages == "text",
+        saving=choices.saving == ON,
+        expressions=tuple(name for name in EXPRESSIONS if every or name in used),
+        loops=every or any(m.plan.loops for m in models),
+        parts=frozenset(part for m in models for part in m.parts),
+        digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
+        reads_trainable=not all(updates(m.graphs) for m in models),
+    )
+
+
+def _check_excluded(models: Sequence[Model], wishes: Wishes, registry: Registry) -> None:
+    for title in wishes.exclude:
+        op = _find(title, registry, "--exclude-op")
+        for model in models:
+            for source, node in _nodes(model, op):
+                raise BadInput(
+                    f"--exclude-op {title}: {source}: node '{node}' needs it. Leave the option out, or the operator "
+                    "out of the model."
+                )
+
+
+def _nodes(model: Model, op: Op) -> Iterator[tuple[str, str]]:
+    """File and name of the nodes of an operator, those that others are made of among them."""
+    bundle = narrowed(model.bundle, model.graphs)
+    for graph in filter(None, (bundle.training, bundle.evaluation, bundle.optimizer)):
+        yield from (
+            (graph.source, n.name) for n in graph.nodes if (n.domain, n.op_type) == (op.domain, op.name)
+        )
+    for procedure in model.program.procedures:
+        yield from ((procedure.source, call.node) for call in procedure.calls if call.op == op.key)
+
+
+def _check_types(kernels: Iterable[Kernel], wishes: Wishes, registry: Registry) -> None:
+    allowed = _allowed(wishes)
+    for kernel in sorted(kernels):
+        if not _fits(kernel, registry.functions[kernel.function], allowed):
+            labels = ", ".join(e.label for e in ElementType if e.ctype in kernel.types and e not in allowed)
+            raise BadInput(
+                f"--types {','.join(wishes.types)}: the models need {kernel.symbol}. Add {labels}."
+            )
+
+
+def _allowed(wishes: Wishes) -> frozenset[ElementType]:
+    """Element types that kernels may have. Raises BadInput."""
+    labels = {e.label: e for e in ElementType}
+    for name in wishes.types:
+        if name not in labels:
+            raise BadInput(f"--types {name}: no element type is called so. Choose from {', '.join(labels)}.")
+    return frozenset(labels[name] for name in wishes.types) or frozenset(ElementType)
+
+
+def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType]) -> bool:
+    """Whether a kernel is for these types. One that only moves elements is for all of a size."""
+    sizes = {e.size for e in types}
+    for ctype, offered in zip(kernel.types, function.types.values(), strict=False):
+        element = next(e for e in offered if e.ctype == ctype)
+        if not (element in types or set(offered) <= set(STORED) and element.size in sizes):
+            return False
+    return True
+
+
+# --------------------------------------------------------------------------------------- operators by name
+
+
+def _wished(wishes: Wishes, registry: Registry, note: Callable[[str], None]) -> tuple[set[Kernel], set[str]]:
+    """Kernels of the operators that are wanted by name, with all their features."""
+    kernels: set[Kernel] = set()
+    features: set[str] = set()
+    allowed, excluded = _allowed(wishes), set(wishes.exclude)
+    asked: list[tuple[Op, frozenset[ElementType]]] = [
+        (_find(title, registry, "--include-op"), allowed) for title in wishes.include
+    ]
+    required = wishes.required or Requirements({})
+    for domain, _, name in required.operators:
+        title = name if domain == "ai.onnx" else f"{domain}:{name}"
+        if title not in excluded:
+            op = _find(title, registry, "--require")
+            asked.append((op, allowed & _named(required, domain, name)))
+    for op, types in asked:
+        functions = _functions(op, registry)
+        if not functions and op.body is not None:
+            note(f"{op.title}: what it is made of depends on the model that has it; nothing is added for it.")
+        for kernel in registry.all_kernels():
+            if kernel.function in functions and _fits(kernel, registry.functions[kernel.function], types):
+                kernels.add(kernel)
+                declared = registry.functions[kernel.function].features
+                features.update(f"{kernel.stem}.{name}" for name in declared)
+    return kernels, features
+
+
+def _named(required: Requirements, domain: str, name: str) -> frozenset[ElementType]:
+    """The types that a configuration names for an operator, else for any operator, and all where it names none. Those
+    of labels, indices and masks, which it does not track, come with them."""
+    every = frozenset(n for types in required.operators.values() for n in types.names)
+    names = required.types_of(domain, name).names or required.allowed or every
+    untracked = {ElementType.INT64, ElementType.INT32, ElementType.BOOL, ElementType.UINT8}
+    return frozenset(e for e in ElementType if not names or type_name(e) in names or e in untracked)
+
+
+def _find(title: str, registry: Registry, option: str) -> Op:
+    domain, _, name = title.rpartition(":")
+    op = registry.find(domain, name)
+    if op is None:
+        there = sorted(o.title for o in registry.ops.values() if o.name.lower() == name.lower())
+        hint = (
+            f" Did you mean {there[0]}?" if there else meant(title, (o.title for o in registry.ops.values()))
+        )
+        raise BadInput(
+            f"{option} {title}: no such operator.{hint or ' `reports/operators.md` lists all that there are.'}"
+        )
+    return op
+
+
+def _functions(op: Op, registry: Registry) -> frozenset[str]:
+    """The kernel functions that the operator's own test cases run; all of its file where they cannot tell."""
+    found: set[str] = set()
+    for case in op.cases(np.random.default_rng(_SEED)) if op.cases else ():
+        try:
+            procedure = _procedure(op, case, registry)
+            found |= {s.kernel.function for s in select_kernels(procedure, registry)}
+        except Unsupported:
+            continue  # such a case needs more around it than one node
+    if not found and op.select is not None:
+        found = {name for name, stem in registry.stems.items() if stem == registry.op_stems[op.key]}
+    return frozenset(found)
+
+
+def with_kernels(choices: Choices, registry: Registry) -> Choices:
+    """The choices with files of kernels where operators are named, in any case of letters. Raises BadInput."""
+    speed, size = (
+        _files(f"--{key}", names, registry)
+        for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for))
+    )
+    both = sorted(set(speed) & set(size))
+    if both:
+        raise BadInput(f"--speed-for and --size-for: both name {', '.join(both)}. Leave one of them out.")
+    return replace(choices, speed_for=speed, size_for=size)
+
+
+def _tell_idle(choices: Choices, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
+    """A choice for kernels none of which is there changes nothing."""
+    stems = {kernel.stem for kernel in held}
+    for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for)):
+        if names and not stems & set(names):
+            files = ", ".join(f"{name}.cc" for name in names)
+            note(f"--{key}: the library has no kernel of {files}; this changes nothing.")
+
+
+def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, ...]:
+    stems = set(registry.stems.values())
+    found: set[str] = set()
+    for name in names:
+        ops = [op for op in registry.ops.values() if name.lower() in (op.name.lower(), op.title.lower())]
+        here = {registry.stems[function] for op in ops for function in _functions(op, registry)}
+        here |= {name.lower()} & stems
+        if not here:
+            hint = meant(name, (*(op.name for op in registry.ops.values()), *stems))
+            files = f" Files are {', '.join(sorted(stems))}."
+            raise BadInput(
+                f"{option} {name}: no operator with kernels, and no file of kernels, is called so.{hint or files}"
+            )
+        found |= here
+    return tuple(sorted(found))
+
+
+def _procedure(op: Op, case: Case, registry: Registry) -> Procedure:
+    """One application of an operator, after all passes."""
+    names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
+    held = {
+        n: x
+        for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
+        if x is not None and (i in case.constant or op.view or not x.size)
+    }
+    fed = {
+        n: TensorType(_element(x), x.shape)
+        for n, x in zip(names, case.inputs, strict=True)
+        if x is not None and n not in held
+    }
+    outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
+    node = Node(op.name, op.domain, max(op.since), op.name, names, outputs, case.attributes)
+    updated = [names[i] for i in op.updates if i < len(names) and names[i]]
+    parameters = tuple(
+        Parameter(n, fed[n].element, tuple(int(str(d)) for d in fed[n].shape or ()), False, None)
+        for n in updated
+        if n in fed
+    )
+    graph = Graph(op.name, (node,), fed, {}, tuple(filter(None, outputs)), held)
+    bundle = Bundle(graph, None, None, Checkpoint(parameters), {})
+    return optimize(lower(bundle, registry, {}), registry).procedures[0]
+
+
+def _element(array: np.ndarray) -> ElementType:
+    element = ElementType.of(array.dtype)
+    if element is None:
+        raise Unsupported([f"a test case is of type {array.dtype}"])
+    return element

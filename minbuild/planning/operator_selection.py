@@ -1,0 +1,105 @@
+"""Calls become steps: which kernel runs, on which storage, with which parameters and features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from minbuild.errors import Unsupported
+from minbuild.ir import Call, Kernel, Procedure, TensorType, Value
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import Launch, Site, Unknown
+from minbuild.passes.analysis.aliases import root
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One kernel to run. `args` are value names ("" absent) or types of scratch and extents; `op` is the operator."""
+
+    call: Call
+    kernel: Kernel
+    args: tuple[str | TensorType, ...]
+    params: tuple[int, ...]
+    features: frozenset[str]  # "stem.feature"
+    accumulate: int
+
+
+def select_kernels(procedure: Procedure, registry: Registry) -> tuple[Selection, ...]:
+    """The kernels of all calls in order. Raises Unsupported with every call that no kernel serves."""
+    known = {name: value.constant for name, value in procedure.values.items() if value.constant is not None}
+    findings: list[str] = []
+    selections: list[Selection] = []
+    for call in procedure.calls:
+        try:
+            selections += _select(call, procedure, registry, known)
+        except Unknown as error:
+            title = registry.ops[call.op].title
+            findings.append(
+                f"{procedure.source}: node '{call.node}' ({title}, opset {call.version}): {error}."
+            )
+    if findings:
+        raise Unsupported(findings)
+    return tuple(selections)
+
+
+def _select(
+    call: Call, procedure: Procedure, registry: Registry, known: Mapping[str, np.ndarray]
+) -> Iterator[Selection]:
+    op = registry.ops[call.op]
+    if op.select is None:
+        raise Unknown("this operator must be known when the trainer is built; here it depends on data")
+    for launch in op.select(site_of(call, procedure.values, known)):
+        _check_data(launch, known)
+        yield _selection(call, launch, registry)
+
+
+def site_of(
+    call: Call, values: Mapping[str, Value], known: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Site:
+    """Where the call stands, with the contents of inputs that are `known`."""
+    return Site(
+        call.attributes,
+        tuple(values[n].type if n else None for n in call.inputs),
+        tuple(known.get(n) for n in call.inputs),
+        call.version,
+        call.inputs,
+        tuple(values[n].type if n else None for n in call.outputs),
+        call.outputs,
+        call.accumulate,
+    )
+
+
+def _check_data(launch: Launch, known: Mapping[str, np.ndarray]) -> None:
+    """Free dimensions are sizes of tensors on the device, and in none of them."""
+    for arg in launch.args:
+        content = known.get(arg) if isinstance(arg, str) else None
+        if content is not None and content.dtype == object:
+            raise Unknown(
+                f"it computes with {content.ravel().tolist()}, which the device knows as sizes only. "
+                "Give the free dimensions a size with --dim"
+            )
+
+
+def _selection(call: Call, launch: Launch, registry: Registry) -> Selection:
+    function = launch.kernel
+    for variable, element, offered in zip(function.types, launch.types, function.types.values(), strict=True):
+        if element not in offered:
+            names = ", ".join(e.label for e in offered)
+            raise Unknown(
+                f"no kernel for {element.label} ({variable} of {function.function}); has {names}. "
+                f"Convert the model, or add {element.label} to ops/{registry.stems[function.function]}.py"
+            )
+    stem = registry.stems[function.function]
+    features = frozenset(f"{stem}.{name}" for name in launch.features)
+    kernel = registry.kernel(function, launch.types)
+    return Selection(call, kernel, launch.args, launch.params, features, launch.accumulate)
+
+
+def touched(selection: Selection, procedure: Procedure) -> Iterator[tuple[str, bool]]:
+    """Storage roots a selection touches, and whether it writes them."""
+    for arg, (_, written, _) in zip(selection.args, selection.kernel.args, strict=True):
+        if isinstance(arg, str) and arg:
+            yield root(procedure.alias, arg), written

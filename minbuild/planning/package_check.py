@@ -1,0 +1,110 @@
+"""Whether the library of a package can train another model as it is, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minbuild.codegen.atomic_write import MANIFEST, TOOL
+from minbuild.codegen.sources import Contents
+from minbuild.errors import BadInput
+from minbuild.frontend.files import read_file
+from minbuild.ir import Kernel
+from minbuild.options.graph_selection import EVERY
+from minbuild.planning.capabilities import Holdings, from_dict, holdings_of
+from minbuild.planning.compile import Model
+from minbuild.planning.kernel_selection import contents_of
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A package as its manifest tells it; `minbuild` is the version that made it, `graphs` are those of graphs.GRAPHS
+    that it was made for."""
+
+    folder: Path
+    minbuild: str
+    holds: Holdings
+    targets: tuple[str, ...]
+    graphs: tuple[str, ...]
+
+
+def read_package(folder: Path) -> Package:
+    """What is in a package. Raises BadInput where there is none, or one that does not say."""
+    path = folder / MANIFEST
+    try:
+        manifest: Mapping[str, Any] = json.loads(
+            read_file(path, "Give the folder that minbuild reduce wrote.")
+        )
+        if manifest["tool"] != TOOL:
+            raise ValueError("another tool made it")
+        wanted = manifest["graphs"]
+        graphs = tuple(name for name in EVERY if name in wanted)
+        if not graphs:
+            raise ValueError(f"no graphs among {wanted!r}")
+        holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
+        return Package(folder, manifest["minbuild"], holds, targets, graphs)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path}: does not say what the library holds ({type(error).__name__}: {error}). Give a package of "
+            "`minbuild reduce`, or reduce again."
+        ) from error
+
+
+def lacking(model: Model, package: Package) -> tuple[str, ...]:
+    """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
+    contents = contents_of((model,))
+    needed = holdings_of(contents)
+    holds, where = package.holds, str(package.folder)
+    if needed.plan != holds.plan:
+        return (
+            f"{where}: reads plans of version {holds.plan}, and this minbuild writes version {needed.plan}. Reduce "
+            f"again, or use minbuild {package.minbuild}.",
+        )
+    return (*_kernels(contents, needed, holds, model, where), *_parts(needed, holds, where))
+
+
+def _kernels(
+    contents: Contents, needed: Holdings, holds: Holdings, model: Model, where: str
+) -> Iterator[str]:
+    asking = _asking(model)
+    functions = {symbol.partition("<")[0] for symbol in holds.kernels}
+    for kernel in contents.kernels:
+        symbol, nodes = kernel.symbol, _example(asking[kernel])
+        if symbol not in holds.kernels:
+            what = "type" if kernel.function in functions else "kernel"
+            yield f"{where}: lacks the {what} {symbol}, which {nodes} needs. Reduce for both models together."
+        elif holds.kernels[symbol] != needed.kernels[symbol]:
+            yield f"{where}: its kernel {symbol} takes other arguments, for {nodes}. Reduce again with this minbuild."
+    stems = {kernel.stem: kernel for kernel in contents.kernels}
+    for feature in sorted(needed.features - holds.features):
+        stem, _, name = feature.partition(".")
+        nodes = _example([n for k in asking if k.stem == stem for n in asking[k]])
+        if stems[stem].symbol in holds.kernels:
+            yield f"{where}: lacks the feature '{name}' of {stem}.cc, for {nodes}. Reduce for both models together."
+
+
+def _asking(model: Model) -> Mapping[Kernel, Sequence[str]]:
+    """The nodes that run each kernel."""
+    found: dict[Kernel, list[str]] = defaultdict(list)
+    for routine in model.plan.routines:
+        for step in routine.steps:
+            found[model.plan.kernels[step.kernel]].append(step.node)
+    return found
+
+
+def _example(nodes: Sequence[str]) -> str:
+    return f"node '{nodes[0]}'" if nodes else "the model"
+
+
+def _parts(needed: Holdings, holds: Holdings, where: str) -> Iterator[str]:
+    if needed.symbols and not holds.symbols:
+        yield f"{where}: knows no free dimensions. Fix them with --dim, or reduce for both models together."
+    elif needed.expressions - holds.expressions:
+        names = ", ".join(sorted(needed.expressions - holds.expressions))
+        yield f"{where}: lacks {names} in sizes. Fix dimensions with --dim, or reduce for both models together."
+    if needed.loops and not holds.loops:
+        yield f"{where}: runs no steps per sample. Reduce for both models together."

@@ -1,0 +1,234 @@
+"""Program -> Plan: every value gets its bytes, every procedure its arena layout, every step its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from minbuild.errors import BadInput
+from minbuild.ir import (
+    Buffer,
+    ElementType,
+    Kernel,
+    Plan,
+    PlanParameter,
+    PlanTensor,
+    Procedure,
+    Program,
+    Role,
+    Routine,
+    Step,
+    TensorType,
+    Value,
+)
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import STORED
+from minbuild.passes.analysis.aliases import PLANNED_SIZES, root
+from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
+from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, skyline
+from minbuild.planning.arena.validator import check_layout
+from minbuild.planning.operator_selection import Selection, select_kernels
+
+ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
+
+
+@dataclass
+class _Builder:
+    """The plan's tables while they grow; equal entries are shared."""
+
+    program: Program
+    registry: Registry
+    tensors: dict[PlanTensor, int] = field(default_factory=dict)
+    kernels: dict[Kernel, int] = field(default_factory=dict)
+    features: set[str] = field(default_factory=set)
+    constants: bytearray = field(default_factory=bytearray)
+    constant_at: dict[bytes, int] = field(default_factory=dict)
+    persistent_at: dict[str, int] = field(default_factory=dict)
+    frozen_at: dict[str, int] = field(default_factory=dict)
+    draws_at: dict[str, int] = field(default_factory=dict)  # of nodes; "": of the session
+    trainable_bytes: int = 0
+    persistent_bytes: int = 0
+    learning_rate_at: int = 0
+    step_at: int = 0
+    buffers: int = 0
+    ports: int = 0
+
+    def lay_out_persistent(self) -> None:
+        """Trained parameters, as many bytes again of gradients and of each moment, state, and counters."""
+        offset = 0
+        for value in self.program.parameters:
+            if value.role is Role.PARAMETER:
+                self.persistent_at[value.name] = offset
+                offset += _bytes(value.type)
+        self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
+        offset = self.trainable_bytes * (2 + self.program.moments)
+        for index, value in enumerate(self.program.parameters):
+            # What is wider than the 4-byte alignment of checkpoint data cannot be read in place.
+            if value.role is Role.STATE or (value.role is Role.FROZEN and value.type.element.size > 4):
+                offset = -(-offset // 8) * 8
+                self.persistent_at[value.name] = offset
+                offset += _bytes(value.type)
+            elif value.role is Role.FROZEN:
+                self.frozen_at[value.name] = index
+        values = (v for p in self.program.procedures for v in p.values.values())
+        nodes = dict.fromkeys(v.of for v in values if v.role is Role.DRAWS and v.of)
+        start = -(-offset // 8) * 8
+        self.draws_at = {of: start + 8 * i for i, of in enumerate((*nodes, ""))}
+        self.step_at = start + 8 * len(self.draws_at)
+        self.learning_rate_at = self.step_at + 8
+        self.persistent_bytes = self.learning_rate_at + 8
+
+    def tensor(self, region: int, at: int, tensor: TensorType, walks: bool = False) -> int:
+        entry = PlanTensor(region, at, tensor.element, tensor.shape or (), walks)
+        return self.tensors.setdefault(entry, len(self.tensors))
+
+    def constant(self, value: Value) -> int:
+        assert value.constant is not None
+        data = np.ascontiguousarray(value.constant).tobytes()
+        if data not in self.constant_at:
+            self.constants.extend(bytes(-len(self.constants) % 8))
+            self.constant_at[data] = len(self.constants)
+            self.constants.extend(data)
+        return self.constant_at[data]
+
+    def place(
+        self,
+        owner: Value,
+        tensor: TensorType,
+        buffers: Mapping[str, int],
+        first_port: int,
+        walks: bool = False,
+    ) -> int:
+        """The plan tensor for a view of type `tensor` on the bytes of `owner`, or on one sample of it if it `walks`."""
+        if owner.role is Role.TEMPORARY:
+            return self.tensor(ARENA, buffers[owner.name], tensor, walks)
+        if owner.role is Role.INPUT:
+            return self.tensor(INPUTS, first_port + owner.index, tensor, walks)
+        if owner.role is Role.CONSTANT:
+            return self.tensor(CONSTANTS, self.constant(owner), tensor, walks)
+        if owner.name in self.frozen_at:
+            return self.tensor(FROZEN, self.frozen_at[owner.name], tensor)
+        return self.tensor(PERSISTENT, self.persistent(owner), tensor)
+
+    def persistent(self, value: Value) -> int:
+        if value.role is Role.DRAWS:
+            return self.draws_at[value.of]
+        if value.role is Role.SCALAR:
+            return (self.learning_rate_at, self.step_at)[value.index]
+        if value.role is Role.GRADIENT:
+            return self.trainable_bytes + self.persistent_at.get(value.of, 0)
+        if value.role is Role.MOMENT:
+            return self.trainable_bytes * (2 + value.index)
+        return self.persistent_at.get(value.name, 0)  # the optimizer's flat `params` start at 0
+
+    def kernel(self, kernel: Kernel) -> int:
+        return self.kernels.setdefault(kernel, len(self.kernels))
+
+
+def build_plan(program: Program, registry: Registry) -> Plan:
+    """The plan of a program whose passes are done. Raises Unsupported where no kernel serves."""
+    builder = _Builder(program, registry)
+    builder.lay_out_persistent()
+    routines = tuple(_routine(builder, p) for p in program.procedures)
+    parameters = tuple(
+        PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0), v.index)
+        for v in program.parameters
+    )
+    # Kernels in the order of the library's table.
+    order = sorted(builder.kernels, key=lambda k: (k.stem, k.function, k.types))
+    renumber = {builder.kernels[k]: i for i, k in enumerate(order)}
+    routines = tuple(_renumbered(r, renumber) for r in routines)
+    return Plan(
+        tuple(order),
+        tuple(sorted(builder.features)),
+        tuple(builder.tensors),
+        routines,
+        parameters,
+        bytes(builder.constants),
+        program.symbols,
+        builder.trainable_bytes,
+        program.moments,
+        builder.persistent_bytes,
+        builder.learning_rate_at,
+        builder.step_at,
+    )
+
+
+def _device_role(builder: _Builder, value: Value) -> Role:
+    return Role.STATE if value.role is Role.FROZEN and value.name not in builder.frozen_at else value.role
+
+
+def _renumbered(routine: Routine, kernels: Mapping[int, int]) -> Routine:
+    return replace(routine, steps=tuple(replace(s, kernel=kernels[s.kernel]) for s in routine.steps))
+
+
+def _bytes(tensor: TensorType) -> int:
+    size = size_of(tensor)
+    if not isinstance(size, int):
+        raise BadInput(f"a parameter has a free dimension ({size} bytes); parameters must have fixed shapes.")
+    return size
+
+
+def _routine(builder: _Builder, procedure: Procedure) -> Routine:
+    selections = select_kernels(procedure, builder.registry)
+    loops = loops_of(procedure, selections)
+    ordered = _laid_out(builder, procedure, selections, loops)
+    numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}
+    first_port = builder.ports
+    builder.buffers += len(ordered)
+    builder.ports += len(procedure.inputs) + len(procedure.outputs)
+
+    def tensor(name: str, slot: int = 0) -> int:
+        owner, value = procedure.values[root(procedure.alias, name)], procedure.values[name]
+        return builder.place(owner, _as_slot(value.type, slot), numbers, first_port, value.sample)
+
+    steps = []
+    rounds = {loop[-1]: len(loop) for loop in loops}
+    for index, selection in enumerate(selections):
+        args = []
+        for slot, arg in enumerate(selection.args):
+            if isinstance(arg, TensorType):
+                scratch = selection.kernel.args[slot][0] != 0
+                where = (ARENA, numbers[scratch_name(index, slot)]) if scratch else (EXTENT, 0)
+                args.append(builder.tensor(*where, arg))
+            else:
+                args.append(tensor(arg, selection.kernel.args[slot][0]) if arg else -1)
+        builder.features |= selection.features
+        kernel, node = builder.kernel(selection.kernel), selection.call.node
+        steps.append(
+            Step(kernel, tuple(args), selection.params, selection.accumulate, node, rounds.get(index, 0))
+        )
+    inputs = tuple((name, tensor(name)) for name in procedure.inputs)
+    outputs = tuple((name, tensor(name)) for name in procedure.outputs)
+    return Routine(procedure.name, tuple(steps), ordered, inputs, outputs, procedure.samples)
+
+
+def _laid_out(
+    builder: _Builder, procedure: Procedure, selections: Sequence[Selection], loops: Sequence[range]
+) -> tuple[Buffer, ...]:
+    """The procedure's buffers in placement order, checked."""
+    assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
+    ordered = order_buffers(buffers_of(procedure, selections, loops), assignments)
+    accesses = accesses_of(procedure, selections)
+    for assignment in assignments:
+        offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
+        check_layout(procedure.name, ordered, offsets, peak, assignment, accesses, checked(procedure, loops))
+    return ordered
+
+
+def _as_slot(tensor: TensorType, slot: int) -> TensorType:
+    """Kernels that only move elements see any type as the unsigned one of its size."""
+    wanted = ElementType(slot) if slot in STORED else tensor.element
+    return replace(tensor, element=wanted) if wanted.size == tensor.element.size else tensor
+
+
+def peak_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Arena peak over all routines and its lower bound, in bytes, when the free dimensions have `sizes`."""
+    peak = bound = 0
+    for routine in plan.routines:
+        each = buffer_sizes(routine.buffers, sizes)
+        peak = max(peak, skyline(routine.buffers, each)[1])
+        bound = max(bound, lower_bound(routine.buffers, each))
+    return peak, bound

@@ -1,0 +1,243 @@
+"""Plan -> bytes, in the layout of `schemas/trainer.fbs`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from minbuild import assets
+from minbuild.ir import Buffer, Plan, PlanTensor, Role, Routine, Shape
+from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
+from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
+from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
+
+VERSION = 5
+EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
+ROUTINES = ("train", "eval", "optimize", "initialize")
+_ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
+_COUNTERS = 16  # bytes behind the draws, at the end of what persists: int64 steps, float32 learning rate
+_LARGEST = 0x7FFFFFEF  # of what an expression may be
+
+
+@cache
+def plan_schema() -> Schema:
+    """The parsed `schemas/trainer.fbs`."""
+    return parse_schema((assets.root("schemas") / "trainer.fbs").read_text("utf-8"))
+
+
+def stable_key(text: str) -> int:
+    """32-bit FNV-1a of a kernel or feature name: the same in every build on every machine."""
+    key = 0x811C9DC5
+    for byte in text.encode():
+        key = (key ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A constant that no expression is needed for yet."""
+
+    value: int
+
+
+_Part = _Number | int  # a constant, or the index of an expression
+
+
+@dataclass
+class _Tables:
+    """The plan's pools; equal strings, expressions, shapes and parameter lists are stored once."""
+
+    symbols: tuple[str, ...]
+    names: bytearray = field(default_factory=bytearray)
+    name_at: dict[str, int] = field(default_factory=dict)
+    exprs: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    shapes: list[int] = field(default_factory=list)
+    shape_at: dict[tuple[int, ...], int] = field(default_factory=dict)
+    params: list[int] = field(default_factory=list)
+    param_at: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def name(self, text: str) -> int:
+        if text not in self.name_at:
+            self.name_at[text] = len(self.names)
+            self.names += text.encode() + b"\0"
+        return self.name_at[text]
+
+    def expr(self, op: str, a: _Part, b: _Part) -> _Part:
+        """An operation; done here when both operands are known."""
+        if isinstance(a, _Number) and isinstance(b, _Number):
+            value = _FOLD[op](a.value, b.value)
+            if 0 <= value <= _LARGEST:
+                return _Number(value)
+        return self.entry(op, self.index(a), self.index(b))
+
+    def entry(self, op: str, a: int, b: int = 0) -> int:
+        return self.exprs.setdefault((a, b, EXPRESSIONS.index(op)), len(self.exprs))
+
+    def index(self, part: _Part) -> int:
+        return self.entry("Constant", part.value) if isinstance(part, _Number) else part
+
+    def dim(self, dim: Dim) -> _Part:
+        if not isinstance(dim, Poly):
+            return _Number(dim)
+        terms = []
+        for monomial, coefficient in dim.terms:
+            factors = [self.atom(a) for a in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(_Number(coefficient))
+            terms.append(self.fold("Multiply", factors))
+        return self.fold("Add", terms)
+
+    def fold(self, op: str, parts: list[_Part]) -> _Part:
+        result = parts[0]
+        for part in parts[1:]:
+            result = self.expr(op, result, part)
+        return result
+
+    def atom(self, atom: Atom) -> _Part:
+        if isinstance(atom, Symbol):
+            return self.entry("Symbol", self.symbols.index(atom.name))
+        if isinstance(atom, Extremum):
+            return self.expr(atom.kind.capitalize(), self.dim(atom.left), self.dim(atom.right))
+        return self.expr("Divide", self.dim(atom.numerator), self.dim(atom.denominator))
+
+    def shape(self, shape: Shape) -> int:
+        words = (len(shape), *(self.index(self.dim(d)) for d in shape))
+        if words not in self.shape_at:
+            self.shape_at[words] = len(self.shapes)
+            self.shapes += words
+        return self.shape_at[words]
+
+    def words(self, params: tuple[int, ...]) -> int:
+        if params not in self.param_at:
+            self.param_at[params] = len(self.params)
+            self.params += params
+        return self.param_at[params]
+
+    def highest(self, parts: Iterable[_Part]) -> _Part:
+        """The largest of some places; 0 of none."""
+        chosen = set(parts)
+        known = [p.value for p in chosen if isinstance(p, _Number)]
+        free = sorted(p for p in chosen if not isinstance(p, _Number))
+        # No place is below 0, so that 0 need not be compared with.
+        number: list[_Part] = [_Number(max(known, default=0))] if any(known) or not free else []
+        return self.fold("Max", [*free, *number])
+
+    def tensor(self, tensor: PlanTensor, places: list[_Part], plan: Plan) -> tuple[int, int, int, int, int]:
+        """A tensor as the device sees it."""
+        at: _Part = _Number(0)
+        element = int(tensor.element)
+        if tensor.region == ARENA:
+            region, at = _ARENA, places[tensor.at]
+        elif tensor.region == PERSISTENT:
+            region, at = _TRAINED if tensor.at < plan.trainable_bytes else _PERSISTENT, _Number(tensor.at)
+        elif tensor.region == CONSTANTS:
+            region, at = _CONSTANTS, _Number(tensor.at)
+        elif tensor.region == INPUTS:
+            region = _BOUND + tensor.at
+        elif tensor.region == FROZEN:
+            region = _BOUND + sum(len(r.inputs) + len(r.outputs) for r in plan.routines) + tensor.at
+        else:
+            region, element = _NOTHING, 0
+        return self.index(at), self.shape(tensor.shape), region, element, int(tensor.walks)
+
+
+_FOLD: Mapping[str, Callable[[int, int], int]] = {
+    "Add": operator.add,
+    "Multiply": operator.mul,
+    "Divide": operator.floordiv,
+    "Max": max,
+    "Min": min,
+    "Stack": lambda a, b: a + -(-b // 16) * 16,
+}
+
+
+def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
+    """Expressions of every buffer's offset and of the peak: each buffer stands on the highest of the earlier
+    ones it is alive together with. One that lies below another of these is left out, for it can never be the
+    highest."""
+    offsets: list[_Part] = []
+    tops: list[_Part] = []
+    below: list[set[int]] = []  # everything a buffer stands on, directly or not
+    for i, buffer in enumerate(routine.buffers):
+        together = {j for j in range(i) if _overlap(buffer, routine.buffers[j])}
+        covered = set().union(*(below[j] for j in together)) if together else set()
+        offsets.append(tables.highest(tops[j] for j in together - covered))
+        tops.append(tables.expr("Stack", offsets[i], tables.dim(buffer.bytes)))
+        below.append(together | covered)
+    return offsets, tables.highest(tops[i] for i in set(range(len(tops))) - set().union(set(), *below))
+
+
+def _overlap(a: Buffer, b: Buffer) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
+    """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by
+    default."""
+    assert (plan.step_at, plan.learning_rate_at) == (
+        plan.persistent_bytes - _COUNTERS,
+        plan.persistent_bytes - 8,
+    )
+    tables = _Tables(plan.symbols)
+    routines = {r.name: r for r in plan.routines}
+    graphs: list[tuple[int, ...]] = []
+    steps: list[tuple[int, ...]] = []
+    args: list[int] = []
+    ports: list[tuple[int, int, int]] = []
+    places: list[_Part] = []
+    peaks: list[_Part] = []
+    for routine in plan.routines:  # buffers are numbered through all routines in this order
+        offsets, peak = _places(routine, tables)
+        places += offsets
+        peaks.append(peak)
+    tensors = [tables.tensor(t, places, plan) for t in plan.tensors]
+    absent = len(tensors)
+    tensors.append((tables.index(_Number(0)), tables.shape((0,)), _NOTHING, 0, 0))
+    for name in ROUTINES if "initialize" in routines else ROUTINES[:3]:
+        routine = routines.get(name, Routine(name, (), (), (), ()))
+        first_step, first_port = len(steps), len(ports)
+        for step in routine.steps:
+            words = tables.words(step.params)
+            steps.append((step.kernel, words, len(args), step.accumulate, step.loop))
+            args += [absent if a < 0 else a for a in step.args]
+        ports += [(tables.name(n), tensor, 0) for n, tensor in routine.inputs + routine.outputs]
+        samples = tables.index(tables.dim(routine.samples))
+        counts = len(routine.inputs), len(routine.outputs)
+        graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
+    value = {
+        "version": VERSION,
+        "trainable_bytes": plan.trainable_bytes,
+        "persistent_bytes": plan.persistent_bytes,
+        "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),
+        "arena": tables.index(tables.highest(peaks)),
+        "symbols": [tables.name(s) for s in plan.symbols],
+        "defaults": [largest[s] for s in plan.symbols],
+        "tensors": tensors,
+        "kernels": [
+            (stable_key(n), tables.name(n)) for n in (*(k.symbol for k in plan.kernels), *plan.features)
+        ],
+        "steps": steps,
+        "args": args,
+        "graphs": graphs,
+        "ports": ports,
+        "parameters": [(tables.name(p.name), p.tensor, p.order) for p in plan.parameters],
+        "moments": [tables.name(f"momentum{i}") for i in range(plan.moments)],
+        "constants": np.frombuffer(plan.constants + bytes(-len(plan.constants) % 8), "<u8"),
+    }
+    value |= {
+        "names": bytes(tables.names),
+        "exprs": list(tables.exprs),
+        "shapes": tables.shapes,
+        "params": [*tables.params, 0],
+    }
+    return encode(plan_schema(), value)
+
+
+def expressions_of(plan: bytes) -> tuple[str, ...]:
+    """Names of the operators that a plan's expressions use."""
+    used = set(decode(plan_schema(), plan)["exprs"]["op"].tolist())
+    return tuple(name for number, name in enumerate(EXPRESSIONS) if number in used)

@@ -1,0 +1,192 @@
+"""What a set of artifacts asks for: every operator with its versions, types and features, and what stands in
+the way."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from minbuild.errors import Unsupported
+from minbuild.frontend.load import read_bundle
+from minbuild.ir import Bundle, Graph, Node, Procedure
+from minbuild.ops import Registry, registry
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.planning.operator_selection import Selection, select_kernels
+
+_UNNAMED = "(unnamed)"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """One operator at one version: how often, where, and what becomes of it. `types` and `features` are those
+    of the kernels it needs; `kernels` counts nodes that reach the device, the others are computed or renamed
+    away when the trainer is built."""
+
+    title: str
+    version: int
+    nodes: int
+    kernels: int | None  # None where it is not known, because something is not supported
+    files: tuple[str, ...]
+    types: tuple[str, ...]
+    features: tuple[str, ...]
+    example: str
+    supported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The answer. `findings` are what no kernel serves, all of them; `notes` are repairs and remarks."""
+
+    operators: tuple[OperatorUse, ...]
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    files: Mapping[str, str]  # name -> sha256
+    free: tuple[str, ...] = ()  # dimensions
+
+
+@dataclass
+class _Use:
+    """What the device needs for one operator, while it is being collected."""
+
+    nodes: set[tuple[str, str]] = field(default_factory=set)
+    types: set[str] = field(default_factory=set)
+    features: set[str] = field(default_factory=set)
+
+
+def scan(artifacts: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
+    """Everything the artifacts ask for. Raises BadInput; what is not supported is in the answer."""
+    operators = registry(ops_folders)
+    bundle = read_bundle(artifacts, operators)
+    graphs = bundle.graphs
+    uses, findings, free = _uses(bundle, operators)
+    rows = _rows(graphs, operators, uses)
+    return Scan(rows, findings, bundle.notes, dict(sorted(bundle.digests.items())), free)
+
+
+def _uses(
+    bundle: Bundle, operators: Registry
+) -> tuple[Mapping[tuple[str, str], _Use] | None, tuple[str, ...], tuple[str, ...]]:
+    """(file, node) -> what it needs on the device, or None when that cannot be told; findings; free
+    dimensions."""
+    try:
+        program = optimize(lower(bundle, operators, {}), operators)
+    except Unsupported as error:
+        return None, error.findings, ()
+    findings: list[str] = []
+    found: dict[tuple[str, str], _Use] = defaultdict(_Use)
+    for procedure in program.procedures:
+        try:
+            for selection in select_kernels(procedure, operators):
+                _collect(found[procedure.source, selection.call.node], selection, procedure)
+        except Unsupported as error:
+            findings += error.findings
+    return (None if findings else found), tuple(findings), program.symbols
+
+
+def _collect(use: _Use, selection: Selection, procedure: Procedure) -> None:
+    names = (*selection.call.inputs, *selection.call.outputs)
+    use.types |= {procedure.values[n].type.element.label for n in names if n and n in procedure.values}
+    use.features |= selection.features
+
+
+def _rows(
+    graphs: Iterable[Graph], operators: Registry, uses: Mapping[tuple[str, str], _Use] | None
+) -> tuple[OperatorUse, ...]:
+    nodes: dict[tuple[str, int], list[tuple[Graph, Node]]] = defaultdict(list)
+    for graph in graphs:
+        for node in graph.nodes:
+            nodes[node.title, node.version].append((graph, node))
+    return tuple(
+        _row(title, version, found, operators, uses) for (title, version), found in sorted(nodes.items())
+    )
+
+
+def _row(
+    title: str,
+    version: int,
+    found: list[tuple[Graph, Node]],
+    operators: Registry,
+    uses: Mapping[tuple[str, str], _Use] | None,
+) -> OperatorUse:
+    asked = [uses[g.source, n.name] for g, n in found if uses is not None and (g.source, n.name) in uses]
+    files = Counter(g.source for g, _ in found)
+    return OperatorUse(
+        title,
+        version,
+        len(found),
+        None if uses is None else len(asked),
+        tuple(sorted(files)),
+        tuple(sorted({t for use in asked for t in use.types})),
+        tuple(sorted({f for use in asked for f in use.features})),
+        next((n.name for _, n in found if n.name), _UNNAMED),
+        operators.find(found[0][1].domain, found[0][1].op_type) is not None,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ as text
+
+
+def as_dict(answer: Scan) -> dict[str, Any]:
+    """The answer as plain data, for JSON."""
+    return {
+        "operators": [asdict(row) for row in answer.operators],
+        "findings": list(answer.findings),
+        "notes": list(answer.notes),
+        "files": dict(answer.files),
+        "free_dimensions": list(answer.free),
+    }
+
+
+def print_scan(answer: Scan, console: Console) -> None:
+    """The answer as a table, then notes and findings."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title, side in (
+        ("Operator", "left"),
+        ("Opset", "right"),
+        ("Nodes", "right"),
+        ("On the device", "left"),
+    ):
+        table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
+    for title in ("Types", "Features", "Files", "Example"):
+        table.add_column(title, overflow="fold")
+    for row in answer.operators:
+        cells = (row.title, str(row.version), str(row.nodes), _fate(row), ", ".join(row.types))
+        more = (", ".join(row.features), ", ".join(map(_short, row.files)), row.example)
+        table.add_row(*(Text(cell) for cell in (*cells, *more)), style="" if row.supported else "bold red")
+    console.print(table)
+    total = sum(row.nodes for row in answer.operators)
+    kernels = [row.kernels for row in answer.operators if row.kernels is not None]
+    reach = f", {sum(kernels)} of them reach the device" if kernels else ""
+    free = f"; free dimensions: {', '.join(answer.free)}" if answer.free else ""
+    console.print(Text(f"\n{len(answer.operators)} operators, {total} nodes{reach}{free}."))
+    for note in answer.notes:
+        console.print(Text(f"note: {note}"), soft_wrap=True)
+
+
+def _fate(row: OperatorUse) -> str:
+    if not row.supported:
+        return "not supported"
+    if row.kernels is None:
+        return "supported"
+    if row.kernels == 0:
+        return "nothing"
+    return "kernels" if row.kernels == row.nodes else f"{row.kernels} of {row.nodes}"
+
+
+def _short(file: str) -> str:
+    return file.removesuffix(".onnx").removesuffix("_model")
+
+
+def check(answer: Scan) -> None:
+    """Raise Unsupported, with everything that was found, unless every node is served."""
+    if answer.findings:
+        raise Unsupported(list(answer.findings))

@@ -1,0 +1,55 @@
+"""Tables for those who need it smaller still: what bytes are for, and what else could be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minbuild.report.element_types import types
+from minbuild.report.memory_tables import alive
+from minbuild.report.model import Phase, SizeReport, TargetReport
+from minbuild.report.table import Line, Table, percent
+
+_OWNERS = 4  # named in a row before the others are counted
+
+
+def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
+    """Those of these tables that there is anything for; `limit` bounds the tensors."""
+    if target.phases:
+        yield phases(target)
+    if target.types:
+        yield types(target)
+    if any(arena.alive for arena in report.model.arenas):
+        yield alive(report.model, limit)
+
+
+def phases(target: TargetReport) -> Table:
+    """The bytes of the file by phase of training."""
+    file = target.trimmed.file
+    lines = [Line((p.title, _owners(p), p.bytes, percent(p.bytes, file))) for p in target.phases]
+    total = sum(p.bytes for p in target.phases)
+    lines.append(Line(("The whole file", "", total, percent(total, file)), "total"))
+    return Table(
+        "phases",
+        "By phase of training",
+        "Own and shared code by the phases whose steps run it; what every phase needs has rows by kind.",
+        ("Phase ", "What ", "Bytes", "Of file"),
+        tuple(lines),
+    )
+
+
+def _owners(phase: Phase) -> str:
+    shown = ", ".join(phase.owners[:_OWNERS])
+    more = len(phase.owners) - _OWNERS
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def advice(target: TargetReport) -> Table:
+    """What else could be made smaller, what saves most first."""
+    lines = tuple(Line((a.title, a.file, a.model, a.ram, a.changes, a.how)) for a in target.advice)
+    return Table(
+        "advice",
+        "What would make it smaller",
+        "Every saving was planned and built. Bytes saved of the library's file, of the model's files, and of RAM.",
+        ("Choice ", "File", "Model", "RAM", "What it changes ", "How "),
+        lines,
+    )

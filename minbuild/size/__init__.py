@@ -1,1 +1,0 @@
-"""Binary formats, attribution of every byte, and the report's numbers."""

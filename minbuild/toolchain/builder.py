@@ -1,0 +1,106 @@
+"""The trimmed and the full library of a target, built and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from minbuild.analysis.formats.detect import read_binary
+from minbuild.analysis.measure import Build
+from minbuild.analysis.symbol_origins import from_archive
+from minbuild.codegen.package import cmake_files, library_path
+from minbuild.codegen.sources import Contents, emit_sources, everything
+from minbuild.ir import Binary, Kernel
+from minbuild.ops import Registry
+from minbuild.toolchain import Built, Order, Target, Toolchain, build_all, build_library, check_link
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library as built, as read back, and what was asked of it."""
+
+    built: Built
+    binary: Binary
+    kernels: tuple[Kernel, ...]
+    sources: Mapping[str, bytes]
+
+    @property
+    def measured(self) -> Build:
+        """What the size report wants to know."""
+        owners = from_archive("libminbuild.a", self.built.archive, self.sources)
+        return Build(self.binary, owners, self.kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both libraries of one target."""
+
+    target: Target
+    trimmed: Library
+    full: Library
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """Builds libraries of the same contents with one toolchain; `stage` hears what is being done, `detail` each step
+    of it."""
+
+    contents: Contents
+    registry: Registry
+    toolchain: Toolchain
+    cmake: bool
+    stage: Callable[[str], None]
+    detail: Callable[[str], None]
+
+    def pair(self, target: Target) -> Pair:
+        """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
+        selected."""
+        return self.pairs((target,))[0]
+
+    def pairs(self, targets: Sequence[Target]) -> tuple[Pair, ...]:
+        """Both libraries of each target, all built side by side. Raises as `pair`."""
+        names = ", ".join(map(str, targets))
+        self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
+        full = everything(self.registry, self.contents.parts)
+        given = [self._given(contents) for contents in (self.contents, full)]
+        orders = [Order(sources, target, self.toolchain) for target in targets for sources in given]
+        build_all(orders, progress=self.detail)
+        return tuple(Pair(t, self._library(self.contents, t), self._library(full, t)) for t in targets)
+
+    def _given(self, contents: Contents) -> Mapping[str, bytes]:
+        return _given(contents, self.registry, self.toolchain, self.cmake)
+
+    def _library(self, contents: Contents, target: Target) -> Library:
+        return build_checked(
+            contents, self.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
+        )
+
+
+def build_checked(
+    contents: Contents,
+    registry: Registry,
+    target: Target,
+    toolchain: Toolchain,
+    cmake: bool = False,
+    detail: Callable[[str], None] = lambda line: None,
+) -> Library:
+    """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
+    given = _given(contents, registry, toolchain, cmake)
+    built = build_library(given, target, toolchain, progress=detail)
+    binary = read_binary(library_path(target), str(target), built.shared, built.twin)
+    hides = toolchain.choices.only(toolchain.honours(target)).visibility == "hidden"
+    check_link(
+        selected=[k.symbol for k in contents.kernels],
+        kernels=tuple(registry.functions),
+        symbols=[s.name for s in binary.symbols if not s.name.startswith(".")],  # labels of data
+        exports=binary.exports if hides else (),
+        imports=binary.imports,
+    )
+    return Library(built, binary, contents.kernels, emit_sources(contents, registry))
+
+
+def _given(contents: Contents, registry: Registry, toolchain: Toolchain, cmake: bool) -> Mapping[str, bytes]:
+    """What a toolchain is given. Only CMake reads the files for it, and without them the same sources are found in the
+    cache."""
+    sources = emit_sources(contents, registry)
+    return {**sources, **cmake_files(sources, (), toolchain.choices)} if cmake else sources

@@ -1,0 +1,121 @@
+"""A session that starts anew, with its state, when an input is larger than its memory was made for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minbuild.ir.flatbuffers.codec import decode
+from minbuild.passes.lowering.lower import ELSEWHERE
+from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, plan_schema
+from minbuild.training.library import TRAIN, Library, Session, TrainerError
+
+_OUT_OF_MEMORY = 5
+OPTIMIZE = ROUTINES.index("optimize")
+Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
+
+
+class GrowingSession:
+    """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
+    parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what
+    it had."""
+
+    def __init__(self, library: Library, plan: bytes, checkpoint: bytes | None) -> None:
+        self._library, self._plan = library, plan
+        self._sizes, self._inputs = free_dimensions(plan)
+        self.session = Session(library, plan, checkpoint)
+        self._adds = False  # whether the next train step adds to the gradients
+        self._carried = False  # whether what it adds to comes from the session before this one
+
+    def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One step of a graph; outputs are copies. Raises TrainerError."""
+        try:
+            return self._step(graph, inputs)
+        except TrainerError as error:
+            sizes = self._needed(graph, inputs)
+            if error.status != _OUT_OF_MEMORY or sizes == self._sizes:
+                raise
+        self._grow(sizes)
+        return self._step(graph, inputs)
+
+    def _step(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        if graph != TRAIN:
+            return self.session.run(graph, inputs)
+        # A new session overwrites gradients in its first step whatever is in them.
+        carried = self._gradients() if self._carried else {}
+        outputs = self.session.run(graph, inputs)
+        for name, before in carried.items():
+            gradient = self.session.gradient(name)
+            assert gradient is not None
+            gradient += before
+        self._adds, self._carried = True, False
+        return outputs
+
+    def _gradients(self) -> dict[str, np.ndarray]:
+        found = {name: self.session.gradient(name) for name in self.session.parameters}
+        return {name: gradient.copy() for name, gradient in found.items() if gradient is not None}
+
+    def _needed(self, graph: int, inputs: Sequence[np.ndarray]) -> list[int]:
+        sizes = list(self._sizes)
+        for axes, array in zip(self._inputs[graph], inputs, strict=False):
+            for symbol, size in zip(axes, array.shape, strict=False):
+                if symbol is not None:
+                    sizes[symbol] = max(sizes[symbol], size)
+        return sizes
+
+    def _grow(self, sizes: list[int]) -> None:
+        self._carry_over(Session(self._library, self._plan, self.session.checkpoint(True), sizes), sizes)
+
+    def change(self, library: Library, plan: bytes, checkpoint: bytes) -> None:
+        """Goes on with another trainer of the same parameters and inputs, in the state of `checkpoint`."""
+        inputs = free_dimensions(plan)[1]
+        self._carry_over(Session(library, plan, checkpoint, self._sizes), self._sizes)
+        self._library, self._plan, self._inputs = library, plan, inputs
+
+    def _carry_over(self, new: Session, sizes: list[int]) -> None:
+        """Makes `new` the session. The old one lives on while somebody has arrays of it."""
+        new.learning_rate, new.seed = self.session.learning_rate, self.session.seed
+        for name, gradient in self._gradients().items():
+            target = new.gradient(name)
+            assert target is not None
+            target[...] = gradient
+        self.session, self._sizes, self._carried = new, sizes, self._adds
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the parameters in the order of the training graph's inputs, as contiguous buffers have them."""
+        tables = decode(plan_schema(), self._plan)
+        places = {
+            int(p["order"]): name
+            for p, name in zip(tables["parameters"], self.session.parameters, strict=True)
+        }
+        return [name for place, name in sorted(places.items()) if place != ELSEWHERE]
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether there is an optimizer."""
+        return int(decode(plan_schema(), self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
+
+    def lazy_reset_grad(self) -> None:
+        """The next train step replaces the gradients."""
+        self.session.lazy_reset_grad()
+        self._adds = self._carried = False
+
+
+def free_dimensions(plan: bytes) -> tuple[list[int], tuple[tuple[Axes, ...], ...]]:
+    """The size a session is made for by default, per free dimension; and which axes of each graph's inputs
+    have which free dimension. Raises ValueError for bytes that are no plan."""
+    tables = decode(plan_schema(), plan)
+    shapes, exprs = tables["shapes"], tables["exprs"]
+
+    def axes(tensor: int) -> Axes:
+        at = int(tables["tensors"][tensor]["shape"])
+        dims = (exprs[i] for i in shapes[at + 1 : at + 1 + shapes[at]])
+        return tuple(int(e["a"]) if e["op"] == EXPRESSIONS.index("Symbol") else None for e in dims)
+
+    graphs = []
+    for graph in tables["graphs"]:
+        first, count = int(graph["ports"]), int(graph["input_count"])
+        graphs.append(tuple(axes(int(port["tensor"])) for port in tables["ports"][first : first + count]))
+    return tables["defaults"].tolist(), tuple(graphs)

@@ -1,0 +1,188 @@
+"""Proof that a trimmed trainer computes what it should: bit for bit what the full one does."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.errors import ToolchainFailed, VerificationFailed
+from minbuild.ir import Plan, Program
+from minbuild.ir.dims import evaluate
+from minbuild.ops import Registry
+from minbuild.toolchain import run_python
+from minbuild.verify.script import Action, Results, Trial, read_results, write_trial
+from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
+
+# What the arena holds before the session exists: NaN in one build and something else in the other, so that a
+# kernel which reads what nobody wrote cannot get the same answer twice.
+TRIMMED_GARBAGE, FULL_GARBAGE = 0xFF, 0xA5
+REPORT = "This is a mistake in minbuild or in a kernel, not in your model: please report this text."
+_SIZES = (4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tensor is empty
+FIRST = "step 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A sentence for the report, and what the trimmed trainer recorded."""
+
+    text: str
+    results: Results
+
+
+def seeded_trial(
+    program: Program, plan: Plan, checkpoint: bytes, registry: Registry, saves: bool = True
+) -> Trial:
+    """A few steps of everything a session can do. `program` as lowered, before passes; `saves` says whether the library
+    writes checkpoints."""
+    size = _usable_size(program)
+    sizes = [dict.fromkeys(plan.symbols, n) for n in (size, size - 1)]
+    limits, inputs = index_limits(program, registry), inputs_of(program)
+    graphs = {p.name: p.inputs for p in program.procedures}
+    batches: dict[str, tuple[np.ndarray, ...]] = {}
+    for number, at in enumerate((sizes[0], sizes[0], sizes[1])):
+        arrays = seeded_batch(inputs, limits, at, number)
+        for graph in ("train", "eval"):
+            if graph in graphs:
+                batches[f"{graph} {number}"] = tuple(arrays[name] for name in graphs[graph])
+    actions = _session_actions(graphs, saves)
+    if "initialize" in graphs:
+        actions += _initialization_actions()
+    return Trial(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
+
+
+def _session_actions(graphs: Collection[str], saves: bool) -> tuple[Action, ...]:
+    """Evaluation, steps, evaluation again, saving: as far as there are graphs for it."""
+    evaluation = [Action("eval", f"eval {n}", f"evaluation {n}") for n in (2, 0)] if "eval" in graphs else []
+    optimizer = [Action("optimizer")] if "optimize" in graphs else []
+    steps = _train_actions(optimizer) if "train" in graphs else _update_actions(optimizer)
+    again = [Action(a.verb, a.operand, f"{a.label} after step 3") for a in evaluation if steps]
+    saving = [Action("save", label="checkpoint")] if saves else []
+    actions = [Action("create", "start"), Action("rate", "0.01"), *evaluation, *steps, *again]
+    return (*actions, Action("parameters", label="final parameters"), *saving)
+
+
+def _train_actions(optimizer: list[Action]) -> list[Action]:
+    """Two steps, and one of three accumulated batches of two sizes."""
+    actions = [Action("train", "train 0", FIRST), Action("gradients", label=f"{FIRST} gradients")]
+    actions += [*optimizer, Action("reset"), Action("parameters", label=f"{FIRST} parameters")]
+    actions += [Action("train", "train 2", "step 2"), *optimizer, Action("reset")]
+    actions += [Action("train", f"train {n}", f"step 3, batch {n}") for n in (1, 2, 0)]
+    return [*actions, Action("gradients", label="step 3 gradients"), *optimizer]
+
+
+def _update_actions(optimizer: list[Action]) -> list[Action]:
+    """Three updates where gradients come from elsewhere: here, from the parameters themselves."""
+    return [action for update in optimizer for _ in range(3) for action in (Action("copy"), update)]
+
+
+def _initialization_actions() -> tuple[Action, ...]:
+    """Starting over, and a step from there."""
+    return (
+        Action("initialize"),
+        Action("parameters", label="parameters after initialization"),
+        Action("train", "train 0", "step after initialization"),
+        Action("parameters", label="parameters one step after initialization"),
+    )
+
+
+def _usable_size(program: Program) -> int:
+    """The smallest size for all free dimensions at which, also with one less, every tensor has elements."""
+    shapes = {v.type.shape or () for p in program.procedures for v in p.values.values()}
+    dims = {d for shape in shapes for d in shape if not isinstance(d, int)}
+    for size in _SIZES:
+        if all(evaluate(d, dict.fromkeys(program.symbols, n)) > 0 for d in dims for n in (size, size - 1)):
+            return size
+    return _SIZES[0]
+
+
+def run_trial(label: str, trial: Trial, library: bytes, plan: bytes, garbage: int) -> Results:
+    """What the trial records with a shared library of this machine, in a process of its own. Raises
+    VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
+    with scratch() as folder:
+        write_trial(folder, trial, library, plan, garbage)
+        ran = run_python("minbuild.verify.script", (), folder)
+        if ran.code:
+            raise VerificationFailed(f"{label}: {death(ran.code, ran.err)} {REPORT}")
+        return read_results(folder)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for one trial. Raises ToolchainFailed when it cannot be written."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="minbuild-proof-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    except OSError as error:
+        raise ToolchainFailed(
+            f"{error.filename or tempfile.gettempdir()}: the trainer cannot be proven: "
+            f"{error.strerror or error}. Free some space, or set TMPDIR to a folder that can be written."
+        ) from error
+
+
+def death(code: int, said: str) -> str:
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"the trainer crashed ({name}) while it was being proven."
+    last = (said.strip().splitlines() or [f"exit code {code}"])[-1].rstrip(".")
+    return f"the trainer failed while it was being proven: {last}."
+
+
+def prove_equal(trial: Trial, plan: bytes, trimmed: bytes, full: bytes) -> Proof:
+    """Both libraries of this machine compute identical bits. Raises VerificationFailed with all
+    differences."""
+    ours = run_trial("trimmed build", trial, trimmed, plan, TRIMMED_GARBAGE)
+    theirs = run_trial("full build", trial, full, plan, FULL_GARBAGE)
+    findings = differences(ours, theirs)
+    if findings:
+        raise VerificationFailed(
+            f"trimmed and full build do not compute the same: {'; '.join(findings[:5])}"
+            f"{f'; and {len(findings) - 5} more' if len(findings) > 5 else ''}. {REPORT}"
+        )
+    return Proof(_sentence(trial, ours), ours)
+
+
+def _sentence(trial: Trial, results: Results) -> str:
+    names = {a.operand for a in trial.actions if a.verb in ("train", "eval")}
+    sizes = sorted({a.shape[0] for n in names for a in trial.batches[n] if a.ndim} if trial.sizes else ())
+    batches = f"on seeded batches{' of ' if sizes else ''}{' and '.join(map(str, sizes))} " if names else ""
+    kinds = {"train": ("losses", "outputs", "gradients"), "parameters": ("parameters",)}
+    kinds |= {"eval": ("evaluation",), "optimizer": ("optimizer state",), "save": ("the checkpoint",)}
+    *did, last = [what for verb, names in kinds.items() if _has(trial, verb) for what in names]
+    text = (
+        f"trimmed and full build give identical bits {batches}in memory full of garbage: "
+        f"{', '.join(did)}{' and ' if did else ''}{last}."
+    )
+    bad = sum(1 for a in results.values() if a.dtype.kind == "f" and not np.isfinite(a).all())
+    return text + (
+        f" {bad} of {len(results)} tensors hold infinite values or NaN on these batches." if bad else ""
+    )
+
+
+def _has(trial: Trial, verb: str) -> bool:
+    return any(a.verb == verb for a in trial.actions)
+
+
+def differences(ours: Results, theirs: Results) -> list[str]:
+    """One phrase per tensor that is not the same bit for bit."""
+    found = [f"'{name}' is recorded by one build only" for name in sorted(set(ours) ^ set(theirs))]
+    for name in (n for n in ours if n in theirs):
+        a, b = ours[name], theirs[name]
+        if a.dtype != b.dtype or a.shape != b.shape:
+            found.append(f"'{name}' is {a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}")
+        elif a.tobytes() != b.tobytes():
+            unequal = int(np.count_nonzero(_bits(a) != _bits(b)))
+            found.append(f"'{name}' differs in {unequal} of {a.size} elements")
+    return found
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(f"u{array.dtype.itemsize}")

@@ -1,0 +1,146 @@
+"""What can be proven about the libraries of a model: on this machine, against a recorded trajectory, and
+elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from minbuild.errors import BadInput, VerificationFailed
+from minbuild.frontend.checkpoint import write_checkpoint
+from minbuild.options.graph_selection import OPTIMIZE, TRAIN, narrowed
+from minbuild.planning.compile import Model
+from minbuild.report.model import Stack, Verification
+from minbuild.toolchain import Target, find_toolchain, host_target
+from minbuild.toolchain.builder import Library, Pair, Workbench
+from minbuild.verify.cross_target import measure_stack, prove_foreign
+from minbuild.verify.differential import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
+from minbuild.verify.tolerance import describe, deviations
+from minbuild.verify.trajectory import read_reference, reference_trial
+
+
+def prove_all(
+    bench: Workbench,
+    models: Mapping[str, Model],
+    pairs: Sequence[Pair],
+    recording: Path | None,
+    note: Callable[[str], None],
+) -> tuple[Verification, ...]:
+    """One verification per pair, of all models by their names in the package. `recording` is of the only one. Raises
+    BadInput, and VerificationFailed."""
+    if len(models) == 1:
+        return prove(bench, next(iter(models.values())), pairs, recording, note)
+    if recording is not None:
+        raise BadInput(
+            f"--reference {recording}: is of one model, and there are {len(models)}. Reduce it by itself."
+        )
+    found = {name: prove(bench, model, pairs, None, note, name) for name, model in models.items()}
+    return tuple(
+        Verification(
+            " ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()),
+            stack=_together([proofs[index].stack for proofs in found.values()]),
+        )
+        for index in range(len(pairs))
+    )
+
+
+def _together(stacks: Sequence[Stack | None]) -> Stack | None:
+    """The most that each call takes with any of several models; None where one of them was not measured."""
+    known = [stack for stack in stacks if stack is not None]
+    if len(known) < len(stacks):
+        return None
+    calls = dict.fromkeys(call for stack in known for call, _ in stack.calls)
+    return Stack(tuple((call, max(dict(stack.calls).get(call, 0) for stack in known)) for call in calls))
+
+
+def prove(
+    bench: Workbench,
+    model: Model,
+    pairs: Sequence[Pair],
+    recording: Path | None,
+    note: Callable[[str], None],
+    name: str = "the trainer",
+) -> tuple[Verification, ...]:
+    """One verification per pair. Libraries of this machine are run as they are; what those of others compute
+    is compared with what this machine's do, which are built for that if nobody asked for them. `recording` is
+    a reference trajectory; `note` hears how far each quantity is from it, and `name` is what is
+    proven. Raises VerificationFailed."""
+    try:
+        host = host_target()
+    except BadInput as error:
+        return tuple(Verification(f"not proven: {error}") for _ in pairs)
+    here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
+    start, saves = starting_point(model), bench.contents.saving
+    trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
+    proofs: dict[Target, Proof] = {}
+    for pair in here:
+        bench.stage(f"Proving {name} for {pair.target}")
+        trimmed, full = pair.trimmed.built.shared, pair.full.built.shared
+        proofs[pair.target] = prove_equal(trial, model.plan_bytes, trimmed, full)
+    worst = None
+    if recording is not None:
+        bench.stage(f"Comparing with {recording}")
+        worst = follow(recording, model, here[0].trimmed, note)
+    found = []
+    for pair in pairs:
+        if pair.target in proofs:
+            text = proofs[pair.target].text + (" It follows the recorded trajectory." if recording else "")
+            run = trial, model.plan_bytes, pair.trimmed.built, pair.target, bench.toolchain
+            found.append(Verification(text, worst, measure_stack(*run)))
+            continue
+        bench.stage(f"Proving {name} for {pair.target}")
+        built, expected = pair.trimmed.built, proofs[here[0].target].results
+        found.append(prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected))
+    return tuple(found)
+
+
+def _of_this_machine(bench: Workbench, host: Target) -> Pair:
+    """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others only."""
+    try:
+        if not bench.cmake:  # a toolchain file is for one machine, and says too late for which
+            return bench.pair(host)
+    except BadInput:
+        pass
+    default = find_toolchain().with_choices(bench.toolchain.choices)
+    return replace(bench, toolchain=default, cmake=False).pair(host)
+
+
+def starting_point(model: Model) -> bytes:
+    """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
+    all of them zero too many kernels would have nothing to do."""
+    checkpoint = narrowed(model.bundle, model.graphs).checkpoint
+    if not checkpoint.nominal:
+        return model.checkpoint
+    random = np.random.default_rng(0)
+    parameters = tuple(
+        replace(p, data=(0.1 * random.standard_normal(p.shape)).astype(p.element.dtype))
+        for p in checkpoint.parameters
+    )
+    return write_checkpoint(replace(checkpoint, parameters=parameters, nominal=False))
+
+
+def follow(recording: Path, model: Model, library: Library, note: Callable[[str], None]) -> float:
+    """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
+    Raises BadInput, and VerificationFailed above the limit."""
+    if not {TRAIN, OPTIMIZE} <= set(model.graphs):
+        raise BadInput(
+            f"--reference {recording}: is of training, for which the device needs the graphs {TRAIN} and {OPTIMIZE}. "
+            "Leave out --reference, or --graphs."
+        )
+    reference = read_reference(recording)
+    trial = reference_trial(reference, model.program, model.checkpoint)
+    results = run_trial("trimmed build", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    found = deviations(reference, results)
+    text = describe(found)
+    note(f"Worst deviations from {recording.name}, in units of its noise: {text}")
+    beyond = [d for d in found if not d.noise <= d.limit]
+    if beyond:
+        raise VerificationFailed(
+            f"--reference {recording}: the trainer does not follow it. In units of its noise, of which "
+            f"{beyond[0].limit:g} are allowed: {describe(beyond)}. Check that it was recorded with these "
+            "artifacts; if it was, please report this text."
+        )
+    return max((d.noise for d in found), default=0.0)

@@ -1,0 +1,1 @@
+"""Reference implementations in float64 that built trainers are compared with."""

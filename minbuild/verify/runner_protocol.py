@@ -1,0 +1,101 @@
+"""The script and the answers of `templates/verify/runner.c`, which performs a trial where no Python runs."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from minbuild.errors import VerificationFailed
+from minbuild.ir import ElementType
+from minbuild.report.model import Stack
+from minbuild.verify.script import Action, Results, Trial
+
+# Words of the script, as the runner has them.
+_VERBS = (
+    "create",
+    "rate",
+    "train",
+    "eval",
+    "optimizer",
+    "reset",
+    "gradients",
+    "parameters",
+    "save",
+    "initialize",
+    "copy",
+)
+# What verbs whose stack is measured call.
+_CALLS = {
+    "create": "mb_create",
+    "train": "mb_train_step",
+    "eval": "mb_eval_step",
+    "optimizer": "mb_optimizer_step",
+    "initialize": "mb_initialize",
+    "save": "mb_write_checkpoint",
+}
+
+
+def encode(trial: Trial, garbage: int) -> bytes:
+    """The script: the garbage byte, the sizes, then actions; everything in little-endian 32-bit words."""
+    head = struct.pack(f"<II{len(trial.sizes)}i", garbage, len(trial.sizes), *trial.sizes)
+    return b"".join((head, *(_action(a, trial) for a in trial.actions)))
+
+
+def _action(action: Action, trial: Trial) -> bytes:
+    head = struct.pack("<II", _VERBS.index(action.verb), bool(action.label))
+    if action.verb == "create":
+        return head + _blob(trial.checkpoints[action.operand])
+    if action.verb == "rate":
+        return head + struct.pack("<f", float(action.operand))
+    if action.verb in ("train", "eval"):
+        arrays = trial.batches[action.operand]
+        return head + struct.pack("<I", len(arrays)) + b"".join(map(_tensor, arrays))
+    return head
+
+
+def _tensor(array: np.ndarray) -> bytes:
+    element = next(e for e in ElementType if e.dtype == array.dtype)
+    dims = (*array.shape, *(0,) * (8 - array.ndim))
+    return struct.pack("<II8I", element, array.ndim, *dims) + _blob(np.ascontiguousarray(array).tobytes())
+
+
+def _blob(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
+    """The recorded tensors, each with a 32-bit size in front, in the order and with the types of `like`.
+    Raises VerificationFailed when they are not that."""
+    found: dict[str, np.ndarray] = {}
+    for (name, array), data in zip(like.items(), _records(said), strict=False):
+        if name != "checkpoint" and len(data) != array.nbytes:
+            raise VerificationFailed(
+                f"the runner answered {len(data)} bytes for '{name}', expected {array.nbytes}."
+            )
+        found[name] = np.frombuffer(data, array.dtype) if name == "checkpoint" else _as(data, array)
+    if len(found) != len(like):
+        raise VerificationFailed(f"the runner recorded {len(found)} tensors, expected {len(like)}.")
+    return found
+
+
+def stack_of(said: bytes) -> Stack:
+    """How deep the stack was: the last piece of an answer, a 32-bit number for each verb. Raises VerificationFailed."""
+    pieces = list(_records(said))
+    if not pieces or len(pieces[-1]) != 4 * len(_VERBS):
+        raise VerificationFailed("the runner did not say how deep the stack was.")
+    depths = dict(zip(_VERBS, struct.unpack(f"<{len(_VERBS)}I", pieces[-1]), strict=True))
+    return Stack(tuple((call, depths[verb]) for verb, call in _CALLS.items() if depths[verb]))
+
+
+def _as(data: bytes, like: np.ndarray) -> np.ndarray:
+    return np.frombuffer(data, like.dtype).reshape(like.shape)
+
+
+def _records(said: bytes) -> Iterator[bytes]:
+    at = 0
+    while at + 4 <= len(said):
+        (size,) = struct.unpack_from("<I", said, at)
+        yield said[at + 4 : at + 4 + size]
+        at += 4 + size

@@ -1,0 +1,124 @@
+"""Seeded batches that a model accepts: real numbers normal, indices and labels within the range their readers
+allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from minbuild.errors import BadInput
+from minbuild.ir import Call, Procedure, Program, TensorType
+from minbuild.ir.dims import Dim, Poly, Symbol, evaluate, symbols_in
+from minbuild.ops import Registry
+
+# Operators that read an input as an index: operator -> (which input, of which input, axis attribute or fixed
+# axis).
+_INDICES: Mapping[str, tuple[int, int, str | int]] = {
+    ":Gather": (1, 0, "axis"),
+    ":GatherElements": (1, 0, "axis"),
+    ":GatherND": (1, 0, 0),
+    ":SoftmaxCrossEntropyLoss": (1, 0, 1),
+    ":NegativeLogLikelihoodLoss": (1, 0, 1),
+    "com.microsoft:SoftmaxCrossEntropyLossInternal": (1, 0, 1),
+}
+# Operators whose output has the values of their first input, perhaps in another place or type.
+_CARRIERS = frozenset((":Cast", ":Transpose", ":Slice", ":Expand", ":Concat", ":Tile", ":Split"))
+_PLAIN_INTEGERS = 2  # what nobody reads as an index is a flag or a count: 0 or 1
+
+
+def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:
+    """User input -> the number its elements must stay below, for inputs that some operator reads as indices.
+    Best asked on a program as lowered, where every operator of the file is still there."""
+    limits: dict[str, list[Dim]] = {}
+    for procedure in program.procedures:
+        origin = {name: name for name in procedure.inputs}
+        for call in procedure.calls:
+            if call.op in _CARRIERS or registry.ops[call.op].view:
+                source = next((origin[n] for n in call.inputs if n in origin), None)
+                if source is not None:
+                    origin.update(dict.fromkeys(filter(None, call.outputs), source))
+            limit = _limit(call, procedure)
+            if limit is not None and call.inputs[limit[0]] in origin:
+                limits.setdefault(origin[call.inputs[limit[0]]], []).append(limit[1])
+    return {name: _smallest(found) for name, found in limits.items()}
+
+
+def _limit(call: Call, procedure: Procedure) -> tuple[int, Dim] | None:
+    """Which input of a call is an index, and the size it indexes."""
+    rule = _INDICES.get(call.op)
+    if rule is None or len(call.inputs) <= rule[0]:
+        return None
+    index, of, axis = rule
+    shape = procedure.values[call.inputs[of]].type.shape or ()
+    at = int(call.attributes.get(axis, 0)) if isinstance(axis, str) else axis
+    return (index, shape[at]) if -len(shape) <= at < len(shape) else None
+
+
+def _smallest(dims: Sequence[Dim]) -> Dim:
+    numbers = [d for d in dims if isinstance(d, int)]
+    return min(numbers) if numbers else dims[0]
+
+
+def inputs_of(program: Program) -> dict[str, TensorType]:
+    """Every user input of the training and evaluation graphs."""
+    return {name: p.values[name].type for p in program.procedures for name in p.inputs}
+
+
+def seeded_batch(
+    inputs: Mapping[str, TensorType], limits: Mapping[str, Dim], sizes: Mapping[str, int], seed: int
+) -> dict[str, np.ndarray]:
+    """One batch with free dimensions of these `sizes`: the same on every machine."""
+    random = np.random.default_rng(seed)
+    return {name: _array(name, tensor, limits, sizes, random) for name, tensor in inputs.items()}
+
+
+def _array(
+    name: str,
+    tensor: TensorType,
+    limits: Mapping[str, Dim],
+    sizes: Mapping[str, int],
+    random: np.random.Generator,
+) -> np.ndarray:
+    shape = tuple(evaluate(d, sizes) for d in tensor.shape or ())
+    if name in limits:
+        limit = max(1, evaluate(limits[name], sizes))
+        return random.integers(0, limit, shape).astype(tensor.element.dtype)
+    if tensor.element.is_real:
+        return random.standard_normal(shape).astype(tensor.element.dtype)
+    return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
+
+
+def sizes_in(
+    tensors: Mapping[str, TensorType], arrays: Mapping[str, np.ndarray], where: str
+) -> dict[str, int]:
+    """The sizes of the free dimensions that make `tensors` the shapes of `arrays`. Raises BadInput naming
+    `where` when no sizes do."""
+    sizes: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        if name not in arrays:
+            raise BadInput(f"{where}: has no values for input '{name}'. It belongs to another model.")
+        shape = tensor.shape or ()
+        found = arrays[name].shape
+        sizes.update((s, n) for s, n in _symbols(shape, found))
+        if len(shape) != len(found) or any(
+            evaluate(d, sizes) != n for d, n in zip(shape, found, strict=True) if _known(d, sizes)
+        ):
+            raise BadInput(
+                f"{where}: input '{name}' has shape {list(found)}, "
+                f"the model takes [{', '.join(map(str, shape))}]. "
+                "Record it with this model, or reduce with other --dim."
+            )
+    return sizes
+
+
+def _symbols(shape: Sequence[Dim], found: Sequence[int]) -> Iterator[tuple[str, int]]:
+    for dim, size in zip(shape, found, strict=False):
+        if isinstance(dim, Poly) and len(dim.terms) == 1:
+            (monomial, coefficient) = dim.terms[0]
+            if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+                yield monomial[0].name, size
+
+
+def _known(dim: Dim, sizes: Mapping[str, int]) -> bool:
+    return symbols_in(dim) <= set(sizes)
