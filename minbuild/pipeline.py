@@ -17,19 +17,19 @@ from minbuild.analysis.measure import (
     persistent_of,
     uses_by_stem,
 )
-from minbuild.analysis.phases import uses_of
 from minbuild.analysis.whatif.runner import Trials, try_all
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, wanted_languages
+from minbuild.codegen.library_builder import Pair, Workbench
 from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
-from minbuild.codegen.sources import Contents
+from minbuild.ir.size_report import ModelReport, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import ON, Choices
 from minbuild.planning.compile import UNNAMED, Model, plan_models, with_parts
 from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
-from minbuild.report.model import ModelReport, SizeReport, Verification
+from minbuild.planning.library_contents import Contents
+from minbuild.planning.phases import uses_of
 from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target, not_applied, parse_target
-from minbuild.toolchain.builder import Pair, Workbench
 from minbuild.verify.prove import prove_all
 
 

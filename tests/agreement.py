@@ -14,7 +14,7 @@ from case_sets import CaseSet
 
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir import Checkpoint
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 NOISES = 4  # allowed, in units of the recorded noise
 UNIT = 2.0**-24

@@ -17,7 +17,7 @@ from minbuild.authoring import Recipe, Source, bundle_of  # noqa: E402
 from minbuild.frontend.onnx.reader import opset_in, read_model  # noqa: E402
 from minbuild.ir import Bundle  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.verify.reference.interpreter import ReferenceTrainer  # noqa: E402
+from minbuild.reference.interpreter import ReferenceTrainer  # noqa: E402
 
 FORWARD: Mapping[str, Case] = {case.name: case for case in CASES}
 STEP = 1e-5

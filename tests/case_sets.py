@@ -15,18 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir import Bundle, Checkpoint, Plan
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.planning.library_contents import Contents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
+from minbuild.reference.interpreter import user_inputs
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
-from minbuild.verify.reference.interpreter import user_inputs
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(os.environ.get("MINBUILD_CASES", Path(__file__).parents[2] / "shared" / "cases"))

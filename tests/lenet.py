@@ -10,12 +10,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from minbuild.authoring import Recipe, generate_artifacts
 from minbuild.codegen.bindings import LANGUAGES, binding_files
+from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.package import library_path
 from minbuild.codegen.sources import emit_sources
 from minbuild.planning.compile import plan_models, with_parts
 from minbuild.planning.kernel_selection import Wishes, contents_of
 from minbuild.toolchain import find_toolchain, host_target, parse_target
-from minbuild.toolchain.builder import build_checked
 
 PARTS = ("properties", "buffers", "export")
 _SHAPES = {

@@ -16,9 +16,9 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
-from minbuild.compat import onnx_backend
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import ElementType
+from minbuild.training import onnx_backend
 
 # What these expect was drawn by numpy's generator.
 _DRAWN = re.compile(r"test_bernoulli.*|test_training_dropout(_default)?(_mask)?")

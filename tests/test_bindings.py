@@ -14,10 +14,11 @@ import pytest
 from programs import CC, CXX, page, run, serve, tool
 
 from minbuild.codegen.bindings import binding_files, read_header, wanted_languages
-from minbuild.codegen.sources import OPTIONAL, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.planning.compile import plan_models
 from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.library_contents import OPTIONAL
 from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
 
 STEPS = 60

@@ -26,7 +26,7 @@ from agreement import (
 )
 from case_sets import EVAL, TRAIN, folders, load, trainer
 
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 each_case = pytest.mark.parametrize("folder", folders(), ids=lambda p: p.name)
 

@@ -15,20 +15,20 @@ from commands import SMALL, Command, command_fixture  # noqa: F401
 from minbuild import toolchain
 from minbuild.analysis.attribution import attribute
 from minbuild.analysis.budgets import parse_budgets
-from minbuild.analysis.formats import elf_format
 from minbuild.analysis.whatif.suggestions import Advisor
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
+from minbuild.cli.settings_file import PROFILE, checked_settings, choices_made, known_keys, tomllib
+from minbuild.codegen.library_builder import Library, build_checked
 from minbuild.codegen.package import cmake_files
 from minbuild.codegen.sources import emit_sources
 from minbuild.docgen import option_tables as choice_tables
 from minbuild.errors import BadInput
+from minbuild.formats import elf_format
 from minbuild.options.build_options import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
-from minbuild.options.settings_file import PROFILE, checked_settings, choices_made, known_keys, tomllib
 from minbuild.planning.compile import Model, plan_model
 from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
-from minbuild.toolchain.builder import Library, build_checked
 from minbuild.toolchain.flags import AVX512, speed_units
 from minbuild.verify.differential import prove_equal, seeded_trial
 

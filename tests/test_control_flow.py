@@ -16,7 +16,7 @@ from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Bundle, Checkpoint, Graph
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 X = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)

@@ -16,8 +16,8 @@ from minbuild import assets
 from minbuild.analysis.budgets import judge, parse_budgets
 from minbuild.analysis.size_diff import compare
 from minbuild.analysis.size_history import append_line, as_line, read_snapshots, snapshot_of
+from minbuild.cli.settings_file import read_settings, settings_beside
 from minbuild.errors import BadInput
-from minbuild.options.settings_file import read_settings, settings_beside
 from minbuild.report.size_diff import MARKER, render_markdown, render_text
 
 SAMPLE = json.loads(

@@ -10,14 +10,14 @@ from case_sets import TRAIN, trainer
 from minbuild.authoring import Artifacts, Recipe, bundle_of, make_artifacts, write_artifacts
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
-from minbuild.authoring.estimate import estimate
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.errors import VerificationFailed
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Role
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.planning.estimate import estimate
+from minbuild.reference.interpreter import ReferenceTrainer
 
 W, V = uniform((4, 3), (3, 3))
 X, T = uniform((5, 4), (5, 3))

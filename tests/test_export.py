@@ -11,11 +11,11 @@ import pytest
 from case_sets import GOLDEN, SHARED, load
 from commands import Command, command_fixture  # noqa: F401
 
-from minbuild.codegen.inference_export import default_outputs, prune
 from minbuild.errors import BadInput
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.planning.compile import plan_model, with_parts
+from minbuild.planning.inference_export import default_outputs, prune
 from minbuild.training.api import CheckpointState, Module, Optimizer
 
 RECORDED = [p.parent for p in sorted(SHARED.glob("*/meta.json"))]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from minbuild.analysis.attribution import attribute
-from minbuild.analysis.formats import detect as formats
-from minbuild.analysis.formats import pe
-from minbuild.analysis.symbol_origins import Owners, from_archive
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
+from minbuild.formats import detect as formats
+from minbuild.formats import pe
+from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.toolchain import Built, build_library, check_link, find_emulator, find_toolchain, parse_target
 

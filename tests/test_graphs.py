@@ -13,13 +13,14 @@ from programs import CC, run
 
 from minbuild.analysis.measure import persistent_of
 from minbuild.codegen.package_docs import ModelParts, introduction, values_of
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.ir.size_report import ModelReport
 from minbuild.options.graph_selection import EVERY, GRAPHS
 from minbuild.planning.compile import Model, plan_models, with_parts
 from minbuild.planning.kernel_selection import Wishes, contents_of
-from minbuild.report.model import ModelReport
+from minbuild.planning.library_contents import Contents
 from minbuild.templating import render
 from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError

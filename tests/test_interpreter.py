@@ -9,7 +9,7 @@ import pytest
 from case_sets import GOLDEN, load
 
 from minbuild.errors import BadInput, Unsupported
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 SETS = sorted(p.parent.name for p in GOLDEN.glob("*/meta.json"))
 

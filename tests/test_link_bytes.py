@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minbuild.analysis.formats import elf
+from minbuild.formats import elf
 from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
 
 SOURCES = {

@@ -12,8 +12,9 @@ from case_sets import EVAL, GOLDEN, TRAIN, Library, load, trainer
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
 from minbuild.analysis.error_codes import Failure, explain, failures, statuses, words
-from minbuild.codegen.sources import PARTS, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
+from minbuild.planning.library_contents import PARTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError, aligned_copy, arena_size
 

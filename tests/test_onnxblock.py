@@ -14,11 +14,11 @@ from minbuild.errors import BadInput
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import Bundle, Checkpoint
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training import artifacts, onnxblock
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
 from minbuild.training.onnxblock import blocks, loss, optim
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 W, B = uniform((4, 3), (3,))
 X, T = uniform((5, 4), (5, 3))

@@ -18,10 +18,10 @@ from commands import GOLDEN
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.ir import Bundle, Checkpoint
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training import artifacts, onnxblock
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
 from minbuild.training.onnxblock import blocks, loss, optim
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 RECORD = json.loads((GOLDEN / "onnxblock.json").read_text())
 MODULES = {

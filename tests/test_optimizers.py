@@ -13,7 +13,7 @@ from case_sets import GOLDEN, TRAIN, load
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions, optimizer_graph
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ops import registry
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 START = [0.5, -1.25, 2.0]

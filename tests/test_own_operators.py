@@ -14,9 +14,9 @@ from commands import command_fixture  # noqa: F401  the fixture `minbuild`
 
 from minbuild.frontend.artifacts import load_bundle
 from minbuild.ops import registry
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.toolchain import host_target
 from minbuild.training.library import TRAIN, Library, Session
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 PYTHON = '''
 """Signed square, y = x * |x|, and its gradient."""

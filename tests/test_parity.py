@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from minbuild import assets
-from minbuild.codegen.sources import PARTS
 from minbuild.compat.ort_api_map import ROWS, declared
+from minbuild.planning.library_contents import PARTS
 from minbuild.training import api
 
 HEADER = (assets.root("kernels") / "include/minbuild/trainer.h").read_text("utf-8")

@@ -21,13 +21,13 @@ from case_sets import (
 )
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.codegen.inference_export import inference
-from minbuild.codegen.sources import PARTS, PROPERTY_BYTES
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ir import Checkpoint
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.planning.inference_export import inference
+from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_program

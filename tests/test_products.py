@@ -19,7 +19,7 @@ from minbuild.ops.linear_algebra.contraction import layout_of
 from minbuild.ops.linear_algebra.equations import Equation
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 BATCH = symbol("batch")

@@ -10,7 +10,6 @@ import trainers
 from agreement import check_gradients, close, gradients, loss_of
 from case_sets import SHARED, load, trainer
 
-from minbuild.compat import onnx_backend
 from minbuild.errors import Unsupported
 from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import symbol
@@ -18,6 +17,7 @@ from minbuild.ops import registry
 from minbuild.ops.core.definition import Site
 from minbuild.ops.core.graph_builder import Backward, named
 from minbuild.planning.plan_encoding import encode_plan
+from minbuild.training import onnx_backend
 from minbuild.training.library import TRAIN, Session
 from minbuild.training.resizing_session import GrowingSession
 

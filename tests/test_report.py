@@ -17,13 +17,7 @@ from jinja2 import UndefinedError
 
 from minbuild import assets, templating
 from minbuild.errors import BadInput
-from minbuild.report import console, html, markdown, svg, tables
-from minbuild.report import element_types as types
-from minbuild.report import json as json_report
-from minbuild.report import memory_tables as memory
-from minbuild.report import size_tables as library
-from minbuild.report import suggestions as smaller
-from minbuild.report.model import (
+from minbuild.ir.size_report import (
     SCHEMA,
     Advice,
     Alive,
@@ -45,6 +39,12 @@ from minbuild.report.model import (
     TypeRow,
     Verification,
 )
+from minbuild.report import console, html, markdown, svg, tables
+from minbuild.report import element_types as types
+from minbuild.report import json as json_report
+from minbuild.report import memory_tables as memory
+from minbuild.report import size_tables as library
+from minbuild.report import suggestions as smaller
 from minbuild.report.table import Line, Table, kib, percent, saving, text
 
 DIGEST = "0123456789abcdef" * 4

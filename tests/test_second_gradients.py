@@ -15,7 +15,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, TensorType
 from minbuild.ops import registry
 from minbuild.ops.core.definition import Case, Op
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 REGISTRY, OPSET = registry(), 17
 EXACT = 2e-5  # of what finite differences say

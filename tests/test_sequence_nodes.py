@@ -17,7 +17,7 @@ from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import Bundle, Checkpoint
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 X, W = uniform((4, 6), (4, 6))
 POSITIONS = "one = Constant <value = int64 {1}> () last = Constant <value = int64 {-1}> ()"

@@ -12,12 +12,12 @@ import pytest
 
 from minbuild import ir as model
 from minbuild.analysis import measure
-from minbuild.analysis import symbol_names as names
-from minbuild.analysis import symbol_origins as owners
 from minbuild.analysis.attribution import Attribution, attribute
-from minbuild.analysis.categories import KINDS
-from minbuild.analysis.formats import ar, elf
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
+from minbuild.formats import ar, elf
+from minbuild.formats import symbol_names as names
+from minbuild.formats import symbol_origins as owners
+from minbuild.ir.size_report import KINDS
 
 TARGETS = ("x86_64-linux-gnu", "thumb-linux-gnueabihf", "aarch64-linux-musl")
 
@@ -453,7 +453,7 @@ def test_switch_tables_belong_to_their_function() -> None:
 
 
 def test_build_report_measures(x86: Library) -> None:
-    from minbuild.report.model import Arena, ModelReport, Persistent
+    from minbuild.ir.size_report import Arena, ModelReport, Persistent
 
     arenas = (Arena("train", 1000, 990), Arena("evaluate", 400, 400))
     facts = ModelReport("m", "0", (), (("batch", 8),), arenas,

@@ -12,21 +12,21 @@ from trainers import plan_of
 from training_models import node, regression, single
 
 from minbuild import assets
-from minbuild.analysis import phases as module
 from minbuild.analysis.measure import TargetInputs, build_report, persistent_of
-from minbuild.analysis.phases import step_phases, uses_of
 from minbuild.analysis.whatif.leave_one_out import Removal
 from minbuild.analysis.whatif.suggestions import MOST, Advisor, Trial
+from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
+from minbuild.ir.size_report import Advice, ModelReport, Named, Row, TargetReport
 from minbuild.ops import registry
 from minbuild.options.build_options import Choices
+from minbuild.planning import phases as module
 from minbuild.planning.arena.layout import aligned, buffer_sizes
 from minbuild.planning.compile import Model, plan_model, with_parts
 from minbuild.planning.kernel_selection import Wishes, contents_of
-from minbuild.report.model import Advice, ModelReport, Named, Row, TargetReport
+from minbuild.planning.phases import step_phases, uses_of
 from minbuild.toolchain import build_library, find_toolchain, host_target
-from minbuild.toolchain.builder import build_checked
 
 FREE, FIXED = "dense", "dense_fixed"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from minbuild import toolchain
-from minbuild.analysis.formats import elf
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.formats import elf
 from minbuild.toolchain import (
     Built,
     Target,

@@ -8,10 +8,10 @@ from case_sets import GOLDEN, SHARED, load, trainer
 
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from minbuild.training.library import EVAL, TRAIN, Library, TrainerError, arena_size
 from minbuild.training.resizing_session import GrowingSession, free_dimensions
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 CASE = load(GOLDEN / "mse")
 

@@ -27,9 +27,9 @@ from training_models import (
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ops import registry
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import EVAL, TRAIN, TrainerError
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 RANDOM = np.random.default_rng(11)
 X, T = (RANDOM.standard_normal(s).astype(np.float32) for s in ((5, 4), (5, 3)))

@@ -14,14 +14,14 @@ from onnx.reference import ReferenceEvaluator
 from training_models import Trainable, check_steps, graph, node, regression
 
 from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
+from minbuild.authoring.load import read_bundle
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model import FILE, make_training_model
 from minbuild.errors import BadInput
-from minbuild.frontend.load import read_bundle
 from minbuild.ir import Bundle
 from minbuild.ops import registry
-from minbuild.verify.reference.interpreter import ReferenceTrainer
+from minbuild.reference.interpreter import ReferenceTrainer
 
 RANDOM = np.random.default_rng(3)
 X, T = (RANDOM.standard_normal(s) for s in ((6, 4), (6, 3)))

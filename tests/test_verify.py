@@ -11,10 +11,12 @@ import pytest
 from commands import FREE, GOLDEN
 
 from minbuild import assets
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.planning.compile import Model, plan_model
+from minbuild.planning.library_contents import Contents
+from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
 from minbuild.toolchain import (
     Built,
     Ran,
@@ -29,7 +31,6 @@ from minbuild.verify import differential as verify
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.prove import starting_point
 from minbuild.verify.script import Trial
-from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
 from minbuild.verify.tolerance import describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 

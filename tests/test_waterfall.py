@@ -6,10 +6,10 @@ import pytest
 from case_sets import GOLDEN
 
 from minbuild.analysis.whatif.ablation import SELECTION, Builder, title, waterfall
-from minbuild.codegen.sources import everything
 from minbuild.options.build_options import Choices, choice_of, table
 from minbuild.planning.compile import plan_model
 from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.library_contents import everything
 from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
 
@@ -99,7 +99,7 @@ def test_leaving_nothing_out_is_the_ordinary_build(builder):
 
 
 def test_the_table_says_what_each_step_saved(builder):
-    from minbuild.report.model import Bar
+    from minbuild.ir.size_report import Bar
 
     class Target:
         waterfall = (Bar("everything", "", 100, None), Bar("strip", "", 60, 50), Bar("fold", "", 55, 1))

@@ -10,7 +10,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.ir import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
@@ -27,6 +27,7 @@ from minbuild.ops import Registry
 from minbuild.ops.core.definition import Case, Op
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.planning.library_contents import Contents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target

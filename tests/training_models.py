@@ -10,13 +10,13 @@ import numpy as np
 import trainers
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from minbuild.authoring.load import read_bundle
 from minbuild.frontend.checkpoint import write_checkpoint
-from minbuild.frontend.load import read_bundle
 from minbuild.ir import Bundle
 from minbuild.ops import registry
 from minbuild.planning.plan_encoding import encode_plan
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN, Session, aligned_copy, arena_size
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 PREVIEW = "ai.onnx.preview.training"
 OPSET = 17

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from minbuild import ir as model
 from minbuild.analysis.categories import Classifier, Owner
-from minbuild.analysis.formats import detect as formats
-from minbuild.analysis.symbol_origins import Owners
 from minbuild.errors import ToolchainFailed
+from minbuild.formats import detect as formats
+from minbuild.formats.symbol_origins import Owners
 
 # What a section without symbols, or the rest of one with symbols, is to a reader. The longest prefix counts.
 _CONTENTS: Mapping[str, tuple[str, str]] = {

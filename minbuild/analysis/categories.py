@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from minbuild import ir as model
-from minbuild.analysis.symbol_names import demangle, of_table, parts
-from minbuild.analysis.symbol_origins import Owners, is_kernel
-
-# Order of the report, with the heading of each group.
-KINDS: Mapping[str, str] = {
-    "operator": "Operators",
-    "shared": "Shared code",
-    "runtime": "Runtime",
-    "library": "C library and compiler runtime",
-    "literal": "Literals and bytes without a symbol",
-    "overhead": "File format",
-}
+from minbuild.formats.symbol_names import demangle, of_table, parts
+from minbuild.formats.symbol_origins import Owners, is_kernel
+from minbuild.ir.size_report import KINDS
 
 
 @dataclass(frozen=True, slots=True)

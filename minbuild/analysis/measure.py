@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from minbuild import ir as model
 from minbuild.analysis.attribution import Attribution, Piece, attribute
-from minbuild.analysis.categories import KINDS, short
+from minbuild.analysis.categories import short
 from minbuild.analysis.memory_regions import regions_of, static_of
-from minbuild.analysis.phases import Uses, phases_of
-from minbuild.analysis.symbol_origins import Owners
+from minbuild.codegen.library_builder import Build
 from minbuild.ir.dims import evaluate, product
-from minbuild.report.model import (
+from minbuild.ir.size_report import (
+    KINDS,
     SCHEMA,
     Advice,
     Bar,
@@ -32,17 +32,9 @@ from minbuild.report.model import (
     TypeRow,
     Verification,
 )
+from minbuild.planning.phases import Uses, phases_of
 
 _UNTYPED = "void"  # template argument of what has no elements there
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A linked library, the sources of its symbols, and the kernels it was built with."""
-
-    binary: model.Binary
-    owners: Owners
-    kernels: tuple[model.Kernel, ...]
 
 
 @dataclass(frozen=True, slots=True)

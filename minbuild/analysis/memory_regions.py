@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minbuild.ir import Binary, Section
-from minbuild.report.model import Region, Static
+from minbuild.ir.size_report import Region, Static
 
 # In the order of the report: heading, and where it is.
 REGIONS: Mapping[str, tuple[str, str]] = {

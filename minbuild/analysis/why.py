@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from minbuild.analysis.formats import ar, elf
 from minbuild.errors import BadInput
+from minbuild.formats import ar, elf
 from minbuild.frontend.files import read_file
 
 _CURE = "Give the folder that minbuild reduce wrote with --package."

@@ -9,7 +9,6 @@ import typer
 
 from minbuild.authoring import Artifacts, Recipe, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
-from minbuild.authoring.estimate import estimate
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model import make_training_model
@@ -28,6 +27,7 @@ from minbuild.cli.training_options import (
 )
 from minbuild.errors import BadInput
 from minbuild.ops import registry
+from minbuild.planning.estimate import estimate
 
 EXAMPLES = """[bold]Examples[/bold]
 

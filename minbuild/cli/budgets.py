@@ -12,8 +12,8 @@ from minbuild.analysis.budgets import Budgets, judge, parse_budgets
 from minbuild.analysis.size_diff import compare
 from minbuild.analysis.size_history import Snapshot, append_line, check_line, read_snapshots, snapshot_of
 from minbuild.errors import BadInput, OverBudget
+from minbuild.ir.size_report import SizeReport
 from minbuild.report import json as json_report
-from minbuild.report.model import SizeReport
 from minbuild.report.size_diff import render_markdown
 
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is appended to

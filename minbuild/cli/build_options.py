@@ -9,7 +9,7 @@ import typer
 
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
-from minbuild.codegen.sources import PARTS
+from minbuild.planning.library_contents import PARTS
 
 MACHINE, HOLDS, PROOF = (
     "Machines and sizes",

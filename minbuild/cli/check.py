@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
+from minbuild.analysis.package_check import lacking, read_package
 from minbuild.cli import build_options as building
 from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.graph_selection import TRAIN
 from minbuild.planning.compile import plan_models
-from minbuild.planning.package_check import lacking, read_package
 
 
 def check(

@@ -14,8 +14,8 @@ from minbuild.cli.budgets import keep_budgets, summarize
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.progress import Verbose, failures
 from minbuild.cli.reduce import reduce
+from minbuild.cli.settings_file import BUDGETS, checked_settings, read_settings
 from minbuild.errors import BadInput
-from minbuild.options.settings_file import BUDGETS, checked_settings, read_settings
 from minbuild.report import size_diff as rendering
 
 Reports = Annotated[

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from minbuild.authoring.load import read_bundle
 from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures
 from minbuild.codegen.atomic_write import write_file
-from minbuild.codegen.inference_export import export_model
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.frontend.load import read_bundle
 from minbuild.ops import registry
+from minbuild.planning.inference_export import export_model
 
 
 def export(

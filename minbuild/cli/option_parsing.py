@@ -12,15 +12,8 @@ import typer
 from typer.models import OptionInfo
 
 from minbuild.cli.progress import SIZES, failures
+from minbuild.cli.settings_file import BUDGETS, PROFILE, Key, checked_settings, choices_made, settings_beside
 from minbuild.options.build_options import DEFAULT, PROFILES, Choice, Choices, table
-from minbuild.options.settings_file import (
-    BUDGETS,
-    PROFILE,
-    Key,
-    checked_settings,
-    choices_made,
-    settings_beside,
-)
 
 _HANDED = "chosen"
 _PANEL = "How to build"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from minbuild import __version__, assets
-from minbuild.codegen.sources import OPTIONAL
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType
+from minbuild.planning.library_contents import OPTIONAL
 from minbuild.templating import render
 
 LANGUAGES: Mapping[str, str] = {

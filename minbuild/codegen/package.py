@@ -13,12 +13,12 @@ from minbuild import __version__
 from minbuild.codegen.atomic_write import MANIFEST, TOOL
 from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.package_docs import CHECKPOINT, MOLD, PLAN, STAMP, ModelParts, introduction, values_of
-from minbuild.codegen.sources import Contents
+from minbuild.ir.size_report import SizeReport
 from minbuild.options.build_options import ON, Choices
 from minbuild.planning import capabilities as holdings
+from minbuild.planning.library_contents import Contents
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
-from minbuild.report.model import SizeReport
 from minbuild.templating import render
 from minbuild.toolchain import Built, Target, flags
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ops import Registry
+from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, Contents
 from minbuild.planning.plan_encoding import EXPRESSIONS, VERSION, plan_schema, stable_key
 from minbuild.templating import render
 
@@ -24,44 +24,6 @@ _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short":
 }  # fmt: skip
 _RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "files.cc")
 _WRITER = "checkpoint_write.cc"
-
-
-PARTS: Mapping[str, tuple[str, str]] = {
-    "properties": ("properties.cc", "numbers and texts kept in checkpoints, and the learning rate with them"),
-    "buffers": ("buffers.cc", "all parameters as one array, and nominal checkpoints"),
-    "export": ("export.cc", "ONNX models for inference"),
-}  # what a library has only if asked for: its source, and what it is
-SAVING = "saving"
-OPTIONAL = (*PARTS, SAVING)  # what an API need not have
-PROPERTY_BYTES = 1024  # room of a session for its properties
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a library is made of: a plan's needs, or everything."""
-
-    kernels: tuple[Kernel, ...]
-    features: frozenset[str]  # "stem.feature"
-    symbols: bool  # dimensions chosen at run time
-    files: bool = True
-    expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
-    loops: bool = True  # steps that run once per sample
-    digest: str = ""  # of the model it was made for
-    parts: frozenset[str] = frozenset()  # of PARTS
-    messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
-    saving: bool = True  # checkpoints can be written
-    reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
-
-    @property
-    def optional(self) -> frozenset[str]:
-        """What it has of OPTIONAL."""
-        return self.parts | ({SAVING} if self.saving else frozenset())
-
-
-def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> Contents:
-    """The full build: every kernel for every type with every feature; of what must be asked for, only `parts`, as they
-    change what checkpoints hold."""
-    return Contents(registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts)
 
 
 def emit_sources(contents: Contents, registry: Registry) -> Mapping[str, bytes]:

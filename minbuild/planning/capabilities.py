@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minbuild.codegen.sources import Contents
 from minbuild.ir import Kernel
+from minbuild.planning.library_contents import Contents
 from minbuild.planning.plan_encoding import VERSION, stable_key
 
 

@@ -7,23 +7,23 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from minbuild.analysis.peak_memory import arena_of, arena_peak
-from minbuild.codegen.inference_export import inference
-from minbuild.codegen.sources import PARTS
+from minbuild.authoring.load import read_bundle
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_file
-from minbuild.frontend.load import read_bundle
 from minbuild.ir import Bundle, Plan, Program
 from minbuild.ir.dims import symbols_in
+from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
 from minbuild.options.graph_selection import EVALUATE, EVERY, kept, narrowed, updates
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.loss_check import check_loss
+from minbuild.planning.arena.peak_memory import arena_of, arena_peak
+from minbuild.planning.inference_export import inference
+from minbuild.planning.library_contents import PARTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.report.model import Arena, Smaller
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from minbuild.codegen.sources import Contents
 from minbuild.compat.ort_config.requirements import Requirements
 from minbuild.compat.ort_config.tracked import type_name
 from minbuild.errors import BadInput, Unsupported
@@ -17,10 +16,11 @@ from minbuild.ops.core.definition import STORED, Case, KernelFunction, Op
 from minbuild.options.build_options import ON, Choices
 from minbuild.options.did_you_mean import meant
 from minbuild.options.graph_selection import narrowed, updates
+from minbuild.passes.analysis.instruction_selection import select_kernels
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.compile import Model
-from minbuild.planning.operator_selection import select_kernels
+from minbuild.planning.library_contents import Contents
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
 
 _SEED = 2024  # of the numbers in test cases

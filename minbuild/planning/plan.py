@@ -26,10 +26,10 @@ from minbuild.ir import (
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORED
 from minbuild.passes.analysis.aliases import PLANNED_SIZES, root
+from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
 from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, skyline
 from minbuild.planning.arena.validator import check_layout
-from minbuild.planning.operator_selection import Selection, select_kernels
 
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 

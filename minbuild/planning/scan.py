@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minbuild.authoring.load import read_bundle
 from minbuild.errors import Unsupported
-from minbuild.frontend.load import read_bundle
 from minbuild.ir import Bundle, Graph, Node, Procedure
 from minbuild.ops import Registry, registry
+from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.planning.operator_selection import Selection, select_kernels
 
 _UNNAMED = "(unnamed)"
 

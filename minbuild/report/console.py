@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
 from minbuild.report import suggestions as smaller
 from minbuild.report import tables
-from minbuild.report.model import SizeReport, TargetReport
 from minbuild.report.table import Table, kib, text
 from minbuild.report.wrap import fit
 

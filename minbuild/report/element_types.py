@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minbuild.report.model import TargetReport, TypeRow
+from minbuild.ir.size_report import TargetReport, TypeRow
 from minbuild.report.table import Line, Table
 
 HERE, FULL = "●", "○"  # compiled, only in the full build

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from minbuild import assets
+from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
 from minbuild.report import suggestions as smaller
 from minbuild.report import svg, tables
-from minbuild.report.model import SizeReport, TargetReport
 from minbuild.report.table import kib, saving, text
 from minbuild.templating import render as render_template
 

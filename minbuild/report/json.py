@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from minbuild.report.model import ModelReport, SizeReport
+from minbuild.ir.size_report import ModelReport, SizeReport
 
 
 def render(report: SizeReport) -> str:

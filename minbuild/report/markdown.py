@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
 from minbuild.report import suggestions as smaller
 from minbuild.report import tables
-from minbuild.report.model import SizeReport
 from minbuild.report.table import Table, text
 from minbuild.templating import render as render_template
 

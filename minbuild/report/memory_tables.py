@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minbuild.report.model import Arena, ModelReport, TargetReport
+from minbuild.ir.size_report import Arena, ModelReport, TargetReport
 from minbuild.report.table import Line, Table, percent
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minbuild.analysis.categories import KINDS
 from minbuild.analysis.size_diff import Change, Difference, TargetDifference
+from minbuild.ir.size_report import KINDS
 from minbuild.planning.compile import UNNAMED
 from minbuild.report.markdown import as_markdown, escape
 from minbuild.report.table import Line, Table, text

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from minbuild.analysis.categories import KINDS
-from minbuild.report.model import Group, Row, TargetReport
+from minbuild.ir.size_report import KINDS, Group, Row, TargetReport
 from minbuild.report.table import Cell, Line, Table, percent, saving
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minbuild.ir.size_report import Phase, SizeReport, TargetReport
 from minbuild.report.element_types import types
 from minbuild.report.memory_tables import alive
-from minbuild.report.model import Phase, SizeReport, TargetReport
 from minbuild.report.table import Line, Table, percent
 
 _OWNERS = 4  # named in a row before the others are counted

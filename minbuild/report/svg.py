@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from minbuild.report.model import TargetReport
+from minbuild.ir.size_report import TargetReport
 
 _WIDTHS = {
     "mwMW@%…": 13.2,

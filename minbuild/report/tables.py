@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from minbuild.report.model import ModelReport, SizeReport, Smaller, TargetReport
+from minbuild.ir.size_report import ModelReport, SizeReport, Smaller, TargetReport
 from minbuild.report.table import Fact, Line, Table, saving
 
 

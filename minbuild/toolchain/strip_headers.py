@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from minbuild.analysis.formats import elf
+from minbuild.formats import elf
 
 _DYNAMIC, _GNU_HASH = 6, 0x6FFFFFF6  # section types
 _STRTAB = 5  # DT_STRTAB

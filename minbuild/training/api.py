@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from minbuild.codegen.atomic_write import write_file
-from minbuild.codegen.inference_export import cast
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
+from minbuild.planning.inference_export import cast
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array
 from minbuild.training.jit_build import SUFFIXES, Artifacts

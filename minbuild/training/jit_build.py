@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from minbuild.codegen.inference_export import export_model
+from minbuild.codegen.library_builder import build_checked
 from minbuild.frontend.artifacts import read_bundle
 from minbuild.ir import Bundle, Checkpoint
 from minbuild.ops import registry
 from minbuild.planning.compile import plan_bundle
+from minbuild.planning.inference_export import export_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.toolchain import find_toolchain, host_target
-from minbuild.toolchain.builder import build_checked
 from minbuild.training.library import Library
 
 SUFFIXES = (".onnx", ".ort")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.codegen.sources import PARTS
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.ir import ElementType
+from minbuild.planning.library_contents import PARTS
 
 MAX_RANK = 8
 STATUS = (

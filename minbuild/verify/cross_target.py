@@ -11,7 +11,7 @@ import numpy as np
 
 from minbuild import assets
 from minbuild.errors import VerificationFailed
-from minbuild.report.model import Stack, Verification
+from minbuild.ir.size_report import Stack, Verification
 from minbuild.toolchain import Built, Target, Toolchain, build_program, find_emulator, run_program
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import FIRST, REPORT, TRIMMED_GARBAGE, death, scratch

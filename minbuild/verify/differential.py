@@ -15,9 +15,9 @@ from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.ir import Plan, Program
 from minbuild.ir.dims import evaluate
 from minbuild.ops import Registry
+from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 from minbuild.toolchain import run_python
 from minbuild.verify.script import Action, Results, Trial, read_results, write_trial
-from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same answer twice.

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from minbuild.codegen.library_builder import Library, Pair, Workbench
 from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import write_checkpoint
+from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import OPTIMIZE, TRAIN, narrowed
 from minbuild.planning.compile import Model
-from minbuild.report.model import Stack, Verification
 from minbuild.toolchain import Target, find_toolchain, host_target
-from minbuild.toolchain.builder import Library, Pair, Workbench
 from minbuild.verify.cross_target import measure_stack, prove_foreign
 from minbuild.verify.differential import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
 from minbuild.verify.tolerance import describe, deviations

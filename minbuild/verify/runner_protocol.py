@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType
-from minbuild.report.model import Stack
+from minbuild.ir.size_report import Stack
 from minbuild.verify.script import Action, Results, Trial
 
 # Words of the script, as the runner has them.

@@ -17,8 +17,8 @@ import numpy as np
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Program
+from minbuild.reference.synthetic_data import inputs_of, sizes_in
 from minbuild.verify.script import Action, Trial
-from minbuild.verify.synthetic_data import inputs_of, sizes_in
 
 RESUMED = 3  # steps after the last checkpoint
 

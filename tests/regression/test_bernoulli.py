@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from minbuild.compat import onnx_backend
+from minbuild.training import onnx_backend
 
 
 def test_bernoulli_gives_one_with_the_given_probability():

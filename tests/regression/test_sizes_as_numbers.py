@@ -10,8 +10,8 @@ from authored import source, uniform
 
 from minbuild.authoring import Recipe, bundle_of
 from minbuild.ops import registry
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN
-from minbuild.verify.reference.interpreter import ReferenceTrainer
 
 REGISTRY = registry()
 # What the sum of squares is divided by.

@@ -67,8 +67,8 @@ def _compare(forward: Path, optimizer: str, folder: Path) -> dict[str, Any]:
     from minbuild.ops import registry
     from minbuild.planning.compile import plan_model
     from minbuild.planning.plan_encoding import encode_plan
-    from minbuild.verify.reference.interpreter import ReferenceTrainer
-    from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
+    from minbuild.reference.interpreter import ReferenceTrainer
+    from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 
     recipe = Recipe(loss="mse", optimizer=optimizer)
     generate_artifacts(forward, folder, recipe)

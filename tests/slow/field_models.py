@@ -33,14 +33,14 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from minbuild.authoring import Recipe, make_artifacts, read_source, write_artifacts  # noqa: E402
+from minbuild.authoring.load import read_bundle  # noqa: E402
 from minbuild.authoring.optimizers import OptimizerOptions  # noqa: E402
-from minbuild.compat.onnx_backend import full_library  # noqa: E402
 from minbuild.errors import MinbuildError, Unsupported  # noqa: E402
-from minbuild.frontend.load import read_bundle  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 from minbuild.planning.compile import plan_model  # noqa: E402
+from minbuild.reference.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
 from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
-from minbuild.verify.reference.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
+from minbuild.training.onnx_backend import full_library  # noqa: E402
 
 PACKAGES = ("torch", "torchvision", "timm", "transformers", "onnx", "onnxscript")
 EXPORTERS, ORT = ("legacy", "dynamo"), "ort"

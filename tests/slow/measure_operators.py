@@ -30,10 +30,10 @@ def main(targets: list[str]) -> None:
 def measure(name: str) -> dict[str, object]:
     """`file`, and of each operator file its own bytes and those of the helpers it calls."""
     from minbuild.analysis.attribution import attribute
+    from minbuild.codegen.library_builder import build_checked
     from minbuild.codegen.sources import everything
     from minbuild.ops import registry
     from minbuild.toolchain import find_toolchain, parse_target
-    from minbuild.toolchain.builder import build_checked
 
     library = build_checked(everything(registry()), registry(), parse_target(name), find_toolchain())
     build = library.measured

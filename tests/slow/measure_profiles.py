@@ -44,11 +44,11 @@ def main() -> None:
 
 
 def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
+    from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import PROFILES, in_profile
     from minbuild.planning.compile import plan_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
-    from minbuild.toolchain.builder import build_checked
 
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="minbuild-profiles-") as place:
@@ -70,8 +70,8 @@ def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
 
 def _stepper(path: Path, model, batch: int):
     """A function that trains one step."""
+    from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
     from minbuild.training.library import TRAIN, Library, Session, aligned_copy, arena_size
-    from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
 
     library = Library(path)
     sizes = dict.fromkeys(model.plan.symbols, batch)

@@ -40,10 +40,10 @@ def main() -> None:
 
 def _measure(folder: Path, target: str) -> dict[str, object]:
     from minbuild.analysis.attribution import attribute
+    from minbuild.codegen.library_builder import Workbench
     from minbuild.planning.compile import plan_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, parse_target
-    from minbuild.toolchain.builder import Workbench
 
     model = plan_model(folder, {}, {}, (), lambda line: None)
     contents, silent = contents_of([model]), lambda s: None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minbuild.report.model import Sizes, TargetReport
+    from minbuild.ir.size_report import Sizes, TargetReport
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
@@ -69,12 +69,12 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
     from case_sets import folders
 
     from minbuild.analysis.whatif.runner import Trials
+    from minbuild.codegen.library_builder import Workbench
+    from minbuild.ir.size_report import Verification
     from minbuild.pipeline import measure
     from minbuild.planning.compile import plan_model
     from minbuild.planning.kernel_selection import contents_of
-    from minbuild.report.model import Verification
     from minbuild.toolchain import find_toolchain, parse_target
-    from minbuild.toolchain.builder import Workbench
 
     def quiet(line: str) -> None:
         pass

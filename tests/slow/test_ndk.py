@@ -22,7 +22,7 @@ from case_sets import folders  # noqa: E402
 from commands import Command, command_fixture  # noqa: E402, F401
 from stand_in_ndk import ABIS, make_ndk  # noqa: E402
 
-from minbuild.analysis.formats import elf  # noqa: E402
+from minbuild.formats import elf  # noqa: E402
 from minbuild.toolchain import ALLOWED_IMPORTS, find_emulator, parse_target  # noqa: E402
 
 # Tags of the dynamic section, types and flags of segments.

@@ -17,6 +17,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 from case_sets import folders  # noqa: E402
 
 from minbuild.analysis.attribution import attribute  # noqa: E402
+from minbuild.codegen.library_builder import Library, build_checked  # noqa: E402
 from minbuild.planning.compile import Model, plan_model  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import (  # noqa: E402
@@ -27,7 +28,6 @@ from minbuild.toolchain import (  # noqa: E402
     parse_target,
     run_program,
 )
-from minbuild.toolchain.builder import Library, build_checked  # noqa: E402
 from minbuild.verify.cross_target import prove_foreign  # noqa: E402
 from minbuild.verify.differential import TRIMMED_GARBAGE, run_trial, seeded_trial  # noqa: E402
 from minbuild.verify.prove import starting_point  # noqa: E402

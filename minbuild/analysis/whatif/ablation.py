@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Kernel
+from minbuild.ir.size_report import Bar
 from minbuild.ops import Registry
 from minbuild.options.build_options import Choices, choice_of
-from minbuild.report.model import Bar
+from minbuild.planning.library_contents import Contents
 from minbuild.toolchain import Order, Target, Toolchain, build_library
 
 # What is always chosen, and by the model: name, what a reader should know. All other steps are choices.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from minbuild.codegen.sources import Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.ops import Registry
+from minbuild.planning.library_contents import Contents
 from minbuild.toolchain import Order, Target, Toolchain, build_library
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from minbuild.analysis.whatif.ablation import Builder, waterfall
 from minbuild.analysis.whatif.leave_one_out import Removal
 from minbuild.analysis.whatif.suggestions import Advisor, Trial
-from minbuild.codegen.sources import everything
+from minbuild.codegen.library_builder import Pair, Workbench
+from minbuild.ir.size_report import Advice, Bar
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.compile import Model
 from minbuild.planning.kernel_selection import Wishes
-from minbuild.report.model import Advice, Bar
+from minbuild.planning.library_contents import everything
 from minbuild.toolchain import build_all
-from minbuild.toolchain.builder import Pair, Workbench
 
 
 @dataclass(frozen=True, slots=True)

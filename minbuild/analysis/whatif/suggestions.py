@@ -6,16 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from minbuild.analysis.formats.detect import read_binary
 from minbuild.analysis.measure import persistent_of, static_of
-from minbuild.codegen.sources import PARTS, Contents, emit_sources
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
+from minbuild.formats.detect import read_binary
+from minbuild.ir.size_report import Advice
 from minbuild.options.build_options import Choices, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
 from minbuild.planning.compile import Model, plan_bundle
 from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.planning.library_contents import PARTS, Contents
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.report.model import Advice
 from minbuild.toolchain import Order, Target, Toolchain, build_library
 
 MOST = 5  # pieces of advice that are shown

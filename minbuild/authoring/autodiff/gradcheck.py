@@ -15,8 +15,8 @@ from minbuild.frontend.artifacts import load_bundle
 from minbuild.ir import Bundle, ElementType, Graph
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
-from minbuild.verify.reference.interpreter import ReferenceTrainer
-from minbuild.verify.synthetic_data import index_limits, inputs_of, seeded_batch
+from minbuild.reference.interpreter import ReferenceTrainer
+from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 
 # Of central differences, the first that agrees: long steps cross kinks of Relu and see how normalisation bends, short
 # ones drown in rounding, and no step agrees with a wrong gradient.

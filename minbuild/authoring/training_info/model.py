@@ -12,11 +12,11 @@ from minbuild.authoring.artifact_graphs import type_of, with_full_precision
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradient_operator import GRADIENT
 from minbuild.authoring.autodiff.topological_order import leading_to
+from minbuild.authoring.load import read_bundle
 from minbuild.authoring.recipe import Artifacts, Recipe, Source
 from minbuild.authoring.resolve import settle
 from minbuild.authoring.training_info.update_steps import UpdateWriter, new_name, write_updates
 from minbuild.errors import BadInput
-from minbuild.frontend.load import read_bundle
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.frontend.onnx.training_info import DOMAIN, FILE
 from minbuild.frontend.onnx.training_info_writer import TrainingParts, write_training_model

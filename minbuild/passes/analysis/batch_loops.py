@@ -16,8 +16,8 @@ from minbuild.ir import Call, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import PLANNED_SIZES, planned_bytes, reads, root, writes
+from minbuild.passes.analysis.instruction_selection import site_of
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
-from minbuild.planning.operator_selection import site_of
 
 MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
 FILL = ":ConstantOfShape"

@@ -12,7 +12,7 @@ from minbuild.ir import Call, Procedure, TensorType, Value
 from minbuild.ir.dims import never_negative
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import INT64, Unknown
-from minbuild.planning.operator_selection import site_of
+from minbuild.passes.analysis.instruction_selection import site_of
 
 MOST = 8  # axes of a tensor, of which a call writes the sizes
 

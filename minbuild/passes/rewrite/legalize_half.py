@@ -8,7 +8,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
-from minbuild.planning.operator_selection import select_kernels
+from minbuild.passes.analysis.instruction_selection import select_kernels
 
 
 @dataclass

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import planned_size, root
+from minbuild.passes.analysis.instruction_selection import site_of
 from minbuild.passes.rewrite.copy_elision import ASSIGN
-from minbuild.planning.operator_selection import site_of
 
 SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
 MOST_CALLS = 6  # that make a value again

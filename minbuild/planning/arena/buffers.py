@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from minbuild.ir import Buffer, Procedure, Role, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.passes.analysis.aliases import lifetimes, root
+from minbuild.passes.analysis.instruction_selection import Selection, touched
 from minbuild.planning.arena.validator import Loops
-from minbuild.planning.operator_selection import Selection, touched
 
 
 def size_of(tensor: TensorType) -> Dim:

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minbuild.analysis.formats.objects import Structure
 from minbuild.errors import BadInput
+from minbuild.formats.objects import Structure
 
 MAGIC = b"\x7fELF"
 RELOCATABLE, EXECUTABLE, SHARED = 1, 2, 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minbuild import ir as model
-from minbuild.analysis.formats import elf, macho, pe, wasm
-from minbuild.analysis.formats.objects import ObjectSymbol, Reader, Structure
 from minbuild.errors import BadInput
+from minbuild.formats import elf, macho, pe, wasm
+from minbuild.formats.objects import ObjectSymbol, Reader, Structure
 
 _READERS: tuple[Reader, ...] = (elf, wasm, macho, pe)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from minbuild import ir as model
-from minbuild.analysis.formats.elf_format import (
+from minbuild.errors import BadInput
+from minbuild.formats.elf_format import (
     DYNSYM,
     EXECUTABLE,
     FILE,
@@ -27,9 +28,8 @@ from minbuild.analysis.formats.elf_format import (
     ElfSymbol,
     parse,
 )
-from minbuild.analysis.formats.objects import ObjectSymbol, Structure
-from minbuild.analysis.symbol_names import demangle
-from minbuild.errors import BadInput
+from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.symbol_names import demangle
 
 __all__ = [
     "DYNSYM",

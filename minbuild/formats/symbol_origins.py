@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from minbuild.analysis.formats import ar
-from minbuild.analysis.formats import detect as formats
-from minbuild.analysis.source_index import Texts
-from minbuild.analysis.symbol_names import demangle
+from minbuild.formats import ar
+from minbuild.formats import detect as formats
+from minbuild.formats.source_index import Texts
+from minbuild.formats.symbol_names import demangle
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minbuild.analysis.phases import step_phases
 from minbuild.ir import Bundle, Routine
+from minbuild.ir.size_report import Alive, Arena
 from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, skyline
-from minbuild.report.model import Alive, Arena
+from minbuild.planning.phases import step_phases
 
 
 def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:

@@ -3,9 +3,21 @@ nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 SCHEMA = 1
+
+
+# Order of the report, with the heading of each group.
+KINDS: Mapping[str, str] = {
+    "operator": "Operators",
+    "shared": "Shared code",
+    "runtime": "Runtime",
+    "library": "C library and compiler runtime",
+    "literal": "Literals and bytes without a symbol",
+    "overhead": "File format",
+}
 
 
 @dataclass(frozen=True, slots=True)

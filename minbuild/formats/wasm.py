@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minbuild import ir as model
-from minbuild.analysis.formats.objects import ObjectSymbol, Structure
-from minbuild.analysis.formats.wasm_format import FUNCTION, LOCAL, MAGIC, WEAK, Span, Wasm, parse
-from minbuild.analysis.symbol_names import demangle
 from minbuild.errors import BadInput
+from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.symbol_names import demangle
+from minbuild.formats.wasm_format import FUNCTION, LOCAL, MAGIC, WEAK, Span, Wasm, parse
 
 MAGICS = (MAGIC,)
 

@@ -6,12 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from minbuild.analysis.categories import KINDS
-from minbuild.codegen.inference_export import default_outputs, prune
 from minbuild.errors import BadInput
 from minbuild.ir import Bundle, Graph, Plan, Routine
+from minbuild.ir.size_report import KINDS, Phase, Row
 from minbuild.passes.rewrite.copy_elision import ASSIGN
-from minbuild.report.model import Phase, Row
+from minbuild.planning.inference_export import default_outputs, prune
 from minbuild.toolchain.link_check import instantiation
 
 FORWARD, LOSS, BACKWARD, OPTIMIZER = "forward", "loss", "backward", "optimizer"

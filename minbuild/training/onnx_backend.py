@@ -20,13 +20,14 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep
 
-from minbuild.codegen.sources import emit_sources, everything
+from minbuild.codegen.sources import emit_sources
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Program, TensorType
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.planning.library_contents import everything
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target

@@ -30,7 +30,7 @@ from minbuild.ir.dims import Dim
 from minbuild.ops import Registry, registry
 from minbuild.ops.core.definition import Op, Site
 from minbuild.ops.core.graph_builder import Body, named
-from minbuild.verify.reference.optimizers import OPTIMIZERS
+from minbuild.reference.optimizers import OPTIMIZERS
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 Tensors = dict[str, np.ndarray]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from minbuild import ir as model
-from minbuild.analysis.symbol_names import demangle
 from minbuild.errors import BadInput
+from minbuild.formats.symbol_names import demangle
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minbuild import ir as model
-from minbuild.analysis.formats.layout import Bytes, same_sections, sized
-from minbuild.analysis.formats.objects import ObjectSymbol, Structure
 from minbuild.errors import BadInput
+from minbuild.formats.layout import Bytes, same_sections, sized
+from minbuild.formats.objects import ObjectSymbol, Structure
 
 MAGIC = b"\xcf\xfa\xed\xfe"
 MAGICS = (MAGIC,)

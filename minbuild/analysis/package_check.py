@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from minbuild.codegen.atomic_write import MANIFEST, TOOL
-from minbuild.codegen.sources import Contents
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Kernel
@@ -18,6 +17,7 @@ from minbuild.options.graph_selection import EVERY
 from minbuild.planning.capabilities import Holdings, from_dict, holdings_of
 from minbuild.planning.compile import Model
 from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.library_contents import Contents
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minbuild.analysis.formats.detect import read_binary
-from minbuild.analysis.measure import Build
-from minbuild.analysis.symbol_origins import from_archive
 from minbuild.codegen.package import cmake_files, library_path
-from minbuild.codegen.sources import Contents, emit_sources, everything
+from minbuild.codegen.sources import emit_sources
+from minbuild.formats.detect import read_binary
+from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
+from minbuild.planning.library_contents import Contents, everything
 from minbuild.toolchain import Built, Order, Target, Toolchain, build_all, build_library, check_link
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A linked library, the sources of its symbols, and the kernels it was built with."""
+
+    binary: Binary
+    owners: Owners
+    kernels: tuple[Kernel, ...]
 
 
 @dataclass(frozen=True, slots=True)

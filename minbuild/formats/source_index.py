@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from minbuild.analysis.symbol_names import parts, qualified
+from minbuild.formats.symbol_names import parts, qualified
 
 _KEYWORDS = frozenset(("if", "for", "while", "switch", "return", "sizeof", "defined"))
 _FUNCTION = re.compile(  # a function with its body, or a table with its elements
