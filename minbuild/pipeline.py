@@ -17,17 +17,17 @@ from minbuild.analysis.measure import (
     persistent_of,
     uses_by_stem,
 )
-from minbuild.analysis.whatif.runner import Trials, try_all
+from minbuild.analysis.whatif.runner import WhatIfResults, run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, wanted_languages
-from minbuild.codegen.library_builder import Pair, Workbench
+from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
 from minbuild.ir.size_report import ModelReport, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import ON, Choices
-from minbuild.planning.compile import UNNAMED, Model, plan_models, with_parts
-from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
-from minbuild.planning.library_contents import Contents
+from minbuild.options.build_options import ON, BuildOptions
+from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_parts
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.phases import uses_of
 from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target, not_applied, parse_target
 from minbuild.verify.prove import prove_all
@@ -38,7 +38,7 @@ class Request:
     """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
     dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
-    give; `wishes` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
+    give; `extra` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
     what each operator costs, and advice; `bindings` are languages the package is for besides C; `choices` is how
     to build."""
 
@@ -54,10 +54,10 @@ class Request:
     check_loss: bool = False
     parts: tuple[str, ...] = ()
     export_outputs: tuple[str, ...] = ()
-    wishes: Wishes = Wishes()  # noqa: RUF009 (frozen)
+    extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
     fast: bool = False
     bindings: tuple[str, ...] = ()
-    choices: Choices = Choices()  # noqa: RUF009 (frozen)
+    choices: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
 
 
 class Listener(Protocol):
@@ -86,7 +86,7 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     for target in targets:
         _tell_what_is_not_applied(toolchain, target, listener)
     listener.stage("Planning")
-    planned = plan_models(
+    planned = compile_models(
         request.artifacts,
         request.dims,
         request.largest,
@@ -98,24 +98,24 @@ def reduce(request: Request, listener: Listener) -> SizeReport:
     planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
-        for note in (*model.bundle.notes, _memory_line(model)):
+        for note in (*model.artifacts.notes, _memory_line(model)):
             listener.note(f"{name}: {note}" if len(models) > 1 else note)
     cmake = request.cmake_toolchain is not None
-    contents = contents_of(planned, request.wishes, listener.note, choices)
-    bench = Workbench(contents, operators, toolchain, cmake, listener.stage, listener.detail)
+    contents = contents_of(planned, request.extra, listener.note, choices)
+    bench = LibraryBuilder(contents, operators, toolchain, cmake, listener.stage, listener.detail)
     pairs = bench.pairs(targets)
     verifications = prove_all(bench, models, pairs, request.reference, listener.note)
-    trials = [Trials() for _ in pairs]
+    trials = [WhatIfResults() for _ in pairs]
     if not (request.fast or cmake):
-        trials = try_all(bench, pairs, planned, request.wishes, request.check_loss)
+        trials = run_what_if(bench, pairs, planned, request.extra, request.check_loss)
     listener.stage("Measuring")
-    report = replace(measure(models, pairs, verifications, trials), choices=tuple(choices.plainly.items()))
+    report = replace(measure(models, pairs, verifications, trials), choices=tuple(choices.as_text.items()))
     listener.stage(f"Writing {request.out}")
     write_package(request.out, package_files(_parts(models, contents, pairs, report, languages, choices)))
     return report
 
 
-def names_of(folders: Sequence[Path], models: Sequence[Model]) -> tuple[str, ...]:
+def names_of(folders: Sequence[Path], models: Sequence[CompiledModel]) -> tuple[str, ...]:
     """What the models are called: by their files, or where there are several and those have no names of their own, by
     their folders; none twice."""
     if len(models) == 1:
@@ -143,7 +143,7 @@ def _tell_what_is_not_applied(toolchain: Toolchain, target: Target, listener: Li
         listener.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
 
 
-def _memory_line(model: Model) -> str:
+def _memory_line(model: CompiledModel) -> str:
     largest = max(model.arenas, key=lambda arena: arena.peak)
     over = (
         f", {100 * (largest.peak / largest.bound - 1):.1f} % above the least possible"
@@ -155,10 +155,10 @@ def _memory_line(model: Model) -> str:
 
 
 def measure(
-    models: Mapping[str, Model],
-    pairs: Sequence[Pair],
+    models: Mapping[str, CompiledModel],
+    pairs: Sequence[TrimmedAndFull],
     verifications: Sequence[Verification],
-    trials: Sequence[Trials],
+    trials: Sequence[WhatIfResults],
 ) -> SizeReport:
     """The report on all targets, for models by their names; `trials` are what was built
     besides for the targets."""
@@ -181,19 +181,19 @@ def measure(
     uses = [_uses(model, f"{name}: " if len(models) > 1 else "") for name, model in models.items()]
     stems = sorted({stem for each in uses for stem in each})
     together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
-    phases = uses_of((model.bundle, model.plan) for model in models.values())
+    phases = uses_of((model.artifacts, model.plan) for model in models.values())
     if len(facts) == 1:
         return build_report(facts[0], together, inputs, phases)
     whole = all_together(facts, len(pairs[0].trimmed.kernels))
     return replace(build_report(whole, together, inputs, phases), models=facts)
 
 
-def _facts(name: str, model: Model) -> ModelReport:
-    bundle, plan = model.bundle, model.plan
+def _facts(name: str, model: CompiledModel) -> ModelReport:
+    artifacts, plan = model.artifacts, model.plan
     return ModelReport(
         name=name,
         minbuild=__version__,
-        files=tuple(sorted(bundle.digests.items())),
+        files=tuple(sorted(artifacts.digests.items())),
         sizes=tuple(model.largest.items()),
         arenas=model.arenas,
         persistent=persistent_of(plan),
@@ -201,13 +201,13 @@ def _facts(name: str, model: Model) -> ModelReport:
         checkpoint_bytes=len(model.checkpoint),
         kernels=len(plan.kernels),
         full_kernels=len(model.registry.all_kernels()),
-        notes=bundle.notes,
+        notes=artifacts.notes,
         smaller=model.smaller,
     )
 
 
-def _uses(model: Model, prefix: str) -> dict[str, tuple[Use, ...]]:
-    found = uses_by_stem(model.plan, model.bundle.graphs)
+def _uses(model: CompiledModel, prefix: str) -> dict[str, tuple[Use, ...]]:
+    found = uses_by_stem(model.plan, model.artifacts.graphs)
     return {stem: tuple(Use(prefix + use.node, use.operator) for use in uses) for stem, uses in found.items()}
 
 
@@ -220,12 +220,12 @@ def _flags(command: str) -> tuple[str, ...]:
 
 
 def _parts(
-    models: Mapping[str, Model],
-    contents: Contents,
-    pairs: Sequence[Pair],
+    models: Mapping[str, CompiledModel],
+    contents: LibraryContents,
+    pairs: Sequence[TrimmedAndFull],
     report: SizeReport,
     languages: tuple[str, ...],
-    choices: Choices,
+    choices: BuildOptions,
 ) -> Parts:
     several = len(models) > 1
     return Parts(
@@ -236,7 +236,7 @@ def _parts(
                 m.registry,
                 m.largest,
                 m.fixed,
-                m.bundle.digests,
+                m.artifacts.digests,
                 m.plan_bytes,
                 m.checkpoint,
                 facts,

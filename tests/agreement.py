@@ -54,7 +54,7 @@ def meaningless(case: CaseSet) -> frozenset[str]:
 
 def jumps(case: CaseSet) -> bool:
     """Whether rounding can flip a mask behind a normalisation, which changes everything after it visibly."""
-    operators = {n.op_type for n in case.bundle.training.nodes}
+    operators = {n.op_type for n in case.artifacts.training.nodes}
     return "BatchNormInternal" in operators and bool(operators & KINKED)
 
 
@@ -103,7 +103,7 @@ def check_lengths(
 
 def exact_gradients(case: CaseSet, start: Checkpoint, step: int) -> dict[str, np.ndarray]:
     """The gradients of a recorded step in float64."""
-    exact = ReferenceTrainer(case.bundle)
+    exact = ReferenceTrainer(case.artifacts)
     exact.load(start)
     exact.train_step(*case.batch(step))
     return exact.gradients
@@ -117,7 +117,7 @@ def after_optimizer(
     case: CaseSet, start: Checkpoint, made: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Parameters after one exact update from `start` with these gradients."""
-    exact = ReferenceTrainer(case.bundle)
+    exact = ReferenceTrainer(case.artifacts)
     exact.load(start)
     exact.learning_rate = case.rate
     exact.gradients = {n: g.astype(np.float64) for n, g in made.items()}

@@ -15,7 +15,7 @@ from forward import CASES, Case  # noqa: E402
 
 from minbuild.authoring import Recipe, Source, bundle_of  # noqa: E402
 from minbuild.frontend.onnx.reader import opset_in, read_model  # noqa: E402
-from minbuild.ir import Bundle  # noqa: E402
+from minbuild.ir import TrainingArtifacts  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 from minbuild.reference.interpreter import ReferenceTrainer  # noqa: E402
 
@@ -63,9 +63,9 @@ def differences(trainer: ReferenceTrainer, *batch: np.ndarray) -> dict[str, floa
     return found
 
 
-def operators(bundle: Bundle) -> list[str]:
+def operators(artifacts: TrainingArtifacts) -> list[str]:
     """Of the training model, in order."""
-    return [node.op_type for node in bundle.training.nodes]
+    return [node.op_type for node in artifacts.training.nodes]
 
 
 def uniform(*shapes: Sequence[int]) -> list[np.ndarray]:

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from minbuild.codegen.sources import emit_sources
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.ir import Bundle, Checkpoint, Plan
+from minbuild.ir import Checkpoint, Plan, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.reference.interpreter import user_inputs
@@ -54,7 +54,7 @@ class Trainer:
     library: Library
     plan: Plan
     data: bytes
-    contents: Contents
+    contents: LibraryContents
 
     def session(self, checkpoint: bytes, sizes: Mapping[str, int] | None = None) -> Session:
         """A session in memory full of NaN, for free dimensions up to `sizes` (plan's default: 32)."""
@@ -68,7 +68,7 @@ class CaseSet:
     """One artifact set. `reference` holds the arrays of reference.npz by name."""
 
     folder: Path
-    bundle: Bundle
+    bundle: TrainingArtifacts
     meta: Mapping[str, Any]
     reference: Mapping[str, np.ndarray]
 
@@ -139,7 +139,7 @@ class CaseSet:
 def load(folder: Path) -> CaseSet:
     meta = json.loads((folder / "meta.json").read_text())
     with np.load(folder / "reference.npz") as arrays:
-        return CaseSet(folder, load_bundle(folder), meta, dict(arrays))
+        return CaseSet(folder, load_artifacts(folder), meta, dict(arrays))
 
 
 _keep = tempfile.TemporaryDirectory(prefix="minbuild-tests-")
@@ -163,7 +163,7 @@ def trainer(folder: Path, batch: int | None = None) -> Trainer:
     if batch is not None:
         program = lower(case.bundle, operators, dict.fromkeys(program.symbols[:1], batch))
     plan = build_plan(optimize(program, operators), operators)
-    contents = Contents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
+    contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
     return Trainer(*_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import trainers
 
-from minbuild.ir import Bundle, Checkpoint, Graph, Node, TensorType
-from minbuild.ops.core.definition import Case, Op, Site
-from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.ir import Checkpoint, Graph, Node, TensorType, TrainingArtifacts
+from minbuild.ops.core.definition import Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, named
 
 STEP = 1e-4  # of central differences of fourth order: their error is near 1e-11 of the function's scale
 DIRECTIONS = 3
 
 
-def wanted_inputs(op: Op, case: Case) -> tuple[int, ...]:
+def wanted_inputs(op: Op, case: TestCase) -> tuple[int, ...]:
     """Inputs with real numbers that are fed: what gradients are checked for."""
     return tuple(
         i
@@ -25,14 +25,14 @@ def wanted_inputs(op: Op, case: Case) -> tuple[int, ...]:
     )
 
 
-def outputs_of(op: Op, case: Case, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+def outputs_of(op: Op, case: TestCase, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     """The operator's outputs by its reference, those it leaves out included."""
     assert op.reference is not None
     answer = op.reference(case.attributes, *inputs)
     return [np.asarray(y) for y in (answer if isinstance(answer, tuple) else (answer,))]
 
 
-def is_smooth(op: Op, case: Case) -> bool:
+def is_smooth(op: Op, case: TestCase) -> bool:
     """Whether finite differences can say anything about the case."""
     arrays = [x for x in case.inputs if x is not None and x.dtype.kind == "f"]
     if not case.smooth or not wanted_inputs(op, case) or not all(np.isfinite(x).all() for x in arrays):
@@ -41,7 +41,7 @@ def is_smooth(op: Op, case: Case) -> bool:
     return all(y.size and np.isfinite(y).all() for y in outputs if y.dtype.kind == "f")
 
 
-def backward_graph(op: Op, case: Case, random: np.random.Generator) -> tuple[trainers.OneNode, Gradients]:
+def backward_graph(op: Op, case: TestCase, random: np.random.Generator) -> tuple[trainers.OneNode, Gradients]:
     """A graph from the inputs and the outputs' gradients to the inputs' gradients, in double."""
     outputs = outputs_of(op, case, case.inputs)[: case.outputs]
     flows = [
@@ -53,13 +53,13 @@ def backward_graph(op: Op, case: Case, random: np.random.Generator) -> tuple[tra
     y = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
     dy = tuple(f"dy{i}" if i in flows else "" for i in range(case.outputs))
     wants = wanted_inputs(op, case)
-    site = Site(
+    ctx = OpContext(
         case.attributes,
         tuple(None if a is None else TensorType(trainers.element_of(a), a.shape) for a in case.inputs),
         tuple(a if i in case.constant else None for i, a in enumerate(case.inputs)),
         max(op.since),
     )
-    backward = Backward(site, x, y, dy, wants, "backward")
+    backward = GradientBuilder(ctx, x, y, dy, wants, "backward")
     assert op.gradient is not None
     results = op.gradient(backward)
     found = {i: f"dx{i}" for i in wants if i < len(results) and results[i]}
@@ -78,7 +78,9 @@ def backward_graph(op: Op, case: Case, random: np.random.Generator) -> tuple[tra
     inputs = {n: t for n, t in graph.inputs.items() if n not in constants}
     graph = replace(graph, inputs=inputs, initializers=constants)
     feeds = tuple(arrays[n] for n in inputs)
-    one = trainers.OneNode(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), feeds, {})
+    one = trainers.OneNode(
+        TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), feeds, {}
+    )
     return one, Gradients(op, case, {i: arrays[dy[i]] for i in flows}, found)
 
 
@@ -86,7 +88,7 @@ def _index(name: str) -> int:
     return int(name[1:]) if name[1:].isdigit() else -1
 
 
-def _forward(op: Op, case: Case, backward: Backward) -> Node:
+def _forward(op: Op, case: TestCase, backward: GradientBuilder) -> Node:
     """The forward application as the gradient wants it."""
     domain, name = backward.forward or (op.domain, op.name)
     outputs = list(backward.y)
@@ -100,7 +102,7 @@ def _forward(op: Op, case: Case, backward: Backward) -> Node:
 class Gradients:
     """What the gradients of one case must be, by finite differences along random directions."""
 
-    def __init__(self, op: Op, case: Case, dy: dict[int, np.ndarray], found: dict[int, str]) -> None:
+    def __init__(self, op: Op, case: TestCase, dy: dict[int, np.ndarray], found: dict[int, str]) -> None:
         self.op, self.case, self.dy, self.found = op, case, dy, found
 
     def problems(

@@ -13,8 +13,8 @@ from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.package import library_path
 from minbuild.codegen.sources import emit_sources
-from minbuild.planning.compile import plan_models, with_parts
-from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.planning.compile import compile_models, with_parts
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.toolchain import find_toolchain, host_target, parse_target
 
 PARTS = ("properties", "buffers", "export")
@@ -70,9 +70,9 @@ def write_artifacts(folder: Path) -> Path:
 
 def write_package(artifacts: Path, folder: Path) -> Path:
     """Plan, checkpoint, mold, sources, the library for this machine and the WebAssembly module, and all bindings."""
-    (planned,) = plan_models((artifacts,), {}, {}, (), lambda line: None)
+    (planned,) = compile_models((artifacts,), {}, {}, (), lambda line: None)
     model = with_parts(planned, PARTS, ())
-    contents = contents_of((model,), Wishes())
+    contents = contents_of((model,), ExtraRequirements())
     files = {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
     files["model/inference.mold"] = model.mold or b""
     module, sources = b"", emit_sources(contents, model.registry)

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import ElementType, OptimizerGroup
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def failure(folder: Path) -> str:
     with pytest.raises(BadInput) as caught:
-        load_bundle(folder)
+        load_artifacts(folder)
     return str(caught.value)
 
 
@@ -73,7 +73,7 @@ def rewrite(folder: Path, change) -> None:
 
 @pytest.mark.parametrize("path", SETS, ids=lambda p: p.name)
 def test_golden_sets_load(path):
-    bundle = load_bundle(path)
+    bundle = load_artifacts(path)
     form = "ort" if path.name.endswith("_ort") else "onnx"
     assert bundle.training.source == f"training_model.{form}"
     assert bundle.evaluation is not None and bundle.optimizer is not None
@@ -88,11 +88,11 @@ def test_golden_sets_load(path):
 @pytest.mark.skipif(not CASES.is_dir(), reason="the larger cases are not here")
 def test_every_larger_case_loads():
     for path in sorted(p for p in CASES.iterdir() if p.is_dir()):
-        assert load_bundle(path).training.nodes, path.name
+        assert load_artifacts(path).training.nodes, path.name
 
 
 def test_nodes_carry_plain_values_and_versions():
-    training = load_bundle(GOLDEN / "dense").training
+    training = load_artifacts(GOLDEN / "dense").training
     gemm = next(n for n in training.nodes if n.op_type == "Gemm")
     assert (gemm.domain, gemm.version, gemm.title) == ("", 17, "Gemm")
     assert gemm.attributes["alpha"] == 1.0 and gemm.attributes["transB"] == 1
@@ -108,28 +108,28 @@ def test_any_prefix_and_unrelated_files(folder):
     (folder / "notes.txt").write_text("hello")
     (folder / "forward.onnx").write_bytes(b"not looked at")
     (folder / "my_checkpoint_final").mkdir()
-    assert load_bundle(folder).training.source == "my_training_model.onnx"
+    assert load_artifacts(folder).training.source == "my_training_model.onnx"
 
 
 def test_evaluation_and_optimizer_are_optional(folder):
     (folder / "eval_model.onnx").unlink()
     (folder / "optimizer_model.onnx").unlink()
-    bundle = load_bundle(folder)
+    bundle = load_artifacts(folder)
     assert bundle.evaluation is None and bundle.optimizer is None
 
 
 def test_nominal_checkpoint_takes_shapes_from_the_graph(folder):
     rewrite(folder, lambda c: replace(c, nominal=True))
-    full, bundle = load_bundle(GOLDEN / "dense"), load_bundle(folder)
+    full, bundle = load_artifacts(GOLDEN / "dense"), load_artifacts(folder)
     assert bundle.checkpoint.nominal
     assert [p.shape for p in bundle.checkpoint.parameters] == [p.shape for p in full.checkpoint.parameters]
     assert all(p.data is None for p in bundle.checkpoint.parameters)
     (folder / "checkpoint").rename(folder / "nominal_checkpoint")
-    assert load_bundle(folder).checkpoint.nominal
+    assert load_artifacts(folder).checkpoint.nominal
 
 
 def test_normalization_in_eval_models_is_repaired_and_said_so():
-    bundle = load_bundle(GOLDEN / "residual")
+    bundle = load_artifacts(GOLDEN / "residual")
     assert bundle.evaluation is not None
     norms = [n for n in bundle.evaluation.nodes if n.op_type == "BatchNormalization"]
     assert norms and all(len(n.outputs) == 1 for n in norms)
@@ -162,7 +162,7 @@ def test_missing_checkpoint(folder):
 
 def test_ort_files_say_what_onnx_files_say():
     """ONNX Runtime fused two pairs of nodes and left the rest alone."""
-    converted, original = (load_bundle(GOLDEN / n).training for n in ("dense_ort", "dense"))
+    converted, original = (load_artifacts(GOLDEN / n).training for n in ("dense_ort", "dense"))
     assert dict(converted.inputs) == dict(original.inputs)
     assert sorted(converted.outputs) == sorted(original.outputs)
     fused = [n for n in converted.nodes if n.op_type == "FusedGemm"]
@@ -186,7 +186,7 @@ def test_damaged_ort_files_are_refused_or_read(tmp_path):
             data[random_bytes.randrange(8, len(data))] = random_bytes.randrange(256)
         target.write_bytes(data)
         try:
-            load_bundle(tmp_path)
+            load_artifacts(tmp_path)
         except (BadInput, Unsupported) as error:
             assert str(error)
 
@@ -231,7 +231,7 @@ def test_flipped_bits_never_crash(folder):
                 broken[dice.randrange(len(broken))] ^= 1 << dice.randrange(8)
             path.write_bytes(bytes(broken))
             try:
-                load_bundle(folder)
+                load_artifacts(folder)
             except (BadInput, Unsupported) as error:
                 assert name in str(error) or "checkpoint" in str(error)
         path.write_bytes(data)
@@ -296,7 +296,7 @@ def test_a_missing_gradient_buffer_is_named(folder):
 
 def test_optimizer_state_must_cover_every_parameter(folder):
     shutil.copy(GOLDEN / "dense" / "checkpoint_final_opt", folder / "checkpoint")
-    assert load_bundle(folder).checkpoint.groups[0].step == 8
+    assert load_artifacts(folder).checkpoint.groups[0].step == 8
 
     def change(checkpoint):
         (group,) = checkpoint.groups
@@ -318,7 +318,7 @@ def test_optimizer_state_must_cover_every_parameter(folder):
 
 def test_groups_onnx_runtime_ignores_are_not_judged(folder):
     rewrite(folder, lambda c: replace(c, groups=(OptimizerGroup("other", 1, 0.1, {}),)))
-    assert load_bundle(folder).checkpoint.groups[0].name == "other"
+    assert load_artifacts(folder).checkpoint.groups[0].name == "other"
 
 
 # ------------------------------------------------------------------------------------------ single graphs

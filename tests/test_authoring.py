@@ -15,7 +15,7 @@ from minbuild.authoring import Recipe, Source, bundle_of, make_artifacts, types_
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint_files
 from minbuild.frontend.onnx.reader import opset_in, read_graph, read_model
 from minbuild.frontend.onnx.writer import write_files, write_graph
@@ -322,7 +322,7 @@ def test_files_have_the_prefix_and_a_nominal_checkpoint_if_asked(tmp_path):
     assert sorted(made.files) == [f"net_{name}" for name in names]
     write_artifacts(made, tmp_path)
     (tmp_path / "net_checkpoint").unlink()
-    assert load_bundle(tmp_path).checkpoint.nominal
+    assert load_artifacts(tmp_path).checkpoint.nominal
     assert make_artifacts(LINEAR, Recipe(loss="mse", nominal=True), prefix="net_") == made  # byte for byte
 
 
@@ -338,7 +338,7 @@ def test_artifacts_of_large_models_stand_in_two_files_each(tmp_path, monkeypatch
     }
     write_artifacts(whole, tmp_path / "whole")
     write_artifacts(parted, tmp_path / "parted")
-    one, other = load_bundle(tmp_path / "whole"), load_bundle(tmp_path / "parted")
+    one, other = load_artifacts(tmp_path / "whole"), load_artifacts(tmp_path / "parted")
     for mine, theirs in ((one.training, other.training), (one.evaluation, other.evaluation)):
         assert [n.outputs for n in mine.nodes] == [n.outputs for n in theirs.nodes]
         assert mine.initializers.keys() == theirs.initializers.keys()

@@ -16,7 +16,7 @@ from programs import CC, CXX, page, run, serve, tool
 from minbuild.codegen.bindings import binding_files, read_header, wanted_languages
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
-from minbuild.planning.compile import plan_models
+from minbuild.planning.compile import compile_models
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import OPTIONAL
 from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
@@ -206,7 +206,7 @@ assert.throws(() => session.saveCheckpoint(), (error) => error instanceof Traine
 def mute(dist: Path, tmp_path_factory) -> Path:
     """The package, its libraries and bindings without the writing of checkpoints."""
     folder = tmp_path_factory.mktemp("mute")
-    (model,) = plan_models((dist.parent / "artifacts",), {}, {})
+    (model,) = compile_models((dist.parent / "artifacts",), {}, {})
     contents = replace(contents_of((model,)), saving=False)
     sources = emit_sources(contents, model.registry)
     here, module = (

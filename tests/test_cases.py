@@ -37,7 +37,7 @@ def test_first_step_is_onnx_runtimes(folder):
     session = trainer(folder).session(case.checkpoint)
     session.learning_rate = case.rate
     first = case.meta["noise"]["loss_per_step"][0]
-    if case.bundle.evaluation is not None and "eval_before" in case.reference:
+    if case.artifacts.evaluation is not None and "eval_before" in case.reference:
         outputs = session.run(EVAL, case.eval_batch())
         close(loss_of(outputs), case.losses("eval_before")[0], first, "evaluation")
         check_outputs(case, session, EVAL, outputs, "eval_before_out")
@@ -46,10 +46,10 @@ def test_first_step_is_onnx_runtimes(folder):
     check_outputs(case, session, TRAIN, outputs, "train_out_first")
     recorded = case.recorded("grad_step1")
     made = gradients(session, recorded)
-    exact = exact_gradients(case, case.bundle.checkpoint, 0)
+    exact = exact_gradients(case, case.artifacts.checkpoint, 0)
     check_gradients(case, made, recorded, gradient_noise(case), exact)
     session.optimizer_step()
-    check_update(case, case.bundle.checkpoint, session, made, recorded, case.recorded("param_step1"))
+    check_update(case, case.artifacts.checkpoint, session, made, recorded, case.recorded("param_step1"))
     if (held := case.recorded("opt_step1")) and session.step_count == 1:
         check_moments(case, session, held)
 
@@ -66,7 +66,7 @@ def test_trajectory_stays_within_noise(folder):
         session.lazy_reset_grad()
     if not jumps(case):
         check_outputs(case, session, TRAIN, outputs, "train_out_last")
-    if case.bundle.evaluation is not None and "eval_after" in case.reference:
+    if case.artifacts.evaluation is not None and "eval_after" in case.reference:
         after = loss_of(session.run(EVAL, case.eval_batch()))
         close(after, case.losses("eval_after")[0], noise(case), "evaluation")
     allowed = case.meta["noise"]["param_final_abs"]
@@ -141,7 +141,7 @@ def test_any_batch_size_matches_the_reference(folder):
     built = trainer(folder)
     for size in (len(case.batch(0)[0]),) if case.fixed else (3, 1, 32):
         session = built.session(case.checkpoint)
-        exact = ReferenceTrainer(case.bundle)
+        exact = ReferenceTrainer(case.artifacts)
         session.learning_rate = exact.learning_rate = case.rate
         batch, scale = case.samples(size), 0.0
         for step in range(1 if jumps(case) else 3):

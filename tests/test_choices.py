@@ -15,19 +15,28 @@ from commands import SMALL, Command, command_fixture  # noqa: F401
 from minbuild import toolchain
 from minbuild.analysis.attribution import attribute
 from minbuild.analysis.budgets import parse_budgets
-from minbuild.analysis.whatif.suggestions import Advisor
+from minbuild.analysis.whatif.suggestions import SuggestionPlanner
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import PROFILE, checked_settings, choices_made, known_keys, tomllib
-from minbuild.codegen.library_builder import Library, build_checked
+from minbuild.codegen.library_builder import BuiltLibrary, build_checked
 from minbuild.codegen.package import cmake_files
 from minbuild.codegen.sources import emit_sources
 from minbuild.docgen import option_tables as choice_tables
 from minbuild.errors import BadInput
 from minbuild.formats import elf_format
-from minbuild.options.build_options import DEFAULT, OFF, ON, PROFILES, Choices, choice_of, in_profile, table
-from minbuild.planning.compile import Model, plan_model
-from minbuild.planning.kernel_selection import Wishes, contents_of, with_kernels
+from minbuild.options.build_options import (
+    DEFAULT,
+    OFF,
+    ON,
+    PROFILES,
+    BuildOptions,
+    choice_of,
+    in_profile,
+    table,
+)
+from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
 from minbuild.toolchain.flags import AVX512, speed_units
 from minbuild.verify.differential import prove_equal, seeded_trial
@@ -38,13 +47,15 @@ ELF = pytest.mark.skipif(not HOST.traits.is_elf, reason="the host's libraries ar
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return plan_model(SMALL, {}, {})
+def model() -> CompiledModel:
+    return compile_model(SMALL, {}, {})
 
 
-def built(model: Model, target: str = "", cxx: str | None = None, **chosen: str | tuple[str, ...]) -> Library:
+def built(
+    model: CompiledModel, target: str = "", cxx: str | None = None, **chosen: str | tuple[str, ...]
+) -> BuiltLibrary:
     """A library that holds just what it should, and every byte of which has an owner."""
-    choices = Choices(**chosen)  # type: ignore[arg-type]
+    choices = BuildOptions(**chosen)  # type: ignore[arg-type]
     where = parse_target(target) if target else HOST
     contents = contents_of([model], choices=choices)
     library = build_checked(contents, model.registry, where, find_toolchain(cxx, choices=choices))
@@ -53,7 +64,7 @@ def built(model: Model, target: str = "", cxx: str | None = None, **chosen: str 
     return library
 
 
-def proven(model: Model, library: Library, usual: Library | None = None) -> None:
+def proven(model: CompiledModel, library: BuiltLibrary, usual: BuiltLibrary | None = None) -> None:
     """It computes the very bits of the `usual` library, by default that of the default toolchain without choices."""
     trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
     prove_equal(trial, model.plan_bytes, library.built.shared, (usual or built(model)).built.shared)
@@ -74,7 +85,7 @@ def segments(data: bytes) -> list[tuple[int, ...]]:
 
 
 @ELF
-def test_unwind_tables(model: Model) -> None:
+def test_unwind_tables(model: CompiledModel) -> None:
     library = built(model, unwind=ON)
     frames, there = 0x6474E550, [row[0] for row in segments(library.built.shared)]
     assert ".eh_frame" in sections(library.built.twin) and frames in there
@@ -88,7 +99,7 @@ def test_unwind_tables(model: Model) -> None:
 
 
 @ELF
-def test_visibility(model: Model) -> None:
+def test_visibility(model: CompiledModel) -> None:
     usual, open_ = built(model), built(model, visibility="default")
     assert all(name.startswith("mb_") for name in usual.binary.exports)
     assert set(usual.binary.exports) < set(open_.binary.exports)
@@ -96,14 +107,14 @@ def test_visibility(model: Model) -> None:
 
 
 @ELF
-def test_strip(model: Model) -> None:
+def test_strip(model: CompiledModel) -> None:
     whole = built(model, strip=OFF, headers="all").built.shared
     assert ".symtab" in sections(whole) and ".symtab" not in sections(built(model).built.shared)
 
 
 @ELF
 @pytest.mark.parametrize("size", [4096, 16384, 65536])
-def test_pages(model: Model, size: int) -> None:
+def test_pages(model: CompiledModel, size: int) -> None:
     library = built(model, pages=str(size))
     loaded = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD]
     assert [row[3] for row in loaded] == [size, size]
@@ -113,7 +124,7 @@ def test_pages(model: Model, size: int) -> None:
 
 
 @ELF
-def test_padding(model: Model) -> None:
+def test_padding(model: CompiledModel) -> None:
     library = built(model, padding=ON)
     page = HOST.traits.page
     data = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD][1]
@@ -123,14 +134,14 @@ def test_padding(model: Model) -> None:
 
 
 @ELF
-def test_headers(model: Model) -> None:
+def test_headers(model: CompiledModel) -> None:
     every, usual = built(model, headers="all"), built(model)
     assert sections(usual.built.shared) < sections(every.built.shared)
     assert len(every.built.shared) > len(usual.built.shared)
 
 
 @ELF
-def test_link_time_optimisation(model: Model) -> None:
+def test_link_time_optimisation(model: CompiledModel) -> None:
     library = built(model, lto=ON)
     assert library.built.shared != built(model).built.shared
     assert "--lto-O" in library.built.commands[1]
@@ -139,7 +150,7 @@ def test_link_time_optimisation(model: Model) -> None:
 
 
 @ELF
-def test_sections_and_fold(model: Model) -> None:
+def test_sections_and_fold(model: CompiledModel) -> None:
     kept = built(model, sections=OFF)
     assert "-fno-function-sections" in kept.built.commands[0] and "--no-gc-sections" in kept.built.commands[1]
     apart = built(model, fold=OFF)
@@ -149,7 +160,7 @@ def test_sections_and_fold(model: Model) -> None:
     proven(model, kept)
 
 
-def test_speed(model: Model) -> None:
+def test_speed(model: CompiledModel) -> None:
     fast, usual = built(model, optimize="speed"), built(model)
     assert len(fast.built.shared) > len(usual.built.shared)
     gemm = built(model, speed_for=("gemm",))
@@ -162,13 +173,13 @@ def test_speed(model: Model) -> None:
 
 
 @X86
-def test_avx512(model: Model) -> None:
+def test_avx512(model: CompiledModel) -> None:
     wide = built(model, avx512=ON)
     assert AVX512 in wide.built.commands[0] and len(wide.built.shared) > len(built(model).built.shared)
     proven(model, wide)  # where the processor lacks it, by the other forms
 
 
-def test_what_the_device_lacks(model: Model) -> None:
+def test_what_the_device_lacks(model: CompiledModel) -> None:
     usual = len(built(model).built.shared)
     for name, value in (("messages", "codes"), ("saving", OFF), ("files", OFF)):
         assert len(built(model, **{name: value}).built.shared) < usual, name
@@ -176,45 +187,45 @@ def test_what_the_device_lacks(model: Model) -> None:
     assert "mb_create_from_files" not in built(model, files=OFF).binary.exports
 
 
-def test_all_features(model: Model) -> None:
-    every, used = (contents_of([model], choices=Choices(features=value)) for value in ("all", "used"))
+def test_all_features(model: CompiledModel) -> None:
+    every, used = (contents_of([model], choices=BuildOptions(features=value)) for value in ("all", "used"))
     stems = {kernel.stem for kernel in used.kernels}
     assert every.kernels == used.kernels and every.features > used.features
     assert {f.split(".")[0] for f in every.features} <= stems
-    general = contents_of([model], choices=Choices(sizes="all"))
+    general = contents_of([model], choices=BuildOptions(sizes="all"))
     assert general.symbols and general.loops and set(general.expressions) > set(used.expressions)
     proven(model, built(model, features="all", sizes="all"))
 
 
-def test_operators_and_files_name_kernels(model: Model) -> None:
-    named = with_kernels(Choices(speed_for=("MatMul", "softmax_cross_entropy")), model.registry)
+def test_operators_and_files_name_kernels(model: CompiledModel) -> None:
+    named = with_kernels(BuildOptions(speed_for=("MatMul", "softmax_cross_entropy")), model.registry)
     assert "softmax_cross_entropy" in named.speed_for
     assert set(named.speed_for) <= set(model.registry.stems.values()) and len(named.speed_for) > 1
     with pytest.raises(BadInput, match="both name gemm"):
-        with_kernels(Choices(speed_for=("Gemm",), size_for=("gemm", "Relu")), model.registry)
+        with_kernels(BuildOptions(speed_for=("Gemm",), size_for=("gemm", "Relu")), model.registry)
     with pytest.raises(BadInput, match=r"--size-for Convv: .* is called so\. Did you mean Conv\?"):
-        with_kernels(Choices(size_for=("Convv",)), model.registry)
+        with_kernels(BuildOptions(size_for=("Convv",)), model.registry)
     told: list[str] = []
     contents_of([model], note=told.append, choices=named)
     assert not told
-    contents_of([model], note=told.append, choices=Choices(size_for=("top_k",)))
+    contents_of([model], note=told.append, choices=BuildOptions(size_for=("top_k",)))
     assert told == ["--size-for: the library has no kernel of top_k.cc; this changes nothing."]
     with pytest.raises(BadInput, match="--size-for Nonsense: no operator.*Files are "):
-        with_kernels(Choices(size_for=("Nonsense",)), model.registry)
+        with_kernels(BuildOptions(size_for=("Nonsense",)), model.registry)
 
 
 # ------------------------------------------------------------------------------------------- other toolchains
 
 
 def test_what_cannot_be_done_is_said() -> None:
-    choices = Choices(unwind=ON, pages="16384", optimize="speed", avx512=ON)
+    choices = BuildOptions(unwind=ON, pages="16384", optimize="speed", avx512=ON)
     wasm = not_applied(find_toolchain(choices=choices), parse_target("wasm32"))
     assert wasm == ("--unwind on", "--pages 16384", "--avx512 on")
     assert not_applied(find_toolchain(choices=choices), parse_target("x86_64-linux-gnu")) == ()
     assert not_applied(find_toolchain(), parse_target("wasm32")) == ()
 
 
-def test_a_target_that_cannot_builds_as_usual(model: Model) -> None:
+def test_a_target_that_cannot_builds_as_usual(model: CompiledModel) -> None:
     usual = built(model, "wasm32").built.shared
     assert built(model, "wasm32", unwind=ON, strip=OFF, pages="65536", lto=ON).built.shared == usual
     assert built(model, "wasm32", optimize="speed").built.shared != usual
@@ -222,8 +233,10 @@ def test_a_target_that_cannot_builds_as_usual(model: Model) -> None:
 
 @ELF
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
-def test_another_compiler(model: Model) -> None:
-    assert set(not_applied(find_toolchain("g++", choices=Choices(fold=OFF, lto=ON)), HOST)) == {"--fold off"}
+def test_another_compiler(model: CompiledModel) -> None:
+    assert set(not_applied(find_toolchain("g++", choices=BuildOptions(fold=OFF, lto=ON)), HOST)) == {
+        "--fold off"
+    }
     usual = built(model, cxx="g++")
     assert ".eh_frame" in sections(built(model, cxx="g++", unwind=ON).built.twin)
     assert ".symtab" in sections(built(model, cxx="g++", strip=OFF).built.shared)
@@ -231,8 +244,10 @@ def test_another_compiler(model: Model) -> None:
     proven(model, built(model, cxx="g++", lto=ON), usual)
 
 
-def test_the_package_builds_as_chosen(model: Model) -> None:
-    choices = Choices(optimize="speed", unwind=ON, strip=OFF, visibility="default", pages="16384", avx512=ON)
+def test_the_package_builds_as_chosen(model: CompiledModel) -> None:
+    choices = BuildOptions(
+        optimize="speed", unwind=ON, strip=OFF, visibility="default", pages="16384", avx512=ON
+    )
     sources = emit_sources(contents_of([model]), model.registry)
     files = cmake_files(sources, (), choices)
     text = files["CMakeLists.txt"].decode()
@@ -249,7 +264,9 @@ def test_the_package_builds_as_chosen(model: Model) -> None:
 # ------------------------------------------------------------------------------------- profiles and settings
 
 
-def made(path: str = "minbuild.toml", profile: str | None = None, given=(), **settings: object) -> Choices:
+def made(
+    path: str = "minbuild.toml", profile: str | None = None, given=(), **settings: object
+) -> BuildOptions:
     checked = checked_settings(
         {k.replace("_", "-"): v for k, v in settings.items()}, path, options_of(reduce)
     )
@@ -257,17 +274,17 @@ def made(path: str = "minbuild.toml", profile: str | None = None, given=(), **se
 
 
 def test_the_default_profile_is_no_choice() -> None:
-    assert in_profile(DEFAULT) == Choices() and not Choices().changed
+    assert in_profile(DEFAULT) == BuildOptions() and not BuildOptions().changed
     assert set(PROFILES) == {"smallest", "balanced", "fastest"}
     for choice in table():
         assert {*choice.profiles} <= {*PROFILES} and choice.what and choice.read(choice.default or "x")
-    assert {f.name for f in fields(Choices)} == {choice.name for choice in table()}
+    assert {f.name for f in fields(BuildOptions)} == {choice.name for choice in table()}
 
 
-def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Model) -> None:
+def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: CompiledModel) -> None:
     smallest = in_profile("smallest")
-    assert (smallest.saving, smallest.files, smallest.graphs) == (ON, ON, Choices().graphs)
-    advisor = Advisor((model,), contents_of([model]), Wishes(), False, smallest)
+    assert (smallest.saving, smallest.files, smallest.graphs) == (ON, ON, BuildOptions().graphs)
+    advisor = SuggestionPlanner((model,), contents_of([model]), ExtraRequirements(), False, smallest)
     kept = {"--saving off", "--files off", "--graphs train,optimize"}
     assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
     assert {o.how for o in advisor.offers() if o.how.startswith("--")} == kept
@@ -279,7 +296,8 @@ def test_command_line_before_settings_before_profile() -> None:
     assert made(profile="smallest", messages="text", given={"messages": "codes"}).messages == "codes"
     said = checked_settings({PROFILE: "fastest"}, "minbuild.toml", options_of(reduce))
     assert (
-        choices_made({}, said, None).optimize == "speed" and choices_made({}, said, "balanced") == Choices()
+        choices_made({}, said, None).optimize == "speed"
+        and choices_made({}, said, "balanced") == BuildOptions()
     )
 
 
@@ -288,7 +306,7 @@ def test_values_as_people_write_them() -> None:
     assert (found.unwind, found.strip, found.pages) == (ON, OFF, "16384")
     assert found.graphs == ("train", "optimize") and found.speed_for == ("conv", "gemm")
     assert made(given={"avx512": "1"}).avx512 == ON
-    assert found.plainly["graphs"] == "train,optimize" and found.plainly["speed-for"] == "conv,gemm"
+    assert found.as_text["graphs"] == "train,optimize" and found.as_text["speed-for"] == "conv,gemm"
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -338,7 +356,7 @@ def test_everything_in_a_file(minbuild: Command, tmp_path: Path) -> None:
     said = minbuild("reduce", SMALL, "--out", out, "--config", config, "--unwind", "off")
     assert said.code == 0, said.err
     report = json.loads((out / "report" / "report.json").read_text())
-    assert report["choices"] == replace(in_profile("smallest"), graphs=("train", "optimize")).plainly
+    assert report["choices"] == replace(in_profile("smallest"), graphs=("train", "optimize")).as_text
     assert [t["target"] for t in report["targets"]] == ["x86_64-linux-musl"]
     assert not report["targets"][0]["waterfall"]
     config.write_text("fast = true\n[budgets]\nfile = 1\n")
@@ -376,20 +394,20 @@ def test_help_shows_every_choice(minbuild: Command) -> None:
     assert "--profile" in text and "smallest|balanced|fastest" in text
 
 
-def test_several_libraries_at_once_are_those_one_by_one(model: Model) -> None:
+def test_several_libraries_at_once_are_those_one_by_one(model: CompiledModel) -> None:
     orders = [
-        toolchain.Order(
+        toolchain.BuildJob(
             emit_sources(contents_of([model]), model.registry), HOST, find_toolchain(choices=choices)
         )
-        for choices in (Choices(), Choices(padding=ON), Choices())
+        for choices in (BuildOptions(), BuildOptions(padding=ON), BuildOptions())
     ]
     one, padded, again = toolchain.build_all(orders)
     assert one == again == built(model).built and padded.shared == built(model, padding=ON).built.shared
 
 
 def test_a_choice_takes_its_own_saving_back() -> None:
-    for name in Choices().savings:
-        assert getattr(Choices().without(name), name) == choice_of(name).plain
+    for name in BuildOptions().savings:
+        assert getattr(BuildOptions().without(name), name) == choice_of(name).plain
 
 
 def test_the_documented_settings_are_read() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 
@@ -20,7 +20,7 @@ def joined_and_split(first, second, axis, outputs):
         Node("SplitTraining", "com.microsoft", 1, "split", ("c", "sizes"), ("p", "q"), {"axis": axis}),
     )
     inputs = {"a": TensorType(ElementType.FLOAT, first), "b": TensorType(ElementType.FLOAT, second)}
-    return Bundle(
+    return TrainingArtifacts(
         Graph("t.onnx", nodes, inputs, {}, outputs, {}), None, None, Checkpoint((trainers.TRAINED,)), {}
     )
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_graph
-from minbuild.ir import Bundle, Checkpoint, Graph
+from minbuild.ir import Checkpoint, Graph, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -74,8 +74,8 @@ def graph_of(text: str, version: int = 17) -> tuple[onnx.ModelProto, Graph]:
     return model, read_graph(model.SerializeToString(), Path("model.onnx"))
 
 
-def bundle_of(graph: Graph) -> Bundle:
-    return Bundle(graph, None, None, Checkpoint(()), {})
+def bundle_of(graph: Graph) -> TrainingArtifacts:
+    return TrainingArtifacts(graph, None, None, Checkpoint(()), {})
 
 
 def looped(x: np.ndarray) -> list[np.ndarray]:

@@ -7,13 +7,13 @@ import pytest
 from authored import differences, operators, source, stepped, trainer_of, uniform
 from case_sets import TRAIN, trainer
 
-from minbuild.authoring import Artifacts, Recipe, bundle_of, make_artifacts, write_artifacts
+from minbuild.authoring import GeneratedArtifacts, Recipe, bundle_of, make_artifacts, write_artifacts
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.errors import VerificationFailed
-from minbuild.frontend.artifacts import load_bundle
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Role
+from minbuild.frontend.artifacts import load_artifacts
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, Parameter, Role, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.planning.estimate import estimate
@@ -80,7 +80,7 @@ def test_parameters_of_branches_train(tmp_path):
         assert set(made.trained) == {"w", reached} and lost in made.bundle.notes[0]
         assert max(differences(made, X, T).values()) < EXACT
         write_artifacts(make_artifacts(model, Recipe(loss="mse", train=("last:1",))), tmp_path / choice)
-        read = ReferenceTrainer(load_bundle(tmp_path / choice))
+        read = ReferenceTrainer(load_artifacts(tmp_path / choice))
         assert read.trained == (reached,)
         assert float(read.eval_step(X, T)[0]) == pytest.approx(stepped(read, X, T))
 
@@ -118,7 +118,7 @@ def test_gradients_have_gradients():
         graph.source, (*second.nodes, flag), {**graph.inputs, **buffers}, {}, ("norm",), constants
     )
     parameter = Parameter("w", ElementType.FLOAT, W.shape, True, W)
-    made = ReferenceTrainer(Bundle(training, None, None, Checkpoint((parameter,)), {}))
+    made = ReferenceTrainer(TrainingArtifacts(training, None, None, Checkpoint((parameter,)), {}))
     assert differences(made, X)["w"] < 1e-5
 
 
@@ -165,7 +165,7 @@ def test_double_models_train_with_every_optimizer(optimizer, tmp_path):
     recipe = Recipe(loss="mse", optimizer=optimizer, optimizer_options=options)
     built = trainer(_placed(tmp_path, make_artifacts(model, recipe)))
     session = built.session((tmp_path / "checkpoint").read_bytes())
-    exact = ReferenceTrainer(load_bundle(tmp_path))
+    exact = ReferenceTrainer(load_artifacts(tmp_path))
     batch = [X.astype(np.float64), T.astype(np.float64)]
     for _ in range(3):
         session = built.session(session.checkpoint(include_optimizer=True))
@@ -215,7 +215,7 @@ def test_the_gradient_check_names_the_parameters_whose_gradients_are_wrong():
     model = onnx.load_from_string(made.files["training_model.onnx"])
     wrong = next(node for node in model.graph.node if node.op_type == "TanhGrad")
     wrong.op_type, wrong.domain = "Mul", ""  # only what is below tanh hears of it
-    spoilt = Artifacts({**made.files, "training_model.onnx": model.SerializeToString()}, ())
+    spoilt = GeneratedArtifacts({**made.files, "training_model.onnx": model.SerializeToString()}, ())
     with pytest.raises(VerificationFailed) as refused:
         checked_gradients(spoilt)
     lines = str(refused.value).splitlines()[1:]
@@ -247,5 +247,5 @@ def test_running_statistics_of_half_models_are_kept_in_float():
     weights = {"w": W.astype(np.float16), "scale": ones, "shift": ones * 0, "mean": ones * 0, "spread": ones}
     bundle = bundle_of(source(text, weights), Recipe(loss="mse"), registry())
     roles = {v.name: v.role for v in lower(bundle, registry(), {}).parameters}
-    assert roles["mean"] is roles["spread"] is Role.STATE and roles["w"] is Role.PARAMETER
+    assert roles["mean"] is roles["spread"] is Role.BUFFER and roles["w"] is Role.PARAMETER
     assert {p.element for p in bundle.checkpoint.parameters} == {ElementType.FLOAT}

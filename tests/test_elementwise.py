@@ -9,7 +9,7 @@ import pytest
 import trainers
 
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 
 REGISTRY = registry()
 COUNT = 20_000
@@ -65,8 +65,8 @@ def test_every_result_is_within_its_last_places(name, dtype, library):
     random = np.random.default_rng(3)
     x = np.exp(random.uniform(np.log(low), np.log(high), COUNT)).clip(low, high)
     x = (x * np.where(negative & (random.random(COUNT) < 0.5), -1, 1)).astype(dtype)
-    one = trainers.one_node(REGISTRY.ops[f":{name}"], Case(name, (x,)), dtype)
-    found = trainers.run(library, trainers.plan_of(one.bundle, REGISTRY), one)["y0"]
+    one = trainers.one_node(REGISTRY.ops[f":{name}"], TestCase(name, (x,)), dtype)
+    found = trainers.run(library, trainers.plan_of(one.artifacts, REGISTRY), one)["y0"]
     wanted = function(x.astype(np.longdouble))
     unit = np.spacing(np.maximum(np.abs(wanted).astype(dtype), np.finfo(dtype).tiny))
     error = np.abs(found.astype(np.longdouble) - wanted) / unit

@@ -12,9 +12,9 @@ from case_sets import GOLDEN, SHARED, load
 from commands import Command, command_fixture  # noqa: F401
 
 from minbuild.errors import BadInput
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import ElementType, Graph, Node, TensorType
-from minbuild.planning.compile import plan_model, with_parts
+from minbuild.planning.compile import compile_model, with_parts
 from minbuild.planning.inference_export import default_outputs, prune
 from minbuild.training.api import CheckpointState, Module, Optimizer
 
@@ -23,7 +23,7 @@ RECORDED = [p.parent for p in sorted(SHARED.glob("*/meta.json"))]
 
 @pytest.mark.parametrize("folder", RECORDED, ids=lambda f: f.name)
 def test_default_outputs_are_those_of_the_forward_model(folder):
-    bundle = load_bundle(folder)
+    bundle = load_artifacts(folder)
     assert bundle.evaluation is not None
     found = default_outputs(bundle.evaluation, [p.name for p in bundle.checkpoint.parameters])
     wanted = [o.name for o in onnx.load(folder / "forward.onnx", load_external_data=False).graph.output]
@@ -96,7 +96,7 @@ def test_parts_that_there_are_not_are_named(minbuild: Command, tmp_path: Path) -
 
 
 def test_asking_for_outputs_asks_for_the_export() -> None:
-    model = with_parts(plan_model(GOLDEN / "dense", {}, {}), (), ["output"])
+    model = with_parts(compile_model(GOLDEN / "dense", {}, {}), (), ["output"])
     assert model.parts == {"export"} and model.mold is not None
     assert with_parts(model, ["buffers, properties"]).parts == {"buffers", "properties"}
     with pytest.raises(BadInput, match="no node makes"):
@@ -106,7 +106,7 @@ def test_asking_for_outputs_asks_for_the_export() -> None:
 def test_a_package_exports_from_python(package, tmp_path: Path) -> None:
     folder, out = tmp_path / "dist", tmp_path / "model.onnx"
     shutil.copytree(package("dense"), folder)
-    model = with_parts(plan_model(GOLDEN / "dense", {}, {}), ["export"])
+    model = with_parts(compile_model(GOLDEN / "dense", {}, {}), ["export"])
     assert model.mold is not None
     (folder / "model/inference.mold").write_bytes(model.mold)
     state = CheckpointState.load_checkpoint(folder / "model/checkpoint")

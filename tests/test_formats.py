@@ -16,7 +16,14 @@ from minbuild.formats import detect as formats
 from minbuild.formats import pe
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
-from minbuild.toolchain import Built, build_library, check_link, find_emulator, find_toolchain, parse_target
+from minbuild.toolchain import (
+    BuildOutput,
+    build_library,
+    check_link,
+    find_emulator,
+    find_toolchain,
+    parse_target,
+)
 
 HEADER = b"""
 #include <stddef.h>
@@ -76,7 +83,7 @@ RELU = "int minbuild::relu<float>(minbuild::Call const&)"
 @dataclass(frozen=True)
 class Library:
     target: str
-    built: Built
+    built: BuildOutput
     binary: Binary
     owners: Owners
 

@@ -10,8 +10,8 @@ import pytest
 from minbuild.docgen.__main__ import gradients_table
 from minbuild.docgen.formulas import LONGEST, gradient_formula
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 OPS = registry().ops
 
@@ -31,24 +31,24 @@ def test_a_rule_reads_as_a_formula(op, formula):
 
 
 def test_what_is_read_twice_gets_a_name_and_saved_outputs_their_number():
-    def rule(b: Backward):
+    def rule(b: GradientBuilder):
         squared = b.add("Mul", b.save(2), b.x[0])
         return b.each(b.add("Add", squared, b.add("Exp", squared)))
 
-    op = Op("Own", gradient=rule, cases=lambda random: [Case("only", (np.ones(2), None))])
+    op = Op("Own", gradient=rule, cases=lambda random: [TestCase("only", (np.ones(2), None))])
     assert gradient_formula(op) == "t1 = y2 * x0; dx0 = t1 + Exp(t1)"
-    instead = replace(op, gradient=lambda b: (b.become("Other"), rule(b))[1])
+    instead = replace(op, gradient=lambda b: (b.replace_forward("Other"), rule(b))[1])
     assert gradient_formula(instead).endswith(" after Other")
 
 
 def test_long_rules_are_summed_up():
-    def rule(b: Backward):
+    def rule(b: GradientBuilder):
         value = b.dy[0]
         for _ in range(LONGEST):
             value = b.add("Exp", value)
         return (value,)
 
-    op = Op("Own", gradient=rule, cases=lambda random: [Case("only", (np.ones(2),))])
+    op = Op("Own", gradient=rule, cases=lambda random: [TestCase("only", (np.ones(2),))])
     assert gradient_formula(op) == f"dx = {LONGEST} nodes of Exp"
 
 

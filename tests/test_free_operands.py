@@ -9,7 +9,7 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Plan, Shape, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, Plan, Shape, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 
@@ -32,7 +32,9 @@ def plan_of(
 ) -> Plan:
     types = {name: TensorType(*kind) for name, kind in inputs.items()}
     graph = Graph("training_model.onnx", tuple(nodes), types, {}, (output,), dict(constants or {}))
-    return trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)
+    return trainers.plan_of(
+        TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY
+    )
 
 
 @pytest.mark.parametrize(

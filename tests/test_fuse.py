@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Procedure, Role, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, Procedure, Role, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.rewrite.dead_code import drop_dead_code
 from minbuild.passes.rewrite.fuse import fuse_patterns
-from minbuild.passes.rewrite.view_elimination import views_as_aliases
+from minbuild.passes.rewrite.view_elimination import eliminate_views
 
 REGISTRY = registry()
 BATCH = symbol("batch")
@@ -46,8 +46,8 @@ def graph_of(nodes: list[Node], outputs: tuple[str, ...]) -> Graph:
 def procedure(nodes: list[Node], outputs: tuple[str, ...] = ("y",)) -> Procedure:
     """Lowered, without views and dead code."""
     graph = graph_of(nodes, outputs)
-    lowered = lower(Bundle(graph, None, None, Checkpoint(()), {}), REGISTRY, {}).procedures[0]
-    return drop_dead_code(views_as_aliases(lowered, REGISTRY), REGISTRY)
+    lowered = lower(TrainingArtifacts(graph, None, None, Checkpoint(()), {}), REGISTRY, {}).procedures[0]
+    return drop_dead_code(eliminate_views(lowered, REGISTRY), REGISTRY)
 
 
 def ops(of: Procedure) -> list[str]:
@@ -151,7 +151,7 @@ def test_an_operand_changed_in_between_prevents():
     assert ops(after) == ["minbuild:ClipGrad"]
     # The same graph with x in a state tensor that a call in between writes.
     state = procedure([*CLIP_GRADIENT[:-1], node("other = Relu dy"), node("y = Mul other mask")])
-    values = {**state.values, "x": replace(state.values["x"], role=Role.STATE)}
+    values = {**state.values, "x": replace(state.values["x"], role=Role.BUFFER)}
     between = [replace(c, outputs=("x",)) if c.op == ":Relu" else c for c in state.calls]
     calls = tuple(replace(c, inputs=("dy", "mask")) if c.op == ":Mul" else c for c in between)
     changed = replace(state, values=values, calls=calls)
@@ -169,8 +169,8 @@ def scaled_by_size(tmp_path_factory):
         node("product = Mul spread small"),
         node("y = Add product dy"),
     ]
-    bundle = Bundle(graph_of(nodes, ("y",)), None, None, Checkpoint((trainers.TRAINED,)), {})
-    plan = trainers.plan_of(bundle, REGISTRY)
+    artifacts = TrainingArtifacts(graph_of(nodes, ("y",)), None, None, Checkpoint((trainers.TRAINED,)), {})
+    plan = trainers.plan_of(artifacts, REGISTRY)
     contents = trainers.contents_of([plan])
     return trainers.library_of(contents, REGISTRY, tmp_path_factory.mktemp("library")), plan
 

@@ -21,7 +21,9 @@ _BEHIND_OTHERS = {":AveragePoolGrad", ":MaxPoolGrad"}
 OPS = tuple(
     op
     for key, op in sorted(REGISTRY.ops.items())
-    if op.gradient is not None and (op.reference is not None or op.body is None) and key not in _BEHIND_OTHERS
+    if op.gradient is not None
+    and (op.reference is not None or op.decompose is None)
+    and key not in _BEHIND_OTHERS
 )
 TOLERANCE = 1e-7
 
@@ -35,7 +37,7 @@ def applications(key: str) -> tuple[tuple[trainers.OneNode, Gradients, Plan], ..
     chosen = [case for case in op.cases(np.random.default_rng(2024)) if is_smooth(op, case)]
     assert chosen, f"{op.title}: no case at which it is differentiable"
     made = [backward_graph(op, case, random) for case in chosen]
-    return tuple((one, wanted, trainers.plan_of(one.bundle, REGISTRY)) for one, wanted in made)
+    return tuple((one, wanted, trainers.plan_of(one.artifacts, REGISTRY)) for one, wanted in made)
 
 
 @pytest.fixture(scope="session")

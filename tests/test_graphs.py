@@ -18,11 +18,11 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir.size_report import ModelReport
 from minbuild.options.graph_selection import EVERY, GRAPHS
-from minbuild.planning.compile import Model, plan_models, with_parts
-from minbuild.planning.kernel_selection import Wishes, contents_of
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.compile import CompiledModel, compile_models, with_parts
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
-from minbuild.toolchain import Built, build_library, find_emulator, find_toolchain, host_target
+from minbuild.toolchain import BuildOutput, build_library, find_emulator, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError
 from minbuild.verify.differential import prove_equal, run_trial, seeded_trial
 from minbuild.verify.prove import starting_point
@@ -30,17 +30,20 @@ from minbuild.verify.prove import starting_point
 CHOICES = [("train", "optimize"), ("train",), ("evaluate",), ("optimize",), ("evaluate", "optimize")]
 
 
-def planned(*graphs: str, folder: Path = FREE) -> Model:
-    (model,) = plan_models((folder,), {}, {}, graphs=graphs)
+def planned(*graphs: str, folder: Path = FREE) -> CompiledModel:
+    (model,) = compile_models((folder,), {}, {}, graphs=graphs)
     return model
 
 
-def built(contents: Contents, model: Model) -> Built:
+def built(contents: LibraryContents, model: CompiledModel) -> BuildOutput:
     return build_library(emit_sources(contents, model.registry), host_target(), find_toolchain())
 
 
 def session(
-    model: Model, folder: Path, contents: Contents | None = None, checkpoint: bytes | None = None
+    model: CompiledModel,
+    folder: Path,
+    contents: LibraryContents | None = None,
+    checkpoint: bytes | None = None,
 ) -> Session:
     library = built(contents or contents_of((model,)), model).shared
     path = folder / f"{hashlib.sha256(library).hexdigest()[:16]}.so"
@@ -50,11 +53,11 @@ def session(
 
 
 @pytest.fixture(scope="module")
-def everything() -> Model:
+def everything() -> CompiledModel:
     return planned(*EVERY)
 
 
-def batch(model: Model) -> tuple[np.ndarray, ...]:
+def batch(model: CompiledModel) -> tuple[np.ndarray, ...]:
     trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
     return trial.batches["train 0"]
 
@@ -151,15 +154,15 @@ def test_export_needs_no_evaluation_on_the_device(everything) -> None:
 
 
 def test_excluded_operators_may_be_in_other_graphs() -> None:
-    wishes = Wishes(
+    extra = ExtraRequirements(
         exclude=(
             "com.microsoft:SoftmaxCrossEntropyLossGrad",
             "com.microsoft:SoftmaxCrossEntropyLossInternalGrad",
         )
     )
-    contents_of((planned("evaluate"),), wishes)
+    contents_of((planned("evaluate"),), extra)
     with pytest.raises(BadInput, match="--exclude-op"):
-        contents_of((planned("train"),), wishes)
+        contents_of((planned("train"),), extra)
 
 
 def test_graphs_that_the_artifacts_lack(tmp_path) -> None:

@@ -17,7 +17,7 @@ SETS = sorted(p.parent.name for p in GOLDEN.glob("*/meta.json"))
 @pytest.mark.parametrize("name", SETS)
 def test_it_takes_the_recorded_way(name):
     case = load(GOLDEN / name)
-    exact = ReferenceTrainer(case.bundle)
+    exact = ReferenceTrainer(case.artifacts)
     exact.learning_rate = case.rate
     allowed = 4 * max(*case.meta["noise"]["loss_per_step"], 2.0**-22)
     np.testing.assert_allclose(
@@ -36,7 +36,7 @@ def test_it_takes_the_recorded_way(name):
 
 def test_it_resumes_from_optimizer_state():
     case = load(GOLDEN / "dense")
-    exact = ReferenceTrainer(case.bundle)
+    exact = ReferenceTrainer(case.artifacts)
     exact.load(case.trained[1])
     exact.learning_rate = case.rate
     assert exact.step_count == case.meta["steps"]
@@ -48,7 +48,7 @@ def test_it_resumes_from_optimizer_state():
 
 def test_gradients_add_up_until_they_are_reset():
     case = load(GOLDEN / "mse")
-    exact = ReferenceTrainer(case.bundle)
+    exact = ReferenceTrainer(case.artifacts)
     exact.train_step(*case.batch(0))
     once = {n: g.copy() for n, g in exact.gradients.items()}
     exact.train_step(*case.batch(0))
@@ -63,18 +63,18 @@ def test_gradients_add_up_until_they_are_reset():
 def test_what_is_missing_is_said():
     case = load(GOLDEN / "mse")
     with pytest.raises(BadInput, match="takes 2 inputs"):
-        ReferenceTrainer(case.bundle).train_step()
-    bare = replace(case.bundle, evaluation=None, optimizer=None)
+        ReferenceTrainer(case.artifacts).train_step()
+    bare = replace(case.artifacts, evaluation=None, optimizer=None)
     with pytest.raises(BadInput, match="no evaluation model"):
         ReferenceTrainer(bare).eval_step()
     with pytest.raises(BadInput, match="no optimizer model"):
         ReferenceTrainer(bare).optimizer_step()
-    node = replace(case.bundle.training.nodes[0], op_type="Nonesuch")
-    strange = replace(case.bundle.training, nodes=(node,))
+    node = replace(case.artifacts.training.nodes[0], op_type="Nonesuch")
+    strange = replace(case.artifacts.training, nodes=(node,))
     with pytest.raises(Unsupported, match="Nonesuch.*no reference"):
-        ReferenceTrainer(replace(case.bundle, training=strange)).train_step(*case.batch(0))
-    nominal = replace(case.bundle.checkpoint.parameters[0], data=None)
+        ReferenceTrainer(replace(case.artifacts, training=strange)).train_step(*case.batch(0))
+    nominal = replace(case.artifacts.checkpoint.parameters[0], data=None)
     with pytest.raises(BadInput, match="nominal"):
         ReferenceTrainer(
-            replace(case.bundle, checkpoint=replace(case.bundle.checkpoint, parameters=(nominal,)))
+            replace(case.artifacts, checkpoint=replace(case.artifacts.checkpoint, parameters=(nominal,)))
         )

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from trainers import contents_of, element_of, library_of, session_of
 
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, Plan, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, Parameter, Plan, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Op, Site
+from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite import batch_tiling as loops
@@ -35,7 +35,7 @@ def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: Any
     )
 
 
-def convolutions() -> Bundle:
+def convolutions() -> TrainingArtifacts:
     """loss = sum relu(w2 * relu(w1 * x)), with gradients of both weights as ORT writes them. The second convolution
     leaves a quarter of what the first one makes."""
     pads: dict[str, Any] = {"pads": (1, 1, 1, 1)}
@@ -68,7 +68,7 @@ def convolutions() -> Bundle:
     parameters = tuple(
         Parameter(n, FLOAT, s, True, random.standard_normal(s).astype(np.float32)) for n, s in WEIGHTS.items()
     )
-    return Bundle(graph, None, None, Checkpoint(parameters), {})
+    return TrainingArtifacts(graph, None, None, Checkpoint(parameters), {})
 
 
 def plan_with(least_gain: int, monkeypatch: pytest.MonkeyPatch, fixed: dict[str, int] | None = None) -> Plan:
@@ -176,7 +176,7 @@ def test_rounds_that_nobody_counts_are_one(damaged: Callable[..., int]) -> None:
 
 
 def _promising() -> list[Op]:
-    return [op for _, op in sorted(registry().ops.items()) if op.samples and op.cases and op.reference]
+    return [op for _, op in sorted(registry().ops.items()) if op.batched_inputs and op.cases and op.reference]
 
 
 @pytest.mark.parametrize("op", _promising(), ids=lambda op: op.key)
@@ -186,32 +186,32 @@ def test_samples_are_computed_alone(op: Op) -> None:
     assert tried > 0
 
 
-def _is_sample_by_sample(op: Op, case: Case) -> bool:
+def _is_sample_by_sample(op: Op, case: TestCase) -> bool:
     types = tuple(x if x is None else TensorType(element_of(x), x.shape) for x in case.inputs)
-    site = Site(case.attributes, types, (None,) * len(types), max(op.since))
-    assert op.samples and op.reference
+    ctx = OpContext(case.attributes, types, (None,) * len(types), max(op.since))
+    assert op.batched_inputs and op.reference
     results = _all_results(op, case, case.inputs)
     rank, count = results[0].ndim, results[0].shape[0] if results[0].ndim else 1
     walking = {
         i
-        for i in op.samples(site)
+        for i in op.batched_inputs(ctx)
         if (x := case.inputs[i]) is not None and count > 1 and x.ndim == rank and x.shape[0] == count
     }
-    broadcast = [i for i in op.samples(site) if i not in walking and case.inputs[i] is not None]
+    broadcast = [i for i in op.batched_inputs(ctx) if i not in walking and case.inputs[i] is not None]
     if not walking or any(case.inputs[i].ndim == rank and case.inputs[i].shape[0] != 1 for i in broadcast):  # type: ignore[union-attr]
         return False
     parts = []
     for s in range(count):
         one = (x[s : s + 1] if i in walking and x is not None else x for i, x in enumerate(case.inputs))
         parts.append(_all_results(op, case, tuple(one)))
-    for i in range(1 if op.apart is None else 2):
+    for i in range(1 if op.split is None else 2):
         pieces = [part[i] for part in parts]
-        joined = np.sum(pieces, 0) if i in op.sums else np.concatenate(pieces)
+        joined = np.sum(pieces, 0) if i in op.batch_sums else np.concatenate(pieces)
         np.testing.assert_allclose(joined, results[i], rtol=1e-12, atol=1e-12)
     return True
 
 
-def _all_results(op: Op, case: Case, inputs: tuple[np.ndarray | None, ...]) -> list[np.ndarray]:
+def _all_results(op: Op, case: TestCase, inputs: tuple[np.ndarray | None, ...]) -> list[np.ndarray]:
     assert op.reference
     answer = op.reference(case.attributes, *inputs)
     return [np.asarray(x) for x in (answer if isinstance(answer, tuple) else (answer,))]
@@ -220,12 +220,12 @@ def _all_results(op: Op, case: Case, inputs: tuple[np.ndarray | None, ...]) -> l
 def test_divided_calls_make_every_output_once() -> None:
     """Of ConvGrad, in an order in which dx comes last."""
     op = registry().ops["com.microsoft:ConvGrad"]
-    bundle = convolutions()
-    procedure = lower(bundle, registry(), {}).procedures[0]
+    artifacts = convolutions()
+    procedure = lower(artifacts, registry(), {}).procedures[0]
     call = next(c for c in procedure.calls if c.op == op.key)
     call = replace(call, outputs=("dr", "dw2", "db2"), accumulate=frozenset({1, 2}))
     types = tuple(procedure.values[n].type for n in call.inputs)
-    assert op.apart
-    calls = op.apart(call, Site(call.attributes, types, (None,) * 3, 1))
+    assert op.split
+    calls = op.split(call, OpContext(call.attributes, types, (None,) * 3, 1))
     assert [[n for n in c.outputs if n] for c in calls] == [["db2"], ["dw2"], ["dr"]]
     assert [bool(c.accumulate) for c in calls] == [True, True, False]

@@ -11,19 +11,19 @@ import trainers
 from commands import FREE, SMALL
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.rewrite.loss_check import CHECK, check_loss
-from minbuild.planning.compile import plan_model
+from minbuild.planning.compile import compile_model
 from minbuild.training.library import TRAIN, Session, TrainerError
 
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     """A trainer of the set with a free batch that checks its loss."""
-    model = plan_model(FREE, {}, {}, checks_loss=True)
+    model = compile_model(FREE, {}, {}, checks_loss=True)
     contents = trainers.contents_of([model.plan])
     library = trainers.library_of(contents, model.registry, tmp_path_factory.mktemp("checked"))
     return Session(library, model.plan_bytes, model.checkpoint)
@@ -74,8 +74,8 @@ def test_a_refused_step_leaves_the_reset_for_the_next_one(session):
 
 
 def test_it_is_off_by_default_and_then_absent():
-    stems = {kernel.stem for kernel in plan_model(SMALL, {}, {}).plan.kernels}
-    checked = {kernel.stem for kernel in plan_model(SMALL, {}, {}, checks_loss=True).plan.kernels}
+    stems = {kernel.stem for kernel in compile_model(SMALL, {}, {}).plan.kernels}
+    checked = {kernel.stem for kernel in compile_model(SMALL, {}, {}, checks_loss=True).plan.kernels}
     assert checked - stems == {"loss_is_finite"}
 
 
@@ -87,8 +87,8 @@ def test_what_leads_to_the_loss_comes_first():
         Node("ReduceSum", "", 13, "loss", ("x",), ("sum",), {"keepdims": 0}),
     )
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("sum", "other"), {})
-    bundle = Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    (procedure,) = check_loss(lower(bundle, registry(), {})).procedures
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    (procedure,) = check_loss(lower(artifacts, registry(), {})).procedures
     assert [call.op for call in procedure.calls] == [":ReduceSum", CHECK, ":Relu"]
     assert procedure.outputs == ("sum", "other")
 
@@ -98,6 +98,6 @@ def test_a_first_output_that_is_no_loss_is_refused():
     graph = Graph(
         "training_model.onnx", (Node("Neg", "", 13, "n", ("x",), ("y",), {}),), {"x": x}, {}, ("y",), {}
     )
-    bundle = Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
     with pytest.raises(Unsupported, match="Put the loss first, or leave --check-loss out"):
-        check_loss(lower(bundle, registry(), {}))
+        check_loss(lower(artifacts, registry(), {}))

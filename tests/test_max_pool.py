@@ -7,7 +7,7 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.ops.pooling.max_pool import VARIANTS
 from minbuild.ops.pooling.max_pool import max_pool as op
@@ -15,14 +15,14 @@ from minbuild.ops.pooling.max_pool import max_pool as op
 REGISTRY = registry()
 
 
-def bundle(x, dy, attributes, outputs=("dx",)):
+def artifacts(x, dy, attributes, outputs=("dx",)):
     """x -> MaxPool -> indices -> MaxPoolGrad(dy) -> dx"""
     nodes = (
         Node("MaxPool", "", 12, "pool", ("x",), ("y", "indices"), attributes),
         Node("MaxPoolGrad", "", 9, "grad", ("dy", "indices"), ("dx",), attributes),
     )
     inputs = {n: TensorType(trainers.element_of(a), a.shape) for n, a in (("x", x), ("dy", dy))}
-    return Bundle(
+    return TrainingArtifacts(
         Graph("t.onnx", nodes, inputs, {}, outputs, {}), None, None, Checkpoint((trainers.TRAINED,)), {}
     )
 
@@ -41,7 +41,7 @@ def test_gradient_reaches_the_maxima(keep_indices, library):
         _, indices = op.reference(attributes, x)
         dy = random.standard_normal(indices.shape).astype(np.float32)
         plan = trainers.plan_of(
-            bundle(x, dy, attributes, ("dx", "indices") if keep_indices else ("dx",)), REGISTRY
+            artifacts(x, dy, attributes, ("dx", "indices") if keep_indices else ("dx",)), REGISTRY
         )
         index = "int64_t" if keep_indices else "uint8_t"
         assert {k.types for k in plan.kernels} == {("float", index)}
@@ -55,7 +55,7 @@ def test_gradient_reaches_the_maxima(keep_indices, library):
 
 def test_windows_above_256_keep_wide_indices():
     x = np.zeros((1, 1, 17, 17), np.float32)
-    plan = trainers.plan_of(bundle(x, x[:, :, :1, :1], {"kernel_shape": (17, 17)}), REGISTRY)
+    plan = trainers.plan_of(artifacts(x, x[:, :, :1, :1], {"kernel_shape": (17, 17)}), REGISTRY)
     assert {k.types for k in plan.kernels} == {("float", "int64_t")}
 
 
@@ -68,4 +68,4 @@ def test_indices_from_elsewhere_are_refused():
     }
     graph = Graph("t.onnx", (node,), inputs, {}, ("dx",), {})
     with pytest.raises(Unsupported, match="not the output of a MaxPool"):
-        trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)
+        trainers.plan_of(TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)

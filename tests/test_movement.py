@@ -10,7 +10,7 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, Graph, Node, Plan, TensorType
+from minbuild.ir import Checkpoint, Graph, Node, Plan, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.ops.movement.movement import Along, Axis, launch_move, straight, whole
@@ -55,7 +55,9 @@ def plan_of(
     node = Node(name, domain, 25, "node", names, ("y",), dict(attributes or {}))
     fed = {n: t for n, t in types.items() if n not in constants}
     graph = Graph("training_model.onnx", (node,), fed, {}, ("y",), constants)
-    return trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)
+    return trainers.plan_of(
+        TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY
+    )
 
 
 # ------------------------------------------------------------------------------------------------ folding
@@ -132,8 +134,8 @@ def test_a_slice_beyond_a_table_is_refused_by_the_device(library):
     x = TensorType(trainers.element_of(table), (BATCH,))
     constants = {"table": table, "zero": np.zeros(1, np.int64)}
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("y",), constants)
-    bundle = Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    session = trainers.session_of(library, trainers.plan_of(bundle, REGISTRY), {})
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    session = trainers.session_of(library, trainers.plan_of(artifacts, REGISTRY), {})
     np.testing.assert_array_equal(session.run(TRAIN, [np.zeros(4, np.float32)])[0], table[:4])
     with pytest.raises(TrainerError, match="shapes do not fit"):
         session.run(TRAIN, [np.zeros(7, np.float32)])
@@ -155,8 +157,8 @@ def test_range_counts_to_a_free_size(library):
     x = TensorType(trainers.element_of(np.zeros(1)), (BATCH, 2))
     constants = {"one": np.array(1, np.int64), "two": np.array(2, np.int64)}
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("y",), constants)
-    bundle = Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    session = trainers.session_of(library, trainers.plan_of(bundle, REGISTRY), {})
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    session = trainers.session_of(library, trainers.plan_of(artifacts, REGISTRY), {})
     for batch in (2, 5, 8):
         np.testing.assert_array_equal(session.run(TRAIN, [np.zeros((batch, 2))])[0], range(1, batch, 2))
 
@@ -168,8 +170,8 @@ def test_constants_of_a_free_size_are_filled_on_the_device(library):
     )
     x = TensorType(trainers.element_of(np.zeros(1)), (BATCH, 3))
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("y",), {})
-    bundle = Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    plan = trainers.plan_of(bundle, REGISTRY)
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    plan = trainers.plan_of(artifacts, REGISTRY)
     session = trainers.session_of(library, plan, {})
     for batch in (1, 9):
         (y,) = session.run(TRAIN, [np.zeros((batch, 3))])

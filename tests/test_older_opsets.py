@@ -12,8 +12,8 @@ import trainers
 
 from minbuild.ir import Node, TensorType
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Site
-from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.ops.core.definition import OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, named
 
 REGISTRY = registry()
 RANDOM = np.random.default_rng(11)
@@ -96,11 +96,11 @@ SEQUENCE: tuple[tuple[str, int, tuple[np.ndarray, ...], Mapping[str, Any], Any],
 )
 def test_older_operators_compute_what_their_opset_says(name, version, inputs, attributes, wanted, tmp_path):
     answers = wanted if isinstance(wanted, tuple) else (wanted,)
-    case = Case(name, inputs, attributes, outputs=len(answers))
+    case = TestCase(name, inputs, attributes, outputs=len(answers))
     one = trainers.one_node(REGISTRY.ops[f":{name}"], case, np.float64)
     graph = replace(one.training, nodes=tuple(replace(n, version=version) for n in one.training.nodes))
-    one = replace(one, bundle=replace(one.bundle, training=graph))
-    plan = trainers.plan_of(one.bundle, REGISTRY)
+    one = replace(one, artifacts=replace(one.artifacts, training=graph))
+    plan = trainers.plan_of(one.artifacts, REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
     found = trainers.run(library, plan, one)
     for i, answer in enumerate(answers):
@@ -125,8 +125,8 @@ def test_older_operators_compute_what_their_opset_says(name, version, inputs, at
 def test_gradients_for_older_opsets_use_axes_as_attributes(name, version, attributes):
     """Their nodes are what opset 11 has: axes are attributes, softmax flattens."""
     tensor = TensorType(trainers.element_of(X), X.shape)
-    site = Site(attributes, (tensor,), (None,), version)
-    backward = Backward(site, ("x",), ("y",), ("dy",), (0,), "backward", 11)
+    ctx = OpContext(attributes, (tensor,), (None,), version)
+    backward = GradientBuilder(ctx, ("x",), ("y",), ("dy",), (0,), "backward", 11)
     rule = REGISTRY.ops[f":{name}"].gradient
     assert rule is not None
     nodes: tuple[Node, ...] = named(backward, rule(backward), ("dx",))

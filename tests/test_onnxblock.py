@@ -11,9 +11,9 @@ from authored import differences, stepped, uniform
 from commands import GOLDEN, command_fixture  # noqa: F401
 
 from minbuild.errors import BadInput
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.onnx.reader import read_model
-from minbuild.ir import Bundle, Checkpoint
+from minbuild.ir import Checkpoint, TrainingArtifacts
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training import artifacts, onnxblock
 from minbuild.training.api import CheckpointState, Module, Optimizer
@@ -50,7 +50,7 @@ class Weighted(onnxblock.Block):
 
 def test_a_loss_of_blocks(model, tmp_path):
     generate_artifacts(model, loss=Weighted(0.75), optimizer=OptimType.AdamW, artifact_directory=tmp_path)
-    made = ReferenceTrainer(load_bundle(tmp_path))
+    made = ReferenceTrainer(load_artifacts(tmp_path))
     d = X.astype(np.float64) @ W + B - T
     assert stepped(made, X, T) == pytest.approx(0.75 * (d * d).mean() + 0.25 * np.abs(d).mean())
     assert max(differences(made, X, T).values()) < 1e-6
@@ -67,7 +67,7 @@ def test_every_kind_of_loss_has_its_block_and_its_name(kind, model, tmp_path):
         "checkpoint", "eval_model.onnx", "nominal_checkpoint", "training_model.onnx",
     }  # fmt: skip
     target = np.array([0, 2, 1, 1, 2]) if kind.name in ("CrossEntropyLoss", "NLLLoss") else np.abs(T)
-    losses = [stepped(ReferenceTrainer(load_bundle(tmp_path / n)), X, target) for n in ("kind", "block")]
+    losses = [stepped(ReferenceTrainer(load_artifacts(tmp_path / n)), X, target) for n in ("kind", "block")]
     assert losses[0] == losses[1] and np.isfinite(losses[0])
 
 
@@ -99,7 +99,7 @@ def test_options_of_an_optimizer_block_reach_the_model(model, tmp_path):
         additional_output_names=["h"],
         loss_input_names=["y"],
     )
-    bundle = load_bundle(tmp_path)
+    bundle = load_artifacts(tmp_path)
     clip, step = bundle.optimizer.nodes
     assert clip.attributes["max_norm"] == 2.0
     wanted = {"alpha": 0.8, "beta": 0.99, "epsilon": 1e-5, "weight_decay": 0.1, "correct_bias": 0}
@@ -133,7 +133,7 @@ def test_a_training_block_is_two_models_and_parameters(model, tmp_path):
     onnx.save(training, tmp_path / "training_model.onnx")
     onnx.save(evaluation, tmp_path / "eval_model.onnx")
     onnxblock.save_checkpoint((trained, frozen), tmp_path / "checkpoint")
-    made = ReferenceTrainer(load_bundle(tmp_path))
+    made = ReferenceTrainer(load_artifacts(tmp_path))
     assert max(differences(made, X, np.array([0, 1, 1, 0, 1])).values()) < 1e-6
     changed = onnx.ModelProto.FromString(model.SerializeToString())
     changed.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(W * 0, "w"))
@@ -180,7 +180,7 @@ def test_blocks_compute_what_they_are_called(block, wanted):
         alone("x")
     graph = read_model(alone.to_model_proto(), Path("model.onnx"))
     feeds = (NUMBERS, NUMBERS.T)[:inputs]
-    found = ReferenceTrainer(Bundle(graph, None, None, Checkpoint(()), {})).train_step(*feeds)[0]
+    found = ReferenceTrainer(TrainingArtifacts(graph, None, None, Checkpoint(()), {})).train_step(*feeds)[0]
     np.testing.assert_allclose(found, wanted(*feeds), rtol=1e-6)
 
 
@@ -214,7 +214,7 @@ def test_the_command_says_what_it_made_and_what_it_will_need(model, minbuild, tm
     assert said.code == 0, said.err
     assert "gradient check, all trained parameters together" in said.out
     assert "memory for temporaries of train at n 32" in said.out
-    bundle = load_bundle(tmp_path / "made")
+    bundle = load_artifacts(tmp_path / "made")
     assert [p.name for p in bundle.checkpoint.parameters] == ["w"]
     assert bundle.optimizer.nodes[0].attributes["alpha"] == pytest.approx(0.8)
 

@@ -16,8 +16,8 @@ from authored import uniform
 from commands import GOLDEN
 
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.artifacts import load_bundle
-from minbuild.ir import Bundle, Checkpoint
+from minbuild.frontend.artifacts import load_artifacts
+from minbuild.ir import Checkpoint, TrainingArtifacts
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training import artifacts, onnxblock
 from minbuild.training.artifacts import LossType, OptimType, generate_artifacts
@@ -87,7 +87,9 @@ def run(text: str, function, *inputs: np.ndarray):
         written("x")
         made = written.to_model_proto()
     graph = artifacts.read_model(made, Path("model.onnx"))
-    return made, ReferenceTrainer(Bundle(graph, None, None, Checkpoint(()), {})).train_step(*inputs)[0]
+    return made, ReferenceTrainer(TrainingArtifacts(graph, None, None, Checkpoint(()), {})).train_step(
+        *inputs
+    )[0]
 
 
 LABELS = "m (int64[5] x) => (int64[5] z) { z = Identity (x) }"
@@ -118,7 +120,7 @@ def test_labels_may_be_encoded_before_the_loss(model, tmp_path):
     code.attribute.append(onnx.helper.make_attribute("keepdims", 0))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axes"))
     generate_artifacts(model, loss=Encoded(), artifact_directory=tmp_path, loss_input_names=["y"])
-    bundle = load_bundle(tmp_path)
+    bundle = load_artifacts(tmp_path)
     x = uniform((3, 4))[0]
     found = ReferenceTrainer(bundle).train_step(x, np.array([10.0, 30.0, 20.0]))[0]
     scores = x.astype(np.float64) @ W
@@ -198,4 +200,4 @@ def test_an_optimizer_may_be_a_model(model, tmp_path):
     generate_artifacts(
         model, loss=LossType.MSELoss, optimizer=made, artifact_directory=str(tmp_path).encode()
     )
-    assert [n.op_type for n in load_bundle(tmp_path).optimizer.nodes] == ["SGDOptimizerV2"]
+    assert [n.op_type for n in load_artifacts(tmp_path).optimizer.nodes] == ["SGDOptimizerV2"]

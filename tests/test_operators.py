@@ -15,14 +15,14 @@ import trainers
 from minbuild.errors import Unsupported
 from minbuild.ir import ElementType, Plan
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.definition import Op, TestCase
 
 REGISTRY = registry()
 OPS = tuple(op for _, op in sorted(REGISTRY.ops.items()) if op.cases is not None and op.reference is not None)
 PRECISIONS = {"float": np.float32, "double": np.float64}
 HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-ACCUMULATING = tuple(op for op in OPS if op.adds)
-UPDATING = tuple(op for op in REGISTRY.ops.values() if op.updates)
+ACCUMULATING = tuple(op for op in OPS if op.accumulates)
+UPDATING = tuple(op for op in REGISTRY.ops.values() if op.mutates)
 
 each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 each_half = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
@@ -30,7 +30,7 @@ each_precision = pytest.mark.parametrize("dtype", PRECISIONS.values(), ids=PRECI
 
 
 @cache
-def cases(key: str) -> tuple[Case, ...]:
+def cases(key: str) -> tuple[TestCase, ...]:
     """The same numbers for every test of an operator."""
     make = REGISTRY.ops[key].cases
     assert make is not None
@@ -47,12 +47,12 @@ def planned(
         shapes = {n: y.shape for n, y in trainers.expected(op, case, dtype).items() if _gathers(op, n, y)}
         element = next(e for e in (ElementType.FLOAT, ElementType.DOUBLE) if e.dtype == dtype)
         one = trainers.with_gradients(one, shapes, element)
-    return one, trainers.plan_of(one.bundle, REGISTRY)
+    return one, trainers.plan_of(one.artifacts, REGISTRY)
 
 
 def _gathers(op: Op, name: str, array: np.ndarray) -> bool:
     """Whether the kernel can add this output to a gradient: those are real numbers."""
-    return name[0] == "y" and int(name[1:]) in op.adds and array.dtype.kind == "f"
+    return name[0] == "y" and int(name[1:]) in op.accumulates and array.dtype.kind == "f"
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ def test_reference_is_torchs_optimizer(name):
     key, attributes, wanted = RECORDED[name]
     op = REGISTRY.ops[key]
     assert op.reference is not None
-    steps, moments = (1, 2) if len(op.updates) == 3 else (0, 1)
+    steps, moments = (1, 2) if len(op.mutates) == 3 else (0, 1)
     p, state = np.array(START), [np.zeros(3) for _ in range(moments)]
     for step, gradient in enumerate(GRADIENTS, 1):
         count = [np.array([step])] * steps
@@ -83,11 +83,11 @@ OPTIONS = {
 def test_trainer_follows_the_interpreter(name, tmp_path):
     """Trimmed builds of each optimizer, three steps; then the moments that a checkpoint holds."""
     case = load(GOLDEN / "dense")
-    bundle = replace(case.bundle, optimizer=optimizer_graph(name, OPTIONS[name]))
-    plan = trainers.plan_of(bundle, REGISTRY)
+    artifacts = replace(case.artifacts, optimizer=optimizer_graph(name, OPTIONS[name]))
+    plan = trainers.plan_of(artifacts, REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
-    state = {p.name: p.data for p in case.bundle.checkpoint.parameters}
-    session, exact = trainers.session_of(library, plan, state), ReferenceTrainer(bundle)
+    state = {p.name: p.data for p in case.artifacts.checkpoint.parameters}
+    session, exact = trainers.session_of(library, plan, state), ReferenceTrainer(artifacts)
     session.learning_rate = exact.learning_rate = 0.0625
     for step in range(3):
         batch = case.batch(step)

@@ -16,7 +16,7 @@ from minbuild.authoring import Recipe, Source, make_artifacts, write_artifacts
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.compat.ort_config.grammar import parse_config
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.onnx import reader as onnx_reader
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.kernel_types import kernel_types
@@ -115,10 +115,10 @@ def test_edges_join_outputs_with_the_inputs_that_read_them():
 
 def test_folders_with_nothing_else_load_and_are_the_same(tmp_path):
     write_artifacts(make_artifacts(LINEAR, Recipe(loss="mse", ort=True)), tmp_path)
-    before = load_bundle(tmp_path)
+    before = load_artifacts(tmp_path)
     for model in MODELS:
         (tmp_path / f"{model}.onnx").unlink()
-    after = load_bundle(tmp_path)
+    after = load_artifacts(tmp_path)
     for one, other in zip(
         (before.training, before.evaluation, before.optimizer),
         (after.training, after.evaluation, after.optimizer),

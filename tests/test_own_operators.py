@@ -12,7 +12,7 @@ import pytest
 from case_sets import GOLDEN
 from commands import command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ops import registry
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.toolchain import host_target
@@ -23,7 +23,7 @@ PYTHON = '''
 
 import numpy as np
 
-from minbuild.ops.definition import FLOATS, KernelFunction, Op, same_as
+from minbuild.ops.core.definition import FLOATS, KernelFunction, Op, same_as
 
 square = KernelFunction("signed_square", ("y:T=", "x:T"), types={"T": FLOATS})
 slope = KernelFunction("signed_square_grad", ("dx:T=", "dy:T", "x:T"), types={"T": FLOATS})
@@ -33,14 +33,14 @@ signed_square = Op(
     domain="acme",
     infer=same_as(0),
     reference=lambda attributes, x: x * np.abs(x),
-    select=lambda site: (square.launch(site.result(), site.name(0), types=(site.element(),)),),
+    lower=lambda ctx: (square.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),),
 )
 signed_square_grad = Op(
     "SignedSquareGrad",
     domain="acme",
     infer=same_as(0),
     reference=lambda attributes, dy, x: 2 * dy * np.abs(x),
-    select=lambda site: (slope.launch(site.result(), site.name(0), site.name(1), types=(site.element(),)),),
+    lower=lambda ctx: (slope.call(ctx.result(), ctx.name(0), ctx.name(1), types=(ctx.element(),)),),
 )
 '''
 CXX = """
@@ -118,7 +118,7 @@ def test_an_operator_of_ones_own_is_built_proven_and_reported(own, tmp_path, min
 def test_an_operator_of_ones_own_computes_its_reference(own, tmp_path, minbuild):
     artifacts, operators = own
     assert minbuild("reduce", artifacts, "--out", tmp_path / "dist", "--ops-dir", operators).code == 0
-    bundle = load_bundle(artifacts)
+    bundle = load_artifacts(artifacts)
     exact = ReferenceTrainer(bundle, registry((operators,)))
     library = Library(tmp_path / "dist/lib" / str(host_target()) / "libminbuild.so")
     plan, checkpoint = ((tmp_path / "dist/model" / n).read_bytes() for n in ("trainer.plan", "checkpoint"))

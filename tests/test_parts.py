@@ -72,7 +72,7 @@ def test_every_part_works_alone(part, tmp_path):
     session = Session(Library(tmp_path / "one.so"), BUILT.data, CASE.checkpoint)
     session.run(TRAIN, CASE.batch(0))
     again = read_checkpoint(session.checkpoint(True))
-    assert len(again.parameters) == len(CASE.bundle.checkpoint.parameters)
+    assert len(again.parameters) == len(CASE.artifacts.checkpoint.parameters)
 
 
 # ------------------------------------------------------------------------------------------------- properties
@@ -110,7 +110,7 @@ def test_properties_without_room_change_nothing(library, session):
     session.set_property("kept", 1)
     with pytest.raises(TrainerError, match=f"room for {PROPERTY_BYTES} bytes"):
         session.set_property("long", "x" * PROPERTY_BYTES)
-    held = replace(CASE.bundle.checkpoint, properties={"long": "x" * PROPERTY_BYTES})
+    held = replace(CASE.artifacts.checkpoint, properties={"long": "x" * PROPERTY_BYTES})
     before = session.buffer(False)
     with pytest.raises(TrainerError, match="room for"):
         session.load(write_checkpoint(held))
@@ -119,7 +119,7 @@ def test_properties_without_room_change_nothing(library, session):
 
 def test_damaged_properties_never_crash(library):
     """Any byte of the properties may be anything."""
-    held = replace(CASE.bundle.checkpoint, properties={"a": 1, "b": 2.0, "c": "text"})
+    held = replace(CASE.artifacts.checkpoint, properties={"a": 1, "b": 2.0, "c": "text"})
     data = bytearray(write_checkpoint(held))
     session, random = Session(library, BUILT.data, bytes(data)), np.random.default_rng(0)
     for _ in range(300):
@@ -137,8 +137,8 @@ def test_damaged_properties_never_crash(library):
 
 
 def test_buffers_are_in_the_order_of_the_training_graph(session):
-    order = [n for n in CASE.bundle.training.inputs if n in CASE.parameters]
-    held = {p.name: p for p in CASE.bundle.checkpoint.parameters}
+    order = [n for n in CASE.artifacts.training.inputs if n in CASE.parameters]
+    held = {p.name: p for p in CASE.artifacts.checkpoint.parameters}
     everything = np.concatenate([held[n].data.ravel() for n in order])
     trained = np.concatenate([held[n].data.ravel() for n in order if held[n].trainable])
     assert 0 < trained.size < everything.size
@@ -153,10 +153,10 @@ def test_buffers_are_in_the_order_of_the_training_graph(session):
 
 
 def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
-    held = CASE.bundle.checkpoint
+    held = CASE.artifacts.checkpoint
     nominal = Checkpoint(held.parameters, nominal=True)
-    bundle = replace(CASE.bundle, checkpoint=nominal)
-    plan = build_plan(optimize(lower(bundle, registry(), {}), registry()), registry())
+    artifacts = replace(CASE.artifacts, checkpoint=nominal)
+    plan = build_plan(optimize(lower(artifacts, registry(), {}), registry()), registry())
     state = Session(library, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), write_checkpoint(nominal))
     for early in (
         lambda: state.run(TRAIN, CASE.batch(0)),
@@ -177,7 +177,7 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
 
 
 def test_a_nominal_checkpoint_of_another_model_is_refused(library):
-    held = CASE.bundle.checkpoint
+    held = CASE.artifacts.checkpoint
     other = write_checkpoint(Checkpoint(held.parameters[1:], nominal=True))
     with pytest.raises(TrainerError, match=f"lacks {held.parameters[0].name}"):
         Session(library, BUILT.data, other)
@@ -188,9 +188,9 @@ def test_a_nominal_checkpoint_of_another_model_is_refused(library):
 
 def mold_of() -> tuple[bytes, tuple[str, ...]]:
     made = inference(
-        CASE.bundle, lower(CASE.bundle, registry(), {}), held={p.name for p in BUILT.plan.parameters}
+        CASE.artifacts, lower(CASE.artifacts, registry(), {}), held={p.name for p in BUILT.plan.parameters}
     )
-    sizes = {p.name: p.data.nbytes for p in CASE.bundle.checkpoint.parameters}
+    sizes = {p.name: p.data.nbytes for p in CASE.artifacts.checkpoint.parameters}
     return made.mold(BUILT.plan.parameters, sizes), made.outputs
 
 

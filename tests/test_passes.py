@@ -9,7 +9,6 @@ import pytest
 
 from minbuild.errors import Unsupported
 from minbuild.ir import (
-    Bundle,
     Checkpoint,
     ElementType,
     Graph,
@@ -18,6 +17,7 @@ from minbuild.ir import (
     Procedure,
     Program,
     TensorType,
+    TrainingArtifacts,
 )
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
@@ -36,7 +36,7 @@ def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: obj
     )
 
 
-def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -> Bundle:
+def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -> TrainingArtifacts:
     """y = relu(x w'), loss = sum of y, with the gradient of w as ORT writes it."""
     nodes = (
         node("Gemm", "x,w", "h", transB=1),
@@ -71,15 +71,15 @@ def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -
         {"one": np.array(1, np.float32)},
     )
     parameter = Parameter("w", FLOAT, (3, 4), True, np.zeros((3, 4), np.float32))
-    return Bundle(graph, None, None, Checkpoint((parameter,)), {})
+    return TrainingArtifacts(graph, None, None, Checkpoint((parameter,)), {})
 
 
-def lowered(bundle: Bundle) -> Program:
-    return lower(bundle, registry(), {})
+def lowered(artifacts: TrainingArtifacts) -> Program:
+    return lower(artifacts, registry(), {})
 
 
-def optimized(bundle: Bundle) -> Procedure:
-    return optimize(lowered(bundle), registry()).procedures[0]
+def optimized(artifacts: TrainingArtifacts) -> Procedure:
+    return optimize(lowered(artifacts), registry()).procedures[0]
 
 
 def test_shapes_stay_symbolic_and_shape_arithmetic_disappears() -> None:
@@ -128,17 +128,17 @@ def test_dead_calls_go() -> None:
 
 
 def test_everything_unsupported_is_told_at_once() -> None:
-    bundle = linear((node("Fancy", "h", "f"), node("Relu", "f", "g"), node("Plain", "y", "p")))
+    artifacts = linear((node("Fancy", "h", "f"), node("Relu", "f", "g"), node("Plain", "y", "p")))
     with pytest.raises(Unsupported) as caught:
-        lowered(bundle)
+        lowered(artifacts)
     assert [text.split("'")[1] for text in caught.value.findings] == ["Fancy_f", "Plain_p"]
 
 
 def test_input_sizes_are_numbers_or_names() -> None:
-    bundle = linear()
-    odd = {**bundle.training.inputs, "x": TensorType(FLOAT, (BATCH * 2, 3))}
+    artifacts = linear()
+    odd = {**artifacts.training.inputs, "x": TensorType(FLOAT, (BATCH * 2, 3))}
     with pytest.raises(Unsupported, match=r"input 'x': dimension 0 is 2\*batch"):
-        lower(replace(bundle, training=replace(bundle.training, inputs=odd)), registry(), {})
+        lower(replace(artifacts, training=replace(artifacts.training, inputs=odd)), registry(), {})
 
 
 def test_passes_say_what_they_did() -> None:
@@ -162,10 +162,10 @@ def test_a_clipped_activation_is_not_kept_for_the_backward_pass() -> None:
     """x -> Clip -> c, read at once and again at the end, where what was clipped is read too."""
     chain = tuple(node("Relu", "c" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
     late = (node("Mul", "r11,c", "m"), node("Add", "m,h", "kept"))
-    bundle = linear((node("Clip", "h,low,high", "c"), *chain, *late), ("loss", "kept"))
+    artifacts = linear((node("Clip", "h,low,high", "c"), *chain, *late), ("loss", "kept"))
     limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
-    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
-    train = optimized(replace(bundle, training=graph))
+    graph = replace(artifacts.training, initializers={**artifacts.training.initializers, **limits})
+    train = optimized(replace(artifacts, training=graph))
     clips = [call.outputs[0] for call in train.calls if call.op == ":Clip"]
     assert clips == ["c", "c (again)"]
     assert next(call for call in train.calls if call.outputs[0] == "m").inputs == ("r11", "c (again)")
@@ -173,12 +173,14 @@ def test_a_clipped_activation_is_not_kept_for_the_backward_pass() -> None:
 
 def test_nothing_is_computed_again_when_its_input_is_gone() -> None:
     chain = tuple(node("Relu", "c" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
-    bundle = linear((node("Clip", "z,low,high", "c"), *chain, node("Mul", "r11,c", "kept")), ("loss", "kept"))
+    artifacts = linear(
+        (node("Clip", "z,low,high", "c"), *chain, node("Mul", "r11,c", "kept")), ("loss", "kept")
+    )
     limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
-    nodes = (node("Relu", "h", "z"), *bundle.training.nodes)
-    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
+    nodes = (node("Relu", "h", "z"), *artifacts.training.nodes)
+    graph = replace(artifacts.training, initializers={**artifacts.training.initializers, **limits})
     order = (nodes[1], nodes[0], *nodes[2:])
-    train = optimized(replace(bundle, training=replace(graph, nodes=order)))
+    train = optimized(replace(artifacts, training=replace(graph, nodes=order)))
     assert [call.outputs[0] for call in train.calls if call.op == ":Clip"] == ["c"]
 
 
@@ -186,9 +188,9 @@ def test_of_two_branches_the_wide_one_waits() -> None:
     """A wide result that a sum needs late is made late, from what is narrow and there anyway."""
     chain = tuple(node("Relu", "y" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(4))
     wide = (node("Expand", "y,size", "wide"), *chain, node("Add", "r3,wide", "kept"))
-    bundle = linear(wide, ("loss", "kept"))
-    initializers = {**bundle.training.initializers, "size": np.array([7, 1, 1], np.int64)}
-    train = optimized(replace(bundle, training=replace(bundle.training, initializers=initializers)))
+    artifacts = linear(wide, ("loss", "kept"))
+    initializers = {**artifacts.training.initializers, "size": np.array([7, 1, 1], np.int64)}
+    train = optimized(replace(artifacts, training=replace(artifacts.training, initializers=initializers)))
     outputs = [call.outputs[0] for call in train.calls]
     assert outputs.index("wide") == outputs.index("kept") - 1
 
@@ -215,8 +217,8 @@ def test_what_takes_many_calls_is_kept() -> None:
     clips = tuple(node("Clip", f"{'h' if i == 0 else f'c{i - 1}'},low,high", f"c{i}") for i in range(8))
     chain = tuple(node("Relu", "c7" if i == 0 else f"r{i - 1}", f"r{i}") for i in range(12))
     late = (node("Mul", "r11,c7", "m"), node("Add", "m,h", "kept"))
-    bundle = linear((*clips, *chain, *late), ("loss", "kept"))
+    artifacts = linear((*clips, *chain, *late), ("loss", "kept"))
     limits = {"low": np.array(0, np.float32), "high": np.array(6, np.float32)}
-    graph = replace(bundle.training, initializers={**bundle.training.initializers, **limits})
-    train = optimized(replace(bundle, training=graph))
+    graph = replace(artifacts.training, initializers={**artifacts.training.initializers, **limits})
+    train = optimized(replace(artifacts, training=graph))
     assert not [call for call in train.calls if "again" in call.outputs[0]]

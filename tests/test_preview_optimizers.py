@@ -13,7 +13,7 @@ from onnx import NodeProto
 from training_models import Info, Trainable, check_steps, device, graph, node, single
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle
+from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.training.library import TRAIN
 
@@ -81,17 +81,19 @@ def descent(op: str, first: int, attributes: dict[str, Any], dtype: type[np.floa
 @pytest.mark.parametrize("name", RECORDED)
 def test_twenty_steps_are_those_of_torch(name, dtype, close, tmp_path):
     op, first, attributes, wanted = RECORDED[name]
-    session = device(descent(op, first, attributes, dtype).bundle(tmp_path), tmp_path)
+    session = device(descent(op, first, attributes, dtype).artifacts(tmp_path), tmp_path)
     for _ in range(STEPS):
         session.run(TRAIN, (X,))
     np.testing.assert_allclose(session.parameter("w"), wanted, rtol=close * STEPS)
 
 
-def updating(nodes: list[NodeProto], state: dict[str, np.ndarray], updates: str, folder: Path) -> Bundle:
+def updating(
+    nodes: list[NodeProto], state: dict[str, np.ndarray], updates: str, folder: Path
+) -> TrainingArtifacts:
     """A step of these nodes."""
     inference = graph([node("Identity", "x", "y")], {"x": [1]}, "y")
     made = " ".join(pair.split("=")[1] for pair in updates.split())
-    return Trainable(inference, [Info(graph(nodes, {}, made, state), updates)]).bundle(folder)
+    return Trainable(inference, [Info(graph(nodes, {}, made, state), updates)]).artifacts(folder)
 
 
 def test_variables_of_several_types_and_a_rate_of_one(tmp_path):
@@ -109,8 +111,8 @@ def test_variables_of_several_types_and_a_rate_of_one(tmp_path):
         node("Momentum", "r t a b a b ma mb", "a1 b1 - mb1", **how),
         node("Momentum", "r t a a ma", "- ma1", **how),
     ]
-    bundle = updating(nodes, state, "a=a1 b=b1 ma=ma1 mb=mb1", tmp_path)
-    found = check_steps(bundle, tmp_path, X, steps=1)
+    artifacts = updating(nodes, state, "a=a1 b=b1 ma=ma1 mb=mb1", tmp_path)
+    found = check_steps(artifacts, tmp_path, X, steps=1)
     np.testing.assert_array_equal(found["a"], np.full((2, 2), 0.75))
     np.testing.assert_array_equal(found["b"], np.full(3, 1.5))
     np.testing.assert_array_equal(found["ma"], np.full((2, 2), 2.0))
@@ -155,9 +157,9 @@ def test_what_does_not_fit_is_refused_at_once(tmp_path):
         "o5": "input 3 is left out; it needs all of them",
     }
     inference = graph([node("Identity", "x", "y")], {"x": [1]}, "y")
-    bundle = Trainable(inference, [Info(graph(nodes, {}, " ".join(wanted), state), "a=o4")])
+    artifacts = Trainable(inference, [Info(graph(nodes, {}, " ".join(wanted), state), "a=o4")])
     with pytest.raises(Unsupported) as refused:
-        trainers.plan_of(bundle.bundle(tmp_path), registry())
+        trainers.plan_of(artifacts.artifacts(tmp_path), registry())
     lines = str(refused.value).splitlines()
     for name, text in wanted.items():
         assert any(f"of {name}" in line and text in line for line in lines), (name, lines)

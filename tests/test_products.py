@@ -11,10 +11,10 @@ import pytest
 import trainers
 
 from minbuild.frontend.onnx.reader import read_graph
-from minbuild.ir import Bundle, Checkpoint, Procedure
+from minbuild.ir import Checkpoint, Procedure, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Unknown
+from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.linear_algebra.contraction import layout_of
 from minbuild.ops.linear_algebra.equations import Equation
 from minbuild.passes.lowering.lower import lower
@@ -27,7 +27,7 @@ INPUTS = """float[2,5,3,4] q, float[2,5,3,4] k, float[2,5,6] x, float[7,6] w, fl
     float[7,5] u, float[3,5] r, float[3,1] p, float[7,1] e"""
 
 
-def bundle(body: str) -> Bundle:
+def artifacts(body: str) -> TrainingArtifacts:
     """A graph over the INPUTS that `body` reads."""
     outputs = ", ".join(f"float {name}" for name in ("y", "z") if f" {name} =" in body)
     opsets = '["": 17, "com.microsoft": 1]'
@@ -37,11 +37,11 @@ def bundle(body: str) -> Bundle:
     graph = read_graph(model.SerializeToString(), Path("model.onnx"))
     used = {n for node in graph.nodes for n in node.inputs}
     inputs = {n: t for n, t in graph.inputs.items() if n in used}
-    return Bundle(replace(graph, inputs=inputs), None, None, Checkpoint(()), {})
+    return TrainingArtifacts(replace(graph, inputs=inputs), None, None, Checkpoint(()), {})
 
 
 def optimized(body: str) -> Procedure:
-    return optimize(lower(bundle(body), REGISTRY, {}), REGISTRY).procedures[0]
+    return optimize(lower(artifacts(body), REGISTRY, {}), REGISTRY).procedures[0]
 
 
 def ops(body: str) -> list[str]:
@@ -65,7 +65,7 @@ FOLDED = {
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_one_product_is_left_and_computes_the_same(name, tmp_path):
-    case = bundle(FOLDED[name])
+    case = artifacts(FOLDED[name])
     assert len(ops(FOLDED[name])) == 1
     random = np.random.default_rng(1)
     feeds = [random.standard_normal(t.shape).astype(np.float32) for t in case.training.inputs.values()]
@@ -117,10 +117,10 @@ def test_sizes_that_do_not_fit_are_named():
         (Equation(("ab", "bc"), "ac"), ((2, 3), (4, 5)), "3 is not 4"),
         (Equation(("ab", "bc"), "ac"), ((2, 3), (4,)), "does not fit 'bc'"),
     ):
-        with pytest.raises(Unknown, match=text):
+        with pytest.raises(UnsupportedUse, match=text):
             equation.extents(shapes)
     for text, ranks in (("ab,bc->ad", (2, 2)), ("ab->a", (3,)), ("ab", (2, 2)), ("a1->a", (2,))):
-        with pytest.raises(Unknown):
+        with pytest.raises(UnsupportedUse):
             Equation.parse(text, ranks)
 
 
@@ -132,6 +132,6 @@ def test_labels_tell_how_large_their_free_dimension_is():
             y = SoftmaxCrossEntropyLoss (s, t)
         }"""
     graph = read_graph(onnx.parser.parse_model(text).SerializeToString(), Path("model.onnx"))
-    program = lower(Bundle(graph, None, None, Checkpoint(()), {}), REGISTRY, {})
+    program = lower(TrainingArtifacts(graph, None, None, Checkpoint(()), {}), REGISTRY, {})
     assert program.symbols == ("batch",)
     assert program.procedures[0].values["t"].type.shape == (5 * BATCH,)

@@ -11,15 +11,15 @@ from agreement import check_gradients, close, gradients, loss_of
 from case_sets import SHARED, load, trainer
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Site
-from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.ops.core.definition import OpContext
+from minbuild.ops.core.graph_builder import GradientBuilder, named
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.training import onnx_backend
 from minbuild.training.library import TRAIN, Session
-from minbuild.training.resizing_session import GrowingSession
+from minbuild.training.resizing_session import ResizingSession
 
 # The first 32 mask bits of Dropout with ratio 0.25 by seed, recorded from onnxruntime-training-cpu 1.19.2.
 MASKS = {5: 0xEEEDCF9E, 6: 0xDCDC566E, 7: 0xFFBDDFF6, 8: 0x75F973F8}
@@ -39,7 +39,9 @@ def plan_of(nodes, outputs: str, feeds, constants=None, shapes=None):
     types = {n: TensorType(trainers.element_of(x), (shapes or {}).get(n, x.shape)) for n, x in feeds.items()}
     known = {"ratio": RATIO, "yes": YES, **(constants or {})}
     graph = Graph("training_model.onnx", tuple(nodes), types, {}, tuple(outputs.split()), known)
-    return trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), registry())
+    return trainers.plan_of(
+        TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), registry()
+    )
 
 
 def session_of(plan) -> Session:
@@ -169,10 +171,10 @@ def test_old_versions_never_drop():
 def test_gradient_has_the_mask_of_the_result(kind):
     domain = "" if kind == "Dropout" else "com.microsoft"
     inputs = tuple(TensorType(trainers.element_of(x), x.shape) for x in (X, RATIO, YES))
-    site = Site({}, inputs, (None, RATIO, YES), 22)
+    ctx = OpContext({}, inputs, (None, RATIO, YES), 22)
     rule = registry().ops[f"{domain}:{kind}"].gradient
     assert rule is not None
-    b = Backward(site, ("x", "ratio", "yes"), ("y",), ("dy",), {0}, "backward")
+    b = GradientBuilder(ctx, ("x", "ratio", "yes"), ("y",), ("dy",), {0}, "backward")
     backward = named(b, rule(b), ("dx",))
     forward = replace(node(kind, "x ratio yes", "y", domain), outputs=("y", b.saved[1]))
     mask = replace(node("Identity", "-", "m"), inputs=(b.saved[1],))
@@ -201,7 +203,7 @@ def test_larger_batches_go_on_with_the_seed():
     plan = plan_of(
         [node("Dropout", "x ratio yes", "y m")], "m", {"x": X}, shapes={"x": (symbol("batch"), 12)}
     )
-    growing = GrowingSession(onnx_backend.full_library(), encode_plan(plan, {"batch": 5}), None)
+    growing = ResizingSession(onnx_backend.full_library(), encode_plan(plan, {"batch": 5}), None)
     growing.session.seed = 6
     (small,), (large,) = (growing.run(TRAIN, [np.tile(X, (times, 1))]) for times in (1, 9))
     assert (bits(small), bits(large)) == (MASKS[6], MASKS[7])

@@ -18,9 +18,9 @@ from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.authoring.training_info.model import make_training_model
 from minbuild.errors import BadInput
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ops import registry
-from minbuild.planning.compile import plan_model
+from minbuild.planning.compile import compile_model
 from minbuild.training.api import CheckpointState, Module
 
 NAMES = ("body_w", "head_w", "head_bias", "top_w", "top_bias")
@@ -133,7 +133,7 @@ def test_a_loss_and_an_optimizer_of_ones_own_are_looked_at_together(tmp_path):
     ]
     made = make_artifacts(DEEP, Recipe("mse", optimizer=step))
     with in_folder(made) as folder:
-        optimizer = load_bundle(folder).optimizer
+        optimizer = load_artifacts(folder).optimizer
     assert optimizer is not None and [n.op_type for n in optimizer.nodes] == ["SGDOptimizerV2"]
 
 
@@ -153,9 +153,9 @@ def test_the_rest_may_stay_in_the_checkpoint_and_costs_no_memory():
         make_artifacts(DEEP, Recipe("mse", train=("top_*",), frozen=frozen)) for frozen in ((), ("rest",))
     )
     with in_folder(constant) as one, in_folder(kept) as other:
-        parameters = {p.name: p.trainable for p in load_bundle(other).checkpoint.parameters}
+        parameters = {p.name: p.trainable for p in load_artifacts(other).checkpoint.parameters}
         assert parameters == {n: n.startswith("top") for n in NAMES}
-        plans = [plan_model(folder, {}, {}) for folder in (one, other)]
+        plans = [compile_model(folder, {}, {}) for folder in (one, other)]
     assert plans[0].plan.persistent_bytes == plans[1].plan.persistent_bytes
     assert [a.peak for a in plans[0].arenas] == [a.peak for a in plans[1].arenas]
     assert len(plans[1].plan_bytes) < len(plans[0].plan_bytes)

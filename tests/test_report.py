@@ -19,7 +19,6 @@ from minbuild import assets, templating
 from minbuild.errors import BadInput
 from minbuild.ir.size_report import (
     SCHEMA,
-    Advice,
     Alive,
     Arena,
     Group,
@@ -35,6 +34,7 @@ from minbuild.ir.size_report import (
     Smaller,
     Stack,
     Static,
+    Suggestion,
     TargetReport,
     TypeRow,
     Verification,
@@ -128,8 +128,8 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         files=(("Library", "dist/lib/libminbuild.so"),),
         phases=phases,
         advice=(
-            Advice("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max batch=4"),
-            Advice("fixed sizes: batch 8", 1_433, 207, -64, "Every batch | is 8.", "--dim batch=8"),
+            Suggestion("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max batch=4"),
+            Suggestion("fixed sizes: batch 8", 1_433, 207, -64, "Every batch | is 8.", "--dim batch=8"),
         ),
         regions=(
             Region("code", "Code", "flash", 60_000, file - 1409, 60_000, file - 1409),

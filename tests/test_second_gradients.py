@@ -12,9 +12,9 @@ from gradients import is_smooth, wanted_inputs
 
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, Parameter, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, Parameter, TensorType, TrainingArtifacts
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.definition import Op, TestCase
 from minbuild.reference.interpreter import ReferenceTrainer
 
 REGISTRY, OPSET = registry(), 17
@@ -28,7 +28,7 @@ ONCE = frozenset({
 })  # fmt: skip
 
 
-def _applications(op: Op) -> Iterator[Case]:
+def _applications(op: Op) -> Iterator[TestCase]:
     """A few small cases at which the operator is differentiable."""
     assert op.cases is not None
     for case in op.cases(np.random.default_rng(2024)):
@@ -38,7 +38,7 @@ def _applications(op: Op) -> Iterator[Case]:
 
 
 def _is_twice(op: Op) -> bool:
-    draws = op.generator is not None or op.updates
+    draws = op.generator is not None or op.mutates
     return op.gradient is not None and op.cases is not None and op.reference is not None and not draws
 
 
@@ -49,7 +49,7 @@ def _node(op_type: str, inputs: tuple[str, ...], output: str, **attributes: obje
     return Node(op_type, "", OPSET, output, inputs, (output,), attributes)
 
 
-def _forward(op: Op, case: Case) -> tuple[Graph, tuple[str, ...]]:
+def _forward(op: Op, case: TestCase) -> tuple[Graph, tuple[str, ...]]:
     """The mean sine of the first output, and the values that gradients are taken by."""
     names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
     outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
@@ -86,7 +86,7 @@ def _twice(graph: Graph, wanted: tuple[str, ...]) -> ReferenceTrainer | None:
     parameters = [
         Parameter(n, ElementType.DOUBLE, arrays[n].shape, True, arrays[n]) for n in second.gradients
     ]
-    return ReferenceTrainer(Bundle(training, None, None, Checkpoint(tuple(parameters)), {}))
+    return ReferenceTrainer(TrainingArtifacts(training, None, None, Checkpoint(tuple(parameters)), {}))
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
@@ -111,7 +111,7 @@ def test_the_device_computes_it(name, tmp_path):
     graph, wanted = _forward(op, next(c for c in _applications(op) if c.inputs[0].size > 10))
     exact = _twice(graph, wanted)
     exact.train_step()
-    plan = trainers.plan_of(exact.bundle, REGISTRY)
+    plan = trainers.plan_of(exact.artifacts, REGISTRY)
     session = trainers.session_of(
         trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path), plan, {}
     )

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from minbuild.authoring import Recipe
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_model
-from minbuild.ir import Bundle, Checkpoint
+from minbuild.ir import Checkpoint, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -48,7 +48,7 @@ def test_what_is_read_computes_the_same(name, opset):
     graph = read_model(model, Path("model.onnx"))
     assert not [n.op_type for n in graph.nodes if "Sequence" in n.op_type]
     (wanted,) = ReferenceEvaluator(model).run(None, {"x": X, "w": W})
-    found = ReferenceTrainer(Bundle(graph, None, None, Checkpoint(()), {})).train_step(X, W)[0]
+    found = ReferenceTrainer(TrainingArtifacts(graph, None, None, Checkpoint(()), {})).train_step(X, W)[0]
     np.testing.assert_array_equal(np.asarray(found, np.float32), wanted)
 
 
@@ -67,7 +67,7 @@ def test_what_only_a_run_could_tell_is_refused(body):
     graph = read_model(model_of(body, 17), Path("model.onnx"))
     assert any("Sequence" in n.op_type for n in graph.nodes)
     with pytest.raises(Unsupported, match="Sequence"):
-        lower(Bundle(graph, None, None, Checkpoint(()), {}), registry(), {})
+        lower(TrainingArtifacts(graph, None, None, Checkpoint(()), {}), registry(), {})
 
 
 def test_gradients_flow_through_them():

@@ -15,8 +15,8 @@ from minbuild.compat.ort_config.collect import requirements
 from minbuild.compat.ort_config.grammar import parse_config
 from minbuild.errors import BadInput
 from minbuild.pipeline import names_of
-from minbuild.planning.compile import plan_model, plan_models
-from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.planning.compile import compile_model, compile_models
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import TRAIN, Library, Session
@@ -41,7 +41,7 @@ def test_each_model_keeps_its_files(package: Made) -> None:
     _, files, _, _ = package
     for name in NAMES:
         assert files[f"model/{name}/checkpoint"] == (GOLDEN / name / "checkpoint").read_bytes()
-        alone = plan_model(GOLDEN / name, {}, {"batch": 16})
+        alone = compile_model(GOLDEN / name, {}, {"batch": 16})
         assert files[f"model/{name}/trainer.plan"] == alone.plan_bytes
         assert f"sample/train_{name}.c" in files
     assert "model/trainer.plan" not in files and "sample/train.c" not in files
@@ -51,7 +51,7 @@ def test_each_model_keeps_its_files(package: Made) -> None:
 def test_kernels_are_shared(package: Made) -> None:
     _, files, _, _ = package
     manifest = json.loads(files["manifest.json"])
-    each = [{k.symbol for k in plan_model(GOLDEN / name, {}, {}).plan.kernels} for name in NAMES]
+    each = [{k.symbol for k in compile_model(GOLDEN / name, {}, {}).plan.kernels} for name in NAMES]
     assert set(manifest["holds"]["kernels"]) == each[0] | each[1]
     assert each[0] & each[1] and each[0] - each[1] and each[1] - each[0]
     assert set(manifest["models"]) == set(NAMES)
@@ -127,16 +127,16 @@ def test_names_are_never_the_same(tmp_path: Path) -> None:
     for parent in ("x", "y", "z"):
         (tmp_path / parent).mkdir()
         folders.append(copy_of(SMALL, tmp_path / parent / "my model"))
-    models = plan_models(folders, {}, {})
+    models = compile_models(folders, {}, {})
     assert names_of(folders, models) == ("my_model", "my_model-2", "my_model-3")
     assert names_of(folders[:1], models[:1]) == ("trainer",)
 
 
 def test_sizes_go_to_the_models_that_have_them(minbuild: Command, tmp_path: Path) -> None:
-    free, fixed = plan_models([GOLDEN / "dense", SMALL], {}, {"batch": 4})
+    free, fixed = compile_models([GOLDEN / "dense", SMALL], {}, {"batch": 4})
     assert free.largest == {"batch": 4} and fixed.largest == {}
     with pytest.raises(BadInput, match="--dim rows=3: the model has no such free dimension"):
-        plan_models([GOLDEN / "dense", SMALL], {"rows": 3}, {})
+        compile_models([GOLDEN / "dense", SMALL], {"rows": 3}, {})
     said = minbuild(
         "reduce", SMALL, GOLDEN / "mse", "-o", tmp_path / "d", "--reference", SMALL / "reference.npz"
     )
@@ -149,16 +149,18 @@ def test_sizes_go_to_the_models_that_have_them(minbuild: Command, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def small():  # type: ignore[no-untyped-def]
-    return plan_model(SMALL, {}, {})
+    return compile_model(SMALL, {}, {})
 
 
-def symbols(small, wishes: Wishes) -> set[str]:  # type: ignore[no-untyped-def]
-    return {k.symbol for k in contents_of((small,), wishes).kernels}
+def symbols(small, extra: ExtraRequirements) -> set[str]:  # type: ignore[no-untyped-def]
+    return {k.symbol for k in contents_of((small,), extra).kernels}
 
 
 def test_operators_can_be_added(small) -> None:  # type: ignore[no-untyped-def]
-    before = symbols(small, Wishes())
-    both = Wishes(("Conv", "com.microsoft:ConvGrad", "MaxPoolGrad", "com.microsoft:SGDOptimizerV2"))
+    before = symbols(small, ExtraRequirements())
+    both = ExtraRequirements(
+        ("Conv", "com.microsoft:ConvGrad", "MaxPoolGrad", "com.microsoft:SGDOptimizerV2")
+    )
     added = symbols(small, both) - before
     assert {"conv<float>", "conv<double>", "max_pool_grad<float, uint8_t>", "sgd<float>"} <= added
     features = contents_of((small,), both).features
@@ -166,22 +168,26 @@ def test_operators_can_be_added(small) -> None:  # type: ignore[no-untyped-def]
 
 
 def test_types_bound_what_is_added(small) -> None:  # type: ignore[no-untyped-def]
-    added = symbols(small, Wishes(("Conv",), types=("float", "int64"))) - symbols(small, Wishes())
+    added = symbols(small, ExtraRequirements(("Conv",), types=("float", "int64"))) - symbols(
+        small, ExtraRequirements()
+    )
     assert added == {"conv<float>"}
     with pytest.raises(BadInput, match="--types double: the models need .*float.*Add float"):
-        symbols(small, Wishes(types=("double",)))
+        symbols(small, ExtraRequirements(types=("double",)))
     with pytest.raises(BadInput, match="--types flaot: no element type"):
-        symbols(small, Wishes(types=("flaot",)))
+        symbols(small, ExtraRequirements(types=("flaot",)))
 
 
 def test_a_configuration_is_held(small) -> None:  # type: ignore[no-untyped-def]
     required = requirements([GOLDEN / "conv"])
-    found = symbols(small, Wishes(required=required))
-    wanted = {k.symbol for k in plan_model(GOLDEN / "conv", {}, {}).plan.kernels}
+    found = symbols(small, ExtraRequirements(required=required))
+    wanted = {k.symbol for k in compile_model(GOLDEN / "conv", {}, {}).plan.kernels}
     assert wanted <= found and "conv<double>" not in found
-    assert not any(s.startswith("conv<") for s in symbols(small, Wishes(required=required, exclude=_CONV)))
+    assert not any(
+        s.startswith("conv<") for s in symbols(small, ExtraRequirements(required=required, exclude=_CONV))
+    )
     with pytest.raises(BadInput, match="--require Nonsense: no such operator"):
-        symbols(small, Wishes(required=parse_config("ai.onnx;13;Nonsense", "f")))
+        symbols(small, ExtraRequirements(required=parse_config("ai.onnx;13;Nonsense", "f")))
 
 
 def test_a_package_is_ready_for_a_model_to_come(minbuild: Command, tmp_path: Path) -> None:
@@ -197,8 +203,8 @@ _CONV = ("Conv", "com.microsoft:FusedConv", "com.microsoft:ConvGrad")
 
 def test_operators_that_are_needed_cannot_be_excluded(small, minbuild: Command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(BadInput, match="--exclude-op Gemm: training_model.onnx: node '.*' needs it"):
-        symbols(small, Wishes(exclude=("Gemm",)))
-    assert symbols(small, Wishes(exclude=("Conv",))) == symbols(small, Wishes())
+        symbols(small, ExtraRequirements(exclude=("Gemm",)))
+    assert symbols(small, ExtraRequirements(exclude=("Conv",))) == symbols(small, ExtraRequirements())
     for option in ("--exclude-op", "--include-op"):
         said = minbuild("reduce", SMALL, "-o", tmp_path / "d", option, "convgrad")
         assert said.code == 2 and "Did you mean com.microsoft:ConvGrad?" in said.err
@@ -206,7 +212,7 @@ def test_operators_that_are_needed_cannot_be_excluded(small, minbuild: Command, 
 
 def test_what_adds_nothing_is_told(small) -> None:  # type: ignore[no-untyped-def]
     told: list[str] = []
-    contents_of((small,), Wishes(("Dropout",)), told.append)
+    contents_of((small,), ExtraRequirements(("Dropout",)), told.append)
     assert len(told) == 1 and told[0].startswith("Dropout: ")
 
 
@@ -244,7 +250,7 @@ def test_a_package_says_what_it_lacks(
     out = package[0]
     said = minbuild("check", GOLDEN / name, "-p", out)
     assert said.code == 3 and all(text in said.err for text in texts)
-    plan = plan_model(GOLDEN / name, {}, {}).plan_bytes
+    plan = compile_model(GOLDEN / name, {}, {}).plan_bytes
     with pytest.raises(Exception, match="kernel|feature"):  # the library refuses it too
         Session(
             Library(out / f"lib/{HOST}/libminbuild.so"), plan, (GOLDEN / name / "checkpoint").read_bytes()

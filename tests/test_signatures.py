@@ -52,14 +52,14 @@ def test_outputs_have_names(tmp_path):
     inference = graph([node("Neg", "x", "y")], {"x": [1]}, "y")
     inference.output[0].name = ""
     with pytest.raises(BadInput, match="an output of the graph has no name"):
-        Trainable(inference, [Info(graph([node("Neg", "y", "q")], {}, "q"))]).bundle(tmp_path)
+        Trainable(inference, [Info(graph([node("Neg", "y", "q")], {}, "q"))]).artifacts(tmp_path)
 
 
 def test_every_graph_of_a_file_is_looked_at(tmp_path):
     inference = graph([helper.make_node("Mul", ["x"], ["y"], "first")], {"x": [1]}, "y")
     algorithm = graph([node("Momentum", "y", "q"), helper.make_node("Cast", ["y"], ["z"], "last")], {}, "q z")
     with pytest.raises(BadInput) as refused:
-        Trainable(inference, [Info(algorithm)]).bundle(tmp_path)
+        Trainable(inference, [Info(algorithm)]).artifacts(tmp_path)
     texts = str(refused.value)
     for text in (
         "model.onnx: node 'first' (Mul) has 1 inputs; the operator takes 2.",

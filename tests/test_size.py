@@ -43,7 +43,7 @@ template <class T> __attribute__((noinline)) T dot(const T* a, const T* b, int n
 """
 SOURCES = {
     "kernels/gemm.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 namespace minbuild {
 template <class T> Status gemm(const Call& c) {
   *(T*)c.args[0] = dot<T>((T*)c.args[1], (T*)c.args[2], c.params[0]);
@@ -52,7 +52,7 @@ template <class T> Status gemm(const Call& c) {
 template Status gemm<float>(const Call&);
 }""",
     "kernels/softmax.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 namespace minbuild {
 struct Cubed {
   static float of(float x) { return x * x * x; }
@@ -78,7 +78,7 @@ template Status softmax<float>(const Call&);
 template Status softmax_grad<float>(const Call&);
 }""",
     "kernels/copy.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 namespace minbuild {
 template <class T> Status copy(const Call& c) {
   for (int i = 0; i < c.params[0]; ++i) ((T*)c.args[0])[i] = ((T*)c.args[1])[i + 1];
@@ -87,7 +87,7 @@ template <class T> Status copy(const Call& c) {
 template Status copy<int32_t>(const Call&);
 }""",
     "kernels/move.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 namespace minbuild {
 template <class T> Status move(const Call& c) {
   for (int i = 0; i < c.params[0]; ++i) ((T*)c.args[0])[i] = ((T*)c.args[1])[i + 1];
@@ -96,13 +96,13 @@ template <class T> Status move(const Call& c) {
 template Status move<int32_t>(const Call&);
 }""",
     "kernels/shared/math.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 namespace minbuild {
 static const float powers[16] = {1, 2, 3, 4, 5.5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7.25};
 float shared_exp(float x) { return powers[(int)x & 15] * x + 0.3f; }
 }""",
     "kernels/runtime/session.cc": """
-#include "lib/simd/math.h"
+#include "lib/math.h"
 extern "C" int host_clock(void);
 extern "C" __attribute__((noinline)) void zero(char* p, int n) {
   for (volatile char* q = p; n--;) *q++ = 0;
@@ -148,8 +148,8 @@ class Library:
     def __init__(self, target: str, folder: Path) -> None:
         self.target = target
         zig = [sys.executable, "-m", "ziglang"]
-        (folder / "shared").mkdir()
-        (folder / "shared" / "math.h").write_text(SHARED_H)
+        (folder / "lib").mkdir()
+        (folder / "lib" / "math.h").write_text(SHARED_H)
         self.objects = {}
         files = []
         for path, text in SOURCES.items():
@@ -178,7 +178,7 @@ class Library:
         self.archive = (folder / "lib.a").read_bytes()
         self.sources = {
             **{path: text.encode() for path, text in SOURCES.items()},
-            "kernels/lib/simd/math.h": SHARED_H.encode(),
+            "kernels/lib/math.h": SHARED_H.encode(),
         }
         self.owners = owners.from_objects(self.objects, {p: d.decode() for p, d in self.sources.items()})
         self.binary = elf.read_binary("libtrainer.so", target, self.stripped, self.twin)
@@ -488,7 +488,7 @@ def test_build_report_measures(x86: Library) -> None:
 
 def test_plan_facts() -> None:
     tensor = model.PlanTensor(1, 0, model.ElementType.FLOAT, (3, 2))
-    roles = (model.Role.PARAMETER, model.Role.STATE, model.Role.FROZEN)
+    roles = (model.Role.PARAMETER, model.Role.BUFFER, model.Role.FROZEN)
     step = model.Step(0, (), (), 0, "fc1")
     routine = model.Routine("train", (step, step, replace(step, node="fc2")), (), (), ())
     parameters = tuple(model.PlanParameter(r.name, r, 0) for r in roles)

@@ -13,43 +13,43 @@ from training_models import node, regression, single
 
 from minbuild import assets
 from minbuild.analysis.measure import TargetInputs, build_report, persistent_of
-from minbuild.analysis.whatif.leave_one_out import Removal
-from minbuild.analysis.whatif.suggestions import MOST, Advisor, Trial
+from minbuild.analysis.whatif.leave_one_out import LeaveOneOut
+from minbuild.analysis.whatif.suggestions import MOST, SuggestionBuilds, SuggestionPlanner
 from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
-from minbuild.ir.size_report import Advice, ModelReport, Named, Row, TargetReport
+from minbuild.ir.size_report import ModelReport, Named, Row, Suggestion, TargetReport
 from minbuild.ops import registry
-from minbuild.options.build_options import Choices
+from minbuild.options.build_options import BuildOptions
 from minbuild.planning import phases as module
 from minbuild.planning.arena.layout import aligned, buffer_sizes
-from minbuild.planning.compile import Model, plan_model, with_parts
-from minbuild.planning.kernel_selection import Wishes, contents_of
+from minbuild.planning.compile import CompiledModel, compile_model, with_parts
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.phases import step_phases, uses_of
 from minbuild.toolchain import build_library, find_toolchain, host_target
 
 FREE, FIXED = "dense", "dense_fixed"
 
 
-def planned(name: str, parts: tuple[str, ...] = ()) -> Model:
-    return with_parts(plan_model(GOLDEN / name, {}, {}), parts)
+def planned(name: str, parts: tuple[str, ...] = ()) -> CompiledModel:
+    return with_parts(compile_model(GOLDEN / name, {}, {}), parts)
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> CompiledModel:
     return planned(FREE)
 
 
 @pytest.fixture(scope="module")
-def target(model: Model) -> TargetReport:
+def target(model: CompiledModel) -> TargetReport:
     contents = contents_of([model])
     library = build_checked(contents, model.registry, host_target(), find_toolchain())
     facts = ModelReport(
         "m", "0", (), (), model.arenas, persistent_of(model.plan), len(model.plan_bytes), 0, 0, 0
     )
-    costs = Removal(contents, model.registry, host_target(), find_toolchain()).saved()
+    costs = LeaveOneOut(contents, model.registry, host_target(), find_toolchain()).saved()
     inputs = TargetInputs("t", library.measured, library.measured, "", (), removed=costs)
-    return build_report(facts, {}, [inputs], uses_of([(model.bundle, model.plan)])).targets[0]
+    return build_report(facts, {}, [inputs], uses_of([(model.artifacts, model.plan)])).targets[0]
 
 
 # -------------------------------------------------------------------------------------------------- the arena
@@ -73,23 +73,23 @@ def test_what_is_alive_adds_up_to_the_bound(name: str) -> None:
 # --------------------------------------------------------------------------------------------------- phases
 
 
-def test_smaller_batches_take_what_a_session_made_for_them_takes(model: Model) -> None:
+def test_smaller_batches_take_what_a_session_made_for_them_takes(model: CompiledModel) -> None:
     assert [(s.symbol, s.size) for s in model.smaller] == [("batch", 1), ("batch", 8)]
     for smaller in model.smaller:
-        made = plan_model(GOLDEN / FREE, {}, {"batch": smaller.size})
+        made = compile_model(GOLDEN / FREE, {}, {"batch": smaller.size})
         assert smaller.arena == max(arena.peak for arena in made.arenas)
         assert [s.size for s in made.smaller] == [s for s in (1, 8) if s < smaller.size]
     assert not planned(FIXED).smaller
 
 
-def test_steps_come_in_the_order_of_their_phases(model: Model) -> None:
+def test_steps_come_in_the_order_of_their_phases(model: CompiledModel) -> None:
     routines = {routine.name: routine for routine in model.plan.routines}
-    train = step_phases(model.bundle, routines["train"])
+    train = step_phases(model.artifacts, routines["train"])
     assert set(train) == {"forward", "loss", "backward"}
     assert sorted(train, key=module.ORDER.index) == list(train)
     assert train.count("loss") == 1 and "CrossEntropy" in routines["train"].steps[train.index("loss")].node
-    assert set(step_phases(model.bundle, routines["eval"])) == {"evaluation"}
-    assert set(step_phases(model.bundle, routines["optimize"])) == {"optimizer"}
+    assert set(step_phases(model.artifacts, routines["eval"])) == {"evaluation"}
+    assert set(step_phases(model.artifacts, routines["optimize"])) == {"optimizer"}
 
 
 def test_a_model_that_carries_its_own_training(tmp_path: Path) -> None:
@@ -129,21 +129,21 @@ def test_a_kernel_counts_for_its_phases_alone() -> None:
     found = {phase.title: (phase.bytes, phase.owners) for phase in module.phases_of(rows, uses)}
     assert found == {
         "Forward": (10, ("relu",)),
-        "Backward": (20, ("relu",)),
+        "GradientBuilder": (20, ("relu",)),
         "Not used by the models": (7, ("conv",)),
         "Shared by forward and backward": (15, ("relu", "dot (dot.h)")),
         "File format": (9, ("headers",)),
     }
 
 
-def test_without_a_way_to_tell_the_loss_its_last_node_is_the_loss(model: Model, monkeypatch) -> None:
+def test_without_a_way_to_tell_the_loss_its_last_node_is_the_loss(model: CompiledModel, monkeypatch) -> None:
     def cannot(*given: object) -> None:
         raise BadInput("cannot be told")
 
     routine = next(r for r in model.plan.routines if r.name == "train")
-    before = step_phases(model.bundle, routine)
+    before = step_phases(model.artifacts, routine)
     monkeypatch.setattr(module, "default_outputs", cannot)
-    assert step_phases(model.bundle, routine) == before
+    assert step_phases(model.artifacts, routine) == before
 
 
 # ---------------------------------------------------------------------------------------------- operators
@@ -160,10 +160,10 @@ def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetRepor
 # ------------------------------------------------------------------------------------------------- advice
 
 
-def advice(model: Model, wishes: Wishes = Wishes()) -> Mapping[str, Advice]:  # noqa: B008 (frozen)
-    contents = contents_of([model], wishes)
-    advisor = Advisor((model,), contents, wishes, False, Choices())
-    found = Trial(advisor, advisor.offers(), host_target(), find_toolchain()).advice()
+def advice(model: CompiledModel, extra: ExtraRequirements = ExtraRequirements()) -> Mapping[str, Suggestion]:  # noqa: B008 (frozen)
+    contents = contents_of([model], extra)
+    advisor = SuggestionPlanner((model,), contents, extra, False, BuildOptions())
+    found = SuggestionBuilds(advisor, advisor.offers(), host_target(), find_toolchain()).advice()
     assert all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
     return {a.title: a for a in found}
@@ -175,45 +175,45 @@ def all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("minbuild.analysis.whatif.suggestions.MOST", 99)
 
 
-def test_advice_is_short(model: Model) -> None:
+def test_advice_is_short(model: CompiledModel) -> None:
     schema = json.loads((assets.root("schemas") / "report.schema.json").read_text("utf-8"))
     assert len(advice(model)) == MOST == schema["$defs"]["target"]["properties"]["advice"]["maxItems"]
 
 
 @pytest.mark.usefixtures("all_of_it")
-def test_advice_is_what_following_it_saves(model: Model) -> None:
+def test_advice_is_what_following_it_saves(model: CompiledModel) -> None:
     found = advice(model)
     file = size(model, contents_of([model]))
     (symbol, largest), *_ = model.largest.items()
 
-    fixed = plan_model(GOLDEN / FREE, dict(model.largest), {})
+    fixed = compile_model(GOLDEN / FREE, dict(model.largest), {})
     told = next(a for a in found.values() if a.how.startswith("--dim"))
     assert f"--dim {symbol}={largest}" in told.how
     assert told.file == file - size(fixed, contents_of([fixed])) > 0
     assert told.model == len(model.plan_bytes) - len(fixed.plan_bytes)
 
-    half = plan_model(GOLDEN / FREE, {}, {name: value // 2 for name, value in model.largest.items()})
+    half = compile_model(GOLDEN / FREE, {}, {name: value // 2 for name, value in model.largest.items()})
     told = next(a for a in found.values() if a.how.startswith("--max"))
     assert told.ram == peak(model) - peak(half) > 0 and told.file == told.model == 0
 
     told = {a.how: a for a in found.values()}
-    for choices in (Choices(files="off"), Choices(saving="off"), Choices(messages="codes")):
+    for choices in (BuildOptions(files="off"), BuildOptions(saving="off"), BuildOptions(messages="codes")):
         ((option, value),) = choices.changed.items()
         smaller = size(model, contents_of([model], choices=choices))
         assert told[f"--{option} {value}"].file == file - smaller > 0
     rest = ("train", "optimize")
-    trains = plan_model(GOLDEN / FREE, {}, {}, graphs=rest)
+    trains = compile_model(GOLDEN / FREE, {}, {}, graphs=rest)
     smaller = size(trains, contents_of([trains]))
     evaluates = told["--graphs train,optimize"]
     assert evaluates.file == file - smaller >= 0 and evaluates.model > 0
 
 
-def size(model: Model, contents) -> int:
+def size(model: CompiledModel, contents) -> int:
     sources = emit_sources(contents, model.registry)
     return len(build_library(sources, host_target(), find_toolchain()).shared)
 
 
-def peak(model: Model) -> int:
+def peak(model: CompiledModel) -> int:
     return max(arena.peak for arena in model.arenas)
 
 
@@ -225,17 +225,17 @@ def test_advice_leaves_out_what_saves_nothing() -> None:
 @pytest.mark.usefixtures("all_of_it")
 def test_advice_drops_what_was_asked_for() -> None:
     model = planned(FIXED, ("properties",))
-    found = advice(model, Wishes(include=("Conv",)))
+    found = advice(model, ExtraRequirements(include=("Conv",)))
     assert found["without the part properties"].file > 0
     extra = found["without operators that these models do not need"]
     assert extra.file > found["without the part properties"].file
 
 
 @pytest.mark.usefixtures("all_of_it")
-def test_without_evaluation_the_plan_is_smaller(tmp_path: Path, model: Model) -> None:
+def test_without_evaluation_the_plan_is_smaller(tmp_path: Path, model: CompiledModel) -> None:
     told = advice(model)["training without evaluation"]
     for path in (GOLDEN / FREE).iterdir():
-        if path.is_file() and path.name != model.bundle.evaluation.source:  # type: ignore[union-attr]
+        if path.is_file() and path.name != model.artifacts.evaluation.source:  # type: ignore[union-attr]
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    alone = plan_model(tmp_path, {}, {})
+    alone = compile_model(tmp_path, {}, {})
     assert told.model == len(model.plan_bytes) - len(alone.plan_bytes) > 0

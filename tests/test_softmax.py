@@ -6,7 +6,7 @@ import pytest
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ops.activation.softmax import flat_softmax_grad, softmax, softmax_grad
-from minbuild.ops.core.definition import Site
+from minbuild.ops.core.definition import OpContext
 
 X = TensorType(ElementType.FLOAT, (2, 3, 4, 5))
 
@@ -24,6 +24,6 @@ X = TensorType(ElementType.FLOAT, (2, 3, 4, 5))
     ],
 )
 def test_axes_by_version(op, version, attributes, groups):
-    site = Site(attributes, (X, X), (None, None), version, ("a", "b"), (X,), ("c",))
-    (launch,) = op.select(site)
+    ctx = OpContext(attributes, (X, X), (None, None), version, ("a", "b"), (X,), ("c",))
+    (launch,) = op.select(ctx)
     assert launch.args[-2].shape == groups

@@ -9,10 +9,10 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, ElementType, TensorType
+from minbuild.ir import ElementType, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.definition import Op, TestCase
 from minbuild.training.library import TrainerError
 
 REGISTRY = registry()
@@ -35,20 +35,20 @@ APPLICATIONS = {
 }
 
 
-def application(key: str) -> tuple[Op, Case]:
+def application(key: str) -> tuple[Op, TestCase]:
     op, (attributes, shapes, constant) = REGISTRY.ops[key], APPLICATIONS[key]
     random = np.random.default_rng(8)
     arrays = tuple(random.standard_normal(s) if isinstance(s, tuple) else s for s in shapes)
-    return op, Case(key, arrays, attributes, frozenset(constant))
+    return op, TestCase(key, arrays, attributes, frozenset(constant))
 
 
-def with_free_batch(bundle: Bundle) -> Bundle:
+def with_free_batch(artifacts: TrainingArtifacts) -> TrainingArtifacts:
     """The bundle with the first dimension of everything that is fed a symbol."""
     inputs = {
         name: TensorType(t.element, (symbol("batch"), *(t.shape or ())[1:]))
-        for name, t in bundle.training.inputs.items()
+        for name, t in artifacts.training.inputs.items()
     }
-    return replace(bundle, training=replace(bundle.training, inputs=inputs))
+    return replace(artifacts, training=replace(artifacts.training, inputs=inputs))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def plans():
     made = {}
     for key in APPLICATIONS:
         one = trainers.one_node(*application(key))
-        made[key] = trainers.plan_of(with_free_batch(one.bundle), REGISTRY)
+        made[key] = trainers.plan_of(with_free_batch(one.artifacts), REGISTRY)
     return made
 
 
@@ -83,17 +83,17 @@ def test_resizing_an_axis_of_unknown_size_is_refused():
     one = trainers.one_node(*application(":Resize"))
     shape = (2, 3, symbol("height"), 4)
     inputs = {"x0": TensorType(ElementType.FLOAT, shape)}
-    bundle = replace(one.bundle, training=replace(one.bundle.training, inputs=inputs))
+    artifacts = replace(one.artifacts, training=replace(one.artifacts.training, inputs=inputs))
     with pytest.raises(Unsupported, match="resizes axis 2 of size height, which must be known"):
-        trainers.plan_of(bundle, REGISTRY)
+        trainers.plan_of(artifacts, REGISTRY)
 
 
 @pytest.mark.parametrize("image", [-1, 2, 2**40])
 def test_regions_of_images_that_are_not_there_are_refused(image, tmp_path):
     op = REGISTRY.ops[":RoiAlign"]
     inputs = (np.zeros((2, 1, 4, 4)), np.array([[0.0, 0, 2, 2]]), np.array([image], np.int64))
-    one = trainers.one_node(op, Case("beyond", inputs, {}))
-    plan = trainers.plan_of(one.bundle, REGISTRY)
+    one = trainers.one_node(op, TestCase("beyond", inputs, {}))
+    plan = trainers.plan_of(one.artifacts, REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
     with pytest.raises(TrainerError):
         trainers.run(library, plan, one)
@@ -107,9 +107,9 @@ def test_positions_that_are_no_places_read_nothing(value, tmp_path):
     plans = []
     for padding in ("zeros", "border", "reflection"):
         for mode in ("nearest", "linear", "cubic"):
-            case = Case("far", (np.ones((1, 1, 3, 3)), grid), {"mode": mode, "padding_mode": padding})
+            case = TestCase("far", (np.ones((1, 1, 3, 3)), grid), {"mode": mode, "padding_mode": padding})
             one = trainers.one_node(op, case)
-            plans.append((padding, one, trainers.plan_of(one.bundle, REGISTRY)))
+            plans.append((padding, one, trainers.plan_of(one.artifacts, REGISTRY)))
     library = trainers.library_of(trainers.contents_of(p for _, _, p in plans), REGISTRY, tmp_path)
     for padding, one, plan in plans:
         found = trainers.run(library, plan, one)["y0"].item()
@@ -117,7 +117,7 @@ def test_positions_that_are_no_places_read_nothing(value, tmp_path):
 
 
 def test_images_are_not_decoded():
-    case = Case("jpeg", (np.zeros(4, np.uint8),), {})
+    case = TestCase("jpeg", (np.zeros(4, np.uint8),), {})
     one = trainers.one_node(REGISTRY.ops[":ImageDecoder"], case)
     with pytest.raises(Unsupported, match="decoded by whoever feeds the trainer"):
-        trainers.plan_of(one.bundle, REGISTRY)
+        trainers.plan_of(one.artifacts, REGISTRY)

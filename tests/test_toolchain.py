@@ -20,7 +20,7 @@ from minbuild import toolchain
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.formats import elf
 from minbuild.toolchain import (
-    Built,
+    BuildOutput,
     Target,
     build_library,
     build_program,
@@ -133,7 +133,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def zig_built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def zig_built(tmp_path_factory: pytest.TempPathFactory) -> BuildOutput:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINBUILD_CACHE", str(tmp_path_factory.mktemp("cache")))
         return build_library(SOURCES, HOST, find_toolchain())
@@ -171,11 +171,11 @@ def call_library(shared: bytes, folder: Path) -> None:
 
 
 @on_linux
-def test_library_of_the_default_toolchain_works(zig_built: Built, tmp_path: Path) -> None:
+def test_library_of_the_default_toolchain_works(zig_built: BuildOutput, tmp_path: Path) -> None:
     call_library(zig_built.shared, tmp_path)
 
 
-def test_library_exports_the_api_and_imports_libc_only(zig_built: Built) -> None:
+def test_library_exports_the_api_and_imports_libc_only(zig_built: BuildOutput) -> None:
     _, sections, symbols = elf64(zig_built.shared)
     assert sorted(name for name, defined in symbols if defined) == ["mb_divide", "mb_run", "mb_save"]
     assert sorted(name for name, defined in symbols if not defined) == ["close", "memset", "open", "write"]
@@ -183,7 +183,7 @@ def test_library_exports_the_api_and_imports_libc_only(zig_built: Built) -> None
     assert ".gnu.version" not in sections and ".comment" not in sections and ".symtab" not in sections
 
 
-def test_library_has_the_section_headers_that_linkers_read(zig_built: Built) -> None:
+def test_library_has_the_section_headers_that_linkers_read(zig_built: BuildOutput) -> None:
     _, sections, _ = elf64(zig_built.shared)
     assert list(sections) == ["", ".dynsym", ".text", ".dynamic", ".dynstr"]
     twin = elf64(zig_built.twin)[1]
@@ -196,7 +196,7 @@ def test_library_has_the_section_headers_that_linkers_read(zig_built: Built) -> 
 
 @on_linux
 @pytest.mark.parametrize("linker", ["bfd", "gold", "lld"])
-def test_programs_link_with_the_library(zig_built: Built, tmp_path: Path, linker: str) -> None:
+def test_programs_link_with_the_library(zig_built: BuildOutput, tmp_path: Path, linker: str) -> None:
     if linker != "lld" and not (shutil.which("gcc") and shutil.which(f"ld.{linker}")):
         pytest.skip(f"no gcc with {linker}")
     (tmp_path / "libminbuild.so").write_bytes(zig_built.shared)
@@ -210,7 +210,7 @@ def test_programs_link_with_the_library(zig_built: Built, tmp_path: Path, linker
     assert subprocess.run([str(tmp_path / "main")], check=False).returncode == 4
 
 
-def test_no_memory_is_writable_and_executable(zig_built: Built) -> None:
+def test_no_memory_is_writable_and_executable(zig_built: BuildOutput) -> None:
     programs, _, _ = elf64(zig_built.shared)
     assert all(flags & 3 != 3 for kind, flags, *_ in programs)
     assert [flags for kind, flags, *_ in programs if kind == 0x6474E551] == [6], (
@@ -218,7 +218,7 @@ def test_no_memory_is_writable_and_executable(zig_built: Built) -> None:
     )
 
 
-def test_twin_loads_what_the_library_loads(zig_built: Built) -> None:
+def test_twin_loads_what_the_library_loads(zig_built: BuildOutput) -> None:
     programs, _, _ = elf64(zig_built.shared)
     twin_programs, twin_sections, _ = elf64(zig_built.twin)
     assert programs == twin_programs
@@ -232,16 +232,16 @@ def test_twin_loads_what_the_library_loads(zig_built: Built) -> None:
     assert "gemm.o:(.text._ZN8minbuild4gemmIfEEhRKNS_4CallE)" in zig_built.map
 
 
-def test_unused_instantiation_is_dropped(zig_built: Built) -> None:
+def test_unused_instantiation_is_dropped(zig_built: BuildOutput) -> None:
     assert b"4gemmIdE" not in elf64(zig_built.twin)[1][".strtab"]
 
 
-def test_library_stays_small(zig_built: Built) -> None:
+def test_library_stays_small(zig_built: BuildOutput) -> None:
     assert len(zig_built.shared) <= 2400
 
 
 def test_same_bytes_from_another_folder(
-    zig_built: Built, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    zig_built: BuildOutput, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere" / "deep"))
@@ -250,14 +250,14 @@ def test_same_bytes_from_another_folder(
     assert again == zig_built
 
 
-def test_no_folder_of_this_machine_in_the_result(zig_built: Built) -> None:
+def test_no_folder_of_this_machine_in_the_result(zig_built: BuildOutput) -> None:
     for text in (*zig_built.commands, zig_built.map):
         assert "/tmp" not in text and str(Path.home()) + "/" not in text and str(find_zig().home) not in text
     for data in (zig_built.shared, zig_built.twin, zig_built.archive):
         assert b"/tmp" not in data and b"minbuild-" not in data
 
 
-def test_commands_tell_flags(zig_built: Built) -> None:
+def test_commands_tell_flags(zig_built: BuildOutput) -> None:
     compile_line, link_line, archive_line = zig_built.commands
     assert compile_line.startswith("zig c++ -target x86_64-linux-gnu.2.17 ") and " -Oz " in compile_line
     assert link_line.startswith("zig ld.lld -shared ") and archive_line.startswith("zig ar ")
@@ -302,7 +302,7 @@ def test_damaged_cache_entries_are_built_again(cache: Path) -> None:
 
 
 def test_concurrent_builds_share_a_cache(cache: Path) -> None:
-    results: list[Built] = []
+    results: list[BuildOutput] = []
     threads = [
         threading.Thread(
             target=lambda: results.append(build_library(SOURCES, HOST, find_toolchain(), jobs=2))

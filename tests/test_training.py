@@ -11,7 +11,7 @@ from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from minbuild.training.library import EVAL, TRAIN, Library, TrainerError, arena_size
-from minbuild.training.resizing_session import GrowingSession, free_dimensions
+from minbuild.training.resizing_session import ResizingSession, free_dimensions
 
 CASE = load(GOLDEN / "mse")
 
@@ -214,7 +214,7 @@ def wide(count: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def test_batches_larger_than_planned_keep_the_state(module):
-    exact = ReferenceTrainer(CASE.bundle)
+    exact = ReferenceTrainer(CASE.artifacts)
     exact.learning_rate = 0.01
     optimizer = Optimizer(None, module)
     optimizer.set_learning_rate(0.01)
@@ -229,7 +229,7 @@ def test_batches_larger_than_planned_keep_the_state(module):
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("between", ["nothing", "evaluation"])
 def test_gradients_survive_growing(module, state, reset, between):
-    exact = ReferenceTrainer(CASE.bundle)
+    exact = ReferenceTrainer(CASE.artifacts)
     for trainer_ in (exact.train_step, module):
         trainer_(*wide(4))
     if between == "evaluation":
@@ -266,7 +266,7 @@ def test_free_dimensions_are_read_from_the_plan():
 
 def test_a_session_grows_only_for_lack_of_memory():
     built = trainer(GOLDEN / "mse")
-    growing = GrowingSession(built.library, built.data, CASE.checkpoint)
+    growing = ResizingSession(built.library, built.data, CASE.checkpoint)
     before = growing.session
     growing.run(TRAIN, wide(32))
     assert growing.session is before

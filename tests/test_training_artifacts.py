@@ -136,7 +136,7 @@ def test_federated_learning_from_a_nominal_checkpoint(tmp_path):
 def test_buffers_are_in_the_order_of_the_training_model():
     case = load(GOLDEN / "residual")
     state, module, _ = opened(GOLDEN / "residual")
-    names = [n for n in case.bundle.training.inputs if n in case.parameters]
+    names = [n for n in case.artifacts.training.inputs if n in case.parameters]
     for trainable_only in (False, True):
         chosen = [
             state.parameters[n] for n in names if state.parameters[n].requires_grad or not trainable_only

@@ -59,10 +59,10 @@ def test_each_algorithm_has_initializers_of_its_own(tmp_path):
         descent("b", "W", counting("n"), rate=single(0.25), n=single(7), one=one),
     ]
     fixed = graph([node("Mul", "n one", "same")], {}, "same", {"n": single(40), "one": single(2)})
-    bundle = Trainable(INFERENCE, [Info(fixed), *infos, Info(fixed)]).bundle(tmp_path)
-    start = {p.name: np.asarray(p.data, np.float64) for p in bundle.checkpoint.parameters}
+    artifacts = Trainable(INFERENCE, [Info(fixed), *infos, Info(fixed)]).artifacts(tmp_path)
+    start = {p.name: np.asarray(p.data, np.float64) for p in artifacts.checkpoint.parameters}
     assert start["n"] == 7
-    found = check_steps(bundle, tmp_path, X, T, steps=1)
+    found = check_steps(artifacts, tmp_path, X, T, steps=1)
     x, t = X.astype(float), T.astype(float)
     w = start["W"] - 0.5 * regression_gradients(x, t, start["W"], start["b"])[2]
     b = start["b"] - 0.25 * regression_gradients(x, t, w, start["b"])[3]
@@ -83,8 +83,8 @@ def test_initializations_run_in_order_and_the_last_one_holds(tmp_path):
     infos[0].initialization, infos[0].resets = graph(filled(2.0, "W0"), {}, "W0"), "W=W0"
     again = [*filled(3.0, "W0"), node("Constant", "", "b0", value_floats=[1.0, 2.0, 3.0])]
     infos[1].initialization, infos[1].resets = graph(again, {}, "W0 b0"), "W=W0 b=b0"
-    bundle = Trainable(INFERENCE, infos).bundle(tmp_path)
-    exact, session = ReferenceTrainer(bundle), device(bundle, tmp_path)
+    artifacts = Trainable(INFERENCE, infos).artifacts(tmp_path)
+    exact, session = ReferenceTrainer(artifacts), device(artifacts, tmp_path)
     for _ in range(2):
         session.run(TRAIN, (X, T))
         session.initialize()
@@ -107,11 +107,11 @@ def test_an_algorithm_calls_the_inference_graph_twice(tmp_path):
         node("Sub", "W dW", "W1"),
     ]
     algorithm = graph(step, {"u": ["batch", 4], "v": ["batch", 4]}, "loss W1")
-    bundle = Trainable(INFERENCE, [Info(algorithm, "W=W1")]).bundle(tmp_path)
-    assert tuple(bundle.training.inputs)[:2] == ("u", "v")
-    start = {p.name: np.asarray(p.data, np.float64) for p in bundle.checkpoint.parameters}
+    artifacts = Trainable(INFERENCE, [Info(algorithm, "W=W1")]).artifacts(tmp_path)
+    assert tuple(artifacts.training.inputs)[:2] == ("u", "v")
+    start = {p.name: np.asarray(p.data, np.float64) for p in artifacts.checkpoint.parameters}
     u, v = X.astype(float), X.astype(float) * 0.5 + 0.25
-    found = check_steps(bundle, tmp_path, X, v.astype(np.float32), steps=1)
+    found = check_steps(artifacts, tmp_path, X, v.astype(np.float32), steps=1)
     bias = {n.name: n for n in INFERENCE.initializer}["b"]
     b = np.frombuffer(bias.raw_data, np.float32).astype(float)
     yu, yv = (np.tanh(each @ start["W"] + b) for each in (u, v))
@@ -154,7 +154,7 @@ ONE = {
 
 @pytest.mark.parametrize("infos", ONE.values(), ids=ONE)
 def test_running_statistics_change_once_where_they_are_bound(infos, tmp_path):
-    found = check_steps(normalized(*infos).bundle(tmp_path), tmp_path, X, steps=1)
+    found = check_steps(normalized(*infos).artifacts(tmp_path), tmp_path, X, steps=1)
     batch = X.astype(float)
     np.testing.assert_allclose(found["mean"], 0.75 * 0.25 + 0.25 * batch.mean(0), rtol=1e-6)
     np.testing.assert_allclose(found["var"], 0.75 * 2.0 + 0.25 * batch.var(0), rtol=1e-6)
@@ -162,10 +162,10 @@ def test_running_statistics_change_once_where_they_are_bound(infos, tmp_path):
 
 
 def test_running_statistics_that_are_not_bound_are_results(tmp_path):
-    bundle = normalized(scaling("s", "o", "var=twice", "twice", node("Add", "var1 var1", "twice"))).bundle(
-        tmp_path
-    )
-    found = check_steps(bundle, tmp_path, X, steps=1)
+    artifacts = normalized(
+        scaling("s", "o", "var=twice", "twice", node("Add", "var1 var1", "twice"))
+    ).artifacts(tmp_path)
+    found = check_steps(artifacts, tmp_path, X, steps=1)
     variance = 0.75 * 2.0 + 0.25 * X.astype(float).var(0)
     np.testing.assert_allclose(found["mean1"], 0.75 * 0.25 + 0.25 * X.astype(float).mean(0), rtol=1e-6)
     np.testing.assert_allclose(found["var1"], variance, rtol=1e-5)
@@ -182,7 +182,7 @@ def test_what_is_wrong_in_any_graph_is_said_at_once(tmp_path, minbuild):
         ),
     ]
     with pytest.raises(BadInput) as refused:
-        Trainable(inference, infos).bundle(tmp_path)
+        Trainable(inference, infos).artifacts(tmp_path)
     texts = str(refused.value).splitlines()
     path = tmp_path / "model.onnx"
     for start, text in (
@@ -202,7 +202,7 @@ def test_rules_of_gradient_are_checked_in_every_entry(tmp_path, minbuild):
     bad = [Info(graph([gradient("W", "x", name, "g")], {}, "g")) for name in ("p", "q")]
     model = Trainable(INFERENCE, [bad[0], descent("W", "b", [], rate=single(0.5)), bad[1]])
     with pytest.raises(Unsupported) as refused:
-        model.bundle(tmp_path)
+        model.artifacts(tmp_path)
     first, second = str(refused.value).splitlines()
     assert first.startswith("model.onnx, training_info[0].algorithm: node 'Gradient of g'")
     assert second.startswith("model.onnx, training_info[2].algorithm: node 'Gradient of g'")
@@ -219,7 +219,7 @@ def test_new_values_of_another_shape_are_told_by_entry(tmp_path):
         "b=b0",
     )
     with pytest.raises(Unsupported) as refused:
-        trainers.plan_of(Trainable(INFERENCE, infos).bundle(tmp_path), registry())
+        trainers.plan_of(Trainable(INFERENCE, infos).artifacts(tmp_path), registry())
     first, second, third = str(refused.value).splitlines()
     assert "'training_info[0]/update of W'" in first and "float[3, 4]" in first
     assert "'training_info[1]/update of b'" in second and "float[]" in second

@@ -37,11 +37,11 @@ X, T = (RANDOM.standard_normal(s).astype(np.float32) for s in ((5, 4), (5, 3)))
 
 
 def test_momentum_trains_as_computed_by_hand(tmp_path):
-    bundle = with_momentum().bundle(tmp_path)
-    assert bundle.training.outputs == ("loss", "y")
-    assert [p.name for p in bundle.checkpoint.parameters] == ["W", "b", "vW", "vb", "T"]
-    found = check_steps(bundle, tmp_path, X, T)
-    start = {p.name: np.asarray(p.data, np.float64) for p in bundle.checkpoint.parameters}
+    artifacts = with_momentum().artifacts(tmp_path)
+    assert artifacts.training.outputs == ("loss", "y")
+    assert [p.name for p in artifacts.checkpoint.parameters] == ["W", "b", "vW", "vb", "T"]
+    found = check_steps(artifacts, tmp_path, X, T)
+    start = {p.name: np.asarray(p.data, np.float64) for p in artifacts.checkpoint.parameters}
     w, b, vw, vb = (start[n] for n in ("W", "b", "vW", "vb"))
     for step in range(3):
         loss, y, dw, db = regression_gradients(X.astype(float), T.astype(float), w, b)
@@ -55,8 +55,8 @@ def test_momentum_trains_as_computed_by_hand(tmp_path):
 
 
 def test_initialization_resets_what_it_binds_and_evaluation_is_the_inference_graph(tmp_path):
-    bundle = with_momentum().bundle(tmp_path)
-    exact, session = ReferenceTrainer(bundle), device(bundle, tmp_path)
+    artifacts = with_momentum().artifacts(tmp_path)
+    exact, session = ReferenceTrainer(artifacts), device(artifacts, tmp_path)
     for _ in range(2):
         exact.train_step(X, T)
         session.run(TRAIN, (X, T))
@@ -76,11 +76,11 @@ def test_initialization_resets_what_it_binds_and_evaluation_is_the_inference_gra
 
 
 def test_a_model_without_initialization_cannot_be_initialized(tmp_path):
-    bundle = regression([node("Sub", "W dW", "W1")], "W=W1", {}).bundle(tmp_path)
+    artifacts = regression([node("Sub", "W dW", "W1")], "W=W1", {}).artifacts(tmp_path)
     with pytest.raises(TrainerError, match="unsupported"):
-        device(bundle, tmp_path).initialize()
+        device(artifacts, tmp_path).initialize()
     with pytest.raises(BadInput, match="no training information that says how"):
-        ReferenceTrainer(bundle).initialize()
+        ReferenceTrainer(artifacts).initialize()
 
 
 def test_entries_follow_one_another_and_see_each_others_updates(tmp_path):
@@ -96,10 +96,10 @@ def test_entries_follow_one_another_and_see_each_others_updates(tmp_path):
         ]
         algorithm = graph([*loss, *step], {"t": ["batch", 3]}, "loss new", {"rate": single(0.5)})
         infos.append(Info(algorithm, f"{variable}=new"))
-    bundle = Trainable(inference, infos).bundle(tmp_path)
-    assert bundle.training.outputs == ("loss", "y", "loss (2)")
-    start = {p.name: np.asarray(p.data, np.float64) for p in bundle.checkpoint.parameters}
-    found = check_steps(bundle, tmp_path, X, T, steps=1)
+    artifacts = Trainable(inference, infos).artifacts(tmp_path)
+    assert artifacts.training.outputs == ("loss", "y", "loss (2)")
+    start = {p.name: np.asarray(p.data, np.float64) for p in artifacts.checkpoint.parameters}
+    found = check_steps(artifacts, tmp_path, X, T, steps=1)
     before, _, dw, _ = regression_gradients(X.astype(float), T.astype(float), start["W"], start["b"])
     w = start["W"] - 0.5 * dw
     between, _, _, db = regression_gradients(X.astype(float), T.astype(float), w, start["b"])
@@ -121,10 +121,10 @@ def test_all_new_values_are_computed_from_the_old_ones(tmp_path):
         node("Identity", "n", "was"),
         node("Add", "n n", "n1"),
     ]
-    bundle = Trainable(inference, [Info(graph(swap, {}, "a1 b1 c1 was n1"), "a=a1 b=b1 c=c1 n=n1")]).bundle(
-        tmp_path
-    )
-    found = check_steps(bundle, tmp_path, np.zeros(3, np.float32), steps=1)
+    artifacts = Trainable(
+        inference, [Info(graph(swap, {}, "a1 b1 c1 was n1"), "a=a1 b=b1 c=c1 n=n1")]
+    ).artifacts(tmp_path)
+    found = check_steps(artifacts, tmp_path, np.zeros(3, np.float32), steps=1)
     assert (found["a"][0], found["b"][0], found["c"][0]) == (2, 1, 3)
     assert found["was"].tolist() == [5, 6]
     assert found["n"].tolist() == [10, 12]
@@ -132,7 +132,7 @@ def test_all_new_values_are_computed_from_the_old_ones(tmp_path):
 
 def test_updates_are_written_where_the_variables_are(tmp_path):
     operators = registry()
-    plan = trainers.plan_of(with_momentum().bundle(tmp_path), operators)
+    plan = trainers.plan_of(with_momentum().artifacts(tmp_path), operators)
     train = next(r for r in plan.routines if r.name == "train")
     assert not [k for s in train.steps for k in [plan.kernels[s.kernel].symbol] if k.startswith("copy")]
     assert not plan.trainable_bytes
@@ -157,11 +157,11 @@ def test_running_statistics_move_with_their_bindings(tmp_path):
         {},
         "loss s1",
     )
-    bundle = Trainable(inference, [Info(algorithm, "s=s1 mean=mean1 var=var1")]).bundle(tmp_path)
-    found = check_steps(bundle, tmp_path, X, steps=1)
+    artifacts = Trainable(inference, [Info(algorithm, "s=s1 mean=mean1 var=var1")]).artifacts(tmp_path)
+    found = check_steps(artifacts, tmp_path, X, steps=1)
     np.testing.assert_allclose(found["mean"], 0.3 * X.mean(0), rtol=1e-6)
-    assert "inference mode" in bundle.notes[0]
-    exact = ReferenceTrainer(bundle)
+    assert "inference mode" in artifacts.notes[0]
+    exact = ReferenceTrainer(artifacts)
     (y,) = exact.eval_step(X)
     np.testing.assert_allclose(y, X / np.sqrt(1 + 1e-5), rtol=1e-6)
     assert np.array_equal(exact.parameters["mean"], np.zeros(4))
@@ -174,8 +174,8 @@ def outputs_of(nodes: list, outputs: str, batch: Mapping[str, np.ndarray], folde
     """What a step of these nodes returns, on the interpreter and on the device."""
     inference = graph([node("Identity", "unused", "y")], {"unused": [1]}, "y")
     algorithm = graph(nodes, {n: x.shape for n, x in batch.items()}, outputs, state)
-    bundle = Trainable(inference, [Info(algorithm)]).bundle(folder)
-    return check_steps(bundle, folder, np.zeros(1, np.float32), *batch.values(), steps=1)
+    artifacts = Trainable(inference, [Info(algorithm)]).artifacts(folder)
+    return check_steps(artifacts, folder, np.zeros(1, np.float32), *batch.values(), steps=1)
 
 
 W3 = np.array([0.5, -1.5, 2.0], np.float32)
@@ -248,17 +248,17 @@ def test_two_gradients_share_a_loss_with_labels(tmp_path):
         {"t": ["M"]},
         "loss ds W1",
     )
-    bundle = Trainable(inference, [Info(algorithm, "W=W1")]).bundle(tmp_path)
+    artifacts = Trainable(inference, [Info(algorithm, "W=W1")]).artifacts(tmp_path)
     labels = np.array([0, 2, 1, 1, 0], np.float32)
-    found = check_steps(bundle, tmp_path, X, labels, steps=1)
+    found = check_steps(artifacts, tmp_path, X, labels, steps=1)
     np.testing.assert_allclose(np.eye(4, 3) - X.T @ found["ds"], found["W"], rtol=1e-5, atol=1e-6)
 
 
 def test_free_dimensions_of_two_names_become_one(tmp_path):
     model = regression([node("Sub", "W dW", "W1")], "W=W1", {})
     model.infos[0].algorithm.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
-    bundle = model.bundle(tmp_path)
-    assert trainers.plan_of(bundle, registry()).symbols == ("batch",)
+    artifacts = model.artifacts(tmp_path)
+    assert trainers.plan_of(artifacts, registry()).symbols == ("batch",)
 
 
 # ------------------------------------------------------------------------------------------------- GraphCall
@@ -278,12 +278,12 @@ def test_graph_call_runs_the_inference_graph(tmp_path, attributes):
         node("Sub", "W dW", "W1"),
     ]
     algorithm = graph(step, {"x_1": ["batch", 4], "t": ["batch", 3]}, "loss W1")
-    bundle = Trainable(model.inference, [Info(algorithm, "W=W1")]).bundle(tmp_path)
-    assert list(bundle.training.inputs) == ["x_1", "t", "W"]
-    assert bundle.training.outputs == ("loss",)
-    start = np.asarray(bundle.checkpoint.parameters[0].data, np.float64)
-    bias = np.asarray(bundle.training.initializers["b"], np.float64)
-    found = check_steps(bundle, tmp_path, X, T, steps=1)
+    artifacts = Trainable(model.inference, [Info(algorithm, "W=W1")]).artifacts(tmp_path)
+    assert list(artifacts.training.inputs) == ["x_1", "t", "W"]
+    assert artifacts.training.outputs == ("loss",)
+    start = np.asarray(artifacts.checkpoint.parameters[0].data, np.float64)
+    bias = np.asarray(artifacts.training.initializers["b"], np.float64)
+    found = check_steps(artifacts, tmp_path, X, T, steps=1)
     loss, _, dw, _ = regression_gradients(X.astype(float), T.astype(float), start, bias)
     np.testing.assert_allclose(found["loss"], loss, rtol=1e-6)
     np.testing.assert_allclose(found["W"], start - dw, rtol=1e-6)
@@ -293,7 +293,7 @@ def test_graph_call_that_does_not_fit_is_refused(tmp_path):
     step = [node("GraphCall", "t", "y_1", graph_name="other", input_names=["q"], output_names=["z"])]
     algorithm = graph(step, {"t": ["batch", 3]}, "y_1")
     with pytest.raises(Unsupported) as refused:
-        Trainable(regression([], "", {}).inference, [Info(algorithm)]).bundle(tmp_path)
+        Trainable(regression([], "", {}).inference, [Info(algorithm)]).artifacts(tmp_path)
     for text in ("graph_name is 'other'", "no input 'q'", "input 'x' is not given", "no output 'z'"):
         assert text in str(refused.value)
 
@@ -308,7 +308,7 @@ def test_broken_bindings_are_reported_at_once(tmp_path):
     model.infos[0].resets = "W=W9 b=W0 b=W0"
     model.infos = [*model.infos, Info(graph([node("Neg", "W", "W2")], {}, "W2"), "W=W2")]
     with pytest.raises(BadInput) as refused:
-        model.bundle(tmp_path)
+        model.artifacts(tmp_path)
     for text in (
         "variable 'W' is updated by 2 bindings",
         "training_info[0].update_binding: 'nobody' is no initializer",
@@ -352,15 +352,15 @@ def test_broken_gradient_rules_are_reported_at_once(tmp_path):
 
 def test_other_broken_models_are_refused(tmp_path):
     wrong = regression([node("ReduceSum", "dW", "W1", keepdims=0)], "W=W1", {})
-    bundle = wrong.bundle(tmp_path)
+    artifacts = wrong.artifacts(tmp_path)
     with pytest.raises(Unsupported, match=r"the new value is float\[\], but the variable is float\[4, 3\]"):
-        trainers.plan_of(bundle, registry())
+        trainers.plan_of(artifacts, registry())
     with pytest.raises(BadInput, match="carries no training information"):
-        Trainable(wrong.inference).bundle(tmp_path)
+        Trainable(wrong.inference).artifacts(tmp_path)
     clash = regression([], "", {})
     clash.infos = [*clash.infos, Info(graph([node("Neg", "t", "q")], {"t": [7]}, "q"))]
     with pytest.raises(Unsupported, match="different inputs under the name 't'"):
-        clash.bundle(tmp_path)
+        clash.artifacts(tmp_path)
 
 
 # --------------------------------------------------------------------------------------------------- command
@@ -376,7 +376,7 @@ def test_a_package_trains_by_itself(tmp_path, minbuild):
     assert said.code == 0, said.err
     state = CheckpointState.load_checkpoint(tmp_path / "dist/model/checkpoint")
     module = Module(tmp_path / "dist", state)
-    exact = ReferenceTrainer(model.bundle(tmp_path))
+    exact = ReferenceTrainer(model.artifacts(tmp_path))
     module.initialize()
     exact.initialize()
     for _ in range(3):

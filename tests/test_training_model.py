@@ -14,12 +14,12 @@ from onnx.reference import ReferenceEvaluator
 from training_models import Trainable, check_steps, graph, node, regression
 
 from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
-from minbuild.authoring.load import read_bundle
+from minbuild.authoring.load import load
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model import FILE, make_training_model
 from minbuild.errors import BadInput
-from minbuild.ir import Bundle
+from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.reference.interpreter import ReferenceTrainer
 
@@ -33,17 +33,17 @@ def forward(folder: Path, model: Trainable | None = None) -> Path:
     return (model or Trainable(regression([], "", {}).inference)).save(folder / "forward.onnx")
 
 
-def both(folder: Path, recipe: Recipe, model: Path) -> tuple[Bundle, Bundle]:
+def both(folder: Path, recipe: Recipe, model: Path) -> tuple[TrainingArtifacts, TrainingArtifacts]:
     """What trains by artifacts, and by training information."""
     generate_artifacts(model, folder / "artifacts", recipe)
     made = make_training_model(read_source(model), recipe, registry())
     (folder / FILE).write_bytes(made.files[FILE])
-    return tuple(read_bundle(p, registry()) for p in (folder / "artifacts", folder / FILE))  # type: ignore[return-value]
+    return tuple(load(p, registry()) for p in (folder / "artifacts", folder / FILE))  # type: ignore[return-value]
 
 
 def check_same_training(
     folder: Path, recipe: Recipe, *batch: np.ndarray, model: Path | None = None
-) -> Bundle:
+) -> TrainingArtifacts:
     """Four steps of both, compared after each."""
     artifacts, own = both(folder, recipe, model or forward(folder))
     apart, together = ReferenceTrainer(artifacts), ReferenceTrainer(own)
@@ -179,7 +179,7 @@ def test_what_does_not_fit_into_a_file_stands_beside_it(largest, outside, tmp_pa
         told = {entry.key: entry.value for entry in tensor.external_data}
         assert told == {"location": f"{path.name}.data", "offset": str(4096 * number), "length": "48"}
     onnx.checker.check_model(str(path))
-    one, other = (read_bundle(p, registry()) for p in (tmp_path / FILE, path))
+    one, other = (load(p, registry()) for p in (tmp_path / FILE, path))
     assert [n.outputs for n in one.training.nodes] == [n.outputs for n in other.training.nodes]
     for mine, theirs in zip(one.checkpoint.parameters, other.checkpoint.parameters, strict=True):
         assert mine.name == theirs.name

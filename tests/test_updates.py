@@ -12,7 +12,7 @@ import trainers
 from onnx import NodeProto
 from training_models import Info, Trainable, check_steps, gradient, graph, node, single
 
-from minbuild.ir import Bundle, Plan, Routine
+from minbuild.ir import Plan, Routine, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.analysis import batch_loops as samples
 from minbuild.passes.lowering.lower import lower
@@ -42,7 +42,7 @@ def layers() -> tuple[list[NodeProto], dict[str, np.ndarray]]:
 
 def deep(
     step: list[NodeProto], updates: Mapping[str, str], state: Mapping[str, np.ndarray], folder: Path
-) -> Bundle:
+) -> TrainingArtifacts:
     """The layers, the gradients of all weights as `g0`, `g1`, ..., and the nodes of a step behind them."""
     nodes, weights = layers()
     names = " ".join(weights)
@@ -50,10 +50,10 @@ def deep(
     pairs = " ".join(f"{v}={new}" for v, new in updates.items())
     inference = graph(nodes, {"x": ["batch", SIDE]}, "y", weights)
     outputs = f"loss {' '.join(updates.values())}"
-    return Trainable(inference, [Info(graph(algorithm, {}, outputs, state), pairs)]).bundle(folder)
+    return Trainable(inference, [Info(graph(algorithm, {}, outputs, state), pairs)]).artifacts(folder)
 
 
-def by_adam(folder: Path) -> Bundle:
+def by_adam(folder: Path) -> TrainingArtifacts:
     """One Adam node over all weights, and the step counted in front of it."""
     every = range(LAYERS)
     state = {f"{m}{i}": np.zeros((SIDE, SIDE), np.float32) for m in ("m", "v") for i in every}
@@ -75,13 +75,13 @@ def kernels_of(plan: Plan) -> list[str]:
 
 
 def test_neither_new_values_nor_gradients_gather(tmp_path):
-    bundle = by_adam(tmp_path)
-    plan = trainers.plan_of(bundle, registry())
+    artifacts = by_adam(tmp_path)
+    plan = trainers.plan_of(artifacts, registry())
     peak, _ = peak_bytes(plan, {"batch": 1})
     assert peak < 2 * WEIGHT_BYTES, "one gradient at a time, and rows of a batch of one"
     assert not [k for k in kernels_of(plan) if k.startswith("copy")]
     x = RANDOM.standard_normal((3, SIDE)).astype(np.float32)
-    found = check_steps(bundle, tmp_path, x)
+    found = check_steps(artifacts, tmp_path, x)
     assert found["step"] == 3
 
 
@@ -95,10 +95,10 @@ def test_what_is_written_out_as_nodes_is_in_place_too(tmp_path):
             node("Mul", f"moved{i} kept", f"new{i}"),
         ]
         updates[f"W{i}"] = f"new{i}"
-    bundle = deep(step, updates, {"rate": single(0.1), "kept": single(0.99)}, tmp_path)
-    peak, _ = peak_bytes(trainers.plan_of(bundle, registry()), {"batch": 1})
+    artifacts = deep(step, updates, {"rate": single(0.1), "kept": single(0.99)}, tmp_path)
+    peak, _ = peak_bytes(trainers.plan_of(artifacts, registry()), {"batch": 1})
     assert peak < 2 * WEIGHT_BYTES
-    check_steps(bundle, tmp_path, RANDOM.standard_normal((3, SIDE)).astype(np.float32))
+    check_steps(artifacts, tmp_path, RANDOM.standard_normal((3, SIDE)).astype(np.float32))
 
 
 def test_a_weight_that_is_read_again_waits(tmp_path):
@@ -112,8 +112,8 @@ def test_a_weight_that_is_read_again_waits(tmp_path):
         node("ReduceSum", "W", "before", keepdims=0),
     ]
     inference = graph(nodes, {"x": ["batch", SIDE]}, "y", {"W": weight})
-    bundle = Trainable(inference, [Info(graph(step, {}, "loss before new"), "W=new")]).bundle(tmp_path)
-    found = check_steps(bundle, tmp_path, RANDOM.standard_normal((3, SIDE)).astype(np.float32), steps=1)
+    artifacts = Trainable(inference, [Info(graph(step, {}, "loss before new"), "W=new")]).artifacts(tmp_path)
+    found = check_steps(artifacts, tmp_path, RANDOM.standard_normal((3, SIDE)).astype(np.float32), steps=1)
     np.testing.assert_allclose(found["before"], weight.astype(float).sum(), rtol=1e-5)
 
 
@@ -133,7 +133,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "LEAST_GAIN", 1 << 30)
 
 
-def convolutions(folder: Path) -> Bundle:
+def convolutions(folder: Path) -> TrainingArtifacts:
     """Two convolutions and a sum over everything, trained by plain steps."""
     weights = {"A": (6, 2, 3, 3), "B": (6, 6, 3, 3), "c": (1, 6, 1, 1)}
     state = {n: (RANDOM.standard_normal(s) / 4).astype(np.float32) for n, s in weights.items()}
@@ -151,12 +151,12 @@ def convolutions(folder: Path) -> Bundle:
     ]
     inference = graph(nodes, {"x": ["batch", 2, 12, 12]}, "y", state)
     updates = " ".join(f"{n}={n}1" for n in weights)
-    return Trainable(inference, [Info(graph(step, {}, "loss A1 B1 c1"), updates)]).bundle(folder)
+    return Trainable(inference, [Info(graph(step, {}, "loss A1 B1 c1"), updates)]).artifacts(folder)
 
 
 def test_batches_go_through_sample_by_sample(eager, tmp_path):
-    bundle = convolutions(tmp_path)
-    plan = trainers.plan_of(bundle, registry())
+    artifacts = convolutions(tmp_path)
+    plan = trainers.plan_of(artifacts, registry())
     steps = train_of(plan).steps
     ends = [i for i, s in enumerate(steps) if s.loop]
     assert ends
@@ -164,4 +164,4 @@ def test_batches_go_through_sample_by_sample(eager, tmp_path):
     inside = {i for end in ends for i in range(end - steps[end].loop, end + 1)}
     assert len(updates) == 3
     assert not inside & set(updates), "a sum over samples is whole when it is used"
-    check_steps(bundle, tmp_path, RANDOM.standard_normal((5, 2, 12, 12)).astype(np.float32))
+    check_steps(artifacts, tmp_path, RANDOM.standard_normal((5, 2, 12, 12)).astype(np.float32))

@@ -14,12 +14,12 @@ from minbuild import assets
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.planning.compile import Model, plan_model
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
 from minbuild.toolchain import (
-    Built,
-    Ran,
+    BuildOutput,
+    ProgramResult,
     build_library,
     find_emulator,
     find_toolchain,
@@ -30,25 +30,29 @@ from minbuild.verify import cross_target as foreign
 from minbuild.verify import differential as verify
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.prove import starting_point
-from minbuild.verify.script import Trial
+from minbuild.verify.script import TestScript
 from minbuild.verify.tolerance import describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
-    return plan_model(FREE, {}, {})
+def model() -> CompiledModel:
+    return compile_model(FREE, {}, {})
 
 
 @pytest.fixture(scope="module")
-def trial(model: Model) -> Trial:
+def trial(model: CompiledModel) -> TestScript:
     return verify.seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
 
 
-def build(model: Model, old: str = "", new: str = "", path: str = "src/kernel_table.cc") -> Built:
+def build(
+    model: CompiledModel, old: str = "", new: str = "", path: str = "src/kernel_table.cc"
+) -> BuildOutput:
     """The trimmed library, with `old` replaced in one source."""
     plan = model.plan
-    sources = dict(emit_sources(Contents(plan.kernels, frozenset(plan.features), True), model.registry))
+    sources = dict(
+        emit_sources(LibraryContents(plan.kernels, frozenset(plan.features), True), model.registry)
+    )
     text = sources[path].decode()
     assert old in text
     sources[path] = text.replace(old, new).encode()
@@ -56,11 +60,11 @@ def build(model: Model, old: str = "", new: str = "", path: str = "src/kernel_ta
 
 
 @pytest.fixture(scope="module")
-def good(model: Model) -> Built:
+def good(model: CompiledModel) -> BuildOutput:
     return build(model)
 
 
-def test_equal_builds_are_equal(model: Model, trial: Trial, good: Built) -> None:
+def test_equal_builds_are_equal(model: CompiledModel, trial: TestScript, good: BuildOutput) -> None:
     proof = verify.prove_equal(trial, model.plan_bytes, good.shared, good.shared)
     assert "identical bits on seeded batches of 3 and 4" in proof.text and "NaN" not in proof.text
     names = set(proof.results)
@@ -70,16 +74,18 @@ def test_equal_builds_are_equal(model: Model, trial: Trial, good: Built) -> None
     assert not np.array_equal(before, after)
 
 
-def test_without_parameters_seeded_ones_are_used(model: Model) -> None:
+def test_without_parameters_seeded_ones_are_used(model: CompiledModel) -> None:
     assert starting_point(model) == model.checkpoint
-    empty = tuple(replace(p, data=None) for p in model.bundle.checkpoint.parameters)
-    nominal = replace(model.bundle.checkpoint, parameters=empty, nominal=True)
-    seeded = read_checkpoint(starting_point(replace(model, bundle=replace(model.bundle, checkpoint=nominal))))
+    empty = tuple(replace(p, data=None) for p in model.artifacts.checkpoint.parameters)
+    nominal = replace(model.artifacts.checkpoint, parameters=empty, nominal=True)
+    seeded = read_checkpoint(
+        starting_point(replace(model, bundle=replace(model.artifacts, checkpoint=nominal)))
+    )
     assert [p.name for p in seeded.parameters] == [p.name for p in empty] and not seeded.nominal
     assert all(p.data is not None and p.data.any() for p in seeded.parameters)
 
 
-def test_memory_nobody_wrote_is_noticed(model: Model, trial: Trial, good: Built) -> None:
+def test_memory_nobody_wrote_is_noticed(model: CompiledModel, trial: TestScript, good: BuildOutput) -> None:
     """A kernel that does nothing leaves garbage, which is another one in each build."""
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
     lazy = build(model, "switch (row) {", f"if (row == {row}) return Status::kOk;\n  switch (row) {{")
@@ -88,21 +94,25 @@ def test_memory_nobody_wrote_is_noticed(model: Model, trial: Trial, good: Built)
             verify.prove_equal(trial, model.plan_bytes, ours.shared, theirs.shared)
 
 
-def test_a_crash_is_a_finding(model: Model, trial: Trial) -> None:
+def test_a_crash_is_a_finding(model: CompiledModel, trial: TestScript) -> None:
     broken = build(model, "switch (row) {", "__builtin_trap();\n  switch (row) {")
     with pytest.raises(VerificationFailed, match=r"full build: the trainer crashed \(SIG(ILL|TRAP)\)"):
         verify.run_trial("full build", trial, broken.shared, model.plan_bytes, 0)
 
 
 def test_no_room_for_a_trial(
-    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: CompiledModel,
+    trial: TestScript,
+    good: BuildOutput,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(ToolchainFailed, match="cannot be proven: No such file.*TMPDIR"):
         verify.run_trial("trimmed build", trial, good.shared, model.plan_bytes, 0)
 
 
-def test_a_refusal_is_a_finding(model: Model, trial: Trial, good: Built) -> None:
+def test_a_refusal_is_a_finding(model: CompiledModel, trial: TestScript, good: BuildOutput) -> None:
     with pytest.raises(
         VerificationFailed, match="trimmed build: .*failed while it was being proven: bad plan"
     ):
@@ -122,7 +132,7 @@ def test_differences() -> None:
 # ---------------------------------------------------------------------------- other machines
 
 
-def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built) -> None:
+def test_the_runner_gives_the_same_bits(model: CompiledModel, trial: TestScript, good: BuildOutput) -> None:
     """The program for other machines, here on this one."""
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
@@ -135,7 +145,7 @@ def test_the_runner_gives_the_same_bits(model: Model, trial: Trial, good: Built)
 
 
 def test_without_an_emulator_nothing_is_claimed(
-    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch
+    model: CompiledModel, trial: TestScript, good: BuildOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign, "find_emulator", lambda target: None)
     target = parse_target("aarch64-linux-musl")
@@ -145,19 +155,19 @@ def test_without_an_emulator_nothing_is_claimed(
 
 
 def test_an_emulator_without_an_instruction_is_named(
-    model: Model, trial: Trial, good: Built, monkeypatch: pytest.MonkeyPatch
+    model: CompiledModel, trial: TestScript, good: BuildOutput, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = parse_target("loongarch64-linux-musl")
     monkeypatch.setattr(foreign, "find_emulator", lambda target: ["/usr/bin/qemu-loongarch64"])
     monkeypatch.setattr(foreign, "build_program", lambda *given: b"")
-    monkeypatch.setattr(foreign, "run_program", lambda *given, **named: Ran(-4, b"", ""))
+    monkeypatch.setattr(foreign, "run_program", lambda *given, **named: ProgramResult(-4, b"", ""))
     with pytest.raises(
         VerificationFailed, match="qemu-loongarch64 met an instruction.* --target loongarch64-linux-musl:CPU"
     ):
         foreign.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
 
 
-def test_the_stack_is_measured(model: Model, trial: Trial, good: Built) -> None:
+def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: BuildOutput) -> None:
     """A kernel that touches some kilobytes more of it is seen."""
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
@@ -206,9 +216,9 @@ def test_the_runner_is_plain_c() -> None:
 
 
 def test_indices_stay_in_range() -> None:
-    model = plan_model(GOLDEN / "embedding", {}, {})
+    model = compile_model(GOLDEN / "embedding", {}, {})
     limits = index_limits(model.program, model.registry)
-    shapes = {p.name: p.shape for p in model.bundle.checkpoint.parameters}
+    shapes = {p.name: p.shape for p in model.artifacts.checkpoint.parameters}
     assert limits["labels"] == shapes["cls.bias"][0]
     batch = seeded_batch(inputs_of(model.program), limits, {"batch": 500}, 1)
     rows = {n: limits[n] for n in limits if n != "labels"}
@@ -219,7 +229,7 @@ def test_indices_stay_in_range() -> None:
     assert all(np.array_equal(batch[n], again[n]) for n in batch)
 
 
-def test_sizes_are_read_from_arrays(model: Model) -> None:
+def test_sizes_are_read_from_arrays(model: CompiledModel) -> None:
     inputs = inputs_of(model.program)
     good = seeded_batch(inputs, {}, {"batch": 5}, 0)
     assert sizes_in(inputs, good, "here") == {"batch": 5}
@@ -233,7 +243,7 @@ def test_sizes_are_read_from_arrays(model: Model) -> None:
 
 
 @pytest.fixture(scope="module")
-def replayed(model: Model, good: Built) -> dict[str, np.ndarray]:
+def replayed(model: CompiledModel, good: BuildOutput) -> dict[str, np.ndarray]:
     reference = read_reference(FREE / "reference.npz")
     trial = reference_trial(reference, model.program, model.checkpoint)
     return dict(verify.run_trial("", trial, good.shared, model.plan_bytes, 0xFF))
@@ -285,7 +295,7 @@ def test_a_kink_is_told_apart(replayed: dict[str, np.ndarray]) -> None:
     assert not next(d for d in deviations(reference, everything) if d.what == "step-1 gradients").kink
 
 
-def test_recordings_that_are_none(tmp_path: Path, model: Model) -> None:
+def test_recordings_that_are_none(tmp_path: Path, model: CompiledModel) -> None:
     path = tmp_path / "r.npz"
     with pytest.raises(BadInput, match="no such file"):
         read_reference(path)
@@ -306,6 +316,6 @@ def test_recordings_that_are_none(tmp_path: Path, model: Model) -> None:
         read_reference(path)
 
 
-def test_a_recording_without_meta(model: Model, replayed: dict[str, np.ndarray]) -> None:
+def test_a_recording_without_meta(model: CompiledModel, replayed: dict[str, np.ndarray]) -> None:
     reference = replace(read_reference(FREE / "reference.npz"), noise={})
     assert max(d.noise for d in deviations(reference, replayed)) < 4

@@ -5,41 +5,41 @@ from __future__ import annotations
 import pytest
 from case_sets import GOLDEN
 
-from minbuild.analysis.whatif.ablation import SELECTION, Builder, title, waterfall
-from minbuild.options.build_options import Choices, choice_of, table
-from minbuild.planning.compile import plan_model
+from minbuild.analysis.whatif.ablation import SELECTION, Ablation, title, waterfall
+from minbuild.options.build_options import BuildOptions, choice_of, table
+from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import everything
 from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
 
 
-def builder_of(choices: Choices, target: str = "") -> Builder:
-    model = plan_model(GOLDEN / "dense_fixed", {}, {}, graphs=choices.graphs)
-    whole = plan_model(GOLDEN / "dense_fixed", {}, {})
+def builder_of(choices: BuildOptions, target: str = "") -> Ablation:
+    model = compile_model(GOLDEN / "dense_fixed", {}, {}, graphs=choices.graphs)
+    whole = compile_model(GOLDEN / "dense_fixed", {}, {})
     selected, unbounded = (contents_of([m], choices=choices) for m in (model, whole))
     full = everything(model.registry)
     where = parse_target(target) if target else host_target()
-    return Builder(selected, unbounded, full, model.registry, where, find_toolchain(choices=choices))
+    return Ablation(selected, unbounded, full, model.registry, where, find_toolchain(choices=choices))
 
 
 @pytest.fixture(scope="module")
-def builder() -> Builder:
-    return builder_of(Choices())
+def builder() -> Ablation:
+    return builder_of(BuildOptions())
 
 
 def test_every_choice_that_saves_is_a_step(builder):
     saving = [c.name for c in table() if c.saving and c.default != c.plain]
     assert list(builder.steps) == [*SELECTION, *saving]
     others = {c.name: next(v for v in c.values if v != c.plain) for c in table() if c.saving}
-    most = builder_of(Choices(**{**others, "graphs": ("train",)}))
+    most = builder_of(BuildOptions(**{**others, "graphs": ("train",)}))
     assert set(most.steps) == {*SELECTION, *(c.name for c in table() if c.saving)}
-    least = builder_of(Choices(**{c.name: c.plain for c in table() if c.saving}))
+    least = builder_of(BuildOptions(**{c.name: c.plain for c in table() if c.saving}))
     assert set(least.steps) == set(SELECTION)
 
 
 def test_a_toolchain_has_the_steps_that_it_can_leave_out():
-    steps = builder_of(Choices(messages="codes"), "wasm32").steps
+    steps = builder_of(BuildOptions(messages="codes"), "wasm32").steps
     assert {"messages", "optimize", "features"} < set(steps) and not {"fold", "headers"} & set(steps)
 
 
@@ -64,7 +64,7 @@ def test_each_choice_of_contents_drops_something(builder):
 
 
 def test_what_the_device_lacks_is_there_before_its_step():
-    lacking = Choices(messages="codes", saving="off", files="off", graphs=("train", "optimize"))
+    lacking = BuildOptions(messages="codes", saving="off", files="off", graphs=("train", "optimize"))
     builder = builder_of(lacking)
     steps = frozenset(builder.steps)
     assert {"messages", "saving", "files", "graphs"} < steps

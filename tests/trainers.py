@@ -14,7 +14,6 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ir import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
-    Bundle,
     Checkpoint,
     ElementType,
     Graph,
@@ -22,12 +21,13 @@ from minbuild.ir import (
     Parameter,
     Plan,
     TensorType,
+    TrainingArtifacts,
 )
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Case, Op
+from minbuild.ops.core.definition import Op, TestCase
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -63,26 +63,28 @@ def _is_empty(array: np.ndarray | None) -> bool:
 class OneNode:
     """A training graph of one operator, and what feeds it. `state` are checkpoint tensors by name."""
 
-    bundle: Bundle
+    artifacts: TrainingArtifacts
     feeds: tuple[np.ndarray, ...]
     state: Mapping[str, np.ndarray]
 
     @property
     def training(self) -> Graph:
-        return self.bundle.training
+        return self.artifacts.training
 
 
-def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNode:
+def one_node(op: Op, case: TestCase, dtype: type[np.floating] = np.float32) -> OneNode:
     """Inputs are fed, but for constants (initializers) and what the operator updates (checkpoint tensors)."""
     names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
     arrays = {n: at_precision(x, dtype) for n, x in zip(names, case.inputs, strict=True) if x is not None}
     # A view of an input that the graph returns does not exist on the device: views are tested as constants. A
     # session takes no empty inputs; empty constants and temporaries do occur.
-    constant = {names[i] for i, x in enumerate(case.inputs) if op.view or i in case.constant or _is_empty(x)}
+    constant = {
+        names[i] for i, x in enumerate(case.inputs) if op.is_view or i in case.constant or _is_empty(x)
+    }
     state = {
         n: x
         for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
-        if i in op.updates and x is not None
+        if i in op.mutates and x is not None
     }
     state = {n: arrays[n] for n in state if n not in constant}
     outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
@@ -98,7 +100,9 @@ def one_node(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> OneNo
     )
     parameters = tuple(Parameter(n, element_of(x), x.shape, False, x) for n, x in state.items())
     return OneNode(
-        Bundle(graph, None, None, Checkpoint((TRAINED, *parameters)), {}), tuple(fed.values()), state
+        TrainingArtifacts(graph, None, None, Checkpoint((TRAINED, *parameters)), {}),
+        tuple(fed.values()),
+        state,
     )
 
 
@@ -119,33 +123,33 @@ def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element:
         )
     outputs = tuple(n for n in graph.outputs if n not in shapes)
     new = Graph(graph.source, tuple(nodes), inputs, {}, outputs, graph.initializers)
-    checkpoint = Checkpoint((*parameters, *one.bundle.checkpoint.parameters))
-    return OneNode(Bundle(new, None, None, checkpoint, {}), one.feeds, one.state)
+    checkpoint = Checkpoint((*parameters, *one.artifacts.checkpoint.parameters))
+    return OneNode(TrainingArtifacts(new, None, None, checkpoint, {}), one.feeds, one.state)
 
 
-def plan_of(bundle: Bundle, registry: Registry) -> Plan:
+def plan_of(artifacts: TrainingArtifacts, registry: Registry) -> Plan:
     """All passes and the plan."""
-    return build_plan(optimize(lower(bundle, registry, {}), registry), registry)
+    return build_plan(optimize(lower(artifacts, registry, {}), registry), registry)
 
 
-def contents_of(plans: Iterable[Plan]) -> Contents:
+def contents_of(plans: Iterable[Plan]) -> LibraryContents:
     """What a trimmed library needs to run these plans."""
     plans = tuple(plans)
     kernels = {k for p in plans for k in p.kernels}
     features = frozenset(f for p in plans for f in p.features)
     ordered = tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types)))
-    return Contents(ordered, features, any(p.symbols for p in plans))
+    return LibraryContents(ordered, features, any(p.symbols for p in plans))
 
 
-def everything_of(stems: Iterable[str], registry: Registry) -> Contents:
+def everything_of(stems: Iterable[str], registry: Registry) -> LibraryContents:
     """Every kernel for every type with every feature, of these stems."""
     chosen = set(stems)
     kernels = tuple(k for k in registry.all_kernels() if k.stem in chosen)
     features = frozenset(f for f in registry.all_features() if f.split(".")[0] in chosen)
-    return Contents(kernels, features, symbols=True)
+    return LibraryContents(kernels, features, symbols=True)
 
 
-def library_of(contents: Contents, registry: Registry, folder: Path) -> Library:
+def library_of(contents: LibraryContents, registry: Registry, folder: Path) -> Library:
     """Compiled for this machine (or found in the toolchain's cache), and loaded."""
     built = build_library(emit_sources(contents, registry), host_target(), find_toolchain())
     path = folder / f"{hashlib.sha256(built.shared).hexdigest()[:16]}.so"
@@ -170,14 +174,14 @@ def run(library: Library, plan: Plan, one: OneNode) -> dict[str, np.ndarray]:
     return results | {name: session.parameter(name).copy() for name in one.state}
 
 
-def expected(op: Op, case: Case, dtype: type[np.floating] = np.float32) -> dict[str, np.ndarray]:
+def expected(op: Op, case: TestCase, dtype: type[np.floating] = np.float32) -> dict[str, np.ndarray]:
     """What `run` must give, computed in float64 from the inputs as rounded to `dtype`. A reference returns
     the outputs and then the updated inputs that are no output of the node."""
     assert op.reference is not None
     given = [_exactly(at_precision(x, dtype)) for x in case.inputs]
     answer = op.reference(case.attributes, *given)
     answers: Sequence[np.ndarray] = answer if isinstance(answer, tuple) else (answer,)
-    silent = [i for i, output in op.updates.items() if output is None]
+    silent = [i for i, output in op.mutates.items() if output is None]
     outputs = answers[: len(answers) - len(silent)] if silent else answers
     named = {f"y{i}": np.asarray(y) for i, y in enumerate(outputs[: case.outputs]) if i not in case.absent}
     return named | {f"x{i}": np.asarray(y) for i, y in zip(silent, answers[len(outputs) :], strict=True)}

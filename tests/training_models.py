@@ -10,9 +10,9 @@ import numpy as np
 import trainers
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from minbuild.authoring.load import read_bundle
+from minbuild.authoring.load import load
 from minbuild.frontend.checkpoint import write_checkpoint
-from minbuild.ir import Bundle
+from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -94,8 +94,8 @@ class Trainable:
         path.write_bytes(self.proto().SerializeToString())
         return path
 
-    def bundle(self, folder: Path) -> Bundle:
-        return read_bundle(self.save(folder / "model.onnx"), registry())
+    def artifacts(self, folder: Path) -> TrainingArtifacts:
+        return load(self.save(folder / "model.onnx"), registry())
 
 
 def single(x: float) -> np.ndarray:
@@ -160,20 +160,22 @@ def with_momentum() -> Trainable:
     return regression(step, updates, state, initialization=initialization, resets="W=W0 T=T0")
 
 
-def device(bundle: Bundle, folder: Path) -> Session:
+def device(artifacts: TrainingArtifacts, folder: Path) -> Session:
     """A session of a trimmed library, in memory full of NaN."""
     operators = registry()
-    plan = trainers.plan_of(bundle, operators)
+    plan = trainers.plan_of(artifacts, operators)
     library = trainers.library_of(trainers.contents_of([plan]), operators, folder)
     data = encode_plan(plan, dict.fromkeys(plan.symbols, 8))
     arena = aligned_copy(b"\xff" * arena_size(library, data))
-    return Session(library, data, write_checkpoint(bundle.checkpoint), arena=arena)
+    return Session(library, data, write_checkpoint(artifacts.checkpoint), arena=arena)
 
 
-def check_steps(bundle: Bundle, folder: Path, *batch: np.ndarray, steps: int = 3) -> dict[str, np.ndarray]:
+def check_steps(
+    artifacts: TrainingArtifacts, folder: Path, *batch: np.ndarray, steps: int = 3
+) -> dict[str, np.ndarray]:
     """Trains with the interpreter and on the device; both agree in outputs and variables after every step. Answers
     with what they end with: outputs of the last step and variables."""
-    exact, session = ReferenceTrainer(bundle), device(bundle, folder)
+    exact, session = ReferenceTrainer(artifacts), device(artifacts, folder)
     names = session.names(TRAIN, True)
     found: dict[str, np.ndarray] = {}
     for _ in range(steps):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import OPERATOR, Snapshot, TargetFigures
+from minbuild.analysis.size_history import OPERATOR, SizeRecord, TargetFigures
 from minbuild.errors import BadInput
 from minbuild.ops import registry
-from minbuild.options.did_you_mean import meant
+from minbuild.options.did_you_mean import did_you_mean
 from minbuild.toolchain import parse_target
 
 WARN_AT = 0.9  # of a budget
@@ -105,7 +105,7 @@ def _bytes(value: Any, where: str) -> int:
 # ------------------------------------------------------------------------------------------------- judging
 
 
-def judge(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> tuple[Verdict, ...]:
+def judge(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> tuple[Verdict, ...]:
     """Everything that is at 90 % of its budget or above, target by target. `old` is the baseline; without one there is
     no growth. Budgets of targets that are not there wait for them. Raises BadInput where a figure is missing."""
     return tuple(
@@ -113,7 +113,9 @@ def judge(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> tuple[Verdic
     )
 
 
-def _judge(budgets: Budgets, target: TargetFigures, new: Snapshot, old: Snapshot | None) -> Iterator[Verdict]:
+def _judge(
+    budgets: Budgets, target: TargetFigures, new: SizeRecord, old: SizeRecord | None
+) -> Iterator[Verdict]:
     before = next((t for t in old.targets if t.target == target.target), None) if old else None
     used = {
         "flash": target.loadable,
@@ -155,7 +157,9 @@ def _unknown(what: str, name: str) -> Iterator[Verdict]:
     operators = registry()
     known = {*operators.stems.values(), *(n for op in operators.ops.values() for n in (op.title, op.name))}
     if name not in known:
-        yield Verdict(False, f"{what}: nothing is called so, the budget is for nothing.{meant(name, known)}")
+        yield Verdict(
+            False, f"{what}: nothing is called so, the budget is for nothing.{did_you_mean(name, known)}"
+        )
 
 
 def _plain(users: Sequence[str]) -> tuple[str, ...]:
@@ -172,7 +176,7 @@ def _verdict(what: str, used: int, limit: int, reason: str) -> Iterator[Verdict]
         yield Verdict(False, f"{what}: {used:,} bytes, {share} of the budget of {limit:,}; {reason}.")
 
 
-def _code_reason(target: TargetFigures, new: Snapshot, old: Snapshot | None) -> str:
+def _code_reason(target: TargetFigures, new: SizeRecord, old: SizeRecord | None) -> str:
     """What grew, or what is largest where there is nothing to compare with."""
     if old is not None:
         grown = [
@@ -192,7 +196,7 @@ def _stack_reason(target: TargetFigures, before: TargetFigures | None) -> str:
     return f"grew by {grown:,} bytes" if grown > 0 else "the report says which call it is in"
 
 
-def _memory_reason(new: Snapshot, old: Snapshot | None, name: str) -> str:
+def _memory_reason(new: SizeRecord, old: SizeRecord | None, name: str) -> str:
     if old is not None:
         grown = [f"{c.name.lower()} by {c.delta:,}" for c in compare(old, new).memory if c.delta > 0]
         return f"grew: {', '.join(grown[:3])}" if grown else "nothing grew since the baseline"

@@ -12,12 +12,11 @@ from minbuild import ir as model
 from minbuild.analysis.attribution import Attribution, Piece, attribute
 from minbuild.analysis.categories import short
 from minbuild.analysis.memory_regions import regions_of, static_of
-from minbuild.codegen.library_builder import Build
+from minbuild.codegen.library_builder import LinkedLibrary
 from minbuild.ir.dims import evaluate, product
 from minbuild.ir.size_report import (
     KINDS,
     SCHEMA,
-    Advice,
     Bar,
     Group,
     ModelReport,
@@ -28,6 +27,7 @@ from minbuild.ir.size_report import (
     SizeReport,
     Sizes,
     Smaller,
+    Suggestion,
     TargetReport,
     TypeRow,
     Verification,
@@ -50,14 +50,14 @@ class TargetInputs:
     """What `reduce` knows about one target."""
 
     target: str
-    trimmed: Build
-    full: Build
+    trimmed: LinkedLibrary
+    full: LinkedLibrary
     toolchain: str
     flags: tuple[str, ...]
     verification: Verification | None = None
     files: tuple[tuple[str, str], ...] = ()
     waterfall: tuple[Bar, ...] = ()
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[Suggestion, ...] = ()
     removed: Mapping[str, int] = field(
         default_factory=dict
     )  # stem -> bytes that the file loses without its kernels
@@ -95,7 +95,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
         tensor = plan.tensors[parameter.tensor]
         sizes[parameter.role] += evaluate(product(list(tensor.shape)), {}) * tensor.element.size
     trained, moments = plan.trainable_bytes, plan.trainable_bytes * plan.moments
-    state = sizes[model.Role.STATE]
+    state = sizes[model.Role.BUFFER]
     return Persistent(
         parameters=trained,
         gradients=trained,

@@ -14,25 +14,25 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Kernel
 from minbuild.options.graph_selection import EVERY
-from minbuild.planning.capabilities import Holdings, from_dict, holdings_of
-from minbuild.planning.compile import Model
+from minbuild.planning.capabilities import Capabilities, from_dict, holdings_of
+from minbuild.planning.compile import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.library_contents import LibraryContents
 
 
 @dataclass(frozen=True, slots=True)
-class Package:
+class InstalledPackage:
     """A package as its manifest tells it; `minbuild` is the version that made it, `graphs` are those of graphs.GRAPHS
     that it was made for."""
 
     folder: Path
     minbuild: str
-    holds: Holdings
+    holds: Capabilities
     targets: tuple[str, ...]
     graphs: tuple[str, ...]
 
 
-def read_package(folder: Path) -> Package:
+def read_package(folder: Path) -> InstalledPackage:
     """What is in a package. Raises BadInput where there is none, or one that does not say."""
     path = folder / MANIFEST
     try:
@@ -46,7 +46,7 @@ def read_package(folder: Path) -> Package:
         if not graphs:
             raise ValueError(f"no graphs among {wanted!r}")
         holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
-        return Package(folder, manifest["minbuild"], holds, targets, graphs)
+        return InstalledPackage(folder, manifest["minbuild"], holds, targets, graphs)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path}: does not say what the library holds ({type(error).__name__}: {error}). Give a package of "
@@ -54,7 +54,7 @@ def read_package(folder: Path) -> Package:
         ) from error
 
 
-def lacking(model: Model, package: Package) -> tuple[str, ...]:
+def lacking(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
     contents = contents_of((model,))
     needed = holdings_of(contents)
@@ -68,7 +68,7 @@ def lacking(model: Model, package: Package) -> tuple[str, ...]:
 
 
 def _kernels(
-    contents: Contents, needed: Holdings, holds: Holdings, model: Model, where: str
+    contents: LibraryContents, needed: Capabilities, holds: Capabilities, model: CompiledModel, where: str
 ) -> Iterator[str]:
     asking = _asking(model)
     functions = {symbol.partition("<")[0] for symbol in holds.kernels}
@@ -87,7 +87,7 @@ def _kernels(
             yield f"{where}: lacks the feature '{name}' of {stem}.cc, for {nodes}. Reduce for both models together."
 
 
-def _asking(model: Model) -> Mapping[Kernel, Sequence[str]]:
+def _asking(model: CompiledModel) -> Mapping[Kernel, Sequence[str]]:
     """The nodes that run each kernel."""
     found: dict[Kernel, list[str]] = defaultdict(list)
     for routine in model.plan.routines:
@@ -100,7 +100,7 @@ def _example(nodes: Sequence[str]) -> str:
     return f"node '{nodes[0]}'" if nodes else "the model"
 
 
-def _parts(needed: Holdings, holds: Holdings, where: str) -> Iterator[str]:
+def _parts(needed: Capabilities, holds: Capabilities, where: str) -> Iterator[str]:
     if needed.symbols and not holds.symbols:
         yield f"{where}: knows no free dimensions. Fix them with --dim, or reduce for both models together."
     elif needed.expressions - holds.expressions:

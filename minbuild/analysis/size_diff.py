@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from minbuild.analysis.size_history import Snapshot, TargetFigures
+from minbuild.analysis.size_history import SizeRecord, TargetFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SizeChange:
     """Bytes before and after. `kind` is that of the owner, or "total" or "memory"."""
 
     kind: str
@@ -23,22 +23,22 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetDifference:
+class TargetSizeDiff:
     """What changed for one target: figures of the whole, then owners of bytes, the largest change first."""
 
     target: str
-    figures: tuple[Change, ...]
-    rows: tuple[Change, ...]
+    figures: tuple[SizeChange, ...]
+    rows: tuple[SizeChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SizeDiff:
     """Everything that changed. False when nothing did."""
 
     model: str
     causes: tuple[str, ...]
-    memory: tuple[Change, ...]
-    targets: tuple[TargetDifference, ...]
+    memory: tuple[SizeChange, ...]
+    targets: tuple[TargetSizeDiff, ...]
     added: tuple[str, ...]  # targets
     removed: tuple[str, ...]
 
@@ -46,7 +46,7 @@ class Difference:
         return bool(self.causes or self.memory or self.targets or self.added or self.removed)
 
 
-def compare(old: Snapshot, new: Snapshot) -> Difference:
+def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:
     """What changed from `old` to `new`."""
     before, after = {t.target: t for t in old.targets}, {t.target: t for t in new.targets}
     both = [(before[name], after[name]) for name in after if name in before]
@@ -57,7 +57,7 @@ def compare(old: Snapshot, new: Snapshot) -> Difference:
         causes = (
             "Model, sizes, choices, compiler, flags and version are the same: minbuild's own sources changed",
         )
-    return Difference(
+    return SizeDiff(
         new.model,
         causes,
         memory,
@@ -68,7 +68,7 @@ def compare(old: Snapshot, new: Snapshot) -> Difference:
 
 
 def _causes(
-    old: Snapshot, new: Snapshot, both: Sequence[tuple[TargetFigures, TargetFigures]]
+    old: SizeRecord, new: SizeRecord, both: Sequence[tuple[TargetFigures, TargetFigures]]
 ) -> Iterator[str]:
     """What a change can come from, most likely cause first."""
     files = sorted(n for n in {**old.files, **new.files} if old.files.get(n) != new.files.get(n))
@@ -108,7 +108,7 @@ def _sizes(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {size}" for name, size in sizes.items()) or "all fixed"
 
 
-def _target(old: TargetFigures, new: TargetFigures) -> TargetDifference:
+def _target(old: TargetFigures, new: TargetFigures) -> TargetSizeDiff:
     known = None not in (old.stack, new.stack)  # one that was not measured has not changed
 
     def figures(t: TargetFigures) -> dict[str, int]:
@@ -119,17 +119,17 @@ def _target(old: TargetFigures, new: TargetFigures) -> TargetDifference:
         return {(e.kind, e.name): e.bytes for e in t.entries}
 
     before, after = rows(old), rows(new)
-    changed = (Change(*key, before.get(key, 0), after.get(key, 0)) for key in before | after)
+    changed = (SizeChange(*key, before.get(key, 0), after.get(key, 0)) for key in before | after)
     ordered = sorted((c for c in changed if c.delta), key=lambda c: (-abs(c.delta), c.kind, c.name))
-    return TargetDifference(new.target, _changes("total", figures(old), figures(new)), tuple(ordered))
+    return TargetSizeDiff(new.target, _changes("total", figures(old), figures(new)), tuple(ordered))
 
 
-def _memory(snapshot: Snapshot) -> dict[str, int]:
+def _memory(snapshot: SizeRecord) -> dict[str, int]:
     arenas = {f"Arena: {graph}": size for graph, size in snapshot.arenas.items()}
     parts = {f"Persistent: {name}": size for name, size in snapshot.persistent.items()}
     return {**arenas, **parts, "Plan file": snapshot.plan}
 
 
-def _changes(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> tuple[Change, ...]:
-    found = (Change(kind, name, old.get(name, 0), new.get(name, 0)) for name in {**old, **new})
+def _changes(kind: str, old: Mapping[str, int], new: Mapping[str, int]) -> tuple[SizeChange, ...]:
+    found = (SizeChange(kind, name, old.get(name, 0), new.get(name, 0)) for name in {**old, **new})
     return tuple(change for change in found if change.delta)

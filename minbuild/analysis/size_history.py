@@ -42,7 +42,7 @@ class TargetFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SizeRecord:
     """One report. `files` are the model's with their sha256, `sizes` those of free dimensions, `memory` the bytes of
     each graph's arena and of each part of what persists. `choices`
     are how it was built, none where that is not known."""
@@ -63,10 +63,10 @@ class Snapshot:
         return max(self.arenas.values(), default=0)
 
 
-def snapshot_of(report: Mapping[str, Any]) -> Snapshot:
+def snapshot_of(report: Mapping[str, Any]) -> SizeRecord:
     """The figures of a report as `report.json` has it. Raises KeyError, TypeError or AttributeError if it is none."""
     model = report["model"]
-    return Snapshot(
+    return SizeRecord(
         str(model["name"]),
         str(model["minbuild"]),
         dict(model["files"]),
@@ -99,7 +99,7 @@ def _target(target: Mapping[str, Any]) -> TargetFigures:
 # -------------------------------------------------------------------------------------------------- history
 
 
-def as_line(snapshot: Snapshot) -> str:
+def as_line(snapshot: SizeRecord) -> str:
     """A snapshot as one line of JSON."""
     return json.dumps({"history": 1, **asdict(snapshot)}, ensure_ascii=False, separators=(",", ":")) + "\n"
 
@@ -117,7 +117,7 @@ def check_line(path: Path) -> None:
         )
 
 
-def append_line(path: Path, snapshot: Snapshot) -> None:
+def append_line(path: Path, snapshot: SizeRecord) -> None:
     """Add a line to a history, which is made where there is none. Raises BadInput."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def append_line(path: Path, snapshot: Snapshot) -> None:
         ) from error
 
 
-def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
+def read_snapshots(path: Path) -> tuple[SizeRecord, ...]:
     """The snapshots in a report.json (one) or in a history (a line each, oldest first). Raises BadInput."""
     try:
         text = bytes(read_file(path, "Give a report.json, or a history.")).decode("utf-8")
@@ -146,10 +146,10 @@ def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
         ) from error
 
 
-def _from_line(line: Mapping[str, Any]) -> Snapshot:
+def _from_line(line: Mapping[str, Any]) -> SizeRecord:
     targets = []
     for target in line["targets"]:
         entries = tuple(Entry(e["kind"], e["name"], e["bytes"], tuple(e["users"])) for e in target["entries"])
         targets.append(TargetFigures(**{**target, "flags": tuple(target["flags"]), "entries": entries}))
     rest = {name: value for name, value in line.items() if name not in ("history", "targets")}
-    return Snapshot(**rest, targets=tuple(targets))
+    return SizeRecord(**rest, targets=tuple(targets))

@@ -22,9 +22,9 @@ from minbuild.authoring.artifact_graphs import (
     with_full_precision,
 )
 from minbuild.authoring.autodiff.backward import differentiate
-from minbuild.authoring.lint import remarks
+from minbuild.authoring.lint import lint
 from minbuild.authoring.ort_files import ort_files
-from minbuild.authoring.recipe import Artifacts, Recipe, Source
+from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
 from minbuild.authoring.resolve import settle
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
@@ -32,12 +32,12 @@ from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
 from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
-from minbuild.ir import Bundle, TensorType
+from minbuild.ir import TensorType, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
 
 __all__ = [
-    "Artifacts",
+    "GeneratedArtifacts",
     "Recipe",
     "Source",
     "bundle_of",
@@ -59,7 +59,7 @@ def read_source(path: Path) -> Source:
     return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
 
 
-def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
+def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:
     """The graphs and the checkpoint that train `model`. Raises BadInput and Unsupported with all findings."""
     settled = settle(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
@@ -73,9 +73,9 @@ def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> Bundle:
             )
         notes.append(f"{', '.join(lost)}: the loss does not depend on them; they are frozen.")
         train, frozen = tuple(n for n in train if n in made.gradients), (*frozen, *lost)
-    notes += remarks(graph, train, model.remarks, named=bool(recipe.train))
+    notes += lint(graph, train, model.metadata, named=bool(recipe.train))
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
-    return Bundle(
+    return TrainingArtifacts(
         training_graph(graph, made, train, frozen, outputs),
         evaluation_graph(graph, (*train, *frozen), outputs),
         settled.optimizer,
@@ -91,17 +91,17 @@ def make_artifacts(
     ops_folders: tuple[Path, ...] = (),
     prefix: str = "",
     largest: int = LARGEST_FILE,
-) -> Artifacts:
+) -> GeneratedArtifacts:
     """The training artifacts of a model, or of that in an ONNX file; of files with more than `largest` bytes of
     tensors, data stands in a second one beside each. Raises BadInput and Unsupported with all findings: whatever a
     trainer could not run is refused here."""
     model = read_source(model) if isinstance(model, Path) else model
     operators = registry(ops_folders)
-    bundle = bundle_of(model, recipe, operators)
-    types = types_of(bundle, operators)
+    artifacts = bundle_of(model, recipe, operators)
+    types = types_of(artifacts, operators)
     files: dict[str, bytes] = {}
     findings: list[str] = []
-    for graph in (bundle.training, bundle.evaluation, bundle.optimizer):
+    for graph in (artifacts.training, artifacts.evaluation, artifacts.optimizer):
         if graph is None:
             continue
         opsets = opsets_of(graph.nodes, model.opset)
@@ -112,25 +112,25 @@ def make_artifacts(
             findings += error.findings
     if findings:
         raise Unsupported(findings)
-    files |= write_checkpoint_files(bundle.checkpoint, f"{prefix}checkpoint", largest)
+    files |= write_checkpoint_files(artifacts.checkpoint, f"{prefix}checkpoint", largest)
     if recipe.nominal:
-        files[f"{prefix}nominal_checkpoint"] = write_checkpoint(replace(bundle.checkpoint, nominal=True))
-    return Artifacts(files, bundle.notes)
+        files[f"{prefix}nominal_checkpoint"] = write_checkpoint(replace(artifacts.checkpoint, nominal=True))
+    return GeneratedArtifacts(files, artifacts.notes)
 
 
-def types_of(bundle: Bundle, operators: Registry) -> dict[str, _Types]:
+def types_of(artifacts: TrainingArtifacts, operators: Registry) -> dict[str, _Types]:
     """By file, the types of what its nodes compute. Raises Unsupported with everything a trainer could not run."""
     found: dict[str, dict[str, TensorType]] = {}
-    for procedure in lower(bundle, operators, {}).procedures:
+    for procedure in lower(artifacts, operators, {}).procedures:
         found[procedure.source] = {n: v.type for n, v in procedure.values.items()}
     # Flags are of no interest to a trainer, and what is between an optimizer's nodes are sequences of tensors.
-    found[bundle.training.source] |= {n: TRUTH for n in bundle.training.outputs if n.endswith(DONE)}
-    if bundle.optimizer is not None:
-        found[bundle.optimizer.source] = dict.fromkeys(bundle.optimizer.outputs, TRUTH)
+    found[artifacts.training.source] |= {n: TRUTH for n in artifacts.training.outputs if n.endswith(DONE)}
+    if artifacts.optimizer is not None:
+        found[artifacts.optimizer.source] = dict.fromkeys(artifacts.optimizer.outputs, TRUTH)
     return dict(found)
 
 
-def write_artifacts(made: Artifacts, out: Path) -> tuple[str, ...]:
+def write_artifacts(made: GeneratedArtifacts, out: Path) -> tuple[str, ...]:
     """Puts the files into folder `out`; each is complete before it takes the place of an old one. Files of an earlier
     set under the same prefix that are not in this one would be taken for part of it: they are removed, and their names
     answered. Raises BadInput."""
@@ -149,7 +149,7 @@ def write_artifacts(made: Artifacts, out: Path) -> tuple[str, ...]:
         raise BadInput(f"--out {out}: cannot be written: {error.strerror}. Choose another folder.") from error
 
 
-def _of_a_set(made: Artifacts) -> Iterator[str]:
+def _of_a_set(made: GeneratedArtifacts) -> Iterator[str]:
     """What the files of a set of artifacts are called, if this is one."""
     training = next((n for n in made.files if n.endswith("training_model.onnx")), None)
     if training is not None:
@@ -161,7 +161,7 @@ def _of_a_set(made: Artifacts) -> Iterator[str]:
 
 
 @contextmanager
-def in_folder(made: Artifacts) -> Iterator[Path]:
+def in_folder(made: GeneratedArtifacts) -> Iterator[Path]:
     """The artifacts in a folder that is there for as long as it is looked at."""
     with tempfile.TemporaryDirectory(prefix="minbuild-artifacts-") as folder:
         write_artifacts(made, Path(folder))
@@ -174,7 +174,7 @@ def generate_artifacts(
     recipe: Recipe | None = None,
     prefix: str = "",
     ops_folders: tuple[Path, ...] = (),
-) -> Artifacts:
+) -> GeneratedArtifacts:
     """Makes the artifacts of the ONNX file `model` and writes them into folder `out`. Raises BadInput and
     Unsupported."""
     made = make_artifacts(Path(model), recipe or Recipe(loss="cross-entropy"), ops_folders, prefix)

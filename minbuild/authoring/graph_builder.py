@@ -18,7 +18,7 @@ _MAKE_SEQUENCES = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "Seque
 _VERSIONS = {"ai.onnx.ml": 2}  # of domains that begin with others: the first with tables for LabelEncoder
 
 
-class Composer:
+class TypedGraphBuilder:
     """Writes behind `graph`. Methods raise Unsupported where a node's types do not fit its operator."""
 
     def __init__(self, graph: Graph, registry: Registry, opset: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from minbuild.authoring.parameters import chosen
-from minbuild.frontend.onnx.exporter_metadata import ExporterRemarks
+from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
 from minbuild.options.did_you_mean import listed
 
@@ -15,7 +15,7 @@ _NORMALIZATION = "BatchNormalization"
 _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
 
 
-def remarks(graph: Graph, train: Sequence[str], said: ExporterRemarks, named: bool) -> Iterator[str]:
+def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool) -> Iterator[str]:
     """Sentences. `train` are the parameters that train; `named` says that a user chose them by name."""
     usual = set() if named or not said.constants else set(chosen(graph, (), ())[0])
     if still := [n for n in said.constants if n in usual]:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from hashlib import sha256
 from pathlib import Path
 
-from minbuild.authoring.training_info.bundle import training_bundle
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.authoring.training_info.bundle import artifacts_of_training_info
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.training_info import FILE, read_training_model
-from minbuild.ir import Bundle
+from minbuild.ir import TrainingArtifacts
 from minbuild.ops import Registry
 
 
-def read_bundle(path: Path, operators: Registry) -> Bundle:
+def load(path: Path, operators: Registry) -> TrainingArtifacts:
     """The artifacts in folder `path`, or what the ONNX file `path` says about its own training; such a file may stand
     in a folder that holds no artifacts. Raises BadInput and Unsupported, each with all findings."""
     path = _model_in(path) or path
     if not path.is_file():
-        return load_bundle(path)
+        return load_artifacts(path)
     data = read_file(path)
     model = read_training_model(data, path)
-    return training_bundle(model, {path.name: sha256(data).hexdigest()}, operators)
+    return artifacts_of_training_info(model, {path.name: sha256(data).hexdigest()}, operators)
 
 
 def _model_in(folder: Path) -> Path | None:

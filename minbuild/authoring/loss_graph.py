@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild.authoring.graph_builder import Composer
+from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.authoring.losses import LossOptions, find_loss, misfits
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
@@ -16,8 +16,8 @@ from minbuild.frontend.onnx.reader import opset_of, read_graph
 from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import Graph, Node
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Site
-from minbuild.ops.core.graph_builder import Body, named
+from minbuild.ops.core.definition import OpContext
+from minbuild.ops.core.graph_builder import GraphBuilder, named
 
 
 def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph, tuple[str, ...]]:
@@ -26,7 +26,7 @@ def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph
     graph = model.graph
     if not recipe.loss or recipe.loss == "none":
         return graph, (_loss_there(model, recipe.loss_output, operators),)
-    compose = Composer(graph, operators, model.opset)
+    compose = TypedGraphBuilder(graph, operators, model.opset)
     if not isinstance(recipe.loss, str):
         made = recipe.loss(compose, *_outputs(graph, recipe.loss_inputs or graph.outputs))
         names = (made,) if isinstance(made, str) else tuple(made)
@@ -47,11 +47,11 @@ def _loss_there(model: Source, name: str, operators: Registry) -> str:
             f"{graph.source}: the loss '{loss}' is no output; there are {', '.join(graph.outputs)}."
         )
     cure = "Choose a loss with --loss, or another output with --loss-output."
-    _check_single(Composer(graph, operators, model.opset), loss, cure)
+    _check_single(TypedGraphBuilder(graph, operators, model.opset), loss, cure)
     return loss
 
 
-def _check_single(compose: Composer, loss: str, cure: str) -> None:
+def _check_single(compose: TypedGraphBuilder, loss: str, cure: str) -> None:
     """Raises BadInput where the value that is the loss is more than one number."""
     shape = compose.type_of(loss).shape or ()
     if any(dim != 1 for dim in shape):
@@ -71,7 +71,7 @@ def _outputs(graph: Graph, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or graph.outputs[:1]
 
 
-def _by_name(compose: Composer, kind: str, options: LossOptions, names: tuple[str, ...]) -> str:
+def _by_name(compose: TypedGraphBuilder, kind: str, options: LossOptions, names: tuple[str, ...]) -> str:
     """One of LOSSES, of each of `names` against a target of its own, added up."""
     loss, losses = find_loss(kind, options), []
     for name in names:
@@ -84,7 +84,7 @@ def _by_name(compose: Composer, kind: str, options: LossOptions, names: tuple[st
 
 
 def loss_of(
-    compose: Composer,
+    compose: TypedGraphBuilder,
     kind: str,
     options: LossOptions,
     prediction: str,
@@ -100,13 +100,13 @@ def loss_of(
     if not (computed and compose.has(target)):
         compose.input(target, loss.target(tensor))
     title = compose.unused(f"loss/{prediction}")
-    site = Site({}, (tensor, compose.type_of(target)), (None, None), compose.opset)
-    body = Body(site, (prediction, target), (result or f"{title}:loss",), title, compose.opset)
+    ctx = OpContext({}, (tensor, compose.type_of(target)), (None, None), compose.opset)
+    body = GraphBuilder(ctx, (prediction, target), (result or f"{title}:loss",), title, compose.opset)
     compose.extend(named(body, (loss.build(body, options),), body.y))
     return body.y[0]
 
 
-def _from_file(compose: Composer, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
+def _from_file(compose: TypedGraphBuilder, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:
     """The graph in ONNX file `path`: its first inputs are the outputs the loss is taken of, the others become inputs
     of the model. Its first output is the loss."""
     data = read_file(path, "Give the ONNX file of the loss.")

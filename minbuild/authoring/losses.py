@@ -11,8 +11,8 @@ import numpy as np
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.graph_builder import Body
-from minbuild.options.did_you_mean import meant
+from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.options.did_you_mean import did_you_mean
 
 REDUCTIONS = ("mean", "sum")
 
@@ -30,7 +30,7 @@ class LossOptions:
 
 
 # Writes the loss of a prediction (input 0) against a target (input 1): the name of the scalar.
-Builder = Callable[[Body, LossOptions], str]
+Builder = Callable[[GraphBuilder, LossOptions], str]
 
 
 @dataclass(frozen=True)
@@ -50,22 +50,22 @@ class Loss:
         return TensorType(ElementType.INT64, (*shape[:1], *shape[2:]))
 
 
-def _reduced(b: Body, x: str, options: LossOptions) -> str:
-    rank = b.site.rank(0)
+def _reduced(b: GraphBuilder, x: str, options: LossOptions) -> str:
+    rank = b.ctx.rank(0)
     op_type = "ReduceMean" if options.reduction == "mean" else "ReduceSum"
     return b.reduce(op_type, x, tuple(range(rank)), keepdims=False)
 
 
-def _squared(b: Body, options: LossOptions) -> str:
+def _squared(b: GraphBuilder, options: LossOptions) -> str:
     difference = b.add("Sub", b.x[0], b.x[1])
     return _reduced(b, b.add("Mul", difference, difference), options)
 
 
-def _absolute(b: Body, options: LossOptions) -> str:
+def _absolute(b: GraphBuilder, options: LossOptions) -> str:
     return _reduced(b, b.add("Abs", b.add("Sub", b.x[0], b.x[1])), options)
 
 
-def _huber(b: Body, options: LossOptions) -> str:
+def _huber(b: GraphBuilder, options: LossOptions) -> str:
     """delta (|d| - delta/2) beyond delta, d^2 / 2 within, as torch.nn.HuberLoss: c (|d| - c/2), c = min(|d|, delta)."""
     size = b.add("Abs", b.add("Sub", b.x[0], b.x[1]))
     clipped = b.add("Min", size, b.constant(options.delta))
@@ -73,7 +73,7 @@ def _huber(b: Body, options: LossOptions) -> str:
     return _reduced(b, b.add("Mul", clipped, inner), options)
 
 
-def _cross_entropy(b: Body, options: LossOptions) -> str:
+def _cross_entropy(b: GraphBuilder, options: LossOptions) -> str:
     attributes: dict[str, object] = {"reduction": options.reduction}
     if options.ignore_index is not None:
         attributes["ignore_index"] = options.ignore_index
@@ -81,7 +81,7 @@ def _cross_entropy(b: Body, options: LossOptions) -> str:
     return b.many(2, "SoftmaxCrossEntropyLoss", *b.x[:2], *weights, **attributes)[0]  # type: ignore[arg-type]
 
 
-def _negative_log_likelihood(b: Body, options: LossOptions) -> str:
+def _negative_log_likelihood(b: GraphBuilder, options: LossOptions) -> str:
     attributes: dict[str, object] = {"reduction": options.reduction}
     if options.ignore_index is not None:
         attributes["ignore_index"] = options.ignore_index
@@ -89,7 +89,7 @@ def _negative_log_likelihood(b: Body, options: LossOptions) -> str:
     return b.add("NegativeLogLikelihoodLoss", *b.x[:2], *weights, **attributes)  # type: ignore[arg-type]
 
 
-def _binary_cross_entropy(b: Body, options: LossOptions) -> str:
+def _binary_cross_entropy(b: GraphBuilder, options: LossOptions) -> str:
     """Of logits x and targets t: (1 - t) x + w (log(1 + exp(-|x|)) + max(-x, 0)), w = 1 + (pos_weight - 1) t. No term
     can overflow."""
     x, t = b.x[:2]
@@ -105,12 +105,12 @@ def _binary_cross_entropy(b: Body, options: LossOptions) -> str:
     return _reduced(b, terms, options)
 
 
-def _divergence(b: Body, options: LossOptions) -> str:
+def _divergence(b: GraphBuilder, options: LossOptions) -> str:
     """Kullback-Leibler: t * (log t - x) for log-probabilities x, 0 where t is 0; the mean is over the batch."""
     x, t = b.x[:2]
-    tiny = b.constant(float(np.finfo(b.site.element(0).dtype).tiny))
+    tiny = b.constant(float(np.finfo(b.ctx.element(0).dtype).tiny))
     terms = b.add("Mul", t, b.add("Sub", b.add("Log", b.add("Max", t, tiny)), x))
-    rank = b.site.rank(0)
+    rank = b.ctx.rank(0)
     rows = b.reduce("ReduceSum", terms, tuple(range(1, rank)), keepdims=False)
     return b.reduce("ReduceMean" if options.reduction == "mean" else "ReduceSum", rows, (0,), keepdims=False)
 
@@ -139,7 +139,7 @@ def find_loss(name: str, options: LossOptions) -> Loss:
 def loss_problems(name: str, options: LossOptions) -> Iterator[str]:
     """A sentence for everything that cannot be, whatever the model is."""
     if name not in LOSSES:
-        cure = meant(name, LOSSES) or f" Choose from {', '.join(LOSSES)}, or none."
+        cure = did_you_mean(name, LOSSES) or f" Choose from {', '.join(LOSSES)}, or none."
         yield f"--loss {name}: no such loss.{cure}"
     if options.reduction not in REDUCTIONS:
         yield f"reduction {options.reduction!r}: a loss must be one number; choose from mean, sum."

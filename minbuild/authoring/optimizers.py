@@ -8,7 +8,7 @@ from math import inf
 
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Graph, Node, TensorType
-from minbuild.options.did_you_mean import meant
+from minbuild.options.did_you_mean import did_you_mean
 
 MICROSOFT, OWN = "com.microsoft", "minbuild"
 
@@ -28,7 +28,7 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class OptimizerModel:
     """An optimizer: its operator, how many moments it keeps per parameter, and its defaults."""
 
     title: str
@@ -43,26 +43,26 @@ def _options(**values: float | bool | tuple[float, float]) -> OptimizerOptions:
     return OptimizerOptions(**values)  # type: ignore[arg-type]
 
 
-OPTIMIZERS: Mapping[str, Optimizer] = {
-    "adamw": Optimizer(
+OPTIMIZERS: Mapping[str, OptimizerModel] = {
+    "adamw": OptimizerModel(
         "Adam, parameters decay by themselves", "AdamWOptimizer", MICROSOFT, 2, True,
         _options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True),
     ),
-    "adam": Optimizer(
+    "adam": OptimizerModel(
         "Adam, weight decay added to the gradient", "AdamOptimizer", OWN, 2, True,
         _options(betas=(0.9, 0.999), epsilon=1e-8, weight_decay=0.0),
     ),
-    "sgd": Optimizer(
+    "sgd": OptimizerModel(
         "gradient descent", "SGDOptimizerV2", MICROSOFT, 1, False, _options(),
     ),
-    "momentum": Optimizer(
+    "momentum": OptimizerModel(
         "gradient descent with momentum", "MomentumOptimizer", OWN, 1, False,
         _options(momentum=0.9, nesterov=False, weight_decay=0.0),
     ),
-    "adagrad": Optimizer(
+    "adagrad": OptimizerModel(
         "Adagrad", "AdagradOptimizer", OWN, 1, False, _options(epsilon=1e-10, weight_decay=0.0),
     ),
-    "rmsprop": Optimizer(
+    "rmsprop": OptimizerModel(
         "RMSprop", "RMSPropOptimizer", OWN, 1, False, _options(alpha=0.99, epsilon=1e-8, weight_decay=0.0),
     ),
 }  # fmt: skip
@@ -105,7 +105,7 @@ def optimizer_graph(name: str, options: OptimizerOptions) -> Graph:
 def optimizer_problems(name: str, options: OptimizerOptions) -> Iterator[str]:
     """A sentence for everything that cannot be."""
     if name not in OPTIMIZERS:
-        cure = meant(name, OPTIMIZERS) or f" Choose from {', '.join(OPTIMIZERS)}, or none."
+        cure = did_you_mean(name, OPTIMIZERS) or f" Choose from {', '.join(OPTIMIZERS)}, or none."
         yield f"--optimizer {name}: no such optimizer.{cure}"
     for option, given in vars(options).items():
         takers = [n for n, o in OPTIMIZERS.items() if getattr(o.defaults, option) is not None]

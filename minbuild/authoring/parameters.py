@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read
 from minbuild.ir import Graph
-from minbuild.options.did_you_mean import listed, meant
+from minbuild.options.did_you_mean import did_you_mean, listed
 
 _BIASES = "bias"
 _LAST = "last:"
@@ -90,7 +90,7 @@ def _matching(
     for pattern in patterns:
         some = _match(pattern, graph, names)
         if not some:
-            cure = meant(pattern, names) or f" There are: {listed(names)}."
+            cure = did_you_mean(pattern, names) or f" There are: {listed(names)}."
             findings.append(f"--{option} {pattern}: no parameter of {graph.source} matches.{cure}")
         found |= some
     return found

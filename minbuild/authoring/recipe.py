@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
-from minbuild.frontend.onnx.exporter_metadata import ExporterRemarks
+from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
 
 # A loss of one's own: writes nodes behind the outputs named, and answers with the name of a single number; or with
@@ -21,10 +21,10 @@ class Recipe:
     """How a model is to be trained.
 
     `train` and `frozen` name parameters (see parameters.py). `loss` is one of losses.LOSSES, the path of an ONNX
-    file (own_loss.py), or a function of a Composer and names; empty when output `loss_output` (by default the first)
-    is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first. `optimizer` is one
-    of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the training and
-    evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
+    file (own_loss.py), or a function of a TypedGraphBuilder and names; empty when output `loss_output` (by default
+    the first) is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first.
+    `optimizer` is one of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the
+    training and evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
     detach. `nominal` asks for a checkpoint without data beside the other, `ort` for the models in ONNX Runtime's own
     format beside the ONNX files.
     """
@@ -50,11 +50,11 @@ class Source:
     graph: Graph
     opset: int
     path: Path  # for messages
-    remarks: ExporterRemarks = ExporterRemarks()
+    metadata: ExporterMetadata = ExporterMetadata()
 
 
 @dataclass(frozen=True)
-class Artifacts:
+class GeneratedArtifacts:
     """The files, by name, and remarks a user should see."""
 
     files: Mapping[str, bytes]

@@ -16,13 +16,13 @@ from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Graph
 from minbuild.ops import Registry
-from minbuild.options.did_you_mean import listed, meant
+from minbuild.options.did_you_mean import did_you_mean, listed
 
 _Names = TypeVar("_Names")
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedRecipe:
     """The graph with the loss behind it, and by name: the loss and what it returns beside it, parameters that train,
     and those that do not; and the optimizer model, if there is one."""
 
@@ -33,7 +33,7 @@ class Settled:
     optimizer: Graph | None
 
 
-def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()) -> Settled:
+def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()) -> ResolvedRecipe:
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)
@@ -49,13 +49,13 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     graph, losses = made or (model.graph, ())
     split = None
     if made is not None or not _is_own(recipe.loss):
-        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen, model.remarks.constants))
+        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen, model.metadata.constants))
         findings += _wrong_values(model, recipe, graph)
     optimizer = tried(lambda: (_optimizer(recipe),))
     if findings:
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
-    return Settled(graph, losses, *split, *optimizer)
+    return ResolvedRecipe(graph, losses, *split, *optimizer)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:
@@ -111,5 +111,5 @@ def _missing(
 ) -> Iterator[str]:
     for name in names:
         if name not in there:
-            cure = meant(name, computed) or f" The nodes compute: {listed(computed)}."
+            cure = did_you_mean(name, computed) or f" The nodes compute: {listed(computed)}."
             yield f"{model.path}: {name}: no such value {use}.{cure}"

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from minbuild.authoring import Artifacts, Recipe, make_artifacts, read_source, write_artifacts
+from minbuild.authoring import GeneratedArtifacts, Recipe, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
@@ -223,7 +223,7 @@ def _check_training_info(*others: bool) -> None:
         )
 
 
-def _tell(made: Artifacts, out: Path) -> None:
+def _tell(made: GeneratedArtifacts, out: Path) -> None:
     for note in made.notes:
         print(f"note: {note}")
     for name, content in sorted(made.files.items()):

@@ -10,7 +10,7 @@ from typing import Any
 
 from minbuild.analysis.budgets import Budgets, judge, parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import Snapshot, append_line, check_line, read_snapshots, snapshot_of
+from minbuild.analysis.size_history import SizeRecord, append_line, check_line, read_snapshots, snapshot_of
 from minbuild.errors import BadInput, OverBudget
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import json as json_report
@@ -24,7 +24,7 @@ class Accounts:
     """Opened before a build, so that what is wrong with the files shows at once; closed with its report."""
 
     budgets: Budgets
-    baseline: Snapshot | None
+    baseline: SizeRecord | None
     history: Path | None
 
     @staticmethod
@@ -66,7 +66,7 @@ def summarize(document: str) -> None:
         raise BadInput(f"{path}: cannot be written: {error.strerror}. Correct {SUMMARY}.") from error
 
 
-def keep_budgets(budgets: Budgets, new: Snapshot, old: Snapshot | None) -> None:
+def keep_budgets(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> None:
     """Warn on standard error of budgets that are nearly used up. Raises OverBudget, naming all that are exceeded."""
     verdicts = judge(budgets, new, old)
     for verdict in verdicts:

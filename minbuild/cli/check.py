@@ -13,7 +13,7 @@ from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, fa
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.graph_selection import TRAIN
-from minbuild.planning.compile import plan_models
+from minbuild.planning.compile import compile_models
 
 
 def check(
@@ -38,7 +38,7 @@ def check(
         if write_plan is not None and len(artifacts) > 1:
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
         there = read_package(package)
-        models = plan_models(
+        models = compile_models(
             artifacts,
             sizes_given("--dim", dim),
             sizes_given("--max", max_),

@@ -9,7 +9,7 @@ import typer
 
 from minbuild.analysis.budgets import parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import Snapshot, read_snapshots
+from minbuild.analysis.size_history import SizeRecord, read_snapshots
 from minbuild.cli.budgets import keep_budgets, summarize
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.progress import Verbose, failures
@@ -49,7 +49,7 @@ def diff(
             keep_budgets(parse_budgets(settings.get(BUDGETS, {}), str(config)), new, old)
 
 
-def _pair(paths: list[Path]) -> tuple[Snapshot, Snapshot]:
+def _pair(paths: list[Path]) -> tuple[SizeRecord, SizeRecord]:
     if len(paths) > 2:
         raise BadInput(f"{paths[2]}: is one too many. Give two reports, or one history.")
     if len(paths) == 2:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from minbuild.authoring.load import read_bundle
+from minbuild.authoring.load import load
 from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures
 from minbuild.codegen.atomic_write import write_file
 from minbuild.frontend.checkpoint import read_checkpoint
@@ -30,8 +30,8 @@ def export(
 ) -> None:
     """Write the model for inference that is inside of ARTIFACTS, with trained parameters."""
     with failures(verbose):
-        bundle = read_bundle(artifacts, registry(tuple(ops_dir or ())))
-        trained = bundle.checkpoint if checkpoint is None else read_checkpoint(checkpoint)
-        made, data = export_model(bundle, trained, tuple(output or ()), tuple(ops_dir or ()))
+        found = load(artifacts, registry(tuple(ops_dir or ())))
+        trained = found.checkpoint if checkpoint is None else read_checkpoint(checkpoint)
+        made, data = export_model(found, trained, tuple(output or ()), tuple(ops_dir or ()))
         write_file(out, data)
         print(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")

@@ -13,7 +13,7 @@ from typer.models import OptionInfo
 
 from minbuild.cli.progress import SIZES, failures
 from minbuild.cli.settings_file import BUDGETS, PROFILE, Key, checked_settings, choices_made, settings_beside
-from minbuild.options.build_options import DEFAULT, PROFILES, Choice, Choices, table
+from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, BuildOptions, table
 
 _HANDED = "chosen"
 _PANEL = "How to build"
@@ -23,7 +23,7 @@ _PANEL = "How to build"
 class Chosen:
     """What options and settings say together: the choices, and what settings say of budgets, with their file."""
 
-    choices: Choices
+    choices: BuildOptions
     budgets: Any
     path: str
 
@@ -81,7 +81,7 @@ def _profile_option() -> Any:
     )
 
 
-def _option(choice: Choice) -> Any:
+def _option(choice: BuildOption) -> Any:
     return typer.Option(
         f"--{choice.key}",
         help=f"{choice.what[0].upper()}{choice.what[1:]}. {defaults_of(choice)}",
@@ -91,7 +91,7 @@ def _option(choice: Choice) -> Any:
     )
 
 
-def defaults_of(choice: Choice) -> str:
+def defaults_of(choice: BuildOption) -> str:
     """The values in the profiles, in words."""
     others = [f"{name}: {_words(value)}" for name, value in choice.profiles.items()]
     default = _words(choice.default) if choice.default else "none"

@@ -27,7 +27,7 @@ from minbuild.cli.progress import (
 from minbuild.cli.training_options import Frozen, MadeFor, MadeWith, Train, recipe_of
 from minbuild.compat.ort_config.requirements import union
 from minbuild.errors import BadInput
-from minbuild.planning.kernel_selection import Wishes
+from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
 
@@ -88,7 +88,7 @@ def reduce(
             bool(check_loss),
             tuple(with_ or ()),
             tuple(export_output or ()),
-            Wishes(
+            ExtraRequirements(
                 tuple(include_op or ()),
                 union([read_config(path) for path in require]) if require else None,
                 tuple(exclude_op or ()),

@@ -11,7 +11,7 @@ from typing import Any
 
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
-from minbuild.options.build_options import DEFAULT, PROFILES, Choices, in_profile, table
+from minbuild.options.build_options import DEFAULT, PROFILES, BuildOptions, in_profile, table
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,7 +90,7 @@ def known_keys(options: Mapping[str, Key]) -> Mapping[str, str]:
     return {**{name: key.allowed for name, key in {**_choice_keys(), **options}.items()}, BUDGETS: "a table"}
 
 
-def choices_made(given: Mapping[str, Any], settings: Mapping[str, Any], profile: str | None) -> Choices:
+def choices_made(given: Mapping[str, Any], settings: Mapping[str, Any], profile: str | None) -> BuildOptions:
     """The choices in force: what is `given`, by field, else what the checked settings say, else what the profile does,
     which itself is given or set. Raises BadInput that lists what is none of the values."""
     wrong = []
@@ -110,7 +110,7 @@ def choices_made(given: Mapping[str, Any], settings: Mapping[str, Any], profile:
             wrong.append(f"--{choice.key} {shown}: is not allowed. Choose from: {choice.allowed}.")
     if wrong:
         raise BadInput("\n".join(wrong))
-    return Choices(**made)
+    return BuildOptions(**made)
 
 
 def _choice_keys() -> dict[str, Key]:

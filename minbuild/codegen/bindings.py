@@ -52,7 +52,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Struct:
+class CStruct:
     """A struct of trainer.h as it lies in memory at 32 bits."""
 
     name: str
@@ -66,7 +66,7 @@ class Header:
     """What bindings need of trainer.h besides the functions."""
 
     constants: tuple[tuple[str, int], ...]
-    structs: tuple[Struct, ...]
+    structs: tuple[CStruct, ...]
     max_rank: int
 
 
@@ -125,13 +125,13 @@ def read_header() -> Header:
     text = _COMMENT.sub("", source)
     entries = [entry.split("=") for body in _ENUM.findall(text) for entry in body.split(",") if entry.strip()]
     constants = tuple((name.strip(), int(value)) for name, value in entries)
-    structs: dict[str, Struct] = {}
+    structs: dict[str, CStruct] = {}
     for body, name in _STRUCT.findall(text):
         structs[name] = _laid_out(name, body, structs, {"MB_MAX_RANK": int(rank[1])})
     return Header(constants, tuple(structs.values()), int(rank[1]))
 
 
-def _laid_out(name: str, body: str, known: Mapping[str, Struct], numbers: Mapping[str, int]) -> Struct:
+def _laid_out(name: str, body: str, known: Mapping[str, CStruct], numbers: Mapping[str, int]) -> CStruct:
     members: list[Member] = []
     end, widest = 0, 1
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
@@ -145,10 +145,10 @@ def _laid_out(name: str, body: str, known: Mapping[str, Struct], numbers: Mappin
             offset = (end + align - 1) // align * align
             members.append(Member(member, kind, count, offset))
             end, widest = offset + size * max(1, count), max(widest, align)
-    return Struct(name, tuple(members), (end + widest - 1) // widest * widest, widest)
+    return CStruct(name, tuple(members), (end + widest - 1) // widest * widest, widest)
 
 
-def _size_of(kind: str, known: Mapping[str, Struct]) -> tuple[int, int]:
+def _size_of(kind: str, known: Mapping[str, CStruct]) -> tuple[int, int]:
     """Bytes and alignment of a type at 32 bits."""
     if kind in known:
         return known[kind].size, known[kind].align

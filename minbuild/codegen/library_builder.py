@@ -11,12 +11,12 @@ from minbuild.formats.detect import read_binary
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
-from minbuild.planning.library_contents import Contents, everything
-from minbuild.toolchain import Built, Order, Target, Toolchain, build_all, build_library, check_link
+from minbuild.planning.library_contents import LibraryContents, everything
+from minbuild.toolchain import BuildJob, BuildOutput, Target, Toolchain, build_all, build_library, check_link
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class LinkedLibrary:
     """A linked library, the sources of its symbols, and the kernels it was built with."""
 
     binary: Binary
@@ -25,74 +25,76 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class BuiltLibrary:
     """A library as built, as read back, and what was asked of it."""
 
-    built: Built
+    built: BuildOutput
     binary: Binary
     kernels: tuple[Kernel, ...]
     sources: Mapping[str, bytes]
 
     @property
-    def measured(self) -> Build:
+    def measured(self) -> LinkedLibrary:
         """What the size report wants to know."""
         owners = from_archive("libminbuild.a", self.built.archive, self.sources)
-        return Build(self.binary, owners, self.kernels)
+        return LinkedLibrary(self.binary, owners, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TrimmedAndFull:
     """Both libraries of one target."""
 
     target: Target
-    trimmed: Library
-    full: Library
+    trimmed: BuiltLibrary
+    full: BuiltLibrary
 
 
 @dataclass(frozen=True, slots=True)
-class Workbench:
+class LibraryBuilder:
     """Builds libraries of the same contents with one toolchain; `stage` hears what is being done, `detail` each step
     of it."""
 
-    contents: Contents
+    contents: LibraryContents
     registry: Registry
     toolchain: Toolchain
     cmake: bool
     stage: Callable[[str], None]
     detail: Callable[[str], None]
 
-    def pair(self, target: Target) -> Pair:
+    def pair(self, target: Target) -> TrimmedAndFull:
         """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
         selected."""
         return self.pairs((target,))[0]
 
-    def pairs(self, targets: Sequence[Target]) -> tuple[Pair, ...]:
+    def pairs(self, targets: Sequence[Target]) -> tuple[TrimmedAndFull, ...]:
         """Both libraries of each target, all built side by side. Raises as `pair`."""
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
         full = everything(self.registry, self.contents.parts)
         given = [self._given(contents) for contents in (self.contents, full)]
-        orders = [Order(sources, target, self.toolchain) for target in targets for sources in given]
+        orders = [BuildJob(sources, target, self.toolchain) for target in targets for sources in given]
         build_all(orders, progress=self.detail)
-        return tuple(Pair(t, self._library(self.contents, t), self._library(full, t)) for t in targets)
+        return tuple(
+            TrimmedAndFull(t, self._library(self.contents, t), self._library(full, t)) for t in targets
+        )
 
-    def _given(self, contents: Contents) -> Mapping[str, bytes]:
+    def _given(self, contents: LibraryContents) -> Mapping[str, bytes]:
         return _given(contents, self.registry, self.toolchain, self.cmake)
 
-    def _library(self, contents: Contents, target: Target) -> Library:
+    def _library(self, contents: LibraryContents, target: Target) -> BuiltLibrary:
         return build_checked(
             contents, self.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
         )
 
 
 def build_checked(
-    contents: Contents,
+    contents: LibraryContents,
     registry: Registry,
     target: Target,
     toolchain: Toolchain,
     cmake: bool = False,
     detail: Callable[[str], None] = lambda line: None,
-) -> Library:
+) -> BuiltLibrary:
     """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
     given = _given(contents, registry, toolchain, cmake)
     built = build_library(given, target, toolchain, progress=detail)
@@ -105,10 +107,12 @@ def build_checked(
         exports=binary.exports if hides else (),
         imports=binary.imports,
     )
-    return Library(built, binary, contents.kernels, emit_sources(contents, registry))
+    return BuiltLibrary(built, binary, contents.kernels, emit_sources(contents, registry))
 
 
-def _given(contents: Contents, registry: Registry, toolchain: Toolchain, cmake: bool) -> Mapping[str, bytes]:
+def _given(
+    contents: LibraryContents, registry: Registry, toolchain: Toolchain, cmake: bool
+) -> Mapping[str, bytes]:
     """What a toolchain is given. Only CMake reads the files for it, and without them the same sources are found in the
     cache."""
     sources = emit_sources(contents, registry)

@@ -14,13 +14,13 @@ from minbuild.codegen.atomic_write import MANIFEST, TOOL
 from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.package_docs import CHECKPOINT, MOLD, PLAN, STAMP, ModelParts, introduction, values_of
 from minbuild.ir.size_report import SizeReport
-from minbuild.options.build_options import ON, Choices
-from minbuild.planning import capabilities as holdings
-from minbuild.planning.library_contents import Contents
+from minbuild.options.build_options import ON, BuildOptions
+from minbuild.planning import capabilities as capabilities
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
 from minbuild.templating import render
-from minbuild.toolchain import Built, Target, flags
+from minbuild.toolchain import BuildOutput, Target, flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Parts:
     languages."""
 
     models: tuple[ModelParts, ...]
-    contents: Contents
+    contents: LibraryContents
     sources: Mapping[str, bytes]
-    libraries: Mapping[Target, Built]
+    libraries: Mapping[Target, BuildOutput]
     report: SizeReport
     bindings: tuple[str, ...] = ()
-    choices: Choices = Choices()  # noqa: RUF009 (frozen)
+    choices: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
 
 
 def package_files(parts: Parts) -> dict[str, bytes]:
@@ -84,7 +84,7 @@ def library_path(target: Target) -> str:
 def cmake_files(
     sources: Mapping[str, bytes],
     samples: Sequence[str],
-    choices: Choices = Choices(),  # noqa: B008 (frozen)
+    choices: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> dict[str, bytes]:
     """What `cmake` needs besides the sources to build them as `choices` say, and the sample programs of these names."""
     text = render(
@@ -122,7 +122,7 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         manifest["models"] = {model.name: _about(model) for model in parts.models}
     manifest["targets"] = {str(t): {"library": library_path(t), "toolchain": b.toolchain} for t, b in targets}
     manifest["graphs"] = list(parts.choices.graphs)
-    manifest["holds"] = holdings.as_dict(holdings.holdings_of(parts.contents))
+    manifest["holds"] = capabilities.as_dict(capabilities.holdings_of(parts.contents))
     manifest["files"] = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in sorted(files.items())

@@ -14,7 +14,7 @@ from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ir.size_report import ModelReport
 from minbuild.ops import Registry
 from minbuild.passes.rewrite.copy_elision import ASSIGN
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.reference.synthetic_data import index_limits
 
 PLAN, CHECKPOINT, MOLD = "trainer.plan", "checkpoint", "inference.mold"  # in the folder of a model
@@ -74,7 +74,7 @@ def _main(program: Program) -> str:
     return next(name for name in _PURPOSES if name in names)
 
 
-def values_of(parts: ModelParts, contents: Contents) -> dict[str, Any]:
+def values_of(parts: ModelParts, contents: LibraryContents) -> dict[str, Any]:
     """What the templates of README and sample are told about this model."""
     procedures = {p.name: p for p in parts.program.procedures}
     limits = index_limits(parts.program, parts.registry)
@@ -107,7 +107,7 @@ def values_of(parts: ModelParts, contents: Contents) -> dict[str, Any]:
     return {**values, "program": tuple(_program(values))}
 
 
-def introduction(models: Iterable[ModelParts], contents: Contents) -> dict[str, Any]:
+def introduction(models: Iterable[ModelParts], contents: LibraryContents) -> dict[str, Any]:
     """What the README says of all models together: what the package does, what it can, and what its program tries."""
     models = tuple(models)
     graphs = {p.name for m in models for p in m.program.procedures}

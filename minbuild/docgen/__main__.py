@@ -57,12 +57,12 @@ def operators_table(found: Registry, measured: Mapping[str, Any]) -> str:
     for op in sorted(found.ops.values(), key=lambda o: (o.domain, o.name)):
         stem = found.op_stems[op.key]
         functions = [f for n, f in found.functions.items() if found.stems[n] == stem]
-        on_device = op.select is not None and functions
+        on_device = op.lower is not None and functions
         types = _types(functions) if on_device else "any"
         features = _features(functions) if on_device else _off_device(op)
         bytes_of = [_bytes(measured[t]["operators"].get(stem)) if on_device else "0" for t in targets]
         since = ", ".join(map(str, op.since))
-        gradient = "yes" if op.gradient or op.parts else "-"
+        gradient = "yes" if op.gradient or op.decompose_for_grad else "-"
         lines.append(_row([op.title, since, types, gradient, features, _cases(op), stem, *bytes_of]))
     totals = [f"{measured[t]['file']:,}" for t in targets]
     lines.append(_row(["**full build**", *[""] * 6, *totals]))
@@ -90,7 +90,7 @@ def gradients_table(found: Registry) -> str:
 
 
 def _is_made_of_others(op: Op) -> bool:
-    return op.gradient is None and (op.body is not None or op.parts is not None)
+    return op.gradient is None and (op.decompose is not None or op.decompose_for_grad is not None)
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _off_device(op: Op) -> str:
-    return "made of other operators" if op.body else "no code on the device"
+    return "made of other operators" if op.decompose else "no code on the device"
 
 
 def _bytes(figures: Mapping[str, int] | None) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Node, TensorType
-from minbuild.ops.core.definition import Case, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.ops.core.definition import Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, named
 
 LONGEST = 240  # characters of a formula; longer ones are summed up
 _INFIX = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/"}
@@ -47,7 +47,7 @@ class _Rule:
         return formula + (f" after {self.instead}" if self.instead else "")
 
 
-def _written(op: Op, case: Case) -> _Rule | None:
+def _written(op: Op, case: TestCase) -> _Rule | None:
     """The rule applied to a case; None where it does not apply, or gives nothing."""
     inputs = tuple(None if x is None else _type(x) for x in case.inputs)
     wants = [
@@ -57,11 +57,11 @@ def _written(op: Op, case: Case) -> _Rule | None:
     y = _names("y", ["" if i in case.absent else "y" for i in range(case.outputs)])
     dy = [f"d{n}" if n and i in op.differentiable else "" for i, n in enumerate(y)]
     known = tuple(x if i in case.constant else None for i, x in enumerate(case.inputs))
-    rule = Backward(Site(case.attributes, inputs, known, max(op.since)), x, y, dy, wants, "rule")
+    rule = GradientBuilder(OpContext(case.attributes, inputs, known, max(op.since)), x, y, dy, wants, "rule")
     assert op.gradient is not None
     try:
         results = tuple(op.gradient(rule))
-    except Unknown:
+    except UnsupportedUse:
         return None
     names = [f"d{x[i]}" if i in wants and r else "" for i, r in enumerate(results)]
     if not any(names):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minbuild.options.build_options import DEFAULT, PROFILES, Choice, table
+from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, table
 
 EXAMPLE = """profile = "smallest"
 target = ["aarch64-linux-musl", "wasm32"]
@@ -81,9 +81,9 @@ def _example() -> str:
     return f"```toml\n{EXAMPLE}```\n"
 
 
-def _row(choice: Choice) -> list[str]:
+def _row(choice: BuildOption) -> list[str]:
     others = [_words(choice.of(name)) for name in PROFILES if name != DEFAULT]
-    loses = f"{_words(choice.least)}: {choice.loses}" if choice.loses else ""
+    loses = f"{_words(choice.min_size)}: {choice.tradeoff}" if choice.tradeoff else ""
     return [f"`--{choice.key}`", choice.allowed, _words(choice.default), *others, choice.what, loses]
 
 

@@ -14,7 +14,7 @@ from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
 from minbuild.frontend.validation import disagreements, with_graph_shapes
-from minbuild.ir import Bundle, Checkpoint, Graph
+from minbuild.ir import Checkpoint, Graph, TrainingArtifacts
 
 _TRAINING = "training_model"
 _EVALUATION = "eval_model"
@@ -26,7 +26,7 @@ _NOMINAL = "nominal_checkpoint"
 _T = TypeVar("_T")
 
 
-def load_bundle(path: Path) -> Bundle:
+def load_artifacts(path: Path) -> TrainingArtifacts:
     """The artifacts in folder `path`: `<prefix>training_model.onnx` (or `.ort`), `<prefix>checkpoint`, and where
     present `<prefix>eval_model.onnx` and `<prefix>optimizer_model.onnx`, or one of them. Other files are left
     alone. Raises BadInput (files missing, damaged, or not belonging together) and Unsupported, each with all
@@ -47,11 +47,11 @@ def load_bundle(path: Path) -> Bundle:
     return _bundle(path, chosen, checkpoint, saved.name, files)
 
 
-def read_bundle(
+def read_artifacts(
     training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
-) -> Bundle:
+) -> TrainingArtifacts:
     """The same of single files, which may be called and be anywhere, and a checkpoint that is read already. Raises as
-    `load_bundle`."""
+    `load_artifacts`."""
     collect = _Collector()
     paths = (training, evaluation, optimizer)
     contents = [None if p is None else collect.run(read_file, p) for p in paths]
@@ -68,7 +68,7 @@ def read_bundle(
 
 def _bundle(
     path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, bytes]
-) -> Bundle:
+) -> TrainingArtifacts:
     """What was read, put together, if it belongs together: training, evaluation and optimizer graph, and a
     checkpoint from `saved`."""
     train, evaluate, optimize = graphs
@@ -81,7 +81,7 @@ def _bundle(
     if evaluate is not None:
         evaluate, notes = repair_normalization(evaluate)
     digests = {name: sha256(data).hexdigest() for name, data in files.items()}
-    return Bundle(train, evaluate, optimize, checkpoint, digests, notes)
+    return TrainingArtifacts(train, evaluate, optimize, checkpoint, digests, notes)
 
 
 def _read_model(data: bytes, path: Path) -> Graph:

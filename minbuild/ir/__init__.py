@@ -6,12 +6,12 @@ artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package -
 from minbuild.ir.artifacts import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
-    Bundle,
     Checkpoint,
     Graph,
     Node,
     OptimizerGroup,
     Parameter,
+    TrainingArtifacts,
 )
 from minbuild.ir.binary import Binary, Package, Section, Symbol
 from minbuild.ir.plan import Buffer, Kernel, Plan, PlanParameter, PlanTensor, Routine, Step
@@ -23,7 +23,7 @@ __all__ = [
     "RESET_INPUT",
     "Binary",
     "Buffer",
-    "Bundle",
+    "TrainingArtifacts",
     "Call",
     "Checkpoint",
     "ElementType",

@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Bundle:
+class TrainingArtifacts:
     """The artifacts as found. `notes` are one-line repairs and remarks a user must see. In a model that carries its own
     training, the training graph updates what it trains, and `initialization` resets it."""
 

@@ -20,17 +20,26 @@ class Role(IntEnum):
     INPUT = 1  # the caller, for one call
     CONSTANT = 2  # the plan
     PARAMETER = 3  # trained: the persistent region
-    STATE = 4  # changed by kernels but not trained (running statistics): the persistent region
+    BUFFER = 4  # changed by kernels but not trained (running statistics): the persistent region
     FROZEN = 5  # read only: the checkpoint's own bytes
     GRADIENT = 6  # accumulation buffer of a parameter
     MOMENT = 7  # optimizer state of a parameter
     SCALAR = 8  # learning rate, step count
-    DRAWS = 9  # how many times random numbers were drawn: by the session, or by the node that `of` names
+    RNG_COUNTER = (
+        9  # how many times random numbers were drawn: by the session, or by the node that `of` names
+    )
 
     @property
     def persists(self) -> bool:
         """Whether the bytes outlive a step and kernels may change them."""
-        return self in (Role.PARAMETER, Role.STATE, Role.GRADIENT, Role.MOMENT, Role.SCALAR, Role.DRAWS)
+        return self in (
+            Role.PARAMETER,
+            Role.BUFFER,
+            Role.GRADIENT,
+            Role.MOMENT,
+            Role.SCALAR,
+            Role.RNG_COUNTER,
+        )
 
 
 @dataclass(frozen=True, slots=True)

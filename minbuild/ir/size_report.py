@@ -66,7 +66,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Suggestion:
     """A choice that would make something smaller, measured: bytes it saves of the library's file, of the model's files
     and of RAM (negative where it costs), what it changes, and how to make it."""
 
@@ -272,7 +272,7 @@ class TargetReport:
     files: tuple[tuple[str, str], ...]  # what it is, where it is
     waterfall: tuple[Bar, ...] = ()  # from every kernel to the trimmed file; empty where it was left out
     phases: tuple[Phase, ...] = ()  # their bytes add up to the trimmed file
-    advice: tuple[Advice, ...] = ()  # what saves most first; empty where it was left out
+    advice: tuple[Suggestion, ...] = ()  # what saves most first; empty where it was left out
     types: tuple[TypeRow, ...] = ()  # of all kernel files
     regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
 

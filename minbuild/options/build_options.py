@@ -26,11 +26,11 @@ Value = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BuildOption:
     """One row of the table. `values` are the words to choose from, none where names of kernels are given; `several`
     says whether more than one may be. `plain` is what a build has that does nothing for size; `saving` what the
-    waterfall says of anything else, "" where that is not there to save bytes. `least` is what makes the smallest
-    library and `loses` what is given up for it, "" where that is not worth proposing. `profiles` are the values that
+    waterfall says of anything else, "" where that is not there to save bytes. `min_size` is what makes the smallest
+    library and `tradeoff` what is given up for it, "" where that is not worth proposing. `profiles` are the values that
     differ from those of the default profile."""
 
     name: str  # of the field
@@ -40,8 +40,8 @@ class Choice:
     default: Value
     plain: Value
     saving: str
-    least: Value
-    loses: str
+    min_size: Value
+    tradeoff: str
     several: bool
     profiles: Mapping[str, Value]
 
@@ -87,20 +87,20 @@ def _choice(
     default: Value | None = None,
     plain: Value | None = None,
     saving: str = "",
-    least: Value | None = None,
-    loses: str = "",
+    min_size: Value | None = None,
+    tradeoff: str = "",
     several: bool = False,
     **profiles: Value,
 ) -> Any:
     first: Value = (values if several else values[0]) if default is None else default
     row: dict[str, Any] = {"values": values, "what": what, "by": by, "several": several, "profiles": profiles}
     row |= {"default": first, "plain": first if plain is None else plain, "saving": saving}
-    row |= {"least": first if least is None else least, "loses": loses}
+    row |= {"min_size": first if min_size is None else min_size, "tradeoff": tradeoff}
     return field(default=first, metadata=row)
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class BuildOptions:
     """The choices in force, in the order of the waterfall."""
 
     # First, for otherwise files of other steps end with as many bytes as fill a page.
@@ -110,7 +110,7 @@ class Choices:
         LINKER,
         plain=ON,
         saving="code and data share pages of the file",
-        loses="The page of the file where code ends and data begin is in memory twice.",
+        tradeoff="The page of the file where code ends and data begin is in memory twice.",
     )
     features: str = _choice(
         ("used", "all"),
@@ -118,7 +118,7 @@ class Choices:
         SOURCES,
         plain="all",
         saving="only the parts of kernels that it needs",
-        loses="Other models of the same operators may need what is left out.",
+        tradeoff="Other models of the same operators may need what is left out.",
     )
     sizes: str = _choice(
         ("used", "all"),
@@ -126,7 +126,7 @@ class Choices:
         SOURCES,
         plain="all",
         saving="only the size arithmetic and loops that its plan has",
-        loses="Other models of the same operators may need what is left out.",
+        tradeoff="Other models of the same operators may need what is left out.",
     )
     graphs: tuple[str, ...] = _choice(
         EVERY,
@@ -140,25 +140,25 @@ class Choices:
         "writing of checkpoints",
         SOURCES,
         saving="no writing of checkpoints",
-        least=OFF,
-        loses="What was trained cannot be saved as a checkpoint; parameters can be read.",
+        min_size=OFF,
+        tradeoff="What was trained cannot be saved as a checkpoint; parameters can be read.",
     )
     files: str = _choice(
         (ON, OFF),
         "all that needs a file system; without, plan, checkpoint and memory come from the program",
         SOURCES,
         saving="nothing that needs a file system",
-        least=OFF,
-        loses="Sessions are made from bytes that the program holds, in memory that it gives; nothing is read from or "
-        "written to files.",
+        min_size=OFF,
+        tradeoff="Sessions are created from bytes and memory that the program provides; nothing is read from or written "
+        "to files.",
     )
     messages: str = _choice(
         ("text", "codes"),
         "errors in words, or as codes that `minbuild explain` puts into words",
         SOURCES,
         saving="errors as codes that `minbuild explain` puts into words",
-        least="codes",
-        loses="Texts of errors are short codes; `minbuild explain` puts them into words.",
+        min_size="codes",
+        tradeoff="Texts of errors are short codes; `minbuild explain` puts them into words.",
         smallest="codes",
     )
     strip: str = _choice(
@@ -167,7 +167,7 @@ class Choices:
         LINKER,
         plain=OFF,
         saving="no names for debuggers",
-        loses="Debuggers see addresses.",
+        tradeoff="Debuggers see addresses.",
     )
     unwind: str = _choice(
         (OFF, ON),
@@ -175,7 +175,7 @@ class Choices:
         COMPILER,
         plain=ON,
         saving="no tables for stack traces and exceptions",
-        loses="Debuggers and profilers see no callers.",
+        tradeoff="Debuggers and profilers see no callers.",
     )
     visibility: str = _choice(
         ("hidden", "default"),
@@ -183,7 +183,7 @@ class Choices:
         COMPILER,
         plain="default",
         saving="only the API is visible",
-        loses="Programs cannot call other functions.",
+        tradeoff="Programs cannot call other functions.",
     )
     sections: str = _choice(
         (ON, OFF),
@@ -191,7 +191,7 @@ class Choices:
         COMPILER,
         plain=OFF,
         saving="functions and data that nothing reaches are dropped",
-        loses="What the API does not reach is gone.",
+        tradeoff="What the API does not reach is gone.",
     )
     optimize: str = _choice(
         ("size", "speed"),
@@ -199,7 +199,7 @@ class Choices:
         COMPILER,
         plain="speed",
         saving="optimised for size, hot loops excepted",
-        loses="Steps may take longer.",
+        tradeoff="Steps may take longer.",
         fastest="speed",
     )
     speed_for: tuple[str, ...] = _choice(
@@ -213,8 +213,8 @@ class Choices:
         "link-time optimisation",
         COMPILER,
         saving="optimised as a whole when it is linked",
-        least=ON,
-        loses="Builds take longer.",
+        min_size=ON,
+        tradeoff="Builds take longer.",
         smallest=ON,
     )
     fold: str = _choice(
@@ -223,7 +223,7 @@ class Choices:
         LINKER,
         plain=OFF,
         saving="equal functions are one",
-        loses="Debuggers may name another function with the same code.",
+        tradeoff="Debuggers may name another function with the same code.",
     )
     headers: str = _choice(
         ("needed", "all"),
@@ -231,7 +231,7 @@ class Choices:
         LINKER,
         plain="all",
         saving="no section headers and hash buckets that no loader reads",
-        loses="Tools find fewer sections by name.",
+        tradeoff="Tools find fewer sections by name.",
     )
     pages: str = _choice(
         ("target", "4096", "16384", "65536"),
@@ -249,12 +249,12 @@ class Choices:
         """Whether a kernel file is compiled for speed."""
         return kernel in self.speed_for or self.optimize == "speed" and kernel not in self.size_for
 
-    def only(self, names: Iterable[str]) -> Choices:
+    def only(self, names: Iterable[str]) -> BuildOptions:
         """These choices, all others as they are by default: what a toolchain makes of them that honours these."""
         chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Choices(**chosen)
+        return BuildOptions(**chosen)
 
-    def without(self, name: str) -> Choices:
+    def without(self, name: str) -> BuildOptions:
         """The same, but nothing saved by the choice of that name."""
         plain: dict[str, Any] = {name: choice_of(name).plain}
         return replace(self, **plain)
@@ -270,24 +270,24 @@ class Choices:
         return {c.name: getattr(self, c.name) for c in table() if getattr(self, c.name) != c.default}
 
     @property
-    def plainly(self) -> Mapping[str, str]:
+    def as_text(self) -> Mapping[str, str]:
         """Every choice by its key, in words, for reports."""
         values = {c.key: getattr(self, c.name) for c in table()}
         return {key: ",".join(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 @cache
-def table() -> tuple[Choice, ...]:
+def table() -> tuple[BuildOption, ...]:
     """All choices, in their order."""
-    return tuple(Choice(name=f.name, **f.metadata) for f in fields(Choices))
+    return tuple(BuildOption(name=f.name, **f.metadata) for f in fields(BuildOptions))
 
 
-def choice_of(name: str) -> Choice:
+def choice_of(name: str) -> BuildOption:
     """The row of a field."""
     return next(choice for choice in table() if choice.name == name)
 
 
-def in_profile(profile: str) -> Choices:
+def in_profile(profile: str) -> BuildOptions:
     """The choices that a profile makes."""
     made: dict[str, Any] = {choice.name: choice.of(profile) for choice in table()}
-    return Choices(**made)
+    return BuildOptions(**made)

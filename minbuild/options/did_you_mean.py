@@ -8,7 +8,7 @@ from difflib import get_close_matches
 _SHOWN = 20
 
 
-def meant(name: str, there: Iterable[str]) -> str:
+def did_you_mean(name: str, there: Iterable[str]) -> str:
     """` Did you mean ...?` where something there is like `name`, else nothing."""
     found = get_close_matches(name, list(there), 1, 0.6)
     return f" Did you mean {found[0]}?" if found else ""

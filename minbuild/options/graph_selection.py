@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from minbuild.errors import BadInput
-from minbuild.ir import Bundle, Program
+from minbuild.ir import Program, TrainingArtifacts
 
 TRAIN, EVALUATE, OPTIMIZE = "train", "evaluate", "optimize"
 GRAPHS: Mapping[str, str] = {
@@ -23,29 +23,29 @@ def updates(graphs: Sequence[str]) -> bool:
     return TRAIN in graphs or OPTIMIZE in graphs
 
 
-def narrowed(bundle: Bundle, graphs: Sequence[str]) -> Bundle:
-    """The bundle without what other graphs than these need: their nodes, and without updates the state of the
+def select_graphs(artifacts: TrainingArtifacts, graphs: Sequence[str]) -> TrainingArtifacts:
+    """The artifacts without what other graphs than these need: their nodes, and without updates the state of the
     optimizer. The training graph stays as a list of parameters. Raises BadInput where nothing would be left."""
-    found = {TRAIN: bundle.training, EVALUATE: bundle.evaluation, OPTIMIZE: bundle.optimizer}
+    found = {TRAIN: artifacts.training, EVALUATE: artifacts.evaluation, OPTIMIZE: artifacts.optimizer}
     if not any(found[name] for name in graphs):
         there = ", ".join(name for name, graph in found.items() if graph)
         raise BadInput(f"--graphs {','.join(graphs)}: the artifacts have {there}. Choose from these.")
-    trains, checkpoint = TRAIN in graphs, bundle.checkpoint
+    trains, checkpoint = TRAIN in graphs, artifacts.checkpoint
     if not updates(graphs):
         frozen = tuple(replace(p, trainable=False) for p in checkpoint.parameters)
         checkpoint = replace(checkpoint, parameters=frozen, groups=())
-    empty = replace(bundle.training, nodes=(), outputs=(), initializers={})
+    empty = replace(artifacts.training, nodes=(), outputs=(), initializers={})
     return replace(
-        bundle,
-        training=bundle.training if trains else empty,
-        evaluation=bundle.evaluation if EVALUATE in graphs else None,
-        optimizer=bundle.optimizer if OPTIMIZE in graphs else None,
-        initialization=bundle.initialization if trains else None,
+        artifacts,
+        training=artifacts.training if trains else empty,
+        evaluation=artifacts.evaluation if EVALUATE in graphs else None,
+        optimizer=artifacts.optimizer if OPTIMIZE in graphs else None,
+        initialization=artifacts.initialization if trains else None,
         checkpoint=checkpoint,
     )
 
 
-def kept(program: Program, graphs: Sequence[str]) -> Program:
+def select_procedures(program: Program, graphs: Sequence[str]) -> Program:
     """The program with the procedures of these graphs only."""
     procedures = tuple(p for p in program.procedures if _PROCEDURES[p.name] in graphs)
     return replace(program, procedures=procedures)

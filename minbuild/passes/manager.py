@@ -8,20 +8,20 @@ from functools import wraps
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
-from minbuild.passes.lowering.materialize_symbolic_dims import sizes_as_data
-from minbuild.passes.rewrite.batch_tiling import loop_over_samples
-from minbuild.passes.rewrite.code_sinking import delay_calls
-from minbuild.passes.rewrite.copy_elision import update_in_place
+from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
+from minbuild.passes.rewrite.batch_tiling import tile_batches
+from minbuild.passes.rewrite.code_sinking import sink_code
+from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.dead_code import drop_dead_code
 from minbuild.passes.rewrite.fold_transposes import fold_transposes
 from minbuild.passes.rewrite.fuse import fuse_patterns
-from minbuild.passes.rewrite.fuse_accumulation import accumulate_at_once
-from minbuild.passes.rewrite.hoist_updates import update_early
+from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
+from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
 from minbuild.passes.rewrite.in_place import run_in_place
-from minbuild.passes.rewrite.legalize_half import widen_halves
+from minbuild.passes.rewrite.legalize_half import legalize_half_precision
 from minbuild.passes.rewrite.pool_indices import narrow_pool_indices
-from minbuild.passes.rewrite.rematerialization import recompute_cheap
-from minbuild.passes.rewrite.view_elimination import views_as_aliases
+from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
+from minbuild.passes.rewrite.view_elimination import eliminate_views
 
 Pass = Callable[[Program, Registry], Program]
 
@@ -37,20 +37,20 @@ def _each(rewrite: Callable[[Procedure, Registry], Procedure]) -> Pass:
 
 
 PASSES: tuple[Pass, ...] = (
-    _each(sizes_as_data),
-    _each(widen_halves),
-    _each(views_as_aliases),
+    _each(materialize_symbolic_dims),
+    _each(legalize_half_precision),
+    _each(eliminate_views),
     _each(fold_transposes),
     _each(drop_dead_code),
     _each(fuse_patterns),
     _each(narrow_pool_indices),
-    _each(accumulate_at_once),
+    _each(fuse_gradient_accumulation),
     _each(drop_dead_code),
-    _each(delay_calls),
-    _each(recompute_cheap),
-    _each(update_in_place),
-    loop_over_samples,
-    _each(update_early),
+    _each(sink_code),
+    _each(rematerialize_cheap),
+    _each(elide_copies),
+    tile_batches,
+    _each(hoist_parameter_updates),
     _each(run_in_place),
 )
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from minbuild.ir import Kernel
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan_encoding import VERSION, stable_key
 
 
 @dataclass(frozen=True, slots=True)
-class Holdings:
+class Capabilities:
     """Kernels by symbol with a number that changes with their arguments, features, and parts of the runtime. `plan` is
     the version of the plans it reads."""
 
@@ -24,9 +24,9 @@ class Holdings:
     loops: bool  # steps that run once per sample
 
 
-def holdings_of(contents: Contents) -> Holdings:
+def holdings_of(contents: LibraryContents) -> Capabilities:
     """What a library of these contents holds, or a plan that needs just these asks for."""
-    return Holdings(
+    return Capabilities(
         VERSION,
         {kernel.symbol: _signature(kernel) for kernel in contents.kernels},
         frozenset(contents.features),
@@ -40,21 +40,21 @@ def _signature(kernel: Kernel) -> int:
     return stable_key(repr((kernel.args, kernel.params)))
 
 
-def as_dict(holdings: Holdings) -> dict[str, Any]:
+def as_dict(capabilities: Capabilities) -> dict[str, Any]:
     """Plain data for the manifest, in a fixed order."""
     return {
-        "plan": holdings.plan,
-        "kernels": dict(sorted(holdings.kernels.items())),
-        "features": sorted(holdings.features),
-        "expressions": sorted(holdings.expressions),
-        "symbols": holdings.symbols,
-        "loops": holdings.loops,
+        "plan": capabilities.plan,
+        "kernels": dict(sorted(capabilities.kernels.items())),
+        "features": sorted(capabilities.features),
+        "expressions": sorted(capabilities.expressions),
+        "symbols": capabilities.symbols,
+        "loops": capabilities.loops,
     }
 
 
-def from_dict(plain: Mapping[str, Any]) -> Holdings:
+def from_dict(plain: Mapping[str, Any]) -> Capabilities:
     """What `as_dict` made plain. Raises KeyError, TypeError or ValueError where it did not."""
-    return Holdings(
+    return Capabilities(
         int(plain["plan"]),
         {str(symbol): int(number) for symbol, number in plain["kernels"].items()},
         frozenset(plain["features"]),

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from minbuild.authoring.load import read_bundle
+from minbuild.authoring.load import load
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_file
-from minbuild.ir import Bundle, Plan, Program
+from minbuild.ir import Plan, Program, TrainingArtifacts
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
-from minbuild.options.graph_selection import EVALUATE, EVERY, kept, narrowed, updates
+from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures, updates
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.loss_check import check_loss
@@ -31,10 +31,10 @@ UNNAMED = "trainer"  # a model whose files have no prefix
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class CompiledModel:
     """Everything known before a compiler runs."""
 
-    bundle: Bundle  # all that was found, also graphs that are not wanted
+    artifacts: TrainingArtifacts  # all that was found, also graphs that are not wanted
     registry: Registry
     program: Program  # as lowered, before passes
     plan: Plan
@@ -49,19 +49,19 @@ class Model:
     @property
     def digest(self) -> str:
         """What generated files call the model."""
-        return f"the model with sha256 {self.bundle.digests[self.bundle.training.source][:16]}"
+        return f"the model with sha256 {self.artifacts.digests[self.artifacts.training.source][:16]}"
 
     @property
     def name(self) -> str:
         """What the artifacts' common prefix calls the model; folders may be called anything."""
-        stem = self.bundle.training.source.rpartition(".")[0]
+        stem = self.artifacts.training.source.rpartition(".")[0]
         return stem.removesuffix("training_model").rstrip("_-. ") or UNNAMED
 
     @property
     def smaller(self) -> tuple[Smaller, ...]:
         """The largest arena at smaller batches, which are sizes of the first dimension of the first input that has a
         free one there; nothing where they need as much."""
-        inputs = (self.bundle.evaluation or self.bundle.training).inputs.values()
+        inputs = (self.artifacts.evaluation or self.artifacts.training).inputs.values()
         leading = (str(t.shape[0]) for t in inputs if t.shape)
         symbol = next((name for name in leading if name in self.largest), None)
         if symbol is None:
@@ -75,11 +75,11 @@ class Model:
     @property
     def arenas(self) -> tuple[Arena, ...]:
         """Memory for temporaries of each graph at the largest sizes, the least that is possible, and what is there."""
-        return tuple(arena_of(self.bundle, routine, self.largest) for routine in self.plan.routines)
+        return tuple(arena_of(self.artifacts, routine, self.largest) for routine in self.plan.routines)
 
 
-def plan_model(
-    artifacts: Path,
+def compile_model(
+    path: Path,
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
     ops_folders: tuple[Path, ...] = (),
@@ -87,20 +87,20 @@ def plan_model(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
-) -> Model:
+) -> CompiledModel:
     """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
     per pass; `checks_loss` makes training steps refuse a loss that is not finite; `graphs` are those of
     graphs.GRAPHS to have. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
-    bundle = read_bundle(artifacts, operators)
-    checkpoint = _checkpoint_bytes(artifacts, bundle)
-    return plan_bundle(
-        bundle, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss, graphs=graphs
+    artifacts = load(path, operators)
+    checkpoint = _checkpoint_bytes(path, artifacts)
+    return compile_artifacts(
+        artifacts, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss, graphs=graphs
     )
 
 
-def plan_bundle(
-    bundle: Bundle,
+def compile_artifacts(
+    artifacts: TrainingArtifacts,
     checkpoint: bytes,
     operators: Registry,
     fixed: Mapping[str, int],
@@ -109,11 +109,11 @@ def plan_bundle(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
-) -> Model:
+) -> CompiledModel:
     """The same of artifacts that are read already; `checkpoint` are the bytes that a session starts from."""
-    wanted = narrowed(bundle, graphs)
+    wanted = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(wanted))
-    program = kept(lower(wanted, operators, fixed), graphs)
+    program = select_procedures(lower(wanted, operators, fixed), graphs)
     program = check_loss(program) if checks_loss else program
     if not updates(graphs):
         checkpoint = write_checkpoint(wanted.checkpoint)
@@ -121,10 +121,12 @@ def plan_bundle(
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
     plan_bytes = encode_plan(plan, sizes)
-    return Model(bundle, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs))
+    return CompiledModel(
+        artifacts, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs)
+    )
 
 
-def plan_models(
+def compile_models(
     folders: Sequence[Path],
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
@@ -133,20 +135,22 @@ def plan_models(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
-) -> tuple[Model, ...]:
-    """Every folder as `plan_model` does; each of several models takes the sizes that it has dimensions for. Raises
+) -> tuple[CompiledModel, ...]:
+    """Every folder as `compile_model` does; each of several models takes the sizes that it has dimensions for. Raises
     BadInput, also for a dimension that none of them has, and Unsupported."""
     if len(folders) == 1:
         return (
-            plan_model(folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss, graphs=graphs),
+            compile_model(
+                folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss, graphs=graphs
+            ),
         )
-    bundles = [read_bundle(folder, registry(ops_folders)) for folder in folders]
-    free = [_free_dimensions(narrowed(bundle, graphs)) for bundle in bundles]
+    sets = [load(folder, registry(ops_folders)) for folder in folders]
+    free = [_free_dimensions(select_graphs(artifacts, graphs)) for artifacts in sets]
     together = sorted({name for names in free for name in names})
     for option, given in (("--dim", fixed), ("--max", largest)):
         _check_names(option, given, together)
     return tuple(
-        plan_model(
+        compile_model(
             folder,
             {name: size for name, size in fixed.items() if name in names},
             {name: size for name, size in largest.items() if name in names},
@@ -159,7 +163,7 @@ def plan_models(
     )
 
 
-def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) -> Model:
+def with_parts(model: CompiledModel, parts: Sequence[str], outputs: Sequence[str] = ()) -> CompiledModel:
     """The model with further parts of the library (emit.PARTS), several of them in one text or not. `outputs` of the
     inference model ask for the export by themselves. Raises BadInput."""
     chosen = {name.strip() for text in parts for name in text.split(",") if name.strip()}
@@ -170,15 +174,15 @@ def with_parts(model: Model, parts: Sequence[str], outputs: Sequence[str] = ()) 
         return replace(model, parts=frozenset(chosen))
     held = model.plan.parameters
     program = model.program
-    if model.bundle.evaluation and not any(p.name == "eval" for p in program.procedures):
-        program = lower(narrowed(model.bundle, (EVALUATE,)), model.registry, model.fixed)
-    made = inference(model.bundle, program, outputs, model.fixed, {p.name for p in held})
-    sizes = {p.name: prod(p.shape) * p.element.size for p in model.bundle.checkpoint.parameters}
+    if model.artifacts.evaluation and not any(p.name == "eval" for p in program.procedures):
+        program = lower(select_graphs(model.artifacts, (EVALUATE,)), model.registry, model.fixed)
+    made = inference(model.artifacts, program, outputs, model.fixed, {p.name for p in held})
+    sizes = {p.name: prod(p.shape) * p.element.size for p in model.artifacts.checkpoint.parameters}
     return replace(model, parts=frozenset(chosen | {"export"}), mold=made.mold(held, sizes))
 
 
-def _free_dimensions(bundle: Bundle) -> tuple[str, ...]:
-    graphs = [bundle.training] + ([bundle.evaluation] if bundle.evaluation else [])
+def _free_dimensions(artifacts: TrainingArtifacts) -> tuple[str, ...]:
+    graphs = [artifacts.training] + ([artifacts.evaluation] if artifacts.evaluation else [])
     dims = [d for g in graphs for t in g.inputs.values() for d in t.shape or ()]
     return tuple(sorted({name for d in dims for name in symbols_in(d)}))
 
@@ -193,14 +197,14 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
         )
 
 
-def _checkpoint_bytes(artifacts: Path, bundle: Bundle) -> bytes:
+def _checkpoint_bytes(path: Path, artifacts: TrainingArtifacts) -> bytes:
     """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model."""
-    name = next((n for n in bundle.digests if not n.endswith((".onnx", ".ort"))), None)
+    name = next((n for n in artifacts.digests if not n.endswith((".onnx", ".ort"))), None)
     if name is None:
-        return write_checkpoint(bundle.checkpoint)
-    data = read_file(artifacts / name)
+        return write_checkpoint(artifacts.checkpoint)
+    data = read_file(path / name)
     try:
         read_checkpoint(data)
     except BadInput:
-        return write_checkpoint(bundle.checkpoint)
+        return write_checkpoint(artifacts.checkpoint)
     return data

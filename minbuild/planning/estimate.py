@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from minbuild.authoring import in_folder
-from minbuild.authoring.recipe import Artifacts
-from minbuild.planning.compile import plan_model
+from minbuild.authoring.recipe import GeneratedArtifacts
+from minbuild.planning.compile import compile_model
 
 
 def estimate(
-    made: Artifacts, ops_folders: tuple[Path, ...] = (), largest: Mapping[str, int] | None = None
+    made: GeneratedArtifacts, ops_folders: tuple[Path, ...] = (), largest: Mapping[str, int] | None = None
 ) -> list[str]:
     """Lines on memory and kernels, with free dimensions of the sizes `largest` (by default 32). The code's size is
     measured by `minbuild reduce`. Raises BadInput and Unsupported."""
     with in_folder(made) as folder:
-        model = plan_model(folder, {}, largest or {}, ops_folders)
+        model = compile_model(folder, {}, largest or {}, ops_folders)
     plan = model.plan
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     lines = [

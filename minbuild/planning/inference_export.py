@@ -15,7 +15,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.frontend.onnx.template_writer import Piece, open_file, opsets_imported
-from minbuild.ir import Bundle, Checkpoint, Graph, PlanParameter, Program, TensorType
+from minbuild.ir import Checkpoint, Graph, PlanParameter, Program, TensorType, TrainingArtifacts
 from minbuild.ir.dims import Dim, substitute
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
@@ -47,7 +47,7 @@ class Inference:
         return MOLD + struct.pack(f"<{len(words)}I", *words) + fixed
 
 
-def cast(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
+def fill_template(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
     """What the device's export makes of a mold: `parameters` are those of the plan, in its order, and `outputs` those
     that are wanted. Raises BadInput for other outputs than the mold has."""
     (count,) = struct.unpack_from("<I", mold, 4)
@@ -70,7 +70,7 @@ def cast(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) 
 
 
 def inference(
-    bundle: Bundle,
+    artifacts: TrainingArtifacts,
     program: Program,
     outputs: Sequence[str] = (),
     fixed: Mapping[str, Dim] | None = None,
@@ -78,13 +78,13 @@ def inference(
 ) -> Inference:
     """The part of the evaluation graph that makes `outputs`, or what the loss is taken of. Parameters become
     initializers: those in `held` (default: all) as holes, others with the checkpoint's values. `program` is the
-    lowered bundle, `fixed` the sizes given to its free dimensions. Raises BadInput."""
-    graph = bundle.evaluation
+    lowered artifacts, `fixed` the sizes given to its free dimensions. Raises BadInput."""
+    graph = artifacts.evaluation
     if graph is None:
         raise BadInput(
             "there is no evaluation model, which an inference model is a part of. Generate it too."
         )
-    parameters = {p.name: p for p in bundle.checkpoint.parameters}
+    parameters = {p.name: p for p in artifacts.checkpoint.parameters}
     # A model that carries its own training, with nothing for an optimizer to train, is evaluated without a loss.
     whole = not any(p.trainable for p in parameters.values())
     chosen = tuple(outputs) or (graph.outputs if whole else default_outputs(graph, parameters.keys()))
@@ -111,13 +111,16 @@ def inference(
 
 
 def export_model(
-    bundle: Bundle, trained: Checkpoint, outputs: Sequence[str], ops_folders: tuple[Path, ...] = ()
+    artifacts: TrainingArtifacts,
+    trained: Checkpoint,
+    outputs: Sequence[str],
+    ops_folders: tuple[Path, ...] = (),
 ) -> tuple[Inference, bytes]:
-    """The inference model of a bundle, and its file with the parameters of the checkpoint `trained`. Raises BadInput
+    """The inference model of a artifacts, and its file with the parameters of the checkpoint `trained`. Raises BadInput
     and Unsupported."""
-    made = inference(bundle, lower(bundle, registry(ops_folders), {}), outputs)
+    made = inference(artifacts, lower(artifacts, registry(ops_folders), {}), outputs)
     data = {p.name: p.data for p in trained.parameters if p.data is not None}
-    shapes = {p.name: p.shape for p in bundle.checkpoint.parameters}
+    shapes = {p.name: p.shape for p in artifacts.checkpoint.parameters}
     for name in (piece for piece in made.pieces if isinstance(piece, str)):
         if name not in data or data[name].shape != shapes[name]:
             found = f"has it as {list(data[name].shape)}" if name in data else "does not have its values"

@@ -10,24 +10,34 @@ import numpy as np
 from minbuild.compat.ort_config.requirements import Requirements
 from minbuild.compat.ort_config.tracked import type_name
 from minbuild.errors import BadInput, Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Kernel, Node, Parameter, Procedure, TensorType
+from minbuild.ir import (
+    Checkpoint,
+    ElementType,
+    Graph,
+    Kernel,
+    Node,
+    Parameter,
+    Procedure,
+    TensorType,
+    TrainingArtifacts,
+)
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import STORED, Case, KernelFunction, Op
-from minbuild.options.build_options import ON, Choices
-from minbuild.options.did_you_mean import meant
-from minbuild.options.graph_selection import narrowed, updates
+from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op, TestCase
+from minbuild.options.build_options import ON, BuildOptions
+from minbuild.options.did_you_mean import did_you_mean
+from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.passes.analysis.instruction_selection import select_kernels
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.planning.compile import Model
-from minbuild.planning.library_contents import Contents
+from minbuild.planning.compile import CompiledModel
+from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
 
 _SEED = 2024  # of the numbers in test cases
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ExtraRequirements:
     """What a library shall hold beyond its models: operators by title ("Conv", "com.microsoft:ConvGrad"), those of
     configurations; and bounds for it: operators it must not have, element types it may have (empty: all)."""
 
@@ -38,19 +48,19 @@ class Wishes:
 
 
 def contents_of(
-    models: Sequence[Model],
-    wishes: Wishes = Wishes(),  # noqa: B008 (frozen)
+    models: Sequence[CompiledModel],
+    extra: ExtraRequirements = ExtraRequirements(),  # noqa: B008 (frozen)
     note: Callable[[str], None] = lambda text: None,
-    choices: Choices = Choices(),  # noqa: B008 (frozen)
-) -> Contents:
+    choices: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+) -> LibraryContents:
     """What the models need together, what is wished for and what is chosen; `note` hears of wishes that add nothing.
     Raises BadInput where a wish cannot be had."""
     registry = models[0].registry
     kernels = {k for m in models for k in m.plan.kernels}
     features = {f for m in models for f in m.plan.features}
-    _check_excluded(models, wishes, registry)
-    _check_types(kernels, wishes, registry)
-    extra_kernels, extra_features = _wished(wishes, registry, note)
+    _check_excluded(models, extra, registry)
+    _check_types(kernels, extra, registry)
+    extra_kernels, extra_features = _wished(extra, registry, note)
     used = {name for m in models for name in expressions_of(m.plan_bytes)}
     held = kernels | extra_kernels
     _tell_idle(choices, held, note)
@@ -58,7 +68,7 @@ def contents_of(
     if choices.features == "all":
         stems = {k.stem for k in held}
         extra_features |= {f for f in registry.all_features() if f.split(".")[0] in stems}
-    return Contents(
+    return LibraryContents(
         tuple(sorted(held, key=lambda k: (k.stem, k.function, k.types))),
         frozenset(features | extra_features),
         every or any(m.plan.symbols for m in models),
@@ -73,8 +83,8 @@ def contents_of(
     )
 
 
-def _check_excluded(models: Sequence[Model], wishes: Wishes, registry: Registry) -> None:
-    for title in wishes.exclude:
+def _check_excluded(models: Sequence[CompiledModel], extra: ExtraRequirements, registry: Registry) -> None:
+    for title in extra.exclude:
         op = _find(title, registry, "--exclude-op")
         for model in models:
             for source, node in _nodes(model, op):
@@ -84,10 +94,10 @@ def _check_excluded(models: Sequence[Model], wishes: Wishes, registry: Registry)
                 )
 
 
-def _nodes(model: Model, op: Op) -> Iterator[tuple[str, str]]:
+def _nodes(model: CompiledModel, op: Op) -> Iterator[tuple[str, str]]:
     """File and name of the nodes of an operator, those that others are made of among them."""
-    bundle = narrowed(model.bundle, model.graphs)
-    for graph in filter(None, (bundle.training, bundle.evaluation, bundle.optimizer)):
+    artifacts = select_graphs(model.artifacts, model.graphs)
+    for graph in filter(None, (artifacts.training, artifacts.evaluation, artifacts.optimizer)):
         yield from (
             (graph.source, n.name) for n in graph.nodes if (n.domain, n.op_type) == (op.domain, op.name)
         )
@@ -95,23 +105,21 @@ def _nodes(model: Model, op: Op) -> Iterator[tuple[str, str]]:
         yield from ((procedure.source, call.node) for call in procedure.calls if call.op == op.key)
 
 
-def _check_types(kernels: Iterable[Kernel], wishes: Wishes, registry: Registry) -> None:
-    allowed = _allowed(wishes)
+def _check_types(kernels: Iterable[Kernel], extra: ExtraRequirements, registry: Registry) -> None:
+    allowed = _allowed(extra)
     for kernel in sorted(kernels):
         if not _fits(kernel, registry.functions[kernel.function], allowed):
             labels = ", ".join(e.label for e in ElementType if e.ctype in kernel.types and e not in allowed)
-            raise BadInput(
-                f"--types {','.join(wishes.types)}: the models need {kernel.symbol}. Add {labels}."
-            )
+            raise BadInput(f"--types {','.join(extra.types)}: the models need {kernel.symbol}. Add {labels}.")
 
 
-def _allowed(wishes: Wishes) -> frozenset[ElementType]:
+def _allowed(extra: ExtraRequirements) -> frozenset[ElementType]:
     """Element types that kernels may have. Raises BadInput."""
     labels = {e.label: e for e in ElementType}
-    for name in wishes.types:
+    for name in extra.types:
         if name not in labels:
             raise BadInput(f"--types {name}: no element type is called so. Choose from {', '.join(labels)}.")
-    return frozenset(labels[name] for name in wishes.types) or frozenset(ElementType)
+    return frozenset(labels[name] for name in extra.types) or frozenset(ElementType)
 
 
 def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType]) -> bool:
@@ -119,7 +127,7 @@ def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType
     sizes = {e.size for e in types}
     for ctype, offered in zip(kernel.types, function.types.values(), strict=False):
         element = next(e for e in offered if e.ctype == ctype)
-        if not (element in types or set(offered) <= set(STORED) and element.size in sizes):
+        if not (element in types or set(offered) <= set(STORAGE_TYPES) and element.size in sizes):
             return False
     return True
 
@@ -127,15 +135,17 @@ def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType
 # --------------------------------------------------------------------------------------- operators by name
 
 
-def _wished(wishes: Wishes, registry: Registry, note: Callable[[str], None]) -> tuple[set[Kernel], set[str]]:
+def _wished(
+    extra: ExtraRequirements, registry: Registry, note: Callable[[str], None]
+) -> tuple[set[Kernel], set[str]]:
     """Kernels of the operators that are wanted by name, with all their features."""
     kernels: set[Kernel] = set()
     features: set[str] = set()
-    allowed, excluded = _allowed(wishes), set(wishes.exclude)
+    allowed, excluded = _allowed(extra), set(extra.exclude)
     asked: list[tuple[Op, frozenset[ElementType]]] = [
-        (_find(title, registry, "--include-op"), allowed) for title in wishes.include
+        (_find(title, registry, "--include-op"), allowed) for title in extra.include
     ]
-    required = wishes.required or Requirements({})
+    required = extra.required or Requirements({})
     for domain, _, name in required.operators:
         title = name if domain == "ai.onnx" else f"{domain}:{name}"
         if title not in excluded:
@@ -143,7 +153,7 @@ def _wished(wishes: Wishes, registry: Registry, note: Callable[[str], None]) -> 
             asked.append((op, allowed & _named(required, domain, name)))
     for op, types in asked:
         functions = _functions(op, registry)
-        if not functions and op.body is not None:
+        if not functions and op.decompose is not None:
             note(f"{op.title}: what it is made of depends on the model that has it; nothing is added for it.")
         for kernel in registry.all_kernels():
             if kernel.function in functions and _fits(kernel, registry.functions[kernel.function], types):
@@ -168,7 +178,9 @@ def _find(title: str, registry: Registry, option: str) -> Op:
     if op is None:
         there = sorted(o.title for o in registry.ops.values() if o.name.lower() == name.lower())
         hint = (
-            f" Did you mean {there[0]}?" if there else meant(title, (o.title for o in registry.ops.values()))
+            f" Did you mean {there[0]}?"
+            if there
+            else did_you_mean(title, (o.title for o in registry.ops.values()))
         )
         raise BadInput(
             f"{option} {title}: no such operator.{hint or ' `reports/operators.md` lists all that there are.'}"
@@ -185,12 +197,12 @@ def _functions(op: Op, registry: Registry) -> frozenset[str]:
             found |= {s.kernel.function for s in select_kernels(procedure, registry)}
         except Unsupported:
             continue  # such a case needs more around it than one node
-    if not found and op.select is not None:
+    if not found and op.lower is not None:
         found = {name for name, stem in registry.stems.items() if stem == registry.op_stems[op.key]}
     return frozenset(found)
 
 
-def with_kernels(choices: Choices, registry: Registry) -> Choices:
+def with_kernels(choices: BuildOptions, registry: Registry) -> BuildOptions:
     """The choices with files of kernels where operators are named, in any case of letters. Raises BadInput."""
     speed, size = (
         _files(f"--{key}", names, registry)
@@ -202,7 +214,7 @@ def with_kernels(choices: Choices, registry: Registry) -> Choices:
     return replace(choices, speed_for=speed, size_for=size)
 
 
-def _tell_idle(choices: Choices, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
+def _tell_idle(choices: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
     """A choice for kernels none of which is there changes nothing."""
     stems = {kernel.stem for kernel in held}
     for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for)):
@@ -219,7 +231,7 @@ def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, 
         here = {registry.stems[function] for op in ops for function in _functions(op, registry)}
         here |= {name.lower()} & stems
         if not here:
-            hint = meant(name, (*(op.name for op in registry.ops.values()), *stems))
+            hint = did_you_mean(name, (*(op.name for op in registry.ops.values()), *stems))
             files = f" Files are {', '.join(sorted(stems))}."
             raise BadInput(
                 f"{option} {name}: no operator with kernels, and no file of kernels, is called so.{hint or files}"
@@ -228,13 +240,13 @@ def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, 
     return tuple(sorted(found))
 
 
-def _procedure(op: Op, case: Case, registry: Registry) -> Procedure:
+def _procedure(op: Op, case: TestCase, registry: Registry) -> Procedure:
     """One application of an operator, after all passes."""
     names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
     held = {
         n: x
         for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
-        if x is not None and (i in case.constant or op.view or not x.size)
+        if x is not None and (i in case.constant or op.is_view or not x.size)
     }
     fed = {
         n: TensorType(_element(x), x.shape)
@@ -243,15 +255,15 @@ def _procedure(op: Op, case: Case, registry: Registry) -> Procedure:
     }
     outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
     node = Node(op.name, op.domain, max(op.since), op.name, names, outputs, case.attributes)
-    updated = [names[i] for i in op.updates if i < len(names) and names[i]]
+    updated = [names[i] for i in op.mutates if i < len(names) and names[i]]
     parameters = tuple(
         Parameter(n, fed[n].element, tuple(int(str(d)) for d in fed[n].shape or ()), False, None)
         for n in updated
         if n in fed
     )
     graph = Graph(op.name, (node,), fed, {}, tuple(filter(None, outputs)), held)
-    bundle = Bundle(graph, None, None, Checkpoint(parameters), {})
-    return optimize(lower(bundle, registry, {}), registry).procedures[0]
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint(parameters), {})
+    return optimize(lower(artifacts, registry, {}), registry).procedures[0]
 
 
 def _element(array: np.ndarray) -> ElementType:

@@ -20,7 +20,7 @@ PROPERTY_BYTES = 1024  # room of a session for its properties
 
 
 @dataclass(frozen=True)
-class Contents:
+class LibraryContents:
     """What a library is made of: a plan's needs, or everything."""
 
     kernels: tuple[Kernel, ...]
@@ -41,7 +41,9 @@ class Contents:
         return self.parts | ({SAVING} if self.saving else frozenset())
 
 
-def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> Contents:
+def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> LibraryContents:
     """The full build: every kernel for every type with every feature; of what must be asked for, only `parts`, as they
     change what checkpoints hold."""
-    return Contents(registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts)
+    return LibraryContents(
+        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts
+    )

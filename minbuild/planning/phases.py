@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from minbuild.errors import BadInput
-from minbuild.ir import Bundle, Graph, Plan, Routine
+from minbuild.ir import Graph, Plan, Routine, TrainingArtifacts
 from minbuild.ir.size_report import KINDS, Phase, Row
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 from minbuild.planning.inference_export import default_outputs, prune
@@ -34,28 +34,28 @@ class Uses:
         return frozenset().union(*found) or self.stems.get(row.name, frozenset())
 
 
-def step_phases(bundle: Bundle, routine: Routine) -> tuple[str, ...]:
+def step_phases(artifacts: TrainingArtifacts, routine: Routine) -> tuple[str, ...]:
     """The phase of every step. A step of a node that no graph has belongs to what comes before it."""
     if routine.name != "train":
         phase = {"optimize": OPTIMIZER, "eval": EVALUATION}.get(routine.name, INITIALIZATION)
         return (phase,) * len(routine.steps)
-    known = _nodes(bundle)
+    known = _nodes(artifacts)
     found: list[str] = []
     for step in routine.steps:
         found.append(known.get(step.node, found[-1] if found else FORWARD))
     return tuple(found)
 
 
-def _nodes(bundle: Bundle) -> dict[str, str]:
+def _nodes(artifacts: TrainingArtifacts) -> dict[str, str]:
     """Nodes of the training graph: before what the loss is taken of, from there to the loss, and the rest, of which
     an optimizer is what updates the parameters in a model that carries its own training."""
-    graph = bundle.training
+    graph = artifacts.training
     phases = dict.fromkeys((node.name for node in graph.nodes), BACKWARD)
     phases.update(dict.fromkeys(_updates(graph), OPTIMIZER))
     if graph.outputs and any(graph.outputs[0] in node.outputs for node in graph.nodes):
         phases.update((node.name, LOSS) for node in prune(graph, graph.outputs[:1]).nodes)
     try:
-        outputs = default_outputs(graph, [p.name for p in bundle.checkpoint.parameters])
+        outputs = default_outputs(graph, [p.name for p in artifacts.checkpoint.parameters])
         phases.update((node.name, FORWARD) for node in prune(graph, outputs).nodes)
     except (
         BadInput
@@ -82,13 +82,13 @@ def _updates(graph: Graph) -> Iterator[str]:
             maker = makers[made[0]] if len(made) == 1 else None
 
 
-def uses_of(models: Iterable[tuple[Bundle, Plan]]) -> Uses:
+def uses_of(models: Iterable[tuple[TrainingArtifacts, Plan]]) -> Uses:
     """What runs which kernel. Evaluation and initialization count only where training does not run it too."""
     stems: dict[str, set[str]] = defaultdict(set)
     symbols: dict[str, set[str]] = defaultdict(set)
-    for bundle, plan in models:
+    for artifacts, plan in models:
         for routine in plan.routines:
-            for step, phase in zip(routine.steps, step_phases(bundle, routine), strict=True):
+            for step, phase in zip(routine.steps, step_phases(artifacts, routine), strict=True):
                 kernel = plan.kernels[step.kernel]
                 stems[kernel.stem].add(phase)
                 symbols[instantiation(kernel.symbol)].add(phase)

@@ -24,7 +24,7 @@ from minbuild.ir import (
     Value,
 )
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import STORED
+from minbuild.ops.core.definition import STORAGE_TYPES
 from minbuild.passes.analysis.aliases import PLANNED_SIZES, root
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
@@ -66,14 +66,14 @@ class _Builder:
         offset = self.trainable_bytes * (2 + self.program.moments)
         for index, value in enumerate(self.program.parameters):
             # What is wider than the 4-byte alignment of checkpoint data cannot be read in place.
-            if value.role is Role.STATE or (value.role is Role.FROZEN and value.type.element.size > 4):
+            if value.role is Role.BUFFER or (value.role is Role.FROZEN and value.type.element.size > 4):
                 offset = -(-offset // 8) * 8
                 self.persistent_at[value.name] = offset
                 offset += _bytes(value.type)
             elif value.role is Role.FROZEN:
                 self.frozen_at[value.name] = index
         values = (v for p in self.program.procedures for v in p.values.values())
-        nodes = dict.fromkeys(v.of for v in values if v.role is Role.DRAWS and v.of)
+        nodes = dict.fromkeys(v.of for v in values if v.role is Role.RNG_COUNTER and v.of)
         start = -(-offset // 8) * 8
         self.draws_at = {of: start + 8 * i for i, of in enumerate((*nodes, ""))}
         self.step_at = start + 8 * len(self.draws_at)
@@ -113,7 +113,7 @@ class _Builder:
         return self.tensor(PERSISTENT, self.persistent(owner), tensor)
 
     def persistent(self, value: Value) -> int:
-        if value.role is Role.DRAWS:
+        if value.role is Role.RNG_COUNTER:
             return self.draws_at[value.of]
         if value.role is Role.SCALAR:
             return (self.learning_rate_at, self.step_at)[value.index]
@@ -157,7 +157,7 @@ def build_plan(program: Program, registry: Registry) -> Plan:
 
 
 def _device_role(builder: _Builder, value: Value) -> Role:
-    return Role.STATE if value.role is Role.FROZEN and value.name not in builder.frozen_at else value.role
+    return Role.BUFFER if value.role is Role.FROZEN and value.name not in builder.frozen_at else value.role
 
 
 def _renumbered(routine: Routine, kernels: Mapping[int, int]) -> Routine:
@@ -220,7 +220,7 @@ def _laid_out(
 
 def _as_slot(tensor: TensorType, slot: int) -> TensorType:
     """Kernels that only move elements see any type as the unsigned one of its size."""
-    wanted = ElementType(slot) if slot in STORED else tensor.element
+    wanted = ElementType(slot) if slot in STORAGE_TYPES else tensor.element
     return replace(tensor, element=wanted) if wanted.size == tensor.element.size else tensor
 
 

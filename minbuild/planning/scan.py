@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minbuild.authoring.load import read_bundle
+from minbuild.authoring.load import load
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Graph, Node, Procedure
+from minbuild.ir import Graph, Node, Procedure, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.lowering.lower import lower
@@ -62,23 +62,23 @@ class _Use:
     features: set[str] = field(default_factory=set)
 
 
-def scan(artifacts: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
+def scan(path: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
     """Everything the artifacts ask for. Raises BadInput; what is not supported is in the answer."""
     operators = registry(ops_folders)
-    bundle = read_bundle(artifacts, operators)
-    graphs = bundle.graphs
-    uses, findings, free = _uses(bundle, operators)
+    artifacts = load(path, operators)
+    graphs = artifacts.graphs
+    uses, findings, free = _uses(artifacts, operators)
     rows = _rows(graphs, operators, uses)
-    return Scan(rows, findings, bundle.notes, dict(sorted(bundle.digests.items())), free)
+    return Scan(rows, findings, artifacts.notes, dict(sorted(artifacts.digests.items())), free)
 
 
 def _uses(
-    bundle: Bundle, operators: Registry
+    artifacts: TrainingArtifacts, operators: Registry
 ) -> tuple[Mapping[tuple[str, str], _Use] | None, tuple[str, ...], tuple[str, ...]]:
     """(file, node) -> what it needs on the device, or None when that cannot be told; findings; free
     dimensions."""
     try:
-        program = optimize(lower(bundle, operators, {}), operators)
+        program = optimize(lower(artifacts, operators, {}), operators)
     except Unsupported as error:
         return None, error.findings, ()
     findings: list[str] = []

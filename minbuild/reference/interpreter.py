@@ -18,18 +18,18 @@ from minbuild.frontend.onnx.unroll import unrolled
 from minbuild.ir import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
-    Bundle,
     Checkpoint,
     ElementType,
     Graph,
     Node,
     Shape,
     TensorType,
+    TrainingArtifacts,
 )
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry, registry
-from minbuild.ops.core.definition import Op, Site
-from minbuild.ops.core.graph_builder import Body, named
+from minbuild.ops.core.definition import Op, OpContext
+from minbuild.ops.core.graph_builder import GraphBuilder, named
 from minbuild.reference.optimizers import OPTIMIZERS
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
@@ -50,17 +50,17 @@ class _Scope:
 
 
 class ReferenceTrainer:
-    """Trains a bundle in float64. `parameters`, `gradients` and `moments` are by name and may be written.
+    """Trains a artifacts in float64. `parameters`, `gradients` and `moments` are by name and may be written.
 
     Raises Unsupported, from the step that meets it, for an operator without a reference.
     """
 
-    def __init__(self, bundle: Bundle, operators: Registry | None = None) -> None:
-        self.bundle = bundle
+    def __init__(self, artifacts: TrainingArtifacts, operators: Registry | None = None) -> None:
+        self.artifacts = artifacts
         self.operators = operators or registry()
         self.learning_rate = 0.001
         self.draws: Tensors = {}  # by node that has a seed; "": all others together
-        self.load(bundle.checkpoint)
+        self.load(artifacts.checkpoint)
 
     def load(self, checkpoint: Checkpoint) -> None:
         """Takes parameters, and optimizer state where there is some; gradients become zero."""
@@ -81,21 +81,21 @@ class ReferenceTrainer:
 
     def train_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """Forward and backward: user outputs in order. Adds to the gradients; replaces them after a reset."""
-        outputs = self._run(self.bundle.training, inputs)
+        outputs = self._run(self.artifacts.training, inputs)
         self._reset = False
         return outputs
 
     def eval_step(self, *inputs: np.ndarray) -> list[np.ndarray]:
         """The evaluation graph's outputs."""
-        if self.bundle.evaluation is None:
+        if self.artifacts.evaluation is None:
             raise BadInput("these artifacts have no evaluation model.")
-        return self._run(self.bundle.evaluation, inputs)
+        return self._run(self.artifacts.evaluation, inputs)
 
     def initialize(self) -> None:
         """Resets variables as the model's own training information says; others keep their values."""
-        if self.bundle.initialization is None:
+        if self.artifacts.initialization is None:
             raise BadInput("the model has no training information that says how to initialize it.")
-        self._run(self.bundle.initialization, ())
+        self._run(self.artifacts.initialization, ())
 
     def set_seed(self, seed: int) -> None:
         """What the next node that draws random numbers and has no seed of its own is seeded with."""
@@ -107,13 +107,13 @@ class ReferenceTrainer:
 
     def optimizer_step(self) -> None:
         """Runs the optimizer graph's nodes on all trained parameters; the first one sees step 1."""
-        if self.bundle.optimizer is None:
+        if self.artifacts.optimizer is None:
             raise BadInput("these artifacts have no optimizer model.")
         self.step_count += 1
-        for node in self.bundle.optimizer.nodes:
+        for node in self.artifacts.optimizer.nodes:
             apply = OPTIMIZERS.get(node.title)
             if apply is None:
-                raise _unsupported(self.bundle.optimizer, node)
+                raise _unsupported(self.artifacts.optimizer, node)
             apply(self, node)
 
     def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -156,11 +156,11 @@ class ReferenceTrainer:
         types = tuple(None if x is None else TensorType(_element(x), x.shape) for x in given)
         if op is None and node.title != "MaxPoolGrad":
             return function_nodes(node, types)
-        if op is None or op.reference is not None or op.body is None:
+        if op is None or op.reference is not None or op.decompose is None:
             return None
-        site = Site(node.attributes, types, tuple(given), node.version)
-        body = Body(site, node.inputs, node.outputs, node.name)
-        results = op.body(body)
+        ctx = OpContext(node.attributes, types, tuple(given), node.version)
+        body = GraphBuilder(ctx, node.inputs, node.outputs, node.name)
+        results = op.decompose(body)
         return None if results is None else named(body, results, node.outputs)
 
     def _accumulate(self, node: Node, values: Mapping[str, np.ndarray]) -> None:
@@ -183,7 +183,7 @@ class ReferenceTrainer:
             return self._drawn(graph, node, op, given)
         answer = op.reference(node.attributes, *given)
         results = answer if isinstance(answer, tuple) else (answer,)
-        for source, output in op.updates.items():
+        for source, output in op.mutates.items():
             # Running statistics change in place, whether or not the node names the output.
             if output is not None and node.inputs[source] in self.parameters:
                 self.parameters[node.inputs[source]][...] = results[output]
@@ -245,10 +245,10 @@ def _pooled_shape(
 ) -> tuple[Dim, ...]:
     """The shape of what an AveragePool took, which its gradient is not given."""
 
-    def site(of: Node, **others: Any) -> Site:
+    def ctx(of: Node, **others: Any) -> OpContext:
         types = tuple(TensorType(_element(values[n]), values[n].shape) for n in of.inputs)
         known = (None,) * len(types)
-        return Site(
+        return OpContext(
             of.attributes,
             types,
             known,
@@ -259,6 +259,6 @@ def _pooled_shape(
             **others,
         )
 
-    earlier = {name: site(made) for name, made in makers.items() if made.title == "AveragePool"}
+    earlier = {name: ctx(made) for name, made in makers.items() if made.title == "AveragePool"}
     assert op.infer is not None
-    return op.infer(site(node, earlier=earlier))[0].shape or ()
+    return op.infer(ctx(node, earlier=earlier))[0].shape or ()

@@ -34,7 +34,7 @@ def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:
     for procedure in program.procedures:
         origin = {name: name for name in procedure.inputs}
         for call in procedure.calls:
-            if call.op in _CARRIERS or registry.ops[call.op].view:
+            if call.op in _CARRIERS or registry.ops[call.op].is_view:
                 source = next((origin[n] for n in call.inputs if n in origin), None)
                 if source is not None:
                     origin.update(dict.fromkeys(filter(None, call.outputs), source))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minbuild.analysis.size_diff import Change, Difference, TargetDifference
+from minbuild.analysis.size_diff import SizeChange, SizeDiff, TargetSizeDiff
 from minbuild.ir.size_report import KINDS
 from minbuild.planning.compile import UNNAMED
 from minbuild.report.markdown import as_markdown, escape
@@ -14,7 +14,7 @@ MARKER = "<!-- minbuild diff -->"  # by which a comment is found again, to be re
 _TITLES = {"memory": "Memory", "total": "Whole file", **KINDS}
 
 
-def render_markdown(difference: Difference) -> str:
+def render_markdown(difference: SizeDiff) -> str:
     """GitHub-flavoured Markdown: the headline, causes, then tables, rows of owners folded away."""
     if not difference:
         return ""
@@ -32,7 +32,7 @@ def render_markdown(difference: Difference) -> str:
     return "\n".join(lines) + "\n"
 
 
-def render_text(difference: Difference) -> str:
+def render_text(difference: SizeDiff) -> str:
     """Plain text in aligned columns."""
     if not difference:
         return ""
@@ -46,11 +46,11 @@ def render_text(difference: Difference) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(difference: Difference) -> str:
+def _title(difference: SizeDiff) -> str:
     return "Trainer" if difference.model == UNNAMED else f"Trainer for {difference.model}"
 
 
-def _headline(difference: Difference) -> str:
+def _headline(difference: SizeDiff) -> str:
     """The change of the flash size of each target, in one phrase."""
     found = [(t.target, c) for t in difference.targets for c in t.figures if c.name == "Flash"]
     if not found:
@@ -60,28 +60,28 @@ def _headline(difference: Difference) -> str:
     return ", ".join(f"{_signed(change.delta)} B flash for {target}" for target, change in found)
 
 
-def _sentences(difference: Difference) -> Iterator[str]:
+def _sentences(difference: SizeDiff) -> Iterator[str]:
     yield from (f"{cause}." for cause in difference.causes)
     for verb, names in (("New target", difference.added), ("No longer built for", difference.removed)):
         if names:
             yield f"{verb}: {', '.join(names)}."
 
 
-def _figures(target: TargetDifference) -> Table:
+def _figures(target: TargetSizeDiff) -> Table:
     return _table("figures", target.target, target.figures)
 
 
-def _rows(target: TargetDifference) -> Table:
+def _rows(target: TargetSizeDiff) -> Table:
     lines = tuple(Line((_TITLES.get(c.kind, c.kind), c.name, *_cells(c))) for c in target.rows)
     return Table("rows", f"Rows of {target.target}", "", ("Part ", "Name ", "Old", "New", "Change"), lines)
 
 
-def _table(key: str, title: str, changes: Sequence[Change]) -> Table:
+def _table(key: str, title: str, changes: Sequence[SizeChange]) -> Table:
     lines = tuple(Line((change.name, *_cells(change))) for change in changes)
     return Table(key, title, "", ("What ", "Old", "New", "Change"), lines)
 
 
-def _cells(change: Change) -> tuple[int, int, str]:
+def _cells(change: SizeChange) -> tuple[int, int, str]:
     return change.old, change.new, _signed(change.delta)
 
 

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minbuild.errors import ToolchainFailed
-from minbuild.options.build_options import Choices, choice_of
+from minbuild.options.build_options import BuildOptions, choice_of
 from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
-from minbuild.toolchain.library import Built, Sources, Toolchain, checked, processors, workshop
+from minbuild.toolchain.library import BuildOutput, Sources, Toolchain, checked, processors, workshop
 from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
-from minbuild.toolchain.run_binaries import Ran, find_emulator, run_program, run_python
+from minbuild.toolchain.run_binaries import ProgramResult, find_emulator, run_program, run_python
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
 
 __all__ = [
     "ALLOWED_IMPORTS",
-    "Built",
-    "Order",
-    "Ran",
+    "BuildOutput",
+    "BuildJob",
+    "ProgramResult",
     "Target",
     "Toolchain",
     "build_all",
@@ -48,7 +48,7 @@ __all__ = [
 def find_toolchain(
     cxx: str | None = None,
     cmake_toolchain: Path | None = None,
-    choices: Choices = Choices(),  # noqa: B008 (frozen)
+    choices: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> Toolchain:
     """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default
     ziglang; it builds as `choices` say.
@@ -63,7 +63,7 @@ def find_toolchain(
 def not_applied(toolchain: Toolchain, target: Target) -> tuple[str, ...]:
     """The choices that a toolchain cannot carry out for a target, as `--name value`."""
     honoured = toolchain.honours(target)
-    words = toolchain.choices.plainly
+    words = toolchain.choices.as_text
     return tuple(
         f"--{choice_of(name).key} {words[choice_of(name).key]}"
         for name in toolchain.choices.changed
@@ -72,7 +72,7 @@ def not_applied(toolchain: Toolchain, target: Target) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BuildJob:
     """A library to be built."""
 
     sources: Sources
@@ -81,13 +81,13 @@ class Order:
 
 
 def build_all(
-    orders: Sequence[Order], *, jobs: int | None = None, progress: Callable[[str], None] | None = None
-) -> list[Built]:
+    orders: Sequence[BuildJob], *, jobs: int | None = None, progress: Callable[[str], None] | None = None
+) -> list[BuildOutput]:
     """Several libraries, as `build_library` makes each, side by side: their steps share `jobs` processes. `progress`
     hears a line for each that is finished. Raises as `build_library`."""
     jobs, done = jobs or processors(), 0
 
-    def one(order: Order) -> Built:
+    def one(order: BuildJob) -> BuildOutput:
         nonlocal done
         built = build_library(order.sources, order.target, order.toolchain, jobs=jobs, children=children)
         done += 1
@@ -108,7 +108,7 @@ def build_library(
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
     children: Processes | None = None,
-) -> Built:
+) -> BuildOutput:
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
     Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come
@@ -122,7 +122,7 @@ def build_library(
     with _full_disk(cache), children.alone(key) if children else nullcontext():
         found = cache.get(key)
         if found is not None:
-            return Built.from_bytes(found)
+            return BuildOutput.from_bytes(found)
         with workshop(cache, jobs or processors(), progress, children) as shop:
             built = toolchain.build(sources, target, shop)
         cache.put(key, built.to_bytes())

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import OFF, PLAN, SOURCES, Choices, table
-from minbuild.toolchain.library import Built, Sources, Workshop
+from minbuild.options.build_options import OFF, PLAN, SOURCES, BuildOptions, table
+from minbuild.toolchain.library import BuildOutput, Sources, Workshop
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
 
@@ -37,7 +37,7 @@ class CMake:
     path: str
     version: str
     ninja: bool
-    choices: Choices = Choices()
+    choices: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"{self.version} with {self.file.name} ({self.digest[:12]})"
@@ -45,7 +45,7 @@ class CMake:
     def recipe(self, target: Target) -> tuple[str, ...]:
         return (str(self.file), *self._configure(target, "package", "build"), _PROGRAM, self.choices.strip)
 
-    def with_choices(self, choices: Choices) -> CMake:
+    def with_choices(self, choices: BuildOptions) -> CMake:
         return replace(self, choices=choices)
 
     def honours(self, target: Target) -> frozenset[str]:
@@ -56,7 +56,7 @@ class CMake:
             found |= {"visibility", "sections", "padding", "pages"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
         shop.write({f"package/{name}": data for name, data in sources.items()})
@@ -67,7 +67,7 @@ class CMake:
             shop.say(" ".join(command[:3]))
             shop.run("cmake", command, _CURE, self.path)
         twin = _find(shop.folder / "build", _SHARED)
-        return Built(
+        return BuildOutput(
             shared=twin.read_bytes() if self.choices.strip == OFF else self._strip(twin, shop),
             twin=twin.read_bytes(),
             archive=_find(shop.folder / "build", _STATIC).read_bytes(),

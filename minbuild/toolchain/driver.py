@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import OFF, ON, PLAN, SOURCES, Choices, table
+from minbuild.options.build_options import OFF, ON, PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags
 from minbuild.toolchain.library import (
     INCLUDES,
     PROGRAM_SOURCES,
-    Built,
+    BuildOutput,
     Sources,
     Workshop,
     compile_objects,
@@ -45,7 +45,7 @@ class Driver:
     clang: bool
     major: int
     ar: str
-    choices: Choices = Choices()
+    choices: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"{self.name}: {self.version} ({self.machine})"
@@ -56,7 +56,7 @@ class Driver:
         calls = (flag for speed in (False, True) for flag in self._compile(target, choices, speed))
         return (*calls, *kernels, choices.strip, *self._link(target), flags.exports(choices).decode())
 
-    def with_choices(self, choices: Choices) -> Driver:
+    def with_choices(self, choices: BuildOptions) -> Driver:
         return replace(self, choices=choices)
 
     def honours(self, target: Target) -> frozenset[str]:
@@ -66,10 +66,10 @@ class Driver:
             found |= {"unwind", "visibility", "sections", "padding", "pages"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
-    def _choices(self, target: Target) -> Choices:
+    def _choices(self, target: Target) -> BuildOptions:
         return self.choices.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
         choices = self._choices(target)
         calls = {s: self._compile(target, choices, s) for s in (False, True)}
         objects = library_objects(sources, calls, choices, self, shop, self._program)
@@ -94,7 +94,7 @@ class Driver:
         archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
         self._run(archive, shop)
         line = (*link, target.traits.shared_name, *strip)
-        return Built(
+        return BuildOutput(
             shared=shop.read("stripped"),
             twin=shop.read("twin"),
             archive=shop.read("libminbuild.a"),
@@ -106,7 +106,7 @@ class Driver:
 
     def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
         """A dynamic program where this machine runs it, else a static one for the emulator."""
-        call = self._compile(target, Choices())
+        call = self._compile(target, BuildOptions())
         c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
         objects = compile_objects(
             sources,
@@ -150,7 +150,7 @@ class Driver:
         # gcc knows -Oz since 12.
         return "-Oz" if self.clang or self.major >= 12 else "-Os"
 
-    def _compile(self, target: Target, choices: Choices, speed: bool = False) -> tuple[str, ...]:
+    def _compile(self, target: Target, choices: BuildOptions, speed: bool = False) -> tuple[str, ...]:
         return (
             *self._base(target),
             "-std=c++17",

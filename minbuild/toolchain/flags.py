@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from minbuild.options.build_options import OFF, ON, Choices
+from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain.targets import Target
 
 AVX512 = "-DMINBUILD_AVX512=1"
@@ -13,7 +13,7 @@ LTO = "-flto"
 SPEED = "-O2"  # what -Oz becomes for kernels that are compiled for speed
 
 
-def compile_flags(choices: Choices, target: Target | None = None) -> tuple[str, ...]:
+def compile_flags(choices: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
     """What gcc and clang share of compiling a library for a target, or for any; without the level of optimisation."""
     changed: dict[str, str] = {}
     if choices.unwind == ON:
@@ -32,7 +32,7 @@ def compile_flags(choices: Choices, target: Target | None = None) -> tuple[str, 
     return (*(changed.get(flag, flag) for flag in COMPILE), *wide)
 
 
-def link_flags(choices: Choices, target: Target | None = None) -> tuple[str, ...]:
+def link_flags(choices: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
     """What ELF linkers share, for a target, or for any."""
     changed: dict[str, str] = {}
     if choices.sections == OFF:
@@ -44,7 +44,7 @@ def link_flags(choices: Choices, target: Target | None = None) -> tuple[str, ...
     return (*(changed.get(flag, flag) for flag in LINK_ELF), *pages)
 
 
-def exports(choices: Choices) -> bytes:
+def exports(choices: BuildOptions) -> bytes:
     """The linker's version script."""
     return EXPORTS if choices.visibility == "hidden" else b"{ global: *; };\n"
 
@@ -55,7 +55,7 @@ def kernel_of(unit: str) -> str:
     return path.stem if path.parent.name == "kernels" else ""
 
 
-def speed_units(choices: Choices, units: Iterable[str]) -> frozenset[str]:
+def speed_units(choices: BuildOptions, units: Iterable[str]) -> frozenset[str]:
     """The sources that are compiled for speed. The runtime is not: a step spends no time in it."""
     return frozenset(u for u in units if kernel_of(u) and choices.speeds(kernel_of(u)))
 

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from minbuild.errors import BadInput
-from minbuild.options.build_options import ON, Choices
+from minbuild.options.build_options import ON, BuildOptions
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import Cache, digest
 from minbuild.toolchain.include_scan import seen
@@ -26,7 +26,7 @@ INCLUDES = ("-Iinclude", "-Isrc")
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuildOutput:
     """A library in its three forms, and where it came from.
 
     `shared` is the file to ship; `twin` is the same link with symbols (and, from the default toolchain, with
@@ -55,7 +55,7 @@ class Built:
         return b"\n".join((json.dumps(head).encode(), b"".join(blobs)))
 
     @staticmethod
-    def from_bytes(data: bytes) -> Built:
+    def from_bytes(data: bytes) -> BuildOutput:
         """The inverse of `to_bytes`."""
         line, _, rest = data.partition(b"\n")
         head = json.loads(line)
@@ -64,7 +64,7 @@ class Built:
             blobs.append(rest[:size])
             rest = rest[size:]
         shared, twin, archive, text = blobs
-        return Built(
+        return BuildOutput(
             shared, twin, archive, text.decode(), tuple(head["commands"]), head["toolchain"], head["target"]
         )
 
@@ -128,11 +128,11 @@ class Toolchain(Protocol):
         ...
 
     @property
-    def choices(self) -> Choices:
+    def choices(self) -> BuildOptions:
         """What the user chose about libraries."""
         ...
 
-    def with_choices(self, choices: Choices) -> Toolchain:
+    def with_choices(self, choices: BuildOptions) -> Toolchain:
         """The same, to build by other choices."""
         ...
 
@@ -140,7 +140,7 @@ class Toolchain(Protocol):
         """The choices that can be carried out for a target; others stay as they are by default."""
         ...
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
         """Compile and link a library. Raises ToolchainFailed."""
         ...
 
@@ -260,7 +260,7 @@ class Objects:
 def library_objects(
     sources: Sources,
     calls: Mapping[bool, tuple[str, ...]],
-    choices: Choices,
+    choices: BuildOptions,
     toolchain: Toolchain,
     shop: Workshop,
     program: Callable[[str], str],

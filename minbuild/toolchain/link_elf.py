@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from minbuild.errors import ToolchainFailed
-from minbuild.options.build_options import OFF, ON, Choices
+from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain import builtin_memops as link_bytes
 from minbuild.toolchain import flags
 from minbuild.toolchain.library import Linked, Workshop
@@ -65,7 +65,7 @@ _FRAMES = (
 )
 
 
-def layout(target: Target, choices: Choices) -> bytes:
+def layout(target: Target, choices: BuildOptions) -> bytes:
     """The linker script. Data follow code in the file, and one page further in memory; or begin a page in both."""
     finder, tables, discarded = "", "", f" {_TABLES}"
     if choices.unwind == ON:
@@ -76,7 +76,7 @@ def layout(target: Target, choices: Choices) -> bytes:
     return text.replace("DISCARDED", discarded).replace("DATA;", f"{start};").encode()
 
 
-def call(target: Target, choices: Choices) -> tuple[str, ...]:
+def call(target: Target, choices: BuildOptions) -> tuple[str, ...]:
     """The linker and its options."""
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
     fold = f"--icf={'none' if choices.fold == OFF else 'all'}"
@@ -86,7 +86,7 @@ def call(target: Target, choices: Choices) -> tuple[str, ...]:
     return ("zig", "ld.lld", *own, *flags.link_flags(choices, target), *script)
 
 
-def recipe(target: Target, choices: Choices) -> tuple[str, ...]:
+def recipe(target: Target, choices: BuildOptions) -> tuple[str, ...]:
     """What decides the bytes."""
     finish = f"{choices.strip} {choices.headers}"
     files = (layout(target, choices), flags.exports(choices), link_bytes.source())
@@ -96,7 +96,7 @@ def recipe(target: Target, choices: Choices) -> tuple[str, ...]:
 def link(
     objects: tuple[str, ...],
     target: Target,
-    choices: Choices,
+    choices: BuildOptions,
     options: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
     compile_c: tuple[str, ...],

@@ -18,7 +18,7 @@ from minbuild.toolchain.targets import Target, host_target
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ProgramResult:
     """What a program left: exit code (negative for a signal), standard output, standard error."""
 
     code: int
@@ -69,7 +69,7 @@ def run_program(
     target: Target,
     files: Mapping[str, bytes] | None = None,
     timeout: float = 600.0,
-) -> Ran:
+) -> ProgramResult:
     """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds.
 
     Raises ToolchainFailed when nothing here can run programs of this target, or when it takes too long.
@@ -102,10 +102,10 @@ def run_program(
             raise ToolchainFailed(
                 f"{target}: the program did not finish within {timeout:g} s. Give it more time or less work."
             ) from error
-    return Ran(result.code, result.out, result.err)
+    return ProgramResult(result.code, result.out, result.err)
 
 
-def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: float = 600.0) -> Ran:
+def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: float = 600.0) -> ProgramResult:
     """Run `python -m module` with this interpreter and this minbuild in `folder`: what it does, a crash
     included, cannot hurt us. Raises ToolchainFailed after `timeout` seconds.
     """
@@ -119,4 +119,4 @@ def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: flo
         raise ToolchainFailed(
             f"python -m {module}: did not finish within {timeout:g} s. Give it more time or less work."
         ) from error
-    return Ran(result.code, result.out, result.err)
+    return ProgramResult(result.code, result.out, result.err)

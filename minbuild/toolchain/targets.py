@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from minbuild.errors import BadInput
-from minbuild.options.did_you_mean import meant
+from minbuild.options.did_you_mean import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def known_targets() -> tuple[str, ...]:
 def _traits(name: str) -> Traits:
     if name in _TABLE:
         return _TABLE[name]
-    hint = meant(name, known_targets())
+    hint = did_you_mean(name, known_targets())
     raise BadInput(f"target '{name}': unknown.{hint} Known targets: {', '.join(known_targets())}.")
 
 

@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import ON, PLAN, SOURCES, Choices, table
+from minbuild.options.build_options import ON, PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.library import (
     INCLUDES,
     PROGRAM_SOURCES,
-    Built,
+    BuildOutput,
     Linked,
     Sources,
     Workshop,
@@ -41,7 +41,7 @@ class Zig:
 
     home: Path
     version: str
-    choices: Choices = Choices()
+    choices: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"ziglang {self.version}"
@@ -57,7 +57,7 @@ class Zig:
         kernels = ("for speed", choices.optimize, *choices.speed_for, "not", *choices.size_for)
         return (*calls, *kernels, *_lto_options(target, choices), *_link(target, choices))
 
-    def with_choices(self, choices: Choices) -> Zig:
+    def with_choices(self, choices: BuildOptions) -> Zig:
         return replace(self, choices=choices)
 
     def honours(self, target: Target) -> frozenset[str]:
@@ -68,10 +68,10 @@ class Zig:
         found |= {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
         return frozenset(found - (set() if target.traits.arch == "x86_64" else {"avx512"}))
 
-    def _choices(self, target: Target) -> Choices:
+    def _choices(self, target: Target) -> BuildOptions:
         return self.choices.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> Built:
+    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
         choices = self._choices(target)
         calls = {s: _compile(target, "c++", choices, speed=s) for s in (False, True)}
         objects = library_objects(sources, calls, choices, self, shop, self._program)
@@ -82,7 +82,7 @@ class Zig:
         members = (*objects.static, *(("helpers.o",) if linked.helpers else ()))
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *members)
         self._run(archive, shop)
-        return Built(
+        return BuildOutput(
             shared=linked.shared,
             twin=linked.twin,
             archive=shop.read("libminbuild.a"),
@@ -100,7 +100,7 @@ class Zig:
         name = _program_target(target)
         objects = compile_objects(
             sources,
-            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", Choices(), name),
+            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", BuildOptions(), name),
             self,
             shop,
             self._program,
@@ -138,7 +138,9 @@ class Zig:
     def _run(self, command: tuple[str, ...], shop: Workshop) -> str:
         return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
-    def _link(self, objects: tuple[str, ...], target: Target, choices: Choices, shop: Workshop) -> Linked:
+    def _link(
+        self, objects: tuple[str, ...], target: Target, choices: BuildOptions, shop: Workshop
+    ) -> Linked:
         def run(command: tuple[str, ...]) -> str:
             return self._run(command, shop)
 
@@ -193,7 +195,7 @@ def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tu
 
 
 def _compile(
-    target: Target, language: str, choices: Choices, name: str = "", *, speed: bool = False
+    target: Target, language: str, choices: BuildOptions, name: str = "", *, speed: bool = False
 ) -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
@@ -211,7 +213,7 @@ def _compile(
     )
 
 
-def _lto_options(target: Target, choices: Choices) -> tuple[str, ...]:
+def _lto_options(target: Target, choices: BuildOptions) -> tuple[str, ...]:
     """What the compiler inside of the linker has to be told again. Functions know themselves what they are for.
 
     It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
@@ -271,7 +273,7 @@ def _small(target: Target) -> tuple[str, ...]:
 _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 
-def _link(target: Target, choices: Choices) -> tuple[str, ...]:
+def _link(target: Target, choices: BuildOptions) -> tuple[str, ...]:
     if target.traits.format == "wasm":
         return link_wasm.recipe(target)
     if target.traits.format == "image":

@@ -25,12 +25,12 @@ from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
-from minbuild.planning.inference_export import cast
+from minbuild.planning.inference_export import fill_template
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array
-from minbuild.training.jit_build import SUFFIXES, Artifacts
+from minbuild.training.jit_build import SUFFIXES, ArtifactFiles
 from minbuild.training.library import EVAL, TRAIN, Library
-from minbuild.training.resizing_session import GrowingSession
+from minbuild.training.resizing_session import ResizingSession
 from minbuild.training.state import CheckpointState, Parameter, Parameters, Properties
 
 __all__ = [
@@ -72,11 +72,11 @@ class Module:
         path = Path(train_model_uri)
         self.training = True
         self._state = state
-        self._artifacts: Artifacts | None = None
+        self._artifacts: ArtifactFiles | None = None
         self._plan: Path | None = None
         if path.suffix in SUFFIXES:
             evaluation = None if eval_model_uri is None else Path(eval_model_uri)
-            self._artifacts = Artifacts.read(path, evaluation, None, state._checkpoint)
+            self._artifacts = ArtifactFiles.read(path, evaluation, None, state._checkpoint)
             state._claim(self._build)
         else:
             self._plan, library, plan = _open_package(path)
@@ -94,7 +94,7 @@ class Module:
             self._state._reopen()
 
     @property
-    def _device(self) -> GrowingSession:
+    def _device(self) -> ResizingSession:
         return self._state._opened()
 
     def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
@@ -183,7 +183,7 @@ class Module:
             assert self._plan is not None
             session = self._device.session
             arrays = [session.parameter(name) for name in session.parameters]
-            data = cast(_mold(self._plan), arrays, names)
+            data = fill_template(_mold(self._plan), arrays, names)
         write_file(Path(inference_model_uri), data)
 
     def input_names(self) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
-from minbuild.authoring.graph_builder import Composer
+from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.authoring.recipe import OwnLoss
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
@@ -75,10 +75,10 @@ def generate_artifacts(
 
     Parameters in neither `requires_grad` nor `frozen_params` stay constants of the graphs; without `requires_grad`
     every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is the
-    loss; a block, a function of a Composer and the names of outputs, or an ONNX file's path is one of your own, and so
-    is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in `ops_folders`:
-    <stem>.py beside <stem>.cc. Raises, with all findings, BadInput and Unsupported that are RuntimeErrors as well, and
-    WrongType, which is a TypeError too: programs written for ONNX Runtime catch those.
+    loss; a block, a function of a TypedGraphBuilder and the names of outputs, or an ONNX file's path is one of your
+    own, and so is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in
+    `ops_folders`: <stem>.py beside <stem>.cc. Raises, with all findings, BadInput and Unsupported that are
+    RuntimeErrors as well, and WrongType, which is a TypeError too: programs written for ONNX Runtime catch those.
     """
     try:
         recipe = Recipe(
@@ -144,7 +144,7 @@ def _loss(loss: LossType | Block | OwnLoss | str | None) -> str | OwnLoss:
     if not isinstance(loss, Block):
         return loss
 
-    def build(compose: Composer, *names: str) -> str | Sequence[str]:
+    def build(compose: TypedGraphBuilder, *names: str) -> str | Sequence[str]:
         with writing(compose):
             return loss(*names)  # type: ignore[no-any-return]
 

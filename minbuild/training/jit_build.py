@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.codegen.library_builder import build_checked
-from minbuild.frontend.artifacts import read_bundle
-from minbuild.ir import Bundle, Checkpoint
+from minbuild.frontend.artifacts import read_artifacts
+from minbuild.ir import Checkpoint, TrainingArtifacts
 from minbuild.ops import registry
-from minbuild.planning.compile import plan_bundle
+from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.inference_export import export_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.toolchain import find_toolchain, host_target
@@ -24,35 +24,35 @@ SUFFIXES = (".onnx", ".ort")
 
 
 @dataclass(frozen=True, slots=True)
-class Artifacts:
+class ArtifactFiles:
     """Models by path, and the checkpoint they are for, read and found to belong together."""
 
     training: Path
     evaluation: Path | None
     optimizer: Path | None
-    bundle: Bundle
+    artifacts: TrainingArtifacts
 
     @staticmethod
     def read(
         training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
-    ) -> Artifacts:
+    ) -> ArtifactFiles:
         """Raises BadInput and Unsupported."""
-        bundle = read_bundle(training, evaluation, optimizer, checkpoint)
-        return Artifacts(training, evaluation, optimizer, bundle)
+        artifacts = read_artifacts(training, evaluation, optimizer, checkpoint)
+        return ArtifactFiles(training, evaluation, optimizer, artifacts)
 
-    def with_optimizer(self, optimizer: Path) -> Artifacts:
+    def with_optimizer(self, optimizer: Path) -> ArtifactFiles:
         """The same with another optimizer model. Raises as `read`."""
-        return self.read(self.training, self.evaluation, optimizer, self.bundle.checkpoint)
+        return self.read(self.training, self.evaluation, optimizer, self.artifacts.checkpoint)
 
     def build(self) -> tuple[Library, bytes]:
         """The library, trimmed as the one that ships, and its plan. Raises Unsupported and ToolchainFailed."""
-        model = plan_bundle(self.bundle, b"", registry(), {}, {})
+        model = compile_artifacts(self.artifacts, b"", registry(), {}, {})
         built = build_checked(contents_of((model,)), model.registry, host_target(), find_toolchain())
         return _loaded(built.built.shared), model.plan_bytes
 
     def export(self, trained: Checkpoint, outputs: Sequence[str]) -> bytes:
         """The ONNX file for inference. Raises BadInput."""
-        return export_model(self.bundle, trained, outputs)[1]
+        return export_model(self.artifacts, trained, outputs)[1]
 
 
 @cache

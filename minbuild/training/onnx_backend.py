@@ -23,7 +23,7 @@ from onnx.backend.base import Backend, BackendRep
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_graph
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Program, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Program, TensorType, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
@@ -101,8 +101,8 @@ def _run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...
 
 def program_of(graph: Graph) -> Program:
     """One graph without parameters, after all passes."""
-    bundle = Bundle(graph, None, None, Checkpoint(()), {})
-    return optimize(lower(bundle, registry(), {}), registry())
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint(()), {})
+    return optimize(lower(artifacts, registry(), {}), registry())
 
 
 class MinbuildBackend(Backend):

@@ -16,7 +16,7 @@ OPTIMIZE = ROUTINES.index("optimize")
 Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
 
 
-class GrowingSession:
+class ResizingSession:
     """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
     parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what
     it had."""

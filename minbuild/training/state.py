@@ -16,7 +16,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.training.arrays import as_array
 from minbuild.training.library import Library
-from minbuild.training.resizing_session import GrowingSession
+from minbuild.training.resizing_session import ResizingSession
 
 Property = int | float | str
 
@@ -38,7 +38,7 @@ class CheckpointState:
         self._rate = rate if isinstance(rate, float) else None
         self._nominal = checkpoint.nominal
         self._open: Callable[[], tuple[Library, bytes]] | None = None
-        self._device: GrowingSession | None = None
+        self._device: ResizingSession | None = None
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
@@ -77,12 +77,12 @@ class CheckpointState:
             raise BadInput("this CheckpointState already belongs to a Module. Load the checkpoint once more.")
         self._open = build
 
-    def _opened(self) -> GrowingSession:
+    def _opened(self) -> ResizingSession:
         """The session of the module that the state belongs to, made by the first who asks."""
         if self._device is None:
             assert self._open is not None
             library, plan = self._open()
-            self._device = GrowingSession(library, plan, None if self._nominal else self._to_bytes(True))
+            self._device = ResizingSession(library, plan, None if self._nominal else self._to_bytes(True))
             if self._rate is not None:
                 self._device.session.learning_rate = self._rate
             self._forget_what_the_device_has()

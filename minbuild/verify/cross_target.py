@@ -12,10 +12,10 @@ import numpy as np
 from minbuild import assets
 from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import Stack, Verification
-from minbuild.toolchain import Built, Target, Toolchain, build_program, find_emulator, run_program
+from minbuild.toolchain import BuildOutput, Target, Toolchain, build_program, find_emulator, run_program
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import FIRST, REPORT, TRIMMED_GARBAGE, death, scratch
-from minbuild.verify.script import Results, Trial
+from minbuild.verify.script import Results, TestScript
 
 # How runner.c gets at files and memory.
 _HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
@@ -25,7 +25,12 @@ FIRST_LIMIT, LATER_LIMIT = 2.0**-10, 2.0**-4
 
 
 def prove_foreign(
-    trial: Trial, plan: bytes, built: Built, target: Target, toolchain: Toolchain, expected: Results
+    trial: TestScript,
+    plan: bytes,
+    built: BuildOutput,
+    target: Target,
+    toolchain: Toolchain,
+    expected: Results,
 ) -> Verification:
     """What can be said about the library of another machine, run under an emulator against `expected`, what this
     machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
@@ -42,7 +47,7 @@ def prove_foreign(
     return Verification(f"{where}, {_sentence(trial, first, later)}", stack=runner.stack_of(said))
 
 
-def _sentence(trial: Trial, first: float, later: float) -> str:
+def _sentence(trial: TestScript, first: float, later: float) -> str:
     if first == later == 0:
         return "it gives the same bits as this machine's build."
     if not any(action.verb == "train" for action in trial.actions):
@@ -55,7 +60,7 @@ def _sentence(trial: Trial, first: float, later: float) -> str:
 
 
 def measure_stack(
-    trial: Trial, plan: bytes, built: Built, target: Target, toolchain: Toolchain
+    trial: TestScript, plan: bytes, built: BuildOutput, target: Target, toolchain: Toolchain
 ) -> Stack | None:
     """How deep the stack is in each call of a trial; None where programs of the target do not run. Raises
     VerificationFailed."""
@@ -64,7 +69,9 @@ def measure_stack(
     return runner.stack_of(_performed(trial, plan, built, target, toolchain))
 
 
-def _performed(trial: Trial, plan: bytes, built: Built, target: Target, toolchain: Toolchain) -> bytes:
+def _performed(
+    trial: TestScript, plan: bytes, built: BuildOutput, target: Target, toolchain: Toolchain
+) -> bytes:
     """What the program answers that performs a trial. Raises VerificationFailed where it crashes or refuses."""
     saves = any(action.verb == "save" for action in trial.actions)
     program, files = _performer(built, target, toolchain, saves)
@@ -85,7 +92,7 @@ def _performed(trial: Trial, plan: bytes, built: Built, target: Target, toolchai
 
 
 def _performer(
-    built: Built, target: Target, toolchain: Toolchain, saves: bool
+    built: BuildOutput, target: Target, toolchain: Toolchain, saves: bool
 ) -> tuple[bytes, dict[str, bytes]]:
     """What performs a script, and the files it needs beside it: a WebAssembly module as it ships, a program with
     the static library in it everywhere else."""

@@ -17,7 +17,7 @@ from minbuild.ir.dims import evaluate
 from minbuild.ops import Registry
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 from minbuild.toolchain import run_python
-from minbuild.verify.script import Action, Results, Trial, read_results, write_trial
+from minbuild.verify.script import Action, Results, TestScript, read_results, write_trial
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same answer twice.
@@ -28,7 +28,7 @@ FIRST = "step 1"
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class EquivalenceResult:
     """A sentence for the report, and what the trimmed trainer recorded."""
 
     text: str
@@ -37,7 +37,7 @@ class Proof:
 
 def seeded_trial(
     program: Program, plan: Plan, checkpoint: bytes, registry: Registry, saves: bool = True
-) -> Trial:
+) -> TestScript:
     """A few steps of everything a session can do. `program` as lowered, before passes; `saves` says whether the library
     writes checkpoints."""
     size = _usable_size(program)
@@ -53,7 +53,7 @@ def seeded_trial(
     actions = _session_actions(graphs, saves)
     if "initialize" in graphs:
         actions += _initialization_actions()
-    return Trial(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
+    return TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
 
 
 def _session_actions(graphs: Collection[str], saves: bool) -> tuple[Action, ...]:
@@ -101,7 +101,7 @@ def _usable_size(program: Program) -> int:
     return _SIZES[0]
 
 
-def run_trial(label: str, trial: Trial, library: bytes, plan: bytes, garbage: int) -> Results:
+def run_trial(label: str, trial: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
     """What the trial records with a shared library of this machine, in a process of its own. Raises
     VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
     with scratch() as folder:
@@ -136,7 +136,7 @@ def death(code: int, said: str) -> str:
     return f"the trainer failed while it was being proven: {last}."
 
 
-def prove_equal(trial: Trial, plan: bytes, trimmed: bytes, full: bytes) -> Proof:
+def prove_equal(trial: TestScript, plan: bytes, trimmed: bytes, full: bytes) -> EquivalenceResult:
     """Both libraries of this machine compute identical bits. Raises VerificationFailed with all
     differences."""
     ours = run_trial("trimmed build", trial, trimmed, plan, TRIMMED_GARBAGE)
@@ -147,10 +147,10 @@ def prove_equal(trial: Trial, plan: bytes, trimmed: bytes, full: bytes) -> Proof
             f"trimmed and full build do not compute the same: {'; '.join(findings[:5])}"
             f"{f'; and {len(findings) - 5} more' if len(findings) > 5 else ''}. {REPORT}"
         )
-    return Proof(_sentence(trial, ours), ours)
+    return EquivalenceResult(_sentence(trial, ours), ours)
 
 
-def _sentence(trial: Trial, results: Results) -> str:
+def _sentence(trial: TestScript, results: Results) -> str:
     names = {a.operand for a in trial.actions if a.verb in ("train", "eval")}
     sizes = sorted({a.shape[0] for n in names for a in trial.batches[n] if a.ndim} if trial.sizes else ())
     batches = f"on seeded batches{' of ' if sizes else ''}{' and '.join(map(str, sizes))} " if names else ""
@@ -167,7 +167,7 @@ def _sentence(trial: Trial, results: Results) -> str:
     )
 
 
-def _has(trial: Trial, verb: str) -> bool:
+def _has(trial: TestScript, verb: str) -> bool:
     return any(a.verb == verb for a in trial.actions)
 
 

@@ -9,23 +9,29 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild.codegen.library_builder import Library, Pair, Workbench
+from minbuild.codegen.library_builder import BuiltLibrary, LibraryBuilder, TrimmedAndFull
 from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
-from minbuild.options.graph_selection import OPTIMIZE, TRAIN, narrowed
-from minbuild.planning.compile import Model
+from minbuild.options.graph_selection import OPTIMIZE, TRAIN, select_graphs
+from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, find_toolchain, host_target
 from minbuild.verify.cross_target import measure_stack, prove_foreign
-from minbuild.verify.differential import TRIMMED_GARBAGE, Proof, prove_equal, run_trial, seeded_trial
+from minbuild.verify.differential import (
+    TRIMMED_GARBAGE,
+    EquivalenceResult,
+    prove_equal,
+    run_trial,
+    seeded_trial,
+)
 from minbuild.verify.tolerance import describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 
 
 def prove_all(
-    bench: Workbench,
-    models: Mapping[str, Model],
-    pairs: Sequence[Pair],
+    bench: LibraryBuilder,
+    models: Mapping[str, CompiledModel],
+    pairs: Sequence[TrimmedAndFull],
     recording: Path | None,
     note: Callable[[str], None],
 ) -> tuple[Verification, ...]:
@@ -57,9 +63,9 @@ def _together(stacks: Sequence[Stack | None]) -> Stack | None:
 
 
 def prove(
-    bench: Workbench,
-    model: Model,
-    pairs: Sequence[Pair],
+    bench: LibraryBuilder,
+    model: CompiledModel,
+    pairs: Sequence[TrimmedAndFull],
     recording: Path | None,
     note: Callable[[str], None],
     name: str = "the trainer",
@@ -75,7 +81,7 @@ def prove(
     here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
     start, saves = starting_point(model), bench.contents.saving
     trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
-    proofs: dict[Target, Proof] = {}
+    proofs: dict[Target, EquivalenceResult] = {}
     for pair in here:
         bench.stage(f"Proving {name} for {pair.target}")
         trimmed, full = pair.trimmed.built.shared, pair.full.built.shared
@@ -97,7 +103,7 @@ def prove(
     return tuple(found)
 
 
-def _of_this_machine(bench: Workbench, host: Target) -> Pair:
+def _of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
     """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others only."""
     try:
         if not bench.cmake:  # a toolchain file is for one machine, and says too late for which
@@ -108,10 +114,10 @@ def _of_this_machine(bench: Workbench, host: Target) -> Pair:
     return replace(bench, toolchain=default, cmake=False).pair(host)
 
 
-def starting_point(model: Model) -> bytes:
+def starting_point(model: CompiledModel) -> bytes:
     """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
     all of them zero too many kernels would have nothing to do."""
-    checkpoint = narrowed(model.bundle, model.graphs).checkpoint
+    checkpoint = select_graphs(model.artifacts, model.graphs).checkpoint
     if not checkpoint.nominal:
         return model.checkpoint
     random = np.random.default_rng(0)
@@ -122,7 +128,9 @@ def starting_point(model: Model) -> bytes:
     return write_checkpoint(replace(checkpoint, parameters=parameters, nominal=False))
 
 
-def follow(recording: Path, model: Model, library: Library, note: Callable[[str], None]) -> float:
+def follow(
+    recording: Path, model: CompiledModel, library: BuiltLibrary, note: Callable[[str], None]
+) -> float:
     """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
     Raises BadInput, and VerificationFailed above the limit."""
     if not {TRAIN, OPTIMIZE} <= set(model.graphs):

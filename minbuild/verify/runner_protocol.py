@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType
 from minbuild.ir.size_report import Stack
-from minbuild.verify.script import Action, Results, Trial
+from minbuild.verify.script import Action, Results, TestScript
 
 # Words of the script, as the runner has them.
 _VERBS = (
@@ -37,13 +37,13 @@ _CALLS = {
 }
 
 
-def encode(trial: Trial, garbage: int) -> bytes:
+def encode(trial: TestScript, garbage: int) -> bytes:
     """The script: the garbage byte, the sizes, then actions; everything in little-endian 32-bit words."""
     head = struct.pack(f"<II{len(trial.sizes)}i", garbage, len(trial.sizes), *trial.sizes)
     return b"".join((head, *(_action(a, trial) for a in trial.actions)))
 
 
-def _action(action: Action, trial: Trial) -> bytes:
+def _action(action: Action, trial: TestScript) -> bytes:
     head = struct.pack("<II", _VERBS.index(action.verb), bool(action.label))
     if action.verb == "create":
         return head + _blob(trial.checkpoints[action.operand])

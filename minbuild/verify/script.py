@@ -42,9 +42,11 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TestScript:
     """Actions with what they refer to. `sizes` are the largest sizes of the free dimensions, in plan
     order."""
+
+    __test__ = False  # no test class of pytest
 
     sizes: tuple[int, ...]
     batches: Mapping[str, tuple[np.ndarray, ...]]
@@ -55,7 +57,7 @@ class Trial:
 Results = Mapping[str, np.ndarray]
 
 
-def perform(trial: Trial, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
+def perform(trial: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
     """What the actions record, in order, in this process. `garbage` is the byte the arena is full of
     beforehand. Raises TrainerError where the library refuses."""
     results: dict[str, np.ndarray] = {}
@@ -72,7 +74,7 @@ def perform(trial: Trial, library: Library, plan: bytes, garbage: int) -> dict[s
     return results
 
 
-def _act(session: Session, action: Action, trial: Trial) -> Iterator[tuple[str, np.ndarray]]:
+def _act(session: Session, action: Action, trial: TestScript) -> Iterator[tuple[str, np.ndarray]]:
     if action.verb == "rate":
         session.learning_rate = float(action.operand)
     elif action.verb in ("train", "eval"):
@@ -103,7 +105,7 @@ def _act(session: Session, action: Action, trial: Trial) -> Iterator[tuple[str, 
 # --------------------------------------------------------------------------- the same, as files of a folder
 
 
-def _script(trial: Trial, garbage: int) -> dict[str, object]:
+def _script(trial: TestScript, garbage: int) -> dict[str, object]:
     """The script of a trial as plain data, its arrays replaced by their number in `_arrays`."""
     numbers = iter(range(len(_arrays(trial))))
     return {
@@ -115,13 +117,13 @@ def _script(trial: Trial, garbage: int) -> dict[str, object]:
     }
 
 
-def _arrays(trial: Trial) -> list[np.ndarray]:
+def _arrays(trial: TestScript) -> list[np.ndarray]:
     """Batches, then checkpoints as bytes."""
     batches = [array for arrays in trial.batches.values() for array in arrays]
     return batches + [np.frombuffer(data, np.uint8) for data in trial.checkpoints.values()]
 
 
-def write_trial(folder: Path, trial: Trial, library: bytes, plan: bytes, garbage: int) -> None:
+def write_trial(folder: Path, trial: TestScript, library: bytes, plan: bytes, garbage: int) -> None:
     """Everything the worker needs, as files in `folder`."""
     (folder / "library").write_bytes(library)
     (folder / "plan").write_bytes(plan)
@@ -130,14 +132,14 @@ def write_trial(folder: Path, trial: Trial, library: bytes, plan: bytes, garbage
     _save(folder / "arrays.npz", _arrays(trial))
 
 
-def read_trial(folder: Path) -> tuple[Trial, int]:
+def read_trial(folder: Path) -> tuple[TestScript, int]:
     """The trial in `folder` and its garbage byte."""
     script = json.loads((folder / "script.json").read_text(encoding="utf-8"))
     arrays = _load(folder / "arrays.npz")
     batches = {name: tuple(arrays[i] for i in numbers) for name, numbers in script["batches"].items()}
     checkpoints = {name: arrays[i].tobytes() for name, i in script["checkpoints"].items()}
     actions = tuple(Action(*fields) for fields in script["actions"])
-    return Trial(tuple(script["sizes"]), batches, checkpoints, actions), int(script["garbage"])
+    return TestScript(tuple(script["sizes"]), batches, checkpoints, actions), int(script["garbage"])
 
 
 def read_results(folder: Path) -> dict[str, np.ndarray]:

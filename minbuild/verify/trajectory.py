@@ -18,7 +18,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Program
 from minbuild.reference.synthetic_data import inputs_of, sizes_in
-from minbuild.verify.script import Action, Trial
+from minbuild.verify.script import Action, TestScript
 
 RESUMED = 3  # steps after the last checkpoint
 
@@ -88,7 +88,7 @@ def _noise(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return noise | {"grad1_rel_max": max(noise.get("grad1_rel_max", 0.0), exact)}
 
 
-def reference_trial(reference: Reference, program: Program, checkpoint: bytes) -> Trial:
+def reference_trial(reference: Reference, program: Program, checkpoint: bytes) -> TestScript:
     """The recording's own steps, and the first ones after its last checkpoint. Raises BadInput when its
     batches do not fit the model."""
     inputs, arrays = inputs_of(program), reference.arrays
@@ -106,7 +106,7 @@ def reference_trial(reference: Reference, program: Program, checkpoint: bytes) -
         batches["eval"] = tuple(batch[n] for n in order["eval"])
     checkpoints = {"start": checkpoint} | ({"resume": reference.resume} if reference.resume else {})
     actions = tuple(_actions(reference, evaluated, "optimize" in order))
-    return Trial(tuple(sizes[s] for s in program.symbols), batches, checkpoints, actions)
+    return TestScript(tuple(sizes[s] for s in program.symbols), batches, checkpoints, actions)
 
 
 def _fit(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.ops.recurrent.lstm import run
@@ -15,7 +15,7 @@ REGISTRY = registry()
 STEPS, FEATURES, UNITS = 4, 3, 5
 
 
-def bundle(direction: str) -> Bundle:
+def artifacts(direction: str) -> TrainingArtifacts:
     """The nodes that generate_artifacts writes for an LSTM whose outputs are all read."""
     directions = 2 if direction == "bidirectional" else 1
     attributes = {"direction": direction, "hidden_size": UNITS, "input_forget": 0}
@@ -34,13 +34,13 @@ def bundle(direction: str) -> Bundle:
     )
     types = {name: TensorType(ElementType.FLOAT, shape) for name, shape in sizes.items()}
     graph = Graph("t.onnx", nodes, types, {}, ("y", "dx", "dw", "dr", "db"), {})
-    return Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    return TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
 
 
 @pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
 def test_lstm_trains_in_every_direction(direction, tmp_path):
     """ORT writes LSTMTraining and LSTMGrad for any direction, and its kernels accept only forward."""
-    built = bundle(direction)
+    built = artifacts(direction)
     plan = trainers.plan_of(built, REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
     session = trainers.session_of(library, plan, {})

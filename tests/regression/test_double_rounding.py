@@ -9,7 +9,7 @@ import trainers
 
 from minbuild.ir import ElementType
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 
 REGISTRY = registry()
 HALF_ULP, A_LITTLE = 2.0**-11, 2.0**-40  # of 1 in float16; what float would lose beside it
@@ -22,8 +22,8 @@ def library(tmp_path_factory):
 
 
 def cast(library, x, to):
-    one = trainers.one_node(REGISTRY.ops[":Cast"], Case("cast", (x,), {"to": int(to)}), np.float64)
-    return trainers.run(library, trainers.plan_of(one.bundle, REGISTRY), one)["y0"]
+    one = trainers.one_node(REGISTRY.ops[":Cast"], TestCase("cast", (x,), {"to": int(to)}), np.float64)
+    return trainers.run(library, trainers.plan_of(one.artifacts, REGISTRY), one)["y0"]
 
 
 def test_double_to_float16(library):

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Site
-from minbuild.ops.core.graph_builder import Backward, named
+from minbuild.ops.core.definition import OpContext
+from minbuild.ops.core.graph_builder import GradientBuilder, named
 
 REGISTRY = registry()
 
@@ -17,15 +17,17 @@ REGISTRY = registry()
 @pytest.fixture(scope="module")
 def plan_and_library(tmp_path_factory):
     kind = TensorType(ElementType.DOUBLE, (4,))
-    site = Site({}, (kind, kind), (None, None), 15)
-    backward = Backward(site, ("x", "n"), ("y",), ("dy",), {0, 1}, "backward")
+    ctx = OpContext({}, (kind, kind), (None, None), 15)
+    backward = GradientBuilder(ctx, ("x", "n"), ("y",), ("dy",), {0, 1}, "backward")
     gradient = REGISTRY.ops[":Pow"].gradient
     assert gradient
     nodes = named(backward, gradient(backward), ("dx", "dn"))
     forward = Node("Pow", "", 15, "forward", ("x", "n"), ("y",), {})
     inputs = dict.fromkeys(("x", "n", "dy"), kind)
     graph = Graph("training_model.onnx", (forward, *nodes), inputs, {}, ("dx", "dn"), {})
-    plan = trainers.plan_of(Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY)
+    plan = trainers.plan_of(
+        TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {}), REGISTRY
+    )
     contents = trainers.contents_of([plan])
     return plan, trainers.library_of(contents, REGISTRY, tmp_path_factory.mktemp("pow"))
 

@@ -7,7 +7,7 @@ import pytest
 import trainers
 
 from minbuild.ops import registry
-from minbuild.ops.core.definition import INTEGERS, Case
+from minbuild.ops.core.definition import INTEGERS, TestCase
 
 REGISTRY = registry()
 
@@ -26,6 +26,6 @@ def test_no_operands_stop_a_division(element, library):
     b = np.array([0, 0, 0, other], element.dtype)
     wanted = {"Div": [0, 0, 0, smallest], "Mod": [0, 0, 0, 0]}
     for name, numbers in wanted.items():
-        one = trainers.one_node(REGISTRY.ops[f":{name}"], Case(name, (a, b)))
-        found = trainers.run(library, trainers.plan_of(one.bundle, REGISTRY), one)["y0"]
+        one = trainers.one_node(REGISTRY.ops[f":{name}"], TestCase(name, (a, b)))
+        found = trainers.run(library, trainers.plan_of(one.artifacts, REGISTRY), one)["y0"]
         np.testing.assert_array_equal(found, np.array(numbers, element.dtype))

@@ -9,7 +9,7 @@ import pytest
 import trainers
 
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 from minbuild.training.library import TrainerError
 
 OPERATORS = registry()
@@ -26,9 +26,9 @@ Loss = Callable[[np.ndarray], np.ndarray]
 def loss_of(key: str, folder, **attributes: int) -> Loss:
     """The loss of three labels, as a trimmed trainer computes it."""
     one = trainers.one_node(
-        OPERATORS.ops[key], Case(key, (SCORES, np.zeros(3, np.int64)), attributes), np.float32
+        OPERATORS.ops[key], TestCase(key, (SCORES, np.zeros(3, np.int64)), attributes), np.float32
     )
-    plan = trainers.plan_of(one.bundle, OPERATORS)
+    plan = trainers.plan_of(one.artifacts, OPERATORS)
     library = trainers.library_of(trainers.contents_of([plan]), OPERATORS, folder)
     session = trainers.session_of(library, plan, {})
     return lambda labels: session.run(0, (SCORES, labels))[0]

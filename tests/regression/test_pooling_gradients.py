@@ -10,11 +10,11 @@ import pytest
 import trainers
 
 from minbuild.errors import Unsupported
-from minbuild.ir import Bundle, Checkpoint, ElementType, Graph, Node, TensorType
+from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.core.definition import Site
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import OpContext
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.pooling.average_pool import average_pool, average_pool_grad
 
 REGISTRY = registry()
@@ -27,9 +27,9 @@ def library(tmp_path_factory):
     return trainers.library_of(contents, REGISTRY, tmp_path_factory.mktemp("average_pool"))
 
 
-def bundle(nodes, inputs, outputs) -> Bundle:
+def artifacts(nodes, inputs, outputs) -> TrainingArtifacts:
     graph = Graph("t.onnx", tuple(nodes), inputs, {}, tuple(outputs), {})
-    return Bundle(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    return TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
 
 
 def pooled(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_average_pool_gradient(attributes, library):
         Node("AveragePoolGrad", "", 9, "grad", ("dy",), ("x_grad",), attributes),
     )
     inputs = {"x": TensorType(FLOAT, shape), "dy": TensorType(FLOAT, (symbol("batch"), *small[1:]))}
-    plan = trainers.plan_of(bundle(nodes, inputs, ("y", "x_grad")), REGISTRY)
+    plan = trainers.plan_of(artifacts(nodes, inputs, ("y", "x_grad")), REGISTRY)
     session = trainers.session_of(library, plan, {})
     random = np.random.default_rng(3)
     for batch in (3, 1):
@@ -83,7 +83,7 @@ def test_average_pool_gradient(attributes, library):
         assert trainers.disagreement(dx, gradient_of(attributes, x, dy), 8) == ""
 
 
-def two_pools(gradient: str) -> Bundle:
+def two_pools(gradient: str) -> TrainingArtifacts:
     """Two AveragePools whose results have one shape though their inputs do not, and a gradient called `gradient`."""
     attributes = {"kernel_shape": (2,), "strides": (2,)}
     nodes = (
@@ -92,7 +92,7 @@ def two_pools(gradient: str) -> Bundle:
         Node("AveragePoolGrad", "", 9, "grad", ("dy",), (gradient,), attributes),
     )
     inputs = {n: TensorType(FLOAT, (1, 1, size)) for n, size in (("even", 4), ("odd", 5), ("dy", 2))}
-    return bundle(nodes, inputs, ("y", "z", gradient))
+    return artifacts(nodes, inputs, ("y", "z", gradient))
 
 
 def test_average_pools_are_told_apart_by_name(library):
@@ -114,7 +114,7 @@ def test_a_gradient_of_either_of_two_average_pools_is_refused():
 def test_a_gradient_of_no_average_pool_is_refused():
     node = Node("AveragePoolGrad", "", 9, "grad", ("dy",), ("dx",), {"kernel_shape": (2,)})
     with pytest.raises(Unsupported, match="no AveragePool before it fits"):
-        trainers.plan_of(bundle((node,), {"dy": TensorType(FLOAT, (1, 1, 2))}, ("dx",)), REGISTRY)
+        trainers.plan_of(artifacts((node,), {"dy": TensorType(FLOAT, (1, 1, 2))}, ("dx",)), REGISTRY)
 
 
 def test_gradients_are_written_with_explicit_padding():
@@ -123,9 +123,9 @@ def test_gradients_are_written_with_explicit_padding():
     attributes = {"auto_pad": "SAME_UPPER", "strides": (2, 2)}
     for name, inputs in (("Conv", (x, w)), ("AveragePool", (x,))):
         given = {**attributes, "kernel_shape": (3, 2)}
-        site = Site(given, inputs, (None,) * len(inputs), 11)
+        ctx = OpContext(given, inputs, (None,) * len(inputs), 11)
         names = ("x", "w")[: len(inputs)]
-        rule = Backward(site, names, ("y",), ("dy",), range(len(inputs)), "backward")
+        rule = GradientBuilder(ctx, names, ("y",), ("dy",), range(len(inputs)), "backward")
         gradient = REGISTRY.ops[f":{name}"].gradient
         assert gradient is not None
         gradient(rule)

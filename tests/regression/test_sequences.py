@@ -43,8 +43,8 @@ def test_gradients_flow_through_sequences(way):
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_sizes_are_an_attribute_before_opset_13(opset):
-    bundle = bundle_of(model("sizes", opset), Recipe(loss="mse"), registry())
-    assert "Split" in operators(bundle) and "SplitToSequence" not in operators(bundle)
+    artifacts = bundle_of(model("sizes", opset), Recipe(loss="mse"), registry())
+    assert "Split" in operators(artifacts) and "SplitToSequence" not in operators(artifacts)
 
 
 def test_parts_by_a_computed_number_are_refused():

@@ -24,7 +24,7 @@ DIVISORS = {
 }
 
 
-def bundle(divisor: str):
+def artifacts(divisor: str):
     text = (
         "g (float[N,4] x) => (float y) <int64 zero = {0}, int64 one = {1}, int64 two = {2}>"
         f"{{ h = MatMul(x, w) q = Mul(h, h) t = ReduceSum <keepdims = 0> (q) {DIVISORS[divisor]} y = Div(t, d) }}"
@@ -34,7 +34,7 @@ def bundle(divisor: str):
 
 @pytest.mark.parametrize("divisor", DIVISORS)
 def test_the_device_computes_with_sizes(divisor, tmp_path):
-    made = bundle(divisor)
+    made = artifacts(divisor)
     plan = trainers.plan_of(made, REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
     weight = made.checkpoint.parameters[0]

@@ -23,7 +23,7 @@ import trainers  # noqa: E402
 
 from minbuild.ops import registry  # noqa: E402
 from minbuild.ops.convolution.spatial import axes  # noqa: E402
-from minbuild.ops.core.definition import Case  # noqa: E402
+from minbuild.ops.core.definition import TestCase  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 
 # Channels and size of x, shape of w, stride, pad, groups: layers of the networks this has to be fast for.
@@ -62,7 +62,7 @@ def best_seconds(run: Callable[[], object]) -> float:
     return best
 
 
-def layer_cases(batch: int, only: str) -> dict[str, tuple[Case, float]]:
+def layer_cases(batch: int, only: str) -> dict[str, tuple[TestCase, float]]:
     """A case and its floating-point operations, by layer and part."""
     random = np.random.default_rng(1)
     found = {}
@@ -77,17 +77,17 @@ def layer_cases(batch: int, only: str) -> dict[str, tuple[Case, float]]:
         flops = 2.0 * dy.size * np.prod(w[1:])
         for part, absent in PARTS:
             inputs = images if part == "forward" else (dy, *images)
-            case = Case(part, inputs, attributes, outputs=1 if part == "forward" else 3, absent=absent)
+            case = TestCase(part, inputs, attributes, outputs=1 if part == "forward" else 3, absent=absent)
             found[f"{name:16} {part}"] = case, flops
     return found
 
 
-def our_seconds(cases: dict[str, tuple[Case, float]]) -> dict[str, float]:
+def our_seconds(cases: dict[str, tuple[TestCase, float]]) -> dict[str, float]:
     """Through a trainer of one operator each, so about ten microseconds of Python are in it."""
     known = registry()
     ops = {part: known.ops["com.microsoft:ConvGrad" if part != "forward" else ":Conv"] for part, _ in PARTS}
     nodes = {name: trainers.one_node(ops[case.name], case) for name, (case, _) in cases.items()}
-    plans = {name: trainers.plan_of(one.bundle, known) for name, one in nodes.items()}
+    plans = {name: trainers.plan_of(one.artifacts, known) for name, one in nodes.items()}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         library = trainers.library_of(trainers.contents_of(plans.values()), known, Path(folder))
@@ -124,7 +124,7 @@ print(json.dumps(out))
 """
 
 
-def reference_seconds(python: str, cases: dict[str, tuple[Case, float]]) -> dict[str, float]:
+def reference_seconds(python: str, cases: dict[str, tuple[TestCase, float]]) -> dict[str, float]:
     jobs = []
     for name, (case, _) in cases.items():
         op, domain = ("Conv", "") if case.name == "forward" else ("ConvGrad", "com.microsoft")

@@ -131,7 +131,7 @@ def recipe_of(case):
         "BCEWithLogitsLoss": "bce",
     }
     norm, attributes, kind = None, {}, "sgd"
-    for node in case.bundle.optimizer.nodes:
+    for node in case.artifacts.optimizer.nodes:
         norm = node.attributes.get("max_norm", norm)
         if node.op_type == "AdamWOptimizer":
             kind, attributes = "adamw", dict(node.attributes)
@@ -143,7 +143,7 @@ def recipe_of(case):
         optimizer_options=OptimizerOptions(max_norm=norm, **given),
         train=tuple(case.meta["requires_grad"]),
         frozen=tuple(case.meta["frozen"]),
-        outputs=tuple(case.bundle.evaluation.outputs[1:]),
+        outputs=tuple(case.artifacts.evaluation.outputs[1:]),
     )
 
 

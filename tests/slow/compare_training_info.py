@@ -65,7 +65,7 @@ def _compare(forward: Path, optimizer: str, folder: Path) -> dict[str, Any]:
     from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
     from minbuild.authoring.training_info.model import FILE, make_training_model
     from minbuild.ops import registry
-    from minbuild.planning.compile import plan_model
+    from minbuild.planning.compile import compile_model
     from minbuild.planning.plan_encoding import encode_plan
     from minbuild.reference.interpreter import ReferenceTrainer
     from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
@@ -73,12 +73,12 @@ def _compare(forward: Path, optimizer: str, folder: Path) -> dict[str, Any]:
     recipe = Recipe(loss="mse", optimizer=optimizer)
     generate_artifacts(forward, folder, recipe)
     write_artifacts(make_training_model(read_source(forward), recipe, registry()), folder)
-    models = [plan_model(path, {}, {}) for path in (folder, folder / FILE)]
+    models = [compile_model(path, {}, {}) for path in (folder, folder / FILE)]
     program = models[1].program
     sizes = dict.fromkeys(program.symbols, ROWS)
     batch = seeded_batch(inputs_of(program), index_limits(program, registry()), sizes, seed=0)
     inputs = [batch[name] for name in program.procedures[0].inputs]
-    apart, together = (ReferenceTrainer(model.bundle) for model in models)
+    apart, together = (ReferenceTrainer(model.artifacts) for model in models)
     loss = 0.0
     for _ in range(STEPS):
         wanted, found = (float(np.ravel(t.train_step(*inputs)[0])[0]) for t in (apart, together))

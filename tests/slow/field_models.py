@@ -33,11 +33,11 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from minbuild.authoring import Recipe, make_artifacts, read_source, write_artifacts  # noqa: E402
-from minbuild.authoring.load import read_bundle  # noqa: E402
+from minbuild.authoring.load import load  # noqa: E402
 from minbuild.authoring.optimizers import OptimizerOptions  # noqa: E402
 from minbuild.errors import MinbuildError, Unsupported  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.planning.compile import plan_model  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.reference.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
 from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
 from minbuild.training.onnx_backend import full_library  # noqa: E402
@@ -144,7 +144,7 @@ def _in_double(place: Path, recipe: Recipe, meta: Mapping[str, Any], record: Arr
     """The distance of the first loss and gradients of `double.onnx`, computed by the kernels for double."""
     made = make_artifacts(read_source(place / "double.onnx"), replace(recipe, optimizer="none"))
     write_artifacts(made, place / "double")
-    model = plan_model(place / "double", {}, {})
+    model = compile_model(place / "double", {}, {})
     session = Session(full_library(), model.plan_bytes, model.checkpoint)
     loss = session.run(TRAIN, _given(session, meta, {n: widened(a) for n, a in record.items()}, 0))[0]
     return _distance(loss, _gradients(session), record, same)
@@ -169,7 +169,7 @@ def _train_ort(folder: Path, meta: Mapping[str, Any], row: Row, place: Path, qui
 
 def _interpreted(artifacts: Path, meta: Mapping[str, Any], record: Arrays) -> float:
     """The distance of the first loss and gradients of artifacts, read node by node in float64."""
-    trainer = ReferenceTrainer(read_bundle(artifacts, registry()))
+    trainer = ReferenceTrainer(load(artifacts, registry()))
     same = matched({p.name: p.data for p in trainer.bundle.checkpoint.parameters}, record)
     names = user_inputs(trainer.bundle.training, trainer.parameters)
     loss = trainer.train_step(*(record[f"in/{n}" if n in meta["inputs"] else "target"][0] for n in names))[0]
@@ -185,7 +185,7 @@ def _distance(loss: np.ndarray, gradients: Arrays, record: Arrays, same: Same) -
 def _session(artifacts: Path, row: Row, place: Path, quick: bool) -> Session:
     """A trainer of these artifacts, reduced or of the full build."""
     since = time.monotonic()
-    model = plan_model(artifacts, {}, {})
+    model = compile_model(artifacts, {}, {})
     row.steps = len(model.plan.routines[0].steps)
     row.arena = max(arena.peak for arena in model.arenas)
     if quick:

@@ -26,7 +26,7 @@ from case_sets import GOLDEN, Library, load, trainer  # noqa: E402
 from minbuild.codegen.sources import PARTS  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ir import Checkpoint  # noqa: E402
-from minbuild.planning.compile import plan_model, with_parts  # noqa: E402
+from minbuild.planning.compile import compile_model, with_parts  # noqa: E402
 from minbuild.training.library import Session, TrainerError  # noqa: E402
 
 CASE = GOLDEN / "residual"
@@ -46,8 +46,8 @@ def main() -> int:
 
 
 def fuzz(rounds: int, path: Path) -> None:
-    case, built, model = load(CASE), trainer(CASE), with_parts(plan_model(CASE, {}, {}), list(PARTS))
-    held = case.bundle.checkpoint
+    case, built, model = load(CASE), trainer(CASE), with_parts(compile_model(CASE, {}, {}), list(PARTS))
+    held = case.artifacts.checkpoint
     assert model.mold is not None
     victims = (
         write_checkpoint(replace(held, properties=PROPERTIES)),

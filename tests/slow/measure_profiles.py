@@ -46,7 +46,7 @@ def main() -> None:
 def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
     from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import PROFILES, in_profile
-    from minbuild.planning.compile import plan_model
+    from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
 
@@ -55,7 +55,7 @@ def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
         steppers = {}
         for profile in PROFILES:
             choices = in_profile(profile)
-            model = plan_model(folder, {}, {}, graphs=choices.graphs)
+            model = compile_model(folder, {}, {}, graphs=choices.graphs)
             contents = contents_of([model], choices=choices)
             toolchain = find_toolchain(choices=choices)
             built = build_checked(contents, model.registry, host_target(), toolchain).built

@@ -40,14 +40,14 @@ def main() -> None:
 
 def _measure(folder: Path, target: str) -> dict[str, object]:
     from minbuild.analysis.attribution import attribute
-    from minbuild.codegen.library_builder import Workbench
-    from minbuild.planning.compile import plan_model
+    from minbuild.codegen.library_builder import LibraryBuilder
+    from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, parse_target
 
-    model = plan_model(folder, {}, {}, (), lambda line: None)
+    model = compile_model(folder, {}, {}, (), lambda line: None)
     contents, silent = contents_of([model]), lambda s: None
-    pair = Workbench(contents, model.registry, find_toolchain(), False, silent, silent).pair(
+    pair = LibraryBuilder(contents, model.registry, find_toolchain(), False, silent, silent).pair(
         parse_target(target)
     )
     for library in (pair.trimmed, pair.full):

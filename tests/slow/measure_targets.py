@@ -68,11 +68,11 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
     """Every case with its reports."""
     from case_sets import folders
 
-    from minbuild.analysis.whatif.runner import Trials
-    from minbuild.codegen.library_builder import Workbench
+    from minbuild.analysis.whatif.runner import WhatIfResults
+    from minbuild.codegen.library_builder import LibraryBuilder
     from minbuild.ir.size_report import Verification
     from minbuild.pipeline import measure
-    from minbuild.planning.compile import plan_model
+    from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, parse_target
 
@@ -80,10 +80,10 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
         pass
 
     for folder in (f for f in folders() if not names or f.name in names):
-        model = plan_model(folder, {}, {}, (), quiet)
-        bench = Workbench(contents_of([model]), model.registry, find_toolchain(), False, quiet, quiet)
+        model = compile_model(folder, {}, {}, (), quiet)
+        bench = LibraryBuilder(contents_of([model]), model.registry, find_toolchain(), False, quiet, quiet)
         pairs = bench.pairs([parse_target(target) for target in targets])
-        nothing = [Verification("")] * len(pairs), [Trials()] * len(pairs)
+        nothing = [Verification("")] * len(pairs), [WhatIfResults()] * len(pairs)
         yield folder.name, measure({folder.name: model}, pairs, *nothing).targets
 
 

@@ -137,11 +137,11 @@ def _session(told: Told, place: Path, library):
 
     model = read_source(place / f"{told.file}.onnx")
     stops = [n.outputs[0] for n in model.graph.nodes if n.op_type == told.stops][:1]
-    bundle = bundle_of(model, Recipe(loss="mse", optimizer="sgd", stops=stops), registry())
-    plan = plan_of(bundle, registry())
+    artifacts = bundle_of(model, Recipe(loss="mse", optimizer="sgd", stops=stops), registry())
+    plan = plan_of(artifacts, registry())
     data = encode_plan(plan, dict.fromkeys(plan.symbols, max(SIZES)))
     arena = aligned_copy(b"\xff" * arena_size(library, data))
-    return Session(library, data, write_checkpoint(bundle.checkpoint), arena=arena), bundle
+    return Session(library, data, write_checkpoint(artifacts.checkpoint), arena=arena), artifacts
 
 
 def _arrays(told: Told, place: Path) -> dict[str, np.ndarray]:
@@ -155,9 +155,9 @@ def _errors(told: Told, place: Path, library) -> Iterator[float]:
 
     arrays = _arrays(told, place)
     for size in (s for s in SIZES if f"x/{s}" in arrays):
-        session, bundle = _session(told, place, library)
+        session, artifacts = _session(told, place, library)
         session.run(TRAIN, [arrays[f"x/{size}"], arrays[f"target/{size}"]])
-        yield from _compared(session, arrays, f"gradient/{size}/", bundle)
+        yield from _compared(session, arrays, f"gradient/{size}/", artifacts)
 
 
 def _stray(told: Told, place: Path, library) -> float:
@@ -176,9 +176,9 @@ def _stray(told: Told, place: Path, library) -> float:
     return float(np.abs(losses - arrays["losses"]).max() / abs(arrays["losses"][0]))
 
 
-def _compared(session, arrays, start: str, bundle) -> Iterator[float]:
+def _compared(session, arrays, start: str, artifacts) -> Iterator[float]:
     wanted = {n[len(start) :]: g for n, g in arrays.items() if n.startswith(start)}
-    for parameter in bundle.checkpoint.parameters:
+    for parameter in artifacts.checkpoint.parameters:
         if parameter.trainable:
             found = session.gradient(parameter.name).astype(np.float64)
             exact = _matching(parameter.name, found, wanted)

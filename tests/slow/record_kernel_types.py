@@ -36,7 +36,7 @@ from minbuild.frontend.ort_format.reader import schema  # noqa: E402
 from minbuild.ir import ElementType, Graph, Node, TensorType  # noqa: E402
 from minbuild.ir.flatbuffers.codec import decode  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.core.definition import Case, Op  # noqa: E402
+from minbuild.ops.core.definition import Op, TestCase  # noqa: E402
 
 ENOUGH = 4  # cases of an operator: some have types that ONNX Runtime has no kernel for
 OPSET = 17
@@ -117,7 +117,7 @@ def _models(place: Path) -> Iterator[tuple[Path, bytes]]:
                 yield place / f"{name}-{file}", data
 
 
-def _cases(op: Op) -> list[Case]:
+def _cases(op: Op) -> list[TestCase]:
     """Some of the operator's, with real numbers as floats, which ONNX Runtime has most kernels for."""
     cases = [] if op.cases is None else list(op.cases(np.random.default_rng(1)))[:ENOUGH]
     return [
@@ -139,7 +139,7 @@ def _in_floats(graph: Graph) -> Graph:
     )
 
 
-def _one_node(op: Op, case: Case) -> bytes:
+def _one_node(op: Op, case: TestCase) -> bytes:
     arrays = {f"x{i}": np.asarray(x) for i, x in enumerate(case.inputs) if x is not None}
     inputs = tuple(f"x{i}" if f"x{i}" in arrays else "" for i in range(len(case.inputs)))
     outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))

@@ -160,7 +160,7 @@ def run(case: CaseSet, built: Trainer, folder: Path) -> str:
     arguments: list[str] = []
     for graph, arrays in (
         (TRAIN, case.batch(0)),
-        (EVAL, case.eval_batch() if case.bundle.evaluation else []),
+        (EVAL, case.eval_batch() if case.artifacts.evaluation else []),
     ):
         for i, array in enumerate(arrays):
             element = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float64": 11}[array.dtype.name]

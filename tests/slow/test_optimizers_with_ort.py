@@ -24,7 +24,7 @@ import trainers  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.core.definition import Case  # noqa: E402
+from minbuild.ops.core.definition import TestCase  # noqa: E402
 
 REGISTRY = registry()
 THERE = ("com.microsoft:SGDOptimizer", "com.microsoft:AdamOptimizer")
@@ -37,7 +37,7 @@ MISSING = (
 PLAIN = 6  # inputs of AdamOptimizer; behind them are those its kernel does not look at
 
 
-def model_of(key: str, case: Case) -> bytes:
+def model_of(key: str, case: TestCase) -> bytes:
     """A model of one node, in float."""
     op = REGISTRY.ops[key]
     arrays = {f"x{i}": trainers.at_precision(x, np.float32) for i, x in enumerate(case.inputs)}
@@ -60,7 +60,7 @@ def model_of(key: str, case: Case) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def cases_of(key: str) -> list[Case]:
+def cases_of(key: str) -> list[TestCase]:
     make = REGISTRY.ops[key].cases
     assert make is not None
     return [case for case in make(np.random.default_rng(5)) if len(case.inputs) <= PLAIN or key in MISSING]
@@ -86,7 +86,7 @@ def test_steps_are_those_of_onnx_runtime(key, answers, tmp_path):
     cases = cases_of(key)
     assert cases
     applied = [trainers.one_node(REGISTRY.ops[key], case) for case in cases]
-    plans = [trainers.plan_of(one.bundle, REGISTRY) for one in applied]
+    plans = [trainers.plan_of(one.artifacts, REGISTRY) for one in applied]
     library = trainers.library_of(trainers.contents_of(plans), REGISTRY, tmp_path)
     for index, (case, one, plan) in enumerate(zip(cases, applied, plans, strict=True)):
         found = trainers.run(library, plan, one)

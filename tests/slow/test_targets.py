@@ -17,8 +17,8 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 from case_sets import folders  # noqa: E402
 
 from minbuild.analysis.attribution import attribute  # noqa: E402
-from minbuild.codegen.library_builder import Library, build_checked  # noqa: E402
-from minbuild.planning.compile import Model, plan_model  # noqa: E402
+from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
+from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import (  # noqa: E402
     build_program,
@@ -55,15 +55,15 @@ LIMITS = {
 
 
 @functools.cache
-def model_of(case: str) -> Model:
+def model_of(case: str) -> CompiledModel:
     folder = next((f for f in folders() if f.name == case), None)
     if folder is None:
         pytest.skip(f"the artifacts of {case} are not here")
-    return plan_model(folder, {}, {}, (), lambda line: None)
+    return compile_model(folder, {}, {}, (), lambda line: None)
 
 
 @functools.cache
-def library_of(case: str, target: str) -> Library:
+def library_of(case: str, target: str) -> BuiltLibrary:
     model = model_of(case)
     return build_checked(contents_of([model]), model.registry, parse_target(target), find_toolchain())
 

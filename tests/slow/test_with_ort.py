@@ -40,7 +40,7 @@ from case_sets import (  # noqa: E402
 from compare_artifacts import recipe_of  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
-from minbuild.authoring import Artifacts, make_artifacts, write_artifacts  # noqa: E402
+from minbuild.authoring import GeneratedArtifacts, make_artifacts, write_artifacts  # noqa: E402
 from minbuild.codegen.sources import PARTS  # noqa: E402
 from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
 from minbuild.frontend.onnx.writer import LARGEST_FILE  # noqa: E402
@@ -168,7 +168,7 @@ def test_onnx_runtime_trains_from_our_ort_files_as_from_our_onnx_files(ort, fold
         same(*(read_checkpoint(Path(job["save"])) for job in jobs))
 
 
-def _job(made: Artifacts, folder: Path, place: Path) -> dict:
+def _job(made: GeneratedArtifacts, folder: Path, place: Path) -> dict:
     """Artifacts and the recorded batches of the set in `folder` at `place`, to train there."""
     write_artifacts(made, place)
     for name in ("meta.json", "reference.npz"):

@@ -14,9 +14,9 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Kernel
 from minbuild.ir.size_report import Bar
 from minbuild.ops import Registry
-from minbuild.options.build_options import Choices, choice_of
-from minbuild.planning.library_contents import Contents
-from minbuild.toolchain import Order, Target, Toolchain, build_library
+from minbuild.options.build_options import BuildOptions, choice_of
+from minbuild.planning.library_contents import LibraryContents
+from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
 # What is always chosen, and by the model: name, what a reader should know. All other steps are choices.
 SELECTION = {
@@ -26,20 +26,20 @@ SELECTION = {
 
 
 @dataclass(frozen=True)
-class Builder:
+class Ablation:
     """Builds variants of one library. `selected` is the trimmed one's contents, `unbounded` the same with all graphs of
     the models, `full` that of every model; the toolchain has the choices in force."""
 
-    selected: Contents
-    unbounded: Contents
-    full: Contents
+    selected: LibraryContents
+    unbounded: LibraryContents
+    full: LibraryContents
     registry: Registry
     target: Target
     toolchain: Toolchain
     say: Callable[[str], None] = lambda line: None
 
     @property
-    def choices(self) -> Choices:
+    def choices(self) -> BuildOptions:
         """What is in force for this target."""
         return self.toolchain.choices.only(self.toolchain.honours(self.target))
 
@@ -51,21 +51,21 @@ class Builder:
         chosen = {name: text for name, text in self.choices.savings.items() if name in leaves}
         return {**SELECTION, **chosen}
 
-    def order(self, taken: frozenset[str]) -> Order:
+    def order(self, taken: frozenset[str]) -> BuildJob:
         """The library with just the steps in `taken`."""
         choices = self.choices
         for name in self.steps:
             if name not in SELECTION and name not in taken:
                 choices = choices.without(name)
         sources = emit_sources(self.contents(taken), self.registry)
-        return Order(sources, self.target, self.toolchain.with_choices(choices))
+        return BuildJob(sources, self.target, self.toolchain.with_choices(choices))
 
     def size(self, taken: frozenset[str]) -> int:
         """Bytes of the library with just the steps in `taken`."""
         order = self.order(taken)
         return len(build_library(order.sources, order.target, order.toolchain).shared)
 
-    def contents(self, taken: frozenset[str]) -> Contents:
+    def contents(self, taken: frozenset[str]) -> LibraryContents:
         """What is compiled with the steps in `taken`."""
         full, out = self.full, self.steps.keys() - taken
         selected = self.unbounded if "graphs" in out else self.selected
@@ -105,12 +105,12 @@ class Builder:
         for name in steps:
             yield frozenset(steps) - {name}
 
-    def orders(self) -> tuple[Order, ...]:
+    def orders(self) -> tuple[BuildJob, ...]:
         """Everything that the waterfall compares."""
         return tuple(map(self.order, dict.fromkeys(self.variants())))
 
 
-def waterfall(builder: Builder) -> tuple[Bar, ...]:
+def waterfall(builder: Ablation) -> tuple[Bar, ...]:
     """The bars, in order. Raises ToolchainFailed."""
     return tuple(_bars(builder))
 
@@ -120,7 +120,7 @@ def title(step: str) -> str:
     return step if step in SELECTION else choice_of(step).key
 
 
-def _bars(builder: Builder) -> Iterator[Bar]:
+def _bars(builder: Ablation) -> Iterator[Bar]:
     steps = builder.steps
     everything = frozenset(steps)
     taken: frozenset[str] = frozenset()

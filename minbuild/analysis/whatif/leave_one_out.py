@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import Registry
-from minbuild.planning.library_contents import Contents
-from minbuild.toolchain import Order, Target, Toolchain, build_library
+from minbuild.planning.library_contents import LibraryContents
+from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
 
 @dataclass(frozen=True)
-class Removal:
+class LeaveOneOut:
     """A library and the same without one operator's kernels each. Only the table of kernels is compiled again, so each
     takes a link."""
 
-    contents: Contents
+    contents: LibraryContents
     registry: Registry
     target: Target
     toolchain: Toolchain
@@ -26,7 +26,7 @@ class Removal:
         """The kernel files of the library."""
         return tuple(sorted({kernel.stem for kernel in self.contents.kernels}))
 
-    def order(self, stem: str = "") -> Order:
+    def order(self, stem: str = "") -> BuildJob:
         """The library without the kernels of a file, or with all."""
         sources = dict(emit_sources(self.contents, self.registry))
         if stem:
@@ -37,9 +37,9 @@ class Removal:
             )
             sources["src/kernel_table.cc"] = emit_sources(rest, self.registry)["src/kernel_table.cc"]
             del sources[f"src/kernels/{stem}.cc"]
-        return Order(sources, self.target, self.toolchain)
+        return BuildJob(sources, self.target, self.toolchain)
 
-    def orders(self) -> tuple[Order, ...]:
+    def orders(self) -> tuple[BuildJob, ...]:
         """Everything that `saved` compares."""
         return tuple(map(self.order, ("", *self.stems)))
 

@@ -5,46 +5,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minbuild.analysis.whatif.ablation import Builder, waterfall
-from minbuild.analysis.whatif.leave_one_out import Removal
-from minbuild.analysis.whatif.suggestions import Advisor, Trial
-from minbuild.codegen.library_builder import Pair, Workbench
-from minbuild.ir.size_report import Advice, Bar
+from minbuild.analysis.whatif.ablation import Ablation, waterfall
+from minbuild.analysis.whatif.leave_one_out import LeaveOneOut
+from minbuild.analysis.whatif.suggestions import SuggestionBuilds, SuggestionPlanner
+from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
+from minbuild.ir.size_report import Bar, Suggestion
 from minbuild.options.graph_selection import EVERY
-from minbuild.planning.compile import Model
-from minbuild.planning.kernel_selection import Wishes
+from minbuild.planning.compile import CompiledModel
+from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.planning.library_contents import everything
 from minbuild.toolchain import build_all
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
+class WhatIfResults:
     """The answers for one target; without any where the builds for them were not wanted."""
 
     waterfall: tuple[Bar, ...] = ()
     removed: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
-    advice: tuple[Advice, ...] = ()
+    advice: tuple[Suggestion, ...] = ()
 
 
-def try_all(
-    bench: Workbench,
-    pairs: Sequence[Pair],
-    models: Sequence[Model],
-    wishes: Wishes,
+def run_what_if(
+    bench: LibraryBuilder,
+    pairs: Sequence[TrimmedAndFull],
+    models: Sequence[CompiledModel],
+    extra: ExtraRequirements,
     checks_loss: bool,
-) -> list[Trials]:
+) -> list[WhatIfResults]:
     """All of them, for the target of each pair: every library that it takes is built side by side with the others, then
     looked at. Raises ToolchainFailed."""
     contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
     bench.stage("Planning what else could be smaller (--fast leaves this and what follows out)")
     choices = toolchain.choices
-    advisor = Advisor(tuple(models), contents, wishes, checks_loss, choices)
+    advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, choices)
     offers = advisor.offers()
     unbounded = contents if choices.graphs == EVERY else advisor.with_all_graphs()
     full = everything(registry, contents.parts)
-    falls = [Builder(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
-    removals = [Removal(contents, registry, p.target, toolchain) for p in pairs]
-    trials = [Trial(advisor, offers, p.target, toolchain) for p in pairs]
+    falls = [Ablation(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
+    removals = [LeaveOneOut(contents, registry, p.target, toolchain) for p in pairs]
+    trials = [SuggestionBuilds(advisor, offers, p.target, toolchain) for p in pairs]
     orders = [
         *(order for fall in falls for order in fall.orders()),
         *(order for removal in removals for order in removal.orders()),
@@ -53,6 +53,6 @@ def try_all(
     bench.stage("Measuring what each step is worth, what operators cost, and what could be smaller")
     build_all(orders, progress=bench.detail)
     return [
-        Trials(waterfall(fall), removal.saved(), trial.advice())
+        WhatIfResults(waterfall(fall), removal.saved(), trial.advice())
         for fall, removal, trial in zip(falls, removals, trials, strict=True)
     ]

@@ -10,18 +10,18 @@ from minbuild.analysis.measure import persistent_of, static_of
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
 from minbuild.formats.detect import read_binary
-from minbuild.ir.size_report import Advice
-from minbuild.options.build_options import Choices, table
+from minbuild.ir.size_report import Suggestion
+from minbuild.options.build_options import BuildOptions, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
-from minbuild.planning.compile import Model, plan_bundle
-from minbuild.planning.kernel_selection import Wishes, contents_of
-from minbuild.planning.library_contents import PARTS, Contents
+from minbuild.planning.compile import CompiledModel, compile_artifacts
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
+from minbuild.planning.library_contents import PARTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.toolchain import Order, Target, Toolchain, build_library
+from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
 MOST = 5  # pieces of advice that are shown
 
-Models = tuple[Model, ...]
+Models = tuple[CompiledModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,46 +34,46 @@ class _Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Candidate:
     """Something that could be otherwise, as Advice tells it, and what there would be then."""
 
     title: str
     changes: str
     how: str
     models: Models
-    contents: Contents
-    choices: Choices
+    contents: LibraryContents
+    choices: BuildOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SuggestionBuilds:
     """Measures offers for one target."""
 
-    advisor: Advisor
-    offers: tuple[Offer, ...]
+    advisor: SuggestionPlanner
+    offers: tuple[Candidate, ...]
     target: Target
     toolchain: Toolchain
 
-    def orders(self) -> tuple[Order, ...]:
+    def orders(self) -> tuple[BuildJob, ...]:
         """Everything that is compared."""
         return tuple(self._order(offer) for offer in (self.advisor.now, *self.offers))
 
-    def advice(self) -> tuple[Advice, ...]:
+    def advice(self) -> tuple[Suggestion, ...]:
         """The offers that save something, what saves most first. Raises ToolchainFailed."""
         now = self._figures(self.advisor.now)
         found = []
         for offer in self.offers:
             then = self._figures(offer)
             saved = now.file - then.file, now.model - then.model, now.ram - then.ram
-            found.append(Advice(offer.title, *saved, offer.changes, offer.how))
+            found.append(Suggestion(offer.title, *saved, offer.changes, offer.how))
         real = [advice for advice in found if advice.saves > 0]
         return tuple(sorted(real, key=lambda a: (-a.saves, a.title))[:MOST])
 
-    def _order(self, offer: Offer) -> Order:
+    def _order(self, offer: Candidate) -> BuildJob:
         sources = emit_sources(offer.contents, offer.models[0].registry)
-        return Order(sources, self.target, self.toolchain.with_choices(offer.choices))
+        return BuildJob(sources, self.target, self.toolchain.with_choices(offer.choices))
 
-    def _figures(self, offer: Offer) -> _Figures:
+    def _figures(self, offer: Candidate) -> _Figures:
         order, models = self._order(offer), offer.models
         built = build_library(order.sources, order.target, order.toolchain)
         binary = read_binary("library", str(self.target), built.shared, built.twin)
@@ -84,35 +84,35 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Advisor:
-    """Knows what could be otherwise. `wishes`, `checks_loss` and `choices` are what the user asked for."""
+class SuggestionPlanner:
+    """Knows what could be otherwise. `extra`, `checks_loss` and `choices` are what the user asked for."""
 
     models: Models
-    contents: Contents
-    wishes: Wishes
+    contents: LibraryContents
+    extra: ExtraRequirements
     checks_loss: bool
-    choices: Choices
+    choices: BuildOptions
 
     @property
-    def now(self) -> Offer:
+    def now(self) -> Candidate:
         """What there is."""
-        return Offer("as it is", "", "", self.models, self.contents, self.choices)
+        return Candidate("as it is", "", "", self.models, self.contents, self.choices)
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[Candidate, ...]:
         """Everything that could be smaller otherwise."""
         return (*self._sizes(), *self._without_evaluation(), *self._chosen(), *self._asked_for())
 
-    def with_all_graphs(self) -> Contents:
+    def with_all_graphs(self) -> LibraryContents:
         """The contents if the device ran all graphs of the models."""
         models = self._replanned({}, EVERY)
         return self.contents if models is None else self._contents(models, self.choices)
 
-    def _contents(self, models: Models, choices: Choices) -> Contents:
-        return contents_of(models, self.wishes, choices=choices)
+    def _contents(self, models: Models, choices: BuildOptions) -> LibraryContents:
+        return contents_of(models, self.extra, choices=choices)
 
     # ----------------------------------------------------------------------------------------------- sizes
 
-    def _sizes(self) -> Iterator[Offer]:
+    def _sizes(self) -> Iterator[Candidate]:
         free = {name: size for m in self.models for name, size in m.largest.items()}
         if not free:
             return
@@ -131,7 +131,7 @@ class Advisor:
             for m in self.models
             for sizes in ({name: half[name] for name in m.largest},)
         )
-        yield Offer(
+        yield Candidate(
             f"memory for sizes up to {', '.join(f'{name} {size}' for name, size in half.items())}",
             "Larger batches need more memory than a session has by default.",
             " ".join(f"--max {name}={size}" for name, size in half.items()),
@@ -141,10 +141,10 @@ class Advisor:
         )
 
     def _planned(
-        self, title: str, changes: str, how: str, models: Models, choices: Choices | None = None
-    ) -> Offer:
+        self, title: str, changes: str, how: str, models: Models, choices: BuildOptions | None = None
+    ) -> Candidate:
         chosen = choices or self.choices
-        return Offer(title, changes, how, models, self._contents(models, chosen), chosen)
+        return Candidate(title, changes, how, models, self._contents(models, chosen), chosen)
 
     def _replanned(self, fixed: Mapping[str, int], graphs: Sequence[str] = ()) -> Models | None:
         """The models planned anew with `fixed` sizes where they have such dimensions, and for other `graphs`; None
@@ -153,9 +153,9 @@ class Advisor:
         for m in self.models:
             sizes = {**m.fixed, **{n: size for n, size in fixed.items() if n in m.largest}}
             free = {n: size for n, size in m.largest.items() if n not in sizes}
-            given = m.bundle, m.checkpoint, m.registry, sizes, free
+            given = m.artifacts, m.checkpoint, m.registry, sizes, free
             try:
-                new = plan_bundle(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
+                new = compile_artifacts(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
             except (BadInput, Unsupported):
                 return None
             found.append(replace(new, parts=m.parts, mold=m.mold))
@@ -163,8 +163,8 @@ class Advisor:
 
     # --------------------------------------------------------------------------------------- what is left out
 
-    def _without_evaluation(self) -> Iterator[Offer]:
-        evaluates = EVALUATE in self.choices.graphs and any(m.bundle.evaluation for m in self.models)
+    def _without_evaluation(self) -> Iterator[Candidate]:
+        evaluates = EVALUATE in self.choices.graphs and any(m.artifacts.evaluation for m in self.models)
         rest = tuple(name for name in self.choices.graphs if name != EVALUATE)
         exported = any(m.mold for m in self.models)  # what is exported is a part of the evaluation model
         if not evaluates or exported or TRAIN not in rest:
@@ -179,19 +179,19 @@ class Advisor:
                 replace(self.choices, graphs=rest),
             )
 
-    def _chosen(self) -> Iterator[Offer]:
+    def _chosen(self) -> Iterator[Candidate]:
         for choice in table():
-            if not choice.loses or getattr(self.choices, choice.name) == choice.least:
+            if not choice.tradeoff or getattr(self.choices, choice.name) == choice.min_size:
                 continue
-            chosen: dict[str, Any] = {choice.name: choice.least}
+            chosen: dict[str, Any] = {choice.name: choice.min_size}
             choices = replace(self.choices, **chosen)
             contents = self._contents(self.models, choices)
-            how = f"--{choice.key} {choice.least}"
-            yield Offer(choice.saving, choice.loses, how, self.models, contents, choices)
+            how = f"--{choice.key} {choice.min_size}"
+            yield Candidate(choice.saving, choice.tradeoff, how, self.models, contents, choices)
 
-    def _asked_for(self) -> Iterator[Offer]:
+    def _asked_for(self) -> Iterator[Candidate]:
         for part in sorted(self.contents.parts):
-            yield Offer(
+            yield Candidate(
                 f"without the part {part}",
                 f"The library lacks: {PARTS[part][1]}.",
                 f"leave out --with {part}",
@@ -199,14 +199,14 @@ class Advisor:
                 replace(self.contents, parts=self.contents.parts - {part}),
                 self.choices,
             )
-        if self.wishes.include or self.wishes.required:
-            yield Offer(
+        if self.extra.include or self.extra.required:
+            yield Candidate(
                 "without operators that these models do not need",
                 "The library trains these models only.",
                 "leave out --include-op and --require",
                 self.models,
                 contents_of(
-                    self.models, replace(self.wishes, include=(), required=None), choices=self.choices
+                    self.models, replace(self.extra, include=(), required=None), choices=self.choices
                 ),
                 self.choices,
             )

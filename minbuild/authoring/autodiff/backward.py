@@ -18,8 +18,8 @@ from minbuild.frontend.onnx.function_inlining import function_nodes
 from minbuild.frontend.onnx.unroll import unrolled
 from minbuild.ir import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body, named
+from minbuild.ops.core.definition import Op, OpContext, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder, named
 from minbuild.passes.lowering.program_builder import Lowering
 
 GRADIENT = "_grad"
@@ -43,7 +43,7 @@ class _Application:
 
     node: Node
     op: Op
-    site: Site
+    ctx: OpContext
 
 
 @dataclass
@@ -85,13 +85,13 @@ class Tape:
             parts = self.parts(op, node)
             for part in parts or ():  # some are written when those before them are recorded
                 self.node(part)
-        except (Unknown, Unsupported):
+        except (UnsupportedUse, Unsupported):
             parts = None  # lowering says why
         if parts is None:
-            site = lowering.site(node)
+            ctx = lowering.ctx(node)
             lowering.node(node)
             if op is not None:
-                self.applications.append(_Application(node, op, site))
+                self.applications.append(_Application(node, op, ctx))
 
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` stands for."""
@@ -103,8 +103,8 @@ class Tape:
             return function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
         if op.gradient is not None:
             return None
-        for rule in (op.body, op.parts):
-            body = Body(lowering.site(node), node.inputs, node.outputs, node.name, self.opset)
+        for rule in (op.decompose, op.decompose_for_grad):
+            body = GraphBuilder(lowering.ctx(node), node.inputs, node.outputs, node.name, self.opset)
             results = rule(body) if rule is not None else None
             if results is not None:
                 return named(body, results, node.outputs)
@@ -170,7 +170,7 @@ class _Sweep:
             if self._leads_on(application) and not self.path.isdisjoint(application.node.inputs):
                 try:
                     self.forward[index] = self._apply(application)
-                except Unknown as error:
+                except UnsupportedUse as error:
                     findings.append(self._finding(application, str(error)))
         if findings:
             raise Unsupported(list(reversed(findings)))
@@ -189,7 +189,7 @@ class _Sweep:
         """Adds the backward nodes of an application; the node as training runs it."""
         node, op = application.node, application.op
         if op.gradient is None:
-            raise Unknown(
+            raise UnsupportedUse(
                 "the operator has no gradient rule, and a parameter's gradient would flow through it"
             )
         dy = [
@@ -200,7 +200,7 @@ class _Sweep:
             return node
         wants = [i for i, n in enumerate(node.inputs) if n in self.path]
         title = self._title(f"{node.name}_Grad")
-        rule = Backward(application.site, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
+        rule = GradientBuilder(application.ctx, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
         results = tuple(op.gradient(rule))
         names = [
             self._name(n) if i in wants and any(results[i : i + 1]) else "" for i, n in enumerate(node.inputs)
@@ -270,7 +270,7 @@ def _static(tensor: TensorType) -> tuple[int, ...]:
     return shape
 
 
-def _as_trained(node: Node, rule: Backward) -> Node:
+def _as_trained(node: Node, rule: GradientBuilder) -> Node:
     outputs = list(node.outputs)
     for i, name in sorted(rule.saved.items()):
         outputs += [""] * (i + 1 - len(outputs))

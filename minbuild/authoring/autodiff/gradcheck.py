@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from minbuild.authoring import in_folder
-from minbuild.authoring.recipe import Artifacts
+from minbuild.authoring.recipe import GeneratedArtifacts
 from minbuild.errors import VerificationFailed
-from minbuild.frontend.artifacts import load_bundle
-from minbuild.ir import Bundle, ElementType, Graph
+from minbuild.frontend.artifacts import load_artifacts
+from minbuild.ir import ElementType, Graph, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -27,16 +27,16 @@ _SEED = 11
 _ALL = "all trained parameters together"
 
 
-def checked_gradients(made: Artifacts, ops_folders: tuple[Path, ...] = ()) -> list[str]:
+def checked_gradients(made: GeneratedArtifacts, ops_folders: tuple[Path, ...] = ()) -> list[str]:
     """One line per direction that was looked at. Raises VerificationFailed naming every parameter whose gradient is
     not the derivative of the loss, and Unsupported where an operator has no reference."""
     operators = registry(ops_folders)
     with in_folder(made) as folder:
-        return _checked(load_bundle(folder), operators)
+        return _checked(load_artifacts(folder), operators)
 
 
-def _checked(bundle: Bundle, operators: Registry) -> list[str]:
-    check = _Check(bundle, operators)
+def _checked(artifacts: TrainingArtifacts, operators: Registry) -> list[str]:
+    check = _Check(artifacts, operators)
     random = np.random.default_rng(_SEED)
     everywhere = {n: random.standard_normal(p.shape) for n, p in check.start.items()}
     found, wanted = check.derivatives(everywhere)
@@ -56,14 +56,14 @@ def _checked(bundle: Bundle, operators: Registry) -> list[str]:
 class _Check:
     """The loss on one batch, as a function of the trained parameters."""
 
-    def __init__(self, bundle: Bundle, operators: Registry) -> None:
+    def __init__(self, artifacts: TrainingArtifacts, operators: Registry) -> None:
         self.operators = operators
-        program = lower(bundle, operators, {})
+        program = lower(artifacts, operators, {})
         sizes = dict.fromkeys(program.symbols, BATCH)
         batch = seeded_batch(inputs_of(program), index_limits(program, operators), sizes, _SEED)
         self.batch = [batch[n] for n in program.procedures[0].inputs]
-        self.bundle = replace(bundle, training=_unrounded(bundle.training))
-        trainer = ReferenceTrainer(self.bundle, operators)
+        self.artifacts = replace(artifacts, training=_unrounded(artifacts.training))
+        trainer = ReferenceTrainer(self.artifacts, operators)
         self.start = {n: trainer.parameters[n] for n in trainer.trained}
         self.gradients = self._run({})[1]
 
@@ -79,7 +79,7 @@ class _Check:
         return by_gradient, by_loss
 
     def _run(self, change: Mapping[str, np.ndarray]) -> tuple[float, Mapping[str, np.ndarray]]:
-        trainer = ReferenceTrainer(self.bundle, self.operators)  # running statistics and draws begin anew
+        trainer = ReferenceTrainer(self.artifacts, self.operators)  # running statistics and draws begin anew
         trainer.set_seed(_SEED)
         for name, by in change.items():
             trainer.parameters[name] = trainer.parameters[name] + by

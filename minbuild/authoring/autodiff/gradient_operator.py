@@ -101,7 +101,7 @@ class _Expansion:
             self.lowering.add_constant(name, np.asarray(array))
             if name in self.variables:
                 del self.lowering.known[name]
-                self.lowering.values[name] = Value(name, self.lowering.values[name].type, Role.STATE)
+                self.lowering.values[name] = Value(name, self.lowering.values[name].type, Role.BUFFER)
 
     def run(self) -> None:
         for node in self.graph.nodes:

@@ -24,14 +24,16 @@ from minbuild.authoring.training_info.running_statistics import with_bound_stati
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.subgraphs import names_read, renamed
 from minbuild.frontend.onnx.training_info import TrainingEntry, TrainingModel
-from minbuild.ir import Bundle, Checkpoint, Graph, Node, Parameter, TensorType
+from minbuild.ir import Checkpoint, Graph, Node, Parameter, TensorType, TrainingArtifacts
 from minbuild.ops import Registry
 
 OWN = "minbuild"
 ASSIGN, COPY = "Assign", "Copy"
 
 
-def training_bundle(model: TrainingModel, digests: Mapping[str, str], operators: Registry) -> Bundle:
+def artifacts_of_training_info(
+    model: TrainingModel, digests: Mapping[str, str], operators: Registry
+) -> TrainingArtifacts:
     """What a trainer of `model` runs. Every variable (what a binding changes) is in the checkpoint, everything else is
     constant. Raises BadInput and Unsupported with all findings."""
     merged = _Merged(model, operators)
@@ -44,7 +46,7 @@ def training_bundle(model: TrainingModel, digests: Mapping[str, str], operators:
     if findings:
         raise Unsupported(findings)
     evaluation, notes = _evaluation(model, merged.variables)
-    return Bundle(
+    return TrainingArtifacts(
         merged.graph(),
         evaluation,
         None,
@@ -167,7 +169,7 @@ def viewed(name: str, nodes: Sequence[Node], operators: Registry) -> str:
     while name in makers:
         node = makers[name]
         op = operators.find(node.domain, node.op_type)
-        if op is None or not op.view:
+        if op is None or not op.is_view:
             return name
         name = node.inputs[0]
     return name

@@ -12,8 +12,8 @@ from minbuild.authoring.artifact_graphs import type_of, with_full_precision
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradient_operator import GRADIENT
 from minbuild.authoring.autodiff.topological_order import leading_to
-from minbuild.authoring.load import read_bundle
-from minbuild.authoring.recipe import Artifacts, Recipe, Source
+from minbuild.authoring.load import load
+from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
 from minbuild.authoring.resolve import settle
 from minbuild.authoring.training_info.update_steps import UpdateWriter, new_name, write_updates
 from minbuild.errors import BadInput
@@ -28,7 +28,7 @@ from minbuild.passes.lowering.lower import lower
 
 def make_training_model(
     model: Source, recipe: Recipe, operators: Registry, prefix: str = "", largest: int = LARGEST_FILE
-) -> Artifacts:
+) -> GeneratedArtifacts:
     """The file `<prefix>training_info.onnx`, and one with data beside it where more than `largest` bytes of tensors are
     in it: the forward model, and training that gives the numbers which the artifacts of the same recipe give. The
     learning rate is variable `learning_rate`; initialization resets it, the step count and the optimizer's state, and
@@ -47,10 +47,10 @@ def make_training_model(
     plan = _Plan(model, whole, len(whole.nodes) - added, returned, train, made.types)
     parts = _parts(plan, recipe)
     files = write_training_model(parts, model.opset, prefix + FILE, largest)
-    with in_folder(Artifacts(files, ())) as folder:
-        lower(read_bundle(folder / (prefix + FILE), operators), operators, {})
+    with in_folder(GeneratedArtifacts(files, ())) as folder:
+        lower(load(folder / (prefix + FILE), operators), operators, {})
     notes = (f"{', '.join(lost)}: the loss does not depend on them; they are frozen.",) if lost else ()
-    return Artifacts(files, notes)
+    return GeneratedArtifacts(files, notes)
 
 
 @dataclass(frozen=True)

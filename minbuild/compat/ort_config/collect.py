@@ -12,7 +12,7 @@ from minbuild.compat.ort_config.simplify import simplify
 from minbuild.compat.ort_config.tracked import tracked_types, tracks
 from minbuild.compat.ort_config.transposes import untranspose_shapes
 from minbuild.errors import Unsupported
-from minbuild.frontend.artifacts import load_bundle
+from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.onnx.opsets import since_version
 from minbuild.ir import ElementType
 from minbuild.ops import Registry, registry
@@ -30,9 +30,9 @@ def requirements(
 
 
 def _of_folder(folder: Path, style: str, operators: Registry) -> Requirements:
-    bundle = load_bundle(folder)
+    artifacts = load_artifacts(folder)
     each = []
-    for graph in running_graphs(bundle, operators):
+    for graph in running_graphs(artifacts, operators):
         if graph.source.endswith(".ort"):  # runs as it is
             each.append(_of_graph(graph))
             continue
@@ -74,7 +74,7 @@ def _elements(names: Sequence[str], graph: Running) -> tuple[ElementType | None,
 def sources(folders: Sequence[Path]) -> Iterator[str]:
     """The models a configuration was made from: file names, with their folder's name where there are several."""
     for folder in folders:
-        bundle = load_bundle(folder)
-        for graph in (bundle.training, bundle.evaluation, bundle.optimizer):
+        artifacts = load_artifacts(folder)
+        for graph in (artifacts.training, artifacts.evaluation, artifacts.optimizer):
             if graph is not None:
                 yield f"{folder.resolve().name}/{graph.source}" if len(folders) > 1 else graph.source

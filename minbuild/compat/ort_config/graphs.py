@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
-from minbuild.ir import Bundle, Graph, Node, Shape, TensorType, Value
+from minbuild.ir import Graph, Node, Shape, TensorType, TrainingArtifacts, Value
 from minbuild.ir.dims import Dim, substitute
 from minbuild.ops import Registry
 from minbuild.ops.core.graph_builder import MICROSOFT
@@ -199,19 +199,25 @@ class _Recorder(Lowering):
         }
 
 
-def running_graphs(bundle: Bundle, registry: Registry) -> tuple[Running, ...]:
+def running_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[Running, ...]:
     """All graphs of the artifacts; the optimizer's has no types, and needs none."""
-    graphs = [_typed(g, bundle, registry, {}) for g in (bundle.training, bundle.evaluation) if g is not None]
-    if bundle.optimizer is not None:
-        graph = bundle.optimizer
+    graphs = [
+        _typed(g, artifacts, registry, {})
+        for g in (artifacts.training, artifacts.evaluation)
+        if g is not None
+    ]
+    if artifacts.optimizer is not None:
+        graph = artifacts.optimizer
         results, constants = frozenset(graph.outputs), set(graph.initializers)
         graphs.append(Running(graph.source, list(graph.nodes), {}, {}, constants, results))
     return tuple(graphs)
 
 
-def _typed(graph: Graph, bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Running:
+def _typed(
+    graph: Graph, artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, Dim]
+) -> Running:
     recorder = _Recorder(graph, registry, [])
-    saved = {p.name: TensorType(p.element, p.shape) for p in bundle.checkpoint.parameters}
+    saved = {p.name: TensorType(p.element, p.shape) for p in artifacts.checkpoint.parameters}
     for name, tensor in graph.inputs.items():
         known = saved.get(name, tensor)
         shape = tuple(substitute(d, fixed) for d in known.shape or ())
@@ -222,7 +228,7 @@ def _typed(graph: Graph, bundle: Bundle, registry: Registry, fixed: Mapping[str,
         recorder.node(node)
     equal = solved(recorder.differing)
     if equal:  # dimensions with different names turn out to be the same
-        return _typed(graph, bundle, registry, {**fixed, **equal})
+        return _typed(graph, artifacts, registry, {**fixed, **equal})
     return Running(
         graph.source,
         recorder.recorded,

@@ -16,7 +16,7 @@ _LINE = re.compile(rf"^\S+: {_PARAMETER} target='([^']+)'", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class ExporterRemarks:
+class ExporterMetadata:
     """By name: initializers that are no parameters of the module, such as buffers and constants computed of them; and
     parameters of the module that no initializer is or was computed of."""
 
@@ -24,12 +24,12 @@ class ExporterRemarks:
     lost: tuple[str, ...] = ()
 
 
-def exporter_remarks(model: ModelProto) -> ExporterRemarks:
+def exporter_remarks(model: ModelProto) -> ExporterMetadata:
     """What the model says; nothing where another exporter wrote it."""
     signature = next((p.value for p in model.graph.metadata_props if p.key == _SIGNATURE), "")
     parameters = set(_LINE.findall(signature))
     if not parameters:
-        return ExporterRemarks()
+        return ExporterMetadata()
     said = {v.name: {p.key: p.value for p in v.metadata_props} for v in model.graph.value_info}
     constants: list[str] = []
     found: set[str] = set()
@@ -41,7 +41,7 @@ def exporter_remarks(model: ModelProto) -> ExporterRemarks:
         if told and remarks.get(_KIND) != _PARAMETER and not sources & parameters:
             constants.append(tensor.name)
     read = {n for node in model.graph.node for n in node.input}  # what a Constant holds instead has no name
-    return ExporterRemarks(tuple(constants), tuple(sorted(parameters - found - read)))
+    return ExporterMetadata(tuple(constants), tuple(sorted(parameters - found - read)))
 
 
 def _names(text: str) -> list[str]:

@@ -13,8 +13,8 @@ import numpy as np
 
 from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import ElementType, Graph, Node, Shape
-from minbuild.ops.core.definition import Site, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import OpContext, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 MOST_ROUNDS = 4096
 
@@ -49,7 +49,9 @@ class _Unrolling:
     def __init__(self, node: Node, scope: Scope) -> None:
         self.node, self.scope = node, scope
         self.prefix = next(name for name in node.outputs if name)  # names of nodes may come twice
-        self.written = Body(Site({}, (), (), node.version), (), node.outputs, self.prefix, node.version)
+        self.written = GraphBuilder(
+            OpContext({}, (), (), node.version), (), node.outputs, self.prefix, node.version
+        )
         self.taken = 0  # of what was written
 
     def nodes(self) -> Iterator[Node]:
@@ -58,7 +60,7 @@ class _Unrolling:
     def graph(self, name: str) -> Graph:
         graph = self.node.attributes.get(name)
         if not isinstance(graph, Graph):
-            raise Unknown(f"it has no attribute '{name}' with a graph")
+            raise UnsupportedUse(f"it has no attribute '{name}' with a graph")
         return graph
 
     def drain(self) -> Iterator[Node]:
@@ -69,7 +71,9 @@ class _Unrolling:
     def run(self, graph: Graph, arguments: Sequence[str], label: str) -> tuple[list[Node], list[str]]:
         """A copy of a graph on these values: its nodes, and the names of its results."""
         if len(arguments) != len(graph.inputs):
-            raise Unknown(f"its graph takes {len(graph.inputs)} inputs, and {len(arguments)} are given")
+            raise UnsupportedUse(
+                f"its graph takes {len(graph.inputs)} inputs, and {len(arguments)} are given"
+            )
         prefix = f"{self.prefix}/{label}"
         names = dict(zip(graph.inputs, arguments, strict=True))
         nodes = []
@@ -85,7 +89,7 @@ class _Unrolling:
         """The results under the names of the node's outputs."""
         for result, name in zip(results, self.node.outputs, strict=False):
             if name and not result:
-                raise Unknown(f"its output '{name}' has no rounds to be put together from")
+                raise UnsupportedUse(f"its output '{name}' has no rounds to be put together from")
             if name:
                 yield Node("Identity", "", self.node.version, f"{self.prefix}/{name}", (result,), (name,), {})
 
@@ -107,7 +111,7 @@ class _Unrolling:
         """A condition, which must be known."""
         content = self.scope.content(name)
         if content is None or content.size != 1:
-            raise Unknown(
+            raise UnsupportedUse(
                 f"its condition '{name}' depends on data, but what runs must be known when the trainer is built. "
                 "Export the model without it"
             )
@@ -115,7 +119,7 @@ class _Unrolling:
 
     def check_rounds(self, count: int) -> None:
         if count >= MOST_ROUNDS:
-            raise Unknown(f"it runs more than {MOST_ROUNDS} times. Give it fewer rounds")
+            raise UnsupportedUse(f"it runs more than {MOST_ROUNDS} times. Give it fewer rounds")
 
 
 class _If(_Unrolling):
@@ -154,7 +158,7 @@ class _Loop(_Unrolling):
     def limit(self, name: str) -> int | None:
         content = self.scope.content(name) if name else None
         if name and (content is None or not isinstance(content.ravel().tolist()[0], int)):
-            raise Unknown(
+            raise UnsupportedUse(
                 f"how often it runs ('{name}') depends on data, but must be known when the trainer is built. "
                 "Export the model without it"
             )
@@ -173,7 +177,7 @@ class _Scan(_Unrolling):
             yield from self.answer(results)
             return
         if inputs[0]:
-            raise Unknown("sequences of several lengths (input 0) are not supported. Leave it out")
+            raise UnsupportedUse("sequences of several lengths (input 0) are not supported. Leave it out")
         inputs = inputs[1:]
         made: list[list[str]] = []
         for sample in range(self.size(inputs[-1], 0)):
@@ -222,7 +226,9 @@ class _Scan(_Unrolling):
     def size(self, name: str, axis: int) -> int:
         size = self.scope.shape(name)[axis]
         if not isinstance(size, int):
-            raise Unknown(f"how often it runs is the free dimension {size}. Fix it with --dim {size}=...")
+            raise UnsupportedUse(
+                f"how often it runs is the free dimension {size}. Fix it with --dim {size}=..."
+            )
         return size
 
 

@@ -10,18 +10,18 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import (
     FLOATS,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     every_input,
     first_input,
     itself,
     same_as,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 
 _PARAMS = ("low_0", "low_1", "high_0", "high_1")  # two words each: the bits of one element
@@ -34,11 +34,11 @@ def _words(bounds: tuple[float, float], element: ElementType) -> tuple[int, ...]
     return tuple(word for pair in words for word in (pair + [0])[:2])
 
 
-def _bound(site: Site, i: int, attribute: str, default: float) -> float | None:
+def _bound(ctx: OpContext, i: int, attribute: str, default: float) -> float | None:
     """A bound is an attribute up to opset 6, then an input; None where only the device knows it."""
-    if not site.has(i):
-        return float(site.attribute(attribute, default))
-    content = site.content(i)
+    if not ctx.has(i):
+        return float(ctx.attribute(attribute, default))
+    content = ctx.content(i)
     return (
         float(content.item())
         if content is not None and content.size == 1 and content.dtype != object
@@ -46,28 +46,28 @@ def _bound(site: Site, i: int, attribute: str, default: float) -> float | None:
     )
 
 
-def _bounds(site: Site) -> tuple[float | None, float | None]:
-    return _bound(site, 1, "min", -np.inf), _bound(site, 2, "max", np.inf)
+def _bounds(ctx: OpContext) -> tuple[float | None, float | None]:
+    return _bound(ctx, 1, "min", -np.inf), _bound(ctx, 2, "max", np.inf)
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """Integers, and bounds that only the device knows, take Max and Min. The upper bound has the last word."""
-    if b.site.element().is_real and None not in _bounds(b.site):
+    if b.ctx.element().is_real and None not in _bounds(b.ctx):
         return None
     y = b.x[0]
     for i, op_type in ((1, "Max"), (2, "Min")):
         if b.has(i):
-            axes = tuple(range(b.site.rank(i)))
+            axes = tuple(range(b.ctx.rank(i)))
             y = b.add(op_type, y, b.squeeze(b.x[i], axes))
     return (y,)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    low, high = _bounds(site)
-    if low is None or high is None or site.element() not in FLOATS:
-        raise Unknown(f"no kernel for {site.element().label}; has float, double")
-    words = _words((low, high), site.element())
-    return (clip_kernel.launch(site.result(), site.name(0), types=(site.element(),), params=words),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    low, high = _bounds(ctx)
+    if low is None or high is None or ctx.element() not in FLOATS:
+        raise UnsupportedUse(f"no kernel for {ctx.element().label}; has float, double")
+    words = _words((low, high), ctx.element())
+    return (clip_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=words),)
 
 
 def _reference(
@@ -84,30 +84,30 @@ def _reference(
     return np.asarray(y if at_most is None else np.minimum(y, at_most))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (1,), (9,), (3, 5), (2, 3, 4, 5)):
         x = random.standard_normal(shape)
         for low, high in ((-0.5, 0.75), (None, 0.5), (-0.5, None), (None, None), (1.0, -1.0)):
             bounds = tuple(None if b is None else np.array(b) for b in (low, high))
-            yield Case(f"{list(shape)} {low} to {high}", (x, *bounds), constant=frozenset({1, 2}), ulps=0)
-            yield Case(f"{list(shape)} {low} to {high}, not constant", (x, *bounds), ulps=0, smooth=False)
+            yield TestCase(f"{list(shape)} {low} to {high}", (x, *bounds), constant=frozenset({1, 2}), ulps=0)
+            yield TestCase(f"{list(shape)} {low} to {high}, not constant", (x, *bounds), ulps=0, smooth=False)
     for dtype in (np.int8, np.uint8, np.int32, np.int64, np.uint64):
         x = random.integers(0, 99, (3, 5)).astype(dtype)
         for low, high in ((9, 60), (None, 60), (9, None), (None, None), (60, 9)):
             bounds = tuple(None if b is None else np.array(b, dtype) for b in (low, high))
-            yield Case(f"{x.dtype} {low} to {high}", (x, *bounds))
-    yield Case("attributes", (random.standard_normal(9),), {"min": -0.25, "max": 0.5}, ulps=0)
-    yield Case(
+            yield TestCase(f"{x.dtype} {low} to {high}", (x, *bounds))
+    yield TestCase("attributes", (random.standard_normal(9),), {"min": -0.25, "max": 0.5}, ulps=0)
+    yield TestCase(
         "special values", (np.array([np.nan, np.inf, -np.inf, 6.0]),), {"min": 0.0, "max": 6.0}, ulps=0
     )
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """As ORT writes it, dY where x lies between the bounds: one ClipGrad where they are constants. As
     there, bounds have no gradients."""
-    site, dy, x = b.site, b.dy[0], b.x[0]
+    ctx, dy, x = b.ctx, b.dy[0], b.x[0]
     low, high = (
-        b.x[i] if b.has(i) else b.constant(site.attribute(name)) if site.attribute(name) is not None else ""
+        b.x[i] if b.has(i) else b.constant(ctx.attribute(name)) if ctx.attribute(name) is not None else ""
         for i, name in ((1, "min"), (2, "max"))
     )
     masks = [b.add("GreaterOrEqual", x, low)] if low else []
@@ -115,7 +115,7 @@ def _gradient(b: Backward) -> Sequence[str]:
     if not masks:
         return b.each(dy)
     inside = b.add("And", *masks) if len(masks) == 2 else masks[0]
-    return b.each(b.add("Mul", dy, b.add("Cast", inside, to=int(site.element()))))
+    return b.each(b.add("Mul", dy, b.add("Cast", inside, to=int(ctx.element()))))
 
 
 clip = Op(
@@ -123,22 +123,22 @@ clip = Op(
     since=(6, 11, 12, 13),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
-    again=itself,
-    samples=first_input,
-    body=_body,
+    rematerialize=itself,
+    batched_inputs=first_input,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
 )
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    if site.element() not in FLOATS:
-        raise Unknown(f"no kernel for {site.element().label}; has float, double")
-    words = _words((site.attribute("min", -np.inf), site.attribute("max", np.inf)), site.element())
-    launch = clip_grad_kernel.launch(
-        site.result(), site.name(0), site.name(1), types=(site.element(),), params=words
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    if ctx.element() not in FLOATS:
+        raise UnsupportedUse(f"no kernel for {ctx.element().label}; has float, double")
+    words = _words((ctx.attribute("min", -np.inf), ctx.attribute("max", np.inf)), ctx.element())
+    launch = clip_grad_kernel.call(
+        ctx.result(), ctx.name(0), ctx.name(1), types=(ctx.element(),), params=words
     )
     return (launch,)
 
@@ -148,17 +148,17 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray
     return np.where((x >= low) & (x <= high), dy, 0)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (1,), (9,), (2, 3, 5, 5)):
         dy, x = random.standard_normal(shape), np.round(random.standard_normal(shape) * 4) / 4
         for bounds in ({"min": -0.5, "max": 0.75}, {"min": 0.0}, {"max": 0.5}):
-            yield Case(f"{list(shape)} {bounds}", (dy, x), bounds, ulps=0, smooth=False)
-            yield Case(f"{list(shape)} {bounds}, off the bounds", (dy, x + 0.1), bounds, ulps=0)
+            yield TestCase(f"{list(shape)} {bounds}", (dy, x), bounds, ulps=0, smooth=False)
+            yield TestCase(f"{list(shape)} {bounds}, off the bounds", (dy, x + 0.1), bounds, ulps=0)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     """Linear in dy."""
-    return b.each(b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.site.attributes))
+    return b.each(b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.ctx.attributes))
 
 
 def _fused(match: Match) -> Replacement | None:
@@ -177,9 +177,9 @@ clip_grad = RewritingOp(
     domain="minbuild",
     infer=same_as(0),
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     in_place=((0, 0), (0, 1)),
-    samples=every_input,
+    batched_inputs=every_input,
     cases=_grad_cases,
     gradient=_grad_gradient,
     rewrites=tuple(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Op, Site
+from minbuild.ops.core.definition import Op, OpContext
 from minbuild.ops.core.elementwise import (
     gradient_cases,
     gradient_kernel_of,
@@ -19,7 +19,7 @@ from minbuild.ops.core.elementwise import (
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 _Three = Callable[[Mapping[str, Any]], tuple[float, float, float]]
 _NUMBERS = ("slope", "scale", "width")
@@ -54,11 +54,11 @@ def _op(name: str, three: _Three, attributes: Sequence[Mapping[str, Any]], since
         slope, scale, width = three(attributes)
         return np.asarray(slope * np.where(x < 0, scale * np.expm1(np.minimum(x, 0) / width), x))
 
-    def words(site: Site) -> Sequence[float]:
-        return three(site.attributes)
+    def words(ctx: OpContext) -> Sequence[float]:
+        return three(ctx.attributes)
 
-    def gradient(b: Backward) -> Sequence[str]:
-        chosen = dict(zip(_NUMBERS, three(b.site.attributes), strict=True))
+    def gradient(b: GradientBuilder) -> Sequence[str]:
+        chosen = dict(zip(_NUMBERS, three(b.ctx.attributes), strict=True))
         return (b.add("EluGrad", b.dy[0], b.x[0], domain="minbuild", **chosen),)
 
     cases = unary_cases(3, attributes)
@@ -70,9 +70,9 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray
     return np.asarray(dy * slope * np.where(x < 0, scale / width * np.exp(np.minimum(x, 0) / width), 1))
 
 
-def _slope(b: Body, x: str) -> str:
+def _slope(b: GraphBuilder, x: str) -> str:
     """slope (1 where x >= 0, else scale / width e^(x / width))"""
-    slope, scale, width = _of_gradient(b.site.attributes)
+    slope, scale, width = _of_gradient(b.ctx.attributes)
     below = b.add("Neg", b.add("Relu", b.add("Neg", x)))
     power = b.add("Exp", b.add("Div", below, b.constant(width)))
     falling = b.add("Mul", power, b.constant(slope * scale / width))
@@ -88,6 +88,6 @@ elu_grad = gradient_op(
     _grad_reference,
     gradient_cases(3, (_PLAIN, {"slope": 1.5, "scale": 2.0, "width": 0.5})),
     domain="minbuild",
-    words=lambda site: _of_gradient(site.attributes),
+    words=lambda ctx: _of_gradient(ctx.attributes),
     slope=_slope,
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Launch, Op, Site, broadcast_shapes, same_as
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, broadcast_shapes, same_as
 from minbuild.ops.core.elementwise import (
     Cases,
     computing,
@@ -19,11 +19,11 @@ from minbuild.ops.core.elementwise import (
     gradient_kernel_of,
     gradient_op,
     kernel_of,
-    launching,
+    lower_to,
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 gelu_kernel = kernel_of("gelu")
 gelu_grad_kernel = gradient_kernel_of("gelu_grad")
@@ -63,7 +63,7 @@ def _fast_gelu_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy / 2 * (1 + t + x * (1 - t * t) * (_LINEAR + 3 * _CUBIC * x**2))
 
 
-def _gelu_slope(b: Body, x: str) -> str:
+def _gelu_slope(b: GraphBuilder, x: str) -> str:
     """P(x) + x p(x) with p the normal distribution and P its integral"""
     half = b.constant(0.5)
     below = b.add("Add", half, b.add("Mul", half, b.add("Erf", b.add("Mul", x, b.constant(math.sqrt(0.5))))))
@@ -71,7 +71,7 @@ def _gelu_slope(b: Body, x: str) -> str:
     return b.add("Add", below, b.add("Mul", b.add("Mul", x, power), b.constant(1 / math.sqrt(2 * math.pi))))
 
 
-def _fast_gelu_slope(b: Body, x: str) -> str:
+def _fast_gelu_slope(b: GraphBuilder, x: str) -> str:
     """(1 + t + x (1 - t^2) (linear + 3 cubic x^2)) / 2 with t the hyperbolic tangent"""
     square, one = b.add("Mul", x, x), b.constant(1)
     linear, cubic = b.constant(_LINEAR), b.constant(_CUBIC)
@@ -86,16 +86,16 @@ def _approximates(attributes: Mapping[str, Any]) -> bool:
     return attributes.get("approximate", "none") == "tanh"
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return launching(fast_gelu_kernel if _approximates(site.attributes) else gelu_kernel)(site)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return lower_to(fast_gelu_kernel if _approximates(ctx.attributes) else gelu_kernel)(ctx)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(_fast_gelu(x) if _approximates(attributes) else _gelu(x))
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    op = "FastGeluGrad" if _approximates(b.site.attributes) else "GeluGrad"
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    op = "FastGeluGrad" if _approximates(b.ctx.attributes) else "GeluGrad"
     return (b.microsoft(op, b.dy[0], b.x[0]),)
 
 
@@ -104,7 +104,7 @@ onnx_gelu = Op(
     since=(20,),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
     cases=unary_cases(4, ({}, {"approximate": "tanh"}, {"approximate": "none"}), special=_FAR),
     gradient=_gradient,
@@ -145,47 +145,47 @@ def _biased_grad(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarra
     return reference
 
 
-def _fast_body(b: Body) -> Sequence[str] | None:
+def _fast_body(b: GraphBuilder) -> Sequence[str] | None:
     return (b.microsoft("FastGelu", b.add("Add", b.x[0], b.x[1])),) if b.has(1) else None
 
 
-def _gradient_body(op: str) -> Callable[[Body], Sequence[str]]:
+def _gradient_body(op: str) -> Callable[[GraphBuilder], Sequence[str]]:
     return lambda b: (b.microsoft(op, b.x[0], b.add("Add", b.x[1], b.x[2])),)
 
 
-def _bias_gradient(op: str) -> Callable[[Backward], Sequence[str]]:
+def _bias_gradient(op: str) -> Callable[[GradientBuilder], Sequence[str]]:
     """Of input and bias; the bias was added to every row."""
 
-    def gradient(b: Backward) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         dx = b.microsoft(op, b.dy[0], b.x[0], b.x[1])
-        made = broadcast_shapes(b.site.shape(0), b.site.shape(1))
+        made = broadcast_shapes(b.ctx.shape(0), b.ctx.shape(1))
         return b.each(dx, b.summed_to(dx, made, 1) if 1 in b.wants else "")
 
     return gradient
 
 
-def _fast_gradient(b: Backward) -> Sequence[str]:
+def _fast_gradient(b: GradientBuilder) -> Sequence[str]:
     if b.has(1):
         return _bias_gradient("BiasFastGeluGrad_dX")(b)
     return b.each(b.microsoft("FastGeluGrad", b.dy[0], b.x[0]))
 
 
-def _bias_cases(random: np.random.Generator) -> Iterable[Case]:
+def _bias_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((5,), (3, 5), (1, 7), (2, 3, 8)):
         bias = random.standard_normal(shape[-1:])
-        yield Case(f"bias for {list(shape)}", (random.standard_normal(shape) * 2, bias), ulps=4)
+        yield TestCase(f"bias for {list(shape)}", (random.standard_normal(shape) * 2, bias), ulps=4)
 
 
-def _fast_cases(random: np.random.Generator) -> Iterable[Case]:
+def _fast_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _CASES(random)
     yield from _bias_cases(random)
 
 
-def _bias_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _bias_grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for case in _bias_cases(random):
         x, bias = case.inputs
         assert x is not None
-        yield Case(case.name, (random.standard_normal(x.shape), x, bias), ulps=8)
+        yield TestCase(case.name, (random.standard_normal(x.shape), x, bias), ulps=8)
 
 
 fast_gelu = Op(
@@ -193,9 +193,9 @@ fast_gelu = Op(
     domain=MICROSOFT,
     infer=same_as(0),
     reference=_biased(_fast_gelu),
-    select=launching(fast_gelu_kernel),
+    lower=lower_to(fast_gelu_kernel),
     in_place=((0, 0),),
-    body=_fast_body,
+    decompose=_fast_body,
     cases=_fast_cases,
     gradient=_fast_gradient,
 )
@@ -203,7 +203,7 @@ bias_gelu = Op(
     "BiasGelu",
     domain=MICROSOFT,
     reference=_biased(_gelu),
-    body=lambda b: (b.microsoft("Gelu", b.add("Add", b.x[0], b.x[1])),),
+    decompose=lambda b: (b.microsoft("Gelu", b.add("Add", b.x[0], b.x[1])),),
     cases=_bias_cases,
     gradient=_bias_gradient("BiasGeluGrad_dX"),
 )
@@ -211,13 +211,13 @@ bias_gelu_grad = Op(
     "BiasGeluGrad_dX",
     domain=MICROSOFT,
     reference=_biased_grad(_gelu_grad),
-    body=_gradient_body("GeluGrad"),
+    decompose=_gradient_body("GeluGrad"),
     cases=_bias_grad_cases,
 )
 bias_fast_gelu_grad = Op(
     "BiasFastGeluGrad_dX",
     domain=MICROSOFT,
     reference=_biased_grad(_fast_gelu_grad),
-    body=_gradient_body("FastGeluGrad"),
+    decompose=_gradient_body("FastGeluGrad"),
     cases=_bias_grad_cases,
 )

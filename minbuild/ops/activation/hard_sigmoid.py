@@ -18,7 +18,7 @@ from minbuild.ops.core.elementwise import (
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 _ALPHA, _BETA = ("alpha", float(np.float32(0.2))), ("beta", 0.5)
 _NUMBERS = (_ALPHA[0], _BETA[0])
@@ -43,8 +43,8 @@ def _hard_sigmoid_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndar
     return np.asarray(np.where((inner > 0) & (inner < 1), attributes.get(*_ALPHA) * dy, 0))
 
 
-def _hard_sigmoid_gradient(b: Backward) -> Sequence[str]:
-    given = {name: float(b.site.attribute(name, default)) for name, default in (_ALPHA, _BETA)}
+def _hard_sigmoid_gradient(b: GradientBuilder) -> Sequence[str]:
+    given = {name: float(b.ctx.attribute(name, default)) for name, default in (_ALPHA, _BETA)}
     return (b.add("HardSigmoidGrad", b.dy[0], b.x[0], domain="minbuild", **given),)
 
 
@@ -52,20 +52,20 @@ def _hard_swish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
 
 
-def _step(b: Body, condition: str) -> str:
+def _step(b: GraphBuilder, condition: str) -> str:
     """1 where the condition holds, else 0"""
-    return b.add("Cast", condition, to=int(b.site.element()))
+    return b.add("Cast", condition, to=int(b.ctx.element()))
 
 
-def _hard_sigmoid_slope(b: Body, x: str) -> str:
+def _hard_sigmoid_slope(b: GraphBuilder, x: str) -> str:
     """alpha where the line is between 0 and 1"""
-    alpha, beta = (b.constant(float(b.site.attribute(*given))) for given in (_ALPHA, _BETA))
+    alpha, beta = (b.constant(float(b.ctx.attribute(*given))) for given in (_ALPHA, _BETA))
     line = b.add("Add", b.add("Mul", x, alpha), beta)
     between = b.add("And", b.add("Greater", line, b.constant(0)), b.add("Less", line, b.constant(1)))
     return b.add("Mul", _step(b, between), alpha)
 
 
-def _hard_swish_slope(b: Body, x: str) -> str:
+def _hard_swish_slope(b: GraphBuilder, x: str) -> str:
     """0 up to -3, 1 from 3 on, x / 3 + 1/2 between"""
     low, high, half = b.constant(-3), b.constant(3), b.constant(0.5)
     line = b.add("Add", b.add("Div", x, high), half)
@@ -81,7 +81,7 @@ hard_sigmoid = unary(
     _hard_sigmoid_gradient,
     since=(6, 22),
     words=numbers(_ALPHA, _BETA),
-    again=itself,
+    rematerialize=itself,
 )
 hard_sigmoid_grad = gradient_op(
     "HardSigmoidGrad",
@@ -99,7 +99,7 @@ hard_swish = unary(
     unary_cases(2),
     lambda b: (b.add("HardSwishGrad", b.dy[0], b.x[0], domain="minbuild"),),
     since=(14, 22),
-    again=itself,
+    rematerialize=itself,
 )
 hard_swish_grad = gradient_op(
     "HardSwishGrad",

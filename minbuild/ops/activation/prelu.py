@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.core.broadcasting import AXES, FEATURES, WALK, launch_binary
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase, same_as
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -21,12 +21,12 @@ prelu_kernel = _kernel("prelu")
 prelu_slope_kernel = _kernel("prelu_slope")
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (launch_binary(prelu_kernel, site),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (launch_binary(prelu_kernel, ctx),)
 
 
-def _slope_select(site: Site) -> Sequence[Launch]:
-    return (launch_binary(prelu_slope_kernel, site),)
+def _slope_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (launch_binary(prelu_slope_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, slope: np.ndarray) -> np.ndarray:
@@ -37,43 +37,43 @@ def _slope_reference(attributes: Mapping[str, Any], x: np.ndarray, slope: np.nda
     return np.asarray(np.where(x < 0, slope, np.ones_like(x)))
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """Integers have no kernel of their own."""
-    if b.site.element().is_real:
+    if b.ctx.element().is_real:
         return None
     negative = b.add("Less", b.x[0], b.constant(0))
     return (b.add("Where", negative, b.add("Mul", b.x[0], b.x[1]), b.x[0]),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """By x the slope where x is negative, else 1; by the slope x where x is negative."""
     x, slope = b.x
     dx = b.add("Mul", b.dy[0], b.add("PReluSlope", x, slope, domain="minbuild")) if 0 in b.wants else ""
     if 1 not in b.wants:
         return b.each(dx)
     negative = b.add("Neg", b.add("Relu", b.add("Neg", x)))
-    dslope = b.summed_to(b.add("Mul", b.dy[0], negative), b.site.shape(0), 1)
+    dslope = b.summed_to(b.add("Mul", b.dy[0], negative), b.ctx.shape(0), 1)
     return b.each(dx, dslope)
 
 
-def _slope_parts(b: Body) -> Sequence[str]:
+def _slope_parts(b: GraphBuilder) -> Sequence[str]:
     return (b.add("Where", b.add("Less", b.x[0], b.constant(0)), b.x[1], b.constant(1)),)
 
 
-def _pairs(random: np.random.Generator) -> Iterable[Case]:
+def _pairs(random: np.random.Generator) -> Iterable[TestCase]:
     for x, slope in (
         ((), ()), ((7,), (7,)), ((3, 5), (1,)), ((3, 5), ()), ((3, 5), (5,)), ((3, 5), (3, 1)),
         ((2, 3, 4, 5), (3, 1, 1)), ((2, 3, 4, 5), (2, 1, 4, 1)), ((1, 4, 3), (4, 1)),
     ):  # fmt: skip
         inputs = random.standard_normal(x), random.uniform(-0.5, 0.5, slope)
-        yield Case(f"{list(x)} with {list(slope)}", inputs, ulps=1)
+        yield TestCase(f"{list(x)} with {list(slope)}", inputs, ulps=1)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _pairs(random)
     for kind in ("int32", "int64"):
         x, slope = random.integers(-9, 9, (3, 5)).astype(kind), random.integers(-3, 3, (5,)).astype(kind)
-        yield Case(kind, (x, slope))
+        yield TestCase(kind, (x, slope))
 
 
 prelu = Op(
@@ -81,9 +81,9 @@ prelu = Op(
     since=(7, 9, 16),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
-    body=_body,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
 )
@@ -92,8 +92,8 @@ prelu_slope = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_slope_reference,
-    select=_slope_select,
+    lower=_slope_select,
     in_place=((0, 0),),
     cases=_pairs,
-    parts=_slope_parts,
+    decompose_for_grad=_slope_parts,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import FLOATS, SIGNED, Case, Op, every_input, itself
+from minbuild.ops.core.definition import FLOATS, SIGNED, Op, TestCase, every_input, itself
 from minbuild.ops.core.elementwise import (
     computing,
     gradient_cases,
@@ -18,7 +18,7 @@ from minbuild.ops.core.elementwise import (
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 relu_kernel = kernel_of("relu", types=FLOATS + SIGNED)
 relu_grad_kernel = gradient_kernel_of("relu_grad")
@@ -36,13 +36,13 @@ _LEAKS: tuple[Mapping[str, Any], ...] = (
 _REAL = unary_cases(0)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _REAL(random)
     for kind in ("int8", "int16", "int32", "int64"):
-        yield Case(kind, (random.integers(-99, 99, (3, 7)).astype(kind),), ulps=0)
+        yield TestCase(kind, (random.integers(-99, 99, (3, 7)).astype(kind),), ulps=0)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """The output is positive where the input is, and is kept anyway by what reads it."""
     return (b.microsoft("ReluGrad", b.dy[0], b.y[0]),)
 
@@ -54,8 +54,8 @@ relu = unary(
     _cases,
     _gradient,
     since=(6, 13, 14),
-    again=itself,
-    samples=every_input,
+    rematerialize=itself,
+    batched_inputs=every_input,
 )
 relu_grad = gradient_op(
     "ReluGrad",
@@ -63,7 +63,7 @@ relu_grad = gradient_op(
     computing(lambda dy, x: np.where(x > 0, dy, 0)),
     gradient_cases(0),
     lambda b: b.each(b.microsoft("ReluGrad", b.dy[0], b.x[1])),
-    samples=every_input,
+    batched_inputs=every_input,
 )
 
 
@@ -75,15 +75,15 @@ def _leaky_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) ->
     return np.asarray(np.where(x > 0, dy, attributes.get(*_LEAK) * dy))
 
 
-def _leaky_gradient(b: Backward) -> Sequence[str]:
+def _leaky_gradient(b: GradientBuilder) -> Sequence[str]:
     """The output has the input's sign unless the slope is negative, which ONNX Runtime overlooks."""
-    alpha = float(b.site.attribute(*_LEAK))
+    alpha = float(b.ctx.attribute(*_LEAK))
     saved = b.y[0] if alpha >= 0 else b.x[0]
     return (b.microsoft("LeakyReluGrad", b.dy[0], saved, alpha=alpha),)
 
 
-def _leaky_second(b: Backward) -> Sequence[str]:
-    alpha = float(b.site.attribute(*_LEAK))
+def _leaky_second(b: GradientBuilder) -> Sequence[str]:
+    alpha = float(b.ctx.attribute(*_LEAK))
     return b.each(b.microsoft("LeakyReluGrad", b.dy[0], b.x[1], alpha=alpha))
 
 
@@ -95,7 +95,7 @@ leaky_relu = unary(
     _leaky_gradient,
     since=(6, 16),
     words=numbers(_LEAK),
-    again=itself,
+    rematerialize=itself,
 )
 leaky_relu_grad = gradient_op(
     "LeakyReluGrad",
@@ -111,9 +111,9 @@ def _thresholded(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x > attributes.get("alpha", 1.0), x, 0))
 
 
-def _kept(b: Body, x: str) -> str:
+def _kept(b: GraphBuilder, x: str) -> str:
     """`x` where the operator's input exceeds the threshold, else 0."""
-    above = b.add("Greater", b.x[0], b.constant(b.site.attribute("alpha", 1.0)))
+    above = b.add("Greater", b.x[0], b.constant(b.ctx.attribute("alpha", 1.0)))
     return b.add("Where", above, x, b.constant(0))
 
 
@@ -121,7 +121,7 @@ thresholded_relu = Op(
     "ThresholdedRelu",
     since=(10, 22),
     reference=_thresholded,
-    body=lambda b: (_kept(b, b.x[0]),),
+    decompose=lambda b: (_kept(b, b.x[0]),),
     cases=unary_cases(1, ({}, {"alpha": 0.5}, {"alpha": -1.0})),
     gradient=lambda b: (_kept(b, b.dy[0]),),
 )

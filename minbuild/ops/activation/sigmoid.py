@@ -15,7 +15,7 @@ from minbuild.ops.core.elementwise import (
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 sigmoid_kernel = kernel_of("sigmoid")
 sigmoid_grad_kernel = gradient_kernel_of("sigmoid_grad", saved="y")
@@ -23,14 +23,14 @@ tanh_kernel = kernel_of("tanh")
 tanh_grad_kernel = gradient_kernel_of("tanh_grad", saved="y")
 
 
-def _sigmoid_second(b: Backward) -> Sequence[str]:
+def _sigmoid_second(b: GradientBuilder) -> Sequence[str]:
     """Of dy * y * (1 - y), given what flows in: by dy the same once more, by y dy * (1 - 2y)."""
     dy, y = b.x
     slope = b.add("Sub", b.constant(1), b.add("Add", y, y))
     return b.each(b.microsoft("SigmoidGrad", b.dy[0], y), b.add("Mul", b.add("Mul", b.dy[0], dy), slope))
 
 
-def _tanh_second(b: Backward) -> Sequence[str]:
+def _tanh_second(b: GradientBuilder) -> Sequence[str]:
     """Of dy * (1 - y^2), given what flows in: by dy the same once more, by y -2 * dy * y."""
     dy, y = b.x
     slope = b.add("Mul", y, b.constant(-2))

@@ -12,15 +12,15 @@ from minbuild.ir.dims import ceil_div, product
 from minbuild.ops.core.definition import (
     FLOATS,
     INT64,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
 )
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
 _FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
@@ -38,23 +38,23 @@ def _axis(attributes: Mapping[str, Any], rank: int, flat: bool) -> int:
 
 
 def _select(
-    kernel: KernelFunction, inputs: int, log: bool, is_flat: Callable[[Site], bool]
-) -> Callable[[Site], Sequence[Launch]]:
+    kernel: KernelFunction, inputs: int, log: bool, is_flat: Callable[[OpContext], bool]
+) -> Callable[[OpContext], Sequence[KernelCall]]:
     """Before opset 13 the softmax goes over everything from the axis on, since then over the axis alone."""
 
-    def select(site: Site) -> Sequence[Launch]:
-        shape, flat = site.shape(), is_flat(site)
-        axis = _axis(site.attributes, len(shape), flat)
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        shape, flat = ctx.shape(), is_flat(ctx)
+        axis = _axis(ctx.attributes, len(shape), flat)
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
-        launch = kernel.launch(
-            site.result(),
-            *site.names[:inputs],
+        launch = kernel.call(
+            ctx.result(),
+            *ctx.names[:inputs],
             TensorType(ElementType.UINT8, groups),
-            TensorType(site.element(), (inputs * whole,)) if apart else None,
-            types=(site.element(),),
+            TensorType(ctx.element(), (inputs * whole,)) if apart else None,
+            types=(ctx.element(),),
             params=(int(log),),
             features=("log",) * log + ("apart",) * apart,
         )
@@ -99,34 +99,36 @@ _SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in _SHAPES:
-        yield Case(f"{list(shape)} axis {axis}", (random.standard_normal(shape) * 5,), {"axis": axis}, ulps=8)
-    yield Case("large", (random.standard_normal((3, 9)) * 1000,), ulps=8)
+        yield TestCase(
+            f"{list(shape)} axis {axis}", (random.standard_normal(shape) * 5,), {"axis": axis}, ulps=8
+        )
+    yield TestCase("large", (random.standard_normal((3, 9)) * 1000,), ulps=8)
 
 
-def _grad_cases(log: bool, flat: bool) -> Callable[[np.random.Generator], Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(log: bool, flat: bool) -> Callable[[np.random.Generator], Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, axis in _SHAPES:
             axes = tuple(range(axis % len(shape), len(shape))) if flat else (axis,)
             y = _softmax(random.standard_normal(shape) * 2, axes, log)
             inputs = (random.standard_normal(shape), y)
-            yield Case(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, ulps=16)
+            yield TestCase(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, ulps=16)
 
     return cases
 
 
-def _before_13(site: Site) -> bool:
-    return site.version < 13
+def _before_13(ctx: OpContext) -> bool:
+    return ctx.version < 13
 
 
-def _forward_gradient(log: bool) -> Callable[[Backward], Sequence[str]]:
+def _forward_gradient(log: bool) -> Callable[[GradientBuilder], Sequence[str]]:
     """The gradient operators say by their name how the axis counts."""
     stem = "LogSoftmaxGrad" if log else "SoftmaxGrad"
 
-    def gradient(b: Backward) -> Sequence[str]:
-        flat = _before_13(b.site)
-        axis = _axis(b.site.attributes, b.site.rank(), flat)
+    def gradient(b: GradientBuilder) -> Sequence[str]:
+        flat = _before_13(b.ctx)
+        axis = _axis(b.ctx.attributes, b.ctx.rank(), flat)
         return (b.microsoft(stem if flat else f"{stem}_13", b.dy[0], b.y[0], axis=axis),)
 
     return gradient
@@ -138,7 +140,7 @@ def _op(name: str, log: bool) -> Op:
         since=(1, 11, 13),
         infer=same_as(0),
         reference=_reference(_softmax, log=log),
-        select=_select(softmax_kernel, 1, log, _before_13),
+        lower=_select(softmax_kernel, 1, log, _before_13),
         in_place=((0, 0),),
         cases=_cases,
         gradient=_forward_gradient(log),
@@ -149,13 +151,13 @@ softmax = _op("Softmax", log=False)
 log_softmax = _op("LogSoftmax", log=True)
 
 
-def _second_gradient(log: bool, flat: bool) -> Callable[[Backward], Sequence[str]]:
+def _second_gradient(log: bool, flat: bool) -> Callable[[GradientBuilder], Sequence[str]]:
     """Of dx = (dy - sum dy y) y, or dx = dy - e^y sum dy, with respect to dy and y."""
 
-    def gradient(b: Backward) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         (dy, y), (g,) = b.x, b.dy
-        axis = _axis(b.site.attributes, b.site.rank(), flat)
-        axes = tuple(range(axis, b.site.rank() if flat else axis + 1))
+        axis = _axis(b.ctx.attributes, b.ctx.rank(), flat)
+        axes = tuple(range(axis, b.ctx.rank() if flat else axis + 1))
         total = b.reduce("ReduceSum", dy if log else b.add("Mul", dy, y), axes)
         power = b.add("Exp", y) if log else y
         onto = b.add("Mul", g, power)
@@ -177,7 +179,7 @@ def _grad_op(name: str, log: bool, flat: bool) -> Op:
         domain=MICROSOFT,
         infer=same_as(0),
         reference=_reference(_softmax_grad, log, flat),
-        select=_select(grad_kernel, 2, log, lambda site: flat),
+        lower=_select(grad_kernel, 2, log, lambda ctx: flat),
         in_place=((0, 0), (0, 1)),
         cases=_grad_cases(log, flat),
         gradient=_second_gradient(log, flat),
@@ -192,18 +194,20 @@ flat_log_softmax_grad = _grad_op("LogSoftmaxGrad", log=True, flat=True)
 # ---------------------------------------------------------------------------------------------------- Hardmax
 
 
-def _hardmax_body(b: Body) -> Sequence[str]:
+def _hardmax_body(b: GraphBuilder) -> Sequence[str]:
     """1 where the first largest element along the axis is, before opset 13 along all axes from there on."""
-    flat, shape = _before_13(b.site), b.site.shape()
-    axis = _axis(b.site.attributes, len(shape), flat)
+    flat, shape = _before_13(b.ctx), b.ctx.shape()
+    axis = _axis(b.ctx.attributes, len(shape), flat)
     classes = product(shape[axis:]) if flat else shape[axis]
     if not isinstance(classes, int):
-        raise Unknown("the number of classes must be known when the trainer is built; fix it with --dim")
+        raise UnsupportedUse(
+            "the number of classes must be known when the trainer is built; fix it with --dim"
+        )
     behind = 0 if flat else len(shape) - axis - 1
     x = b.add("Flatten", b.x[0], axis=axis) if flat else b.x[0]
     place = b.add("ArgMax", x, axis=1 if flat else axis, keepdims=1)
     numbers = np.arange(classes).reshape((-1,) + (1,) * behind)
-    y = b.add("Cast", b.add("Equal", place, b.constant(numbers, INT64)), to=int(b.site.element()))
+    y = b.add("Cast", b.add("Equal", place, b.constant(numbers, INT64)), to=int(b.ctx.element()))
     return (b.reshape_like(y, b.x[0]) if flat else y,)
 
 
@@ -214,16 +218,16 @@ def _hardmax_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarr
     return (place == numbers).astype(x.dtype)
 
 
-def _hardmax_cases(random: np.random.Generator) -> Iterable[Case]:
+def _hardmax_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in _SHAPES:
-        yield Case(f"{list(shape)} axis {axis}", (random.standard_normal(shape),), {"axis": axis})
-    yield Case("ties", (np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]),))
+        yield TestCase(f"{list(shape)} axis {axis}", (random.standard_normal(shape),), {"axis": axis})
+    yield TestCase("ties", (np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]),))
 
 
 hardmax = Op(
     "Hardmax",
     since=(1, 11, 13),
     reference=_hardmax_reference,
-    body=_hardmax_body,
+    decompose=_hardmax_body,
     cases=_hardmax_cases,
 )

@@ -17,7 +17,7 @@ from minbuild.ops.core.elementwise import (
     unary,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 softplus_kernel = kernel_of("softplus")
 mish_kernel = kernel_of("mish")
@@ -35,7 +35,7 @@ def _mish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * (t + x * (1 - t * t) / (1 + np.exp(-x)))
 
 
-def _mish_slope(b: Body, x: str) -> str:
+def _mish_slope(b: GraphBuilder, x: str) -> str:
     """t + x (1 - t^2) sigmoid(x) with t the hyperbolic tangent of Softplus"""
     t = b.add("Tanh", b.add("Softplus", x))
     steep = b.add("Mul", b.add("Sub", b.constant(1), b.add("Mul", t, t)), b.add("Sigmoid", x))
@@ -56,7 +56,7 @@ softplus_grad = gradient_op(
     computing(lambda dy, x: dy / (1 + np.exp(-x))),
     gradient_cases(4),
     domain="minbuild",
-    words=lambda site: (1.0,),
+    words=lambda ctx: (1.0,),
     slope=lambda b, x: b.add("Sigmoid", x),
 )
 mish = unary(
@@ -77,11 +77,11 @@ mish_grad = gradient_op(
 )
 
 
-def _softsign_body(b: Body) -> Sequence[str]:
+def _softsign_body(b: GraphBuilder) -> Sequence[str]:
     return (b.add("Div", b.x[0], b.add("Add", b.add("Abs", b.x[0]), b.constant(1))),)
 
 
-def _softsign_gradient(b: Backward) -> Sequence[str]:
+def _softsign_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / (1 + |x|)^2"""
     divisor = b.add("Add", b.add("Abs", b.x[0]), b.constant(1))
     return (b.add("Div", b.dy[0], b.add("Mul", divisor, divisor)),)
@@ -91,7 +91,7 @@ softsign = Op(
     "Softsign",
     since=(1, 22),
     reference=computing(lambda x: x / (1 + np.abs(x))),
-    body=_softsign_body,
+    decompose=_softsign_body,
     cases=unary_cases(2, special=_FAR),
     gradient=_softsign_gradient,
 )

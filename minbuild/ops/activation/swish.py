@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op, same_as
+from minbuild.ops.core.definition import Op, TestCase, same_as
 from minbuild.ops.core.elementwise import (
     gradient_cases,
     gradient_kernel_of,
     gradient_op,
     kernel_of,
-    launching,
+    lower_to,
     numbers,
     unary_cases,
 )
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 gated_kernel = kernel_of("gated", "a", "b", params=("alpha",))
 swish_grad_kernel = gradient_kernel_of("swish_grad", params=("alpha",))
@@ -47,16 +47,16 @@ def _swish_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) ->
     return np.asarray(dy * s * (1 + u * (1 - s)))
 
 
-def _slope(b: Body, x: str) -> str:
+def _slope(b: GraphBuilder, x: str) -> str:
     """s (1 + u (1 - s)) with u = alpha x and s the sigmoid of it"""
-    u, one = b.add("Mul", x, b.constant(float(b.site.attribute(*_QUICK)))), b.constant(1)
+    u, one = b.add("Mul", x, b.constant(float(b.ctx.attribute(*_QUICK)))), b.constant(1)
     s = b.add("Sigmoid", u)
     return b.add("Mul", s, b.add("Add", one, b.add("Mul", u, b.add("Sub", one, s))))
 
 
 def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
-    def gradient(b: Backward) -> Sequence[str]:
-        alpha = float(b.site.attribute(*default))
+    def gradient(b: GradientBuilder) -> Sequence[str]:
+        alpha = float(b.ctx.attribute(*default))
         return (b.microsoft("QuickGeluGrad", b.dy[0], b.x[0], alpha=alpha),)
 
     return Op(
@@ -65,7 +65,7 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
         since=(1,) if domain else (24,),
         infer=same_as(0),
         reference=_swish(default),
-        select=launching(gated_kernel, numbers(default), (0, 0)),
+        lower=lower_to(gated_kernel, numbers(default), (0, 0)),
         in_place=((0, 0),),
         cases=unary_cases(4, _ALPHAS, special=_FAR),
         gradient=gradient,
@@ -84,33 +84,33 @@ quick_gelu_grad = gradient_op(
 )
 
 
-def _gate(b: Body) -> str:
-    return b.add("Swish", b.x[0], alpha=float(b.site.attribute(*_SWISH)))
+def _gate(b: GraphBuilder) -> str:
+    return b.add("Swish", b.x[0], alpha=float(b.ctx.attribute(*_SWISH)))
 
 
 def _swiglu(attributes: Mapping[str, Any], gate: np.ndarray, x: np.ndarray) -> np.ndarray:
     return _swish(_SWISH)(attributes, gate) * x
 
 
-def _swiglu_gradient(b: Backward) -> Sequence[str]:
-    alpha = float(b.site.attribute(*_SWISH))
+def _swiglu_gradient(b: GradientBuilder) -> Sequence[str]:
+    alpha = float(b.ctx.attribute(*_SWISH))
     through = b.add("Mul", b.dy[0], b.x[1])
     dgate = b.microsoft("QuickGeluGrad", through, b.x[0], alpha=alpha)
     return b.each(dgate, b.add("Mul", b.dy[0], _gate(b)))
 
 
-def _swiglu_cases(random: np.random.Generator) -> Iterable[Case]:
+def _swiglu_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in _ALPHAS:
         for shape in ((), (1,), (3, 5), (2, 3, 7)):
             inputs = random.standard_normal(shape) * 2, random.standard_normal(shape)
-            yield Case(f"shape {list(shape)}, {dict(attributes)}", inputs, attributes, ulps=4)
+            yield TestCase(f"shape {list(shape)}, {dict(attributes)}", inputs, attributes, ulps=4)
 
 
 swiglu = Op(
     "SwiGLU",
     since=(28,),
     reference=_swiglu,
-    body=lambda b: (b.add("Mul", _gate(b), b.x[1]),),
+    decompose=lambda b: (b.add("Mul", _gate(b), b.x[1]),),
     cases=_swiglu_cases,
     gradient=_swiglu_gradient,
 )

@@ -22,14 +22,14 @@ from minbuild.ops.core.definition import (
     FLOATS,
     INTEGERS,
     UNSIGNED,
-    Case,
     KernelFunction,
     Op,
-    Site,
+    OpContext,
+    TestCase,
     every_input,
     itself,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 
 def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
@@ -68,45 +68,45 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
-        yield Case(name, (a, b), ulps=1)
+        yield TestCase(name, (a, b), ulps=1)
     constant = (random.standard_normal((3, 5)), np.array([0.75]))
-    yield Case("constant", constant, constant=frozenset({1}), ulps=1)
+    yield TestCase("constant", constant, constant=frozenset({1}), ulps=1)
     for name, a, b in integer_operands(random):
-        yield Case(name, (a, b))
+        yield TestCase(name, (a, b))
 
 
-def _div_cases(random: np.random.Generator) -> Iterable[Case]:
+def _div_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for case in _cases(random):
         # A divisor that finite differences do not carry across zero.
         a, b = (np.asarray(x) for x in case.inputs)
         away = np.where(b < 0, b - 0.25, b + 0.25) if b.dtype.kind == "f" else b
-        yield Case(case.name, (a, away), constant=case.constant, ulps=1)
+        yield TestCase(case.name, (a, away), constant=case.constant, ulps=1)
     special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, np.nan])
-    yield Case("special values", (special[:, None], special), ulps=0)
+    yield TestCase("special values", (special[:, None], special), ulps=0)
 
 
-def _add_gradient(b: Backward) -> Sequence[str]:
-    shape = joint_shape(b.site)
+def _add_gradient(b: GradientBuilder) -> Sequence[str]:
+    shape = joint_shape(b.ctx)
     return b.each(*(b.summed_to(b.dy[0], shape, i) if i in b.wants else "" for i in (0, 1)))
 
 
-def _sub_gradient(b: Backward) -> Sequence[str]:
+def _sub_gradient(b: GradientBuilder) -> Sequence[str]:
     da, db = _add_gradient(b)
     return b.each(da, b.add("Neg", db) if db else "")
 
 
-def _mul_gradient(b: Backward) -> Sequence[str]:
-    shape = joint_shape(b.site)
+def _mul_gradient(b: GradientBuilder) -> Sequence[str]:
+    shape = joint_shape(b.ctx)
     return tuple(
         b.summed_to(b.add("Mul", b.dy[0], b.x[1 - i]), shape, i) if i in b.wants else "" for i in (0, 1)
     )
 
 
-def _div_gradient(b: Backward) -> Sequence[str]:
+def _div_gradient(b: GradientBuilder) -> Sequence[str]:
     """dA = dY / B, dB = -dA * Y. ORT's DivGrad for the latter is a function that its minimal builds cannot expand."""
-    shape = joint_shape(b.site)
+    shape = joint_shape(b.ctx)
     da = b.add("Div", b.dy[0], b.x[1])
     db = ""
     if 1 in b.wants:
@@ -118,19 +118,19 @@ def _op(
     name: str,
     kernel: KernelFunction,
     function: Callable[..., Any],
-    gradient: Callable[[Backward], Sequence[str]],
-    cases: Callable[..., Iterable[Case]] = _cases,
-    again: Callable[[Call, Site], Call | None] | None = None,
+    gradient: Callable[[GradientBuilder], Sequence[str]],
+    cases: Callable[..., Iterable[TestCase]] = _cases,
+    again: Callable[[Call, OpContext], Call | None] | None = None,
 ) -> Op:
     return Op(
         name,
         since=(7, 13, 14),
         infer=joint_type,
         reference=_reference(function),
-        select=select_binary(kernel),
+        lower=select_binary(kernel),
         in_place=((0, 0), (0, 1)),
-        again=again,
-        samples=every_input,
+        rematerialize=again,
+        batched_inputs=every_input,
         cases=cases,
         gradient=gradient,
     )

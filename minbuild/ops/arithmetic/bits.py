@@ -16,7 +16,15 @@ from minbuild.ops.core.broadcasting import (
     launch_binary,
     select_binary,
 )
-from minbuild.ops.core.definition import INTEGERS, UNSIGNED, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.definition import (
+    INTEGERS,
+    UNSIGNED,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 
 
 def _kernel(function: str, types: tuple[ElementType, ...] = UNSIGNED) -> KernelFunction:
@@ -47,20 +55,20 @@ def _shift_reference(attributes: Mapping[str, Any], x: np.ndarray, amount: np.nd
     return np.where(far, np.where(x < 0, -1, 0).astype(x.dtype), np.right_shift(x, near))
 
 
-def _shift_select(site: Site) -> Sequence[Launch]:
-    left = site.attribute("direction") == "LEFT"
-    return (launch_binary(shift_left_kernel if left else shift_right_kernel, site),)
+def _shift_select(ctx: OpContext) -> Sequence[KernelCall]:
+    left = ctx.attribute("direction") == "LEFT"
+    return (launch_binary(shift_left_kernel if left else shift_right_kernel, ctx),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in integer_operands(random):
-        yield Case(name, (a, b))
+        yield TestCase(name, (a, b))
 
 
-def _shift_cases(random: np.random.Generator) -> Iterable[Case]:
+def _shift_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for direction in ("LEFT", "RIGHT"):
         for name, a, b in integer_operands(random):
-            yield Case(f"{name} {direction}", (a, b), {"direction": direction})
+            yield TestCase(f"{name} {direction}", (a, b), {"direction": direction})
 
 
 def _op(name: str, kernel: KernelFunction, function: Callable[..., Any]) -> Op:
@@ -69,7 +77,7 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any]) -> Op:
         since=(18,),
         infer=joint_type,
         reference=_reference(function),
-        select=select_binary(kernel),
+        lower=select_binary(kernel),
         in_place=((0, 0), (0, 1)),
         cases=_cases,
     )
@@ -83,7 +91,7 @@ shift = Op(
     since=(11, 28),
     infer=joint_type,
     reference=_shift_reference,
-    select=_shift_select,
+    lower=_shift_select,
     in_place=((0, 0), (0, 1)),
     cases=_shift_cases,
 )

@@ -7,13 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import STORED, Case, KernelFunction, Launch, Op, Site, same_as, stored
+from minbuild.ops.core.definition import (
+    STORAGE_TYPES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    same_as,
+    storage_type,
+)
 
-bitwise_not_kernel = KernelFunction("bitwise_not", ("y:T=", "x:T"), types={"T": STORED})
+bitwise_not_kernel = KernelFunction("bitwise_not", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (bitwise_not_kernel.launch(site.result(), site.name(0), types=(stored(site.element()),)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (bitwise_not_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -22,13 +31,13 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(np.invert(x))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for bits in (8, 16, 32, 64):
         for kind in (f"int{bits}", f"uint{bits}"):
             bounds = np.iinfo(kind)
             for shape in ((), (9,), (2, 3)):
                 x = random.integers(bounds.min, bounds.max, shape, dtype=kind, endpoint=True)
-                yield Case(f"{kind} {list(shape)}", (np.asarray(x),), ulps=0)
+                yield TestCase(f"{kind} {list(shape)}", (np.asarray(x),), ulps=0)
 
 
 bitwise_not = Op(
@@ -36,7 +45,7 @@ bitwise_not = Op(
     since=(18,),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
     cases=_cases,
 )

@@ -9,8 +9,17 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import NUMBERS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    NUMBERS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    same_as,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 cumulative_kernel = KernelFunction(
     "cumulative",
@@ -20,23 +29,23 @@ cumulative_kernel = KernelFunction(
 )
 
 
-def _axis(site: Site) -> int:
-    (axis,) = site.dims(1)
-    if not isinstance(axis, int) or not -site.rank() <= axis < site.rank():
-        raise Unknown(f"there is no axis {axis} of {site.rank()}")
-    return axis % site.rank()
+def _axis(ctx: OpContext) -> int:
+    (axis,) = ctx.dims(1)
+    if not isinstance(axis, int) or not -ctx.rank() <= axis < ctx.rank():
+        raise UnsupportedUse(f"there is no axis {axis} of {ctx.rank()}")
+    return axis % ctx.rank()
 
 
-def _select(products: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        shape, axis = site.shape(), _axis(site)
+def _select(products: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        shape, axis = ctx.shape(), _axis(ctx)
         groups = product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
-        launch = cumulative_kernel.launch(
-            site.result(),
-            site.name(0),
+        launch = cumulative_kernel.call(
+            ctx.result(),
+            ctx.name(0),
             TensorType(ElementType.UINT8, groups),
-            types=(site.element(),),
-            params=(products, int(site.attribute("exclusive", 0)), int(site.attribute("reverse", 0))),
+            types=(ctx.element(),),
+            params=(products, int(ctx.attribute("exclusive", 0)), int(ctx.attribute("reverse", 0))),
         )
         return (launch,)
 
@@ -58,30 +67,30 @@ def _reference(function: Any) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _sum_gradient(b: Backward) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
     """The same from the other end."""
-    exclusive, reverse = (int(b.site.attribute(n, 0)) for n in ("exclusive", "reverse"))
+    exclusive, reverse = (int(b.ctx.attribute(n, 0)) for n in ("exclusive", "reverse"))
     return b.each(b.add("CumSum", b.dy[0], b.x[1], exclusive=exclusive, reverse=1 - reverse))
 
 
-def _product_gradient(b: Backward) -> Sequence[str]:
+def _product_gradient(b: GradientBuilder) -> Sequence[str]:
     """Every later product, over the element's share in it. The elements must not be 0."""
-    exclusive, reverse = (int(b.site.attribute(n, 0)) for n in ("exclusive", "reverse"))
+    exclusive, reverse = (int(b.ctx.attribute(n, 0)) for n in ("exclusive", "reverse"))
     later = b.add("CumSum", b.add("Mul", b.dy[0], b.y[0]), b.x[1], exclusive=exclusive, reverse=1 - reverse)
     return b.each(b.add("Div", later, b.x[0]))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in (((1,), 0), ((7,), -1), ((3, 5), 0), ((3, 5), 1), ((2, 4, 3), 1), ((2, 3, 2), -3)):
         for exclusive in (0, 1):
             for reverse in (0, 1):
                 x = 0.5 + random.random(shape)
                 attributes = {"exclusive": exclusive, "reverse": reverse}
                 name = f"{list(shape)} axis {axis} {attributes}"
-                yield Case(name, (x, np.array(axis)), attributes, frozenset({1}), ulps=4)
+                yield TestCase(name, (x, np.array(axis)), attributes, frozenset({1}), ulps=4)
     for dtype in (np.int32, np.int8, np.uint64):
         numbers = random.integers(0, 3, (3, 4)).astype(dtype)
-        yield Case(f"of {np.dtype(dtype)}", (numbers, np.array([1])), {}, frozenset({1}), ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (numbers, np.array([1])), {}, frozenset({1}), ulps=0)
 
 
 cum_sum = Op(
@@ -89,7 +98,7 @@ cum_sum = Op(
     since=(11, 14),
     infer=same_as(0),
     reference=_reference(np.add),
-    select=_select(products=False),
+    lower=_select(products=False),
     cases=_cases,
     gradient=_sum_gradient,
 )
@@ -98,7 +107,7 @@ cum_prod = Op(
     since=(26,),
     infer=same_as(0),
     reference=_reference(np.multiply),
-    select=_select(products=True),
+    lower=_select(products=True),
     cases=_cases,
     gradient=_product_gradient,
 )

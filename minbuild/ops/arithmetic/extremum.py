@@ -19,8 +19,8 @@ from minbuild.ops.core.broadcasting import (
     launch_chain,
     operands,
 )
-from minbuild.ops.core.definition import NUMBERS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -33,11 +33,11 @@ maximum_kernel = _kernel("maximum")
 minimum_kernel = _kernel("minimum")
 
 
-def _select(kernel: KernelFunction) -> Callable[[Site], Sequence[Launch]]:
-    return lambda site: launch_chain(kernel, site)
+def _select(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: launch_chain(kernel, ctx)
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     return b.x if len(b.x) == 1 else None
 
 
@@ -51,21 +51,21 @@ def _reference(
     return reference
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
-        yield Case(name, (a, b), ulps=0)
+        yield TestCase(name, (a, b), ulps=0)
     for name, a, b in integer_operands(random):
-        yield Case(name, (a, b))
+        yield TestCase(name, (a, b))
     for shapes in (((7,),), ((3, 7), (7,), ()), ((3, 1), (1, 7), (1, 1), (3, 7))):
         terms = tuple(random.standard_normal(s) for s in shapes)
-        yield Case(" ".join(str(list(s)) for s in shapes), terms, ulps=0)
+        yield TestCase(" ".join(str(list(s)) for s in shapes), terms, ulps=0)
     special = np.array([0.0, 1.0, np.inf, -np.inf, np.nan])
-    yield Case("special values", (special[:, None], special), ulps=0, smooth=False)
+    yield TestCase("special values", (special[:, None], special), ulps=0, smooth=False)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """To the inputs that are the extremum; where several are, each has an equal share."""
-    shape, element = joint_shape(b.site), int(b.site.element())
+    shape, element = joint_shape(b.ctx), int(b.ctx.element())
     masks = [b.add("Cast", b.add("Equal", x, b.y[0]), to=element) for x in b.x]
     share = b.add("Div", b.dy[0], b.add("Sum", *masks)) if len(masks) > 1 else b.dy[0]
     return tuple(
@@ -81,8 +81,8 @@ def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray])
         since=(6, 8, 12, 13),
         infer=joint_type,
         reference=reference,
-        select=_select(kernel),
-        body=_body,
+        lower=_select(kernel),
+        decompose=_body,
         cases=_cases,
         gradient=_gradient,
     )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 sinh_kernel = kernel_of("sinh")
 cosh_kernel = kernel_of("cosh")
@@ -22,33 +22,33 @@ _SPECIAL = np.array([0.0, -0.0, 1e-9, 1.0, -1.0, np.inf, -np.inf, np.nan])
 def _with_magnitudes(cases: Cases, magnitudes: Sequence[float], ulps: float) -> Cases:
     """Each magnitude is a case of its own, because errors are measured by the largest result."""
 
-    def more(random: np.random.Generator) -> Iterable[Case]:
+    def more(random: np.random.Generator) -> Iterable[TestCase]:
         yield from cases(random)
         for size in magnitudes:
-            yield Case(f"about {size}", (random.uniform(0.5, 1, 50) * size,), ulps=ulps, smooth=False)
+            yield TestCase(f"about {size}", (random.uniform(0.5, 1, 50) * size,), ulps=ulps, smooth=False)
 
     return more
 
 
-def _square(b: Backward) -> str:
+def _square(b: GradientBuilder) -> str:
     return b.add("Mul", b.x[0], b.x[0])
 
 
-def _over_root(b: Backward, square_and_one: str) -> Sequence[str]:
+def _over_root(b: GradientBuilder, square_and_one: str) -> Sequence[str]:
     return (b.add("Div", b.dy[0], b.add("Sqrt", square_and_one)),)
 
 
-def _asinh_gradient(b: Backward) -> Sequence[str]:
+def _asinh_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / sqrt(x^2 + 1)"""
     return _over_root(b, b.add("Add", _square(b), b.constant(1)))
 
 
-def _acosh_gradient(b: Backward) -> Sequence[str]:
+def _acosh_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / sqrt(x^2 - 1)"""
     return _over_root(b, b.add("Sub", _square(b), b.constant(1)))
 
 
-def _atanh_gradient(b: Backward) -> Sequence[str]:
+def _atanh_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / (1 - x^2)"""
     return (b.add("Div", b.dy[0], b.add("Sub", b.constant(1), _square(b))),)
 

@@ -16,8 +16,8 @@ from minbuild.ops.core.broadcasting import (
     launch_binary,
     operands,
 )
-from minbuild.ops.core.definition import NUMBERS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -28,8 +28,8 @@ remainder_kernel = _kernel("remainder")
 modulo_kernel = _kernel("modulo")
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (launch_binary(remainder_kernel if site.attribute("fmod", 0) else modulo_kernel, site),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (launch_binary(remainder_kernel if ctx.attribute("fmod", 0) else modulo_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -40,28 +40,28 @@ def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> n
         return np.asarray(np.fmod(a, b) if attributes.get("fmod", 0) else np.mod(a, b))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     special = np.array([0.0, -0.0, 1.0, -2.5, 1e30, 1e-30, np.inf, -np.inf, np.nan])
     for fmod in (0, 1):
         attributes = {"fmod": fmod}
         for name, a, b in operands(random):
             away = np.where(b < 0, b - 0.25, b + 0.25)
-            yield Case(f"{name}, fmod {fmod}", (a * 9, away), attributes, ulps=1, smooth=False)
+            yield TestCase(f"{name}, fmod {fmod}", (a * 9, away), attributes, ulps=1, smooth=False)
         b = random.standard_normal((5, 9))
         for divisor in (b, b[0], b[:, :1], np.array(0.75)):
             times = random.integers(-4, 4, (5, 9)) + random.uniform(0.3, 0.7, (5, 9))
             name = f"{list(divisor.shape)} between jumps, fmod {fmod}"
-            yield Case(name, (divisor * times, divisor), attributes, ulps=1)
+            yield TestCase(name, (divisor * times, divisor), attributes, ulps=1)
         inputs = random.uniform(0.2, 0.8, 9), np.abs(b) + 1
-        yield Case(f"[9] once at most, fmod {fmod}", inputs, attributes, ulps=1)
+        yield TestCase(f"[9] once at most, fmod {fmod}", inputs, attributes, ulps=1)
         for name, a, b in integer_operands(random):
-            yield Case(f"{name}, fmod {fmod}", (a, b), attributes)
-        yield Case(f"special values, fmod {fmod}", (special[:, None], special), attributes, ulps=0)
+            yield TestCase(f"{name}, fmod {fmod}", (a, b), attributes)
+        yield TestCase(f"special values, fmod {fmod}", (special[:, None], special), attributes, ulps=0)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """dA = dY, dB = -dY * (A - Y) / B, the whole number of times that B was taken away."""
-    shape, dy = joint_shape(b.site), b.dy[0]
+    shape, dy = joint_shape(b.ctx), b.dy[0]
     db = ""
     if 1 in b.wants:
         times = b.add("Div", b.add("Sub", b.y[0], b.x[0]), b.x[1])
@@ -74,7 +74,7 @@ mod = Op(
     since=(10, 13, 28),
     infer=joint_type,
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0), (0, 1)),
     cases=_cases,
     gradient=_gradient,

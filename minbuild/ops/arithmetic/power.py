@@ -19,8 +19,8 @@ from minbuild.ops.core.broadcasting import (
     launch_binary,
     operands,
 )
-from minbuild.ops.core.definition import FLOATS, INT64, Case, KernelFunction, Launch, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import FLOATS, INT64, KernelCall, KernelFunction, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 
 pow_kernel = KernelFunction(
@@ -32,26 +32,26 @@ pow_kernel = KernelFunction(
 )
 
 
-def _exponent(site: Site) -> float | None:
+def _exponent(ctx: OpContext) -> float | None:
     """The only exponent, where it is known."""
-    known = site.content(1)
+    known = ctx.content(1)
     return known.item() if known is not None and known.size == 1 and known.dtype != object else None
 
 
-def _working_type(site: Site) -> ElementType:
+def _working_type(ctx: OpContext) -> ElementType:
     """The type in which the power is computed. The result has the type of the base."""
-    base, exponent = site.element(0), site.element(1)
+    base, exponent = ctx.element(0), ctx.element(1)
     if not base.is_real and not exponent.is_real:
         return INT64
-    if not base.is_real or (exponent is ElementType.DOUBLE and _exponent(site) is None):
+    if not base.is_real or (exponent is ElementType.DOUBLE and _exponent(ctx) is None):
         return ElementType.DOUBLE
     if base.size == 2:
         return base if exponent is base else ElementType.FLOAT
     return base
 
 
-def _body(b: Body) -> Sequence[str] | None:
-    base, exponent, working = b.site.element(0), b.site.element(1), _working_type(b.site)
+def _body(b: GraphBuilder) -> Sequence[str] | None:
+    base, exponent, working = b.ctx.element(0), b.ctx.element(1), _working_type(b.ctx)
     if base is exponent is working:
         return None
     x, n = (
@@ -62,13 +62,13 @@ def _body(b: Body) -> Sequence[str] | None:
     return (power if base is working else b.add("Cast", power, to=int(base)),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    same = site.result_shape() == site.shape(0)
-    if _exponent(site) == 2 and same:
-        return (launch_binary(_arithmetic.mul_kernel, site, 0, 0),)
-    if _exponent(site) == 0.5 and same and site.element().is_real:
-        return (_unary.sqrt_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
-    return (launch_binary(pow_kernel, site),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    same = ctx.result_shape() == ctx.shape(0)
+    if _exponent(ctx) == 2 and same:
+        return (launch_binary(_arithmetic.mul_kernel, ctx, 0, 0),)
+    if _exponent(ctx) == 0.5 and same and ctx.element().is_real:
+        return (_unary.sqrt_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),)
+    return (launch_binary(pow_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -86,39 +86,39 @@ def _whole_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(b < 0, below, np.power(a, np.maximum(b, 0)))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
-        yield Case(name, (np.abs(a) + 0.1, b), ulps=8)
+        yield TestCase(name, (np.abs(a) + 0.1, b), ulps=8)
     x = random.standard_normal((3, 7))
     for exponent in (2.0, 1.0, 3.0, -1.0, 0.0):
         for shape in ((), (1,)):
             constant = np.full(shape, exponent)
-            yield Case(f"{exponent} {list(shape)}", (x, constant), constant=frozenset({1}), ulps=8)
-    yield Case("1.5 of a row", (np.abs(x[0]), np.full((2, 1), 1.5)), constant=frozenset({1}), ulps=8)
-    yield Case("square root", (np.abs(x), np.array(0.5)), constant=frozenset({1}), ulps=2)
-    yield Case("square, int64 exponent", (x, np.array(2, np.int64)), constant=frozenset({1}), ulps=2)
+            yield TestCase(f"{exponent} {list(shape)}", (x, constant), constant=frozenset({1}), ulps=8)
+    yield TestCase("1.5 of a row", (np.abs(x[0]), np.full((2, 1), 1.5)), constant=frozenset({1}), ulps=8)
+    yield TestCase("square root", (np.abs(x), np.array(0.5)), constant=frozenset({1}), ulps=2)
+    yield TestCase("square, int64 exponent", (x, np.array(2, np.int64)), constant=frozenset({1}), ulps=2)
     bases = np.array([0.0, -0.0, 1.0, -1.0, -2.0, np.inf, -np.inf, np.nan])
-    yield Case("special values", (bases[:, None], np.array([2.0, 3.0, 0.5, -1.0])), ulps=8)
+    yield TestCase("special values", (bases[:, None], np.array([2.0, 3.0, 0.5, -1.0])), ulps=8)
     yield from _mixed_cases(random)
 
 
-def _mixed_cases(random: np.random.Generator) -> Iterable[Case]:
+def _mixed_cases(random: np.random.Generator) -> Iterable[TestCase]:
     x, whole = random.standard_normal((3, 4)), random.integers(-3, 6, (3, 4))
     for element in (ElementType.INT32, ElementType.INT64, ElementType.INT8):
-        yield Case(f"{element.label} exponents", (x, whole.astype(element.dtype)), ulps=8)
-        yield Case(
+        yield TestCase(f"{element.label} exponents", (x, whole.astype(element.dtype)), ulps=8)
+        yield TestCase(
             f"{element.label} of {element.label}",
             ((whole - 1).astype(element.dtype), whole[:1].astype(element.dtype)),
         )
-    yield Case("uint32 exponents", (x, np.abs(whole).astype(np.uint32)), ulps=8)
+    yield TestCase("uint32 exponents", (x, np.abs(whole).astype(np.uint32)), ulps=8)
     whole_base = np.array([1, 2, 9], np.int32), np.array([2.0, 0.5, 1.5], np.float64)
-    yield Case("int32 of float", whole_base, smooth=False)
-    yield Case("wraps around", (np.array([3, -7, 10], np.int64), np.array([60, 41, 30], np.int64)))
+    yield TestCase("int32 of float", whole_base, smooth=False)
+    yield TestCase("wraps around", (np.array([3, -7, 10], np.int64), np.array([60, 41, 30], np.int64)))
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """ORT stops at the exponent; here it has its gradient too."""
-    shape = joint_shape(b.site)
+    shape = joint_shape(b.ctx)
     base = _base_gradient(b) if 0 in b.wants else ""
     exponent = _exponent_gradient(b) if 1 in b.wants else ""
     return b.each(
@@ -127,15 +127,15 @@ def _gradient(b: Backward) -> Sequence[str]:
     )
 
 
-def _exponents(b: Backward) -> str:
+def _exponents(b: GradientBuilder) -> str:
     """The exponents in the type of the base."""
-    element = b.site.element()
-    return b.x[1] if b.site.element(1) is element else b.add("Cast", b.x[1], to=int(element))
+    element = b.ctx.element()
+    return b.x[1] if b.ctx.element(1) is element else b.add("Cast", b.x[1], to=int(element))
 
 
-def _base_gradient(b: Backward) -> str:
+def _base_gradient(b: GradientBuilder) -> str:
     """dY * n * X^(n-1), and 0 where n is 0, whatever X is."""
-    dy, x, n = b.dy[0], b.x[0], _exponent(b.site)
+    dy, x, n = b.dy[0], b.x[0], _exponent(b.ctx)
     if n == 0:
         return ""
     if n is None:
@@ -150,7 +150,7 @@ def _base_gradient(b: Backward) -> str:
     return b.add("Mul", scaled, x if n == 2 else b.add("Pow", x, b.constant(n - 1)))
 
 
-def _exponent_gradient(b: Backward) -> str:
+def _exponent_gradient(b: GradientBuilder) -> str:
     """dY * Y * log(X), and 0 where X is 0: there the power does not depend on a positive exponent."""
     x, zero, one = b.x[0], b.constant(0), b.constant(1)
     safe = b.add("Where", b.add("Equal", x, zero), one, x)
@@ -168,10 +168,10 @@ power = RewritingOp(
     since=(7, 12, 13, 15),
     infer=joint_type,
     reference=_reference,
-    select=_select,
+    lower=_select,
     # Only the base: an exponent is not needed where it is known.
     in_place=((0, 0),),
-    body=_body,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Pow", "x", "exponent"), _first_power),),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases, zero_gradient
 
 ceil_kernel = kernel_of("ceil")
@@ -17,9 +17,9 @@ _TIES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.49999997, 8388607.5, -83886
 _ANY: Cases = unary_cases(0)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _ANY(random)
-    yield Case("ties and large numbers", (_TIES,), ulps=0, smooth=False)
+    yield TestCase("ties and large numbers", (_TIES,), ulps=0, smooth=False)
 
 
 ceil = unary("Ceil", ceil_kernel, computing(np.ceil), _cases, zero_gradient)

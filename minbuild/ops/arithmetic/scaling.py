@@ -8,34 +8,34 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import Case, Op, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
-def _scale(site: Site, i: int) -> float:
-    return float(site.attribute(f"scale_{i}", 1.0))
+def _scale(ctx: OpContext, i: int) -> float:
+    return float(ctx.attribute(f"scale_{i}", 1.0))
 
 
 # ------------------------------------------------------------------------- BatchScale: y_i = scale_i * x
 
 
-def _batch_body(b: Body) -> Sequence[str]:
-    return [b.add("Mul", b.x[0], b.constant(_scale(b.site, i))) if name else "" for i, name in enumerate(b.y)]
+def _batch_body(b: GraphBuilder) -> Sequence[str]:
+    return [b.add("Mul", b.x[0], b.constant(_scale(b.ctx, i))) if name else "" for i, name in enumerate(b.y)]
 
 
 def _batch_reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, ...]:
     return tuple(x * attributes[f"scale_{i}"] for i in range(len(attributes)))
 
 
-def _batch_cases(random: np.random.Generator) -> Iterable[Case]:
+def _batch_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (7,), (2, 3)):
         for count in (2, 3):
             scales = {f"scale_{i}": 0.5 + 0.25 * i for i in range(count)}
-            yield Case(f"{list(shape)}, {count}", (random.standard_normal(shape),), scales, outputs=count)
+            yield TestCase(f"{list(shape)}, {count}", (random.standard_normal(shape),), scales, outputs=count)
 
 
-def _batch_gradient(b: Backward) -> Sequence[str]:
-    terms = [b.add("Mul", dy, b.constant(_scale(b.site, i))) for i, dy in enumerate(b.dy) if dy]
+def _batch_gradient(b: GradientBuilder) -> Sequence[str]:
+    terms = [b.add("Mul", dy, b.constant(_scale(b.ctx, i))) for i, dy in enumerate(b.dy) if dy]
     return (terms[0] if len(terms) == 1 else b.add("Sum", *terms),)
 
 
@@ -43,7 +43,7 @@ batch_scale = Op(
     "BatchScale",
     domain="com.microsoft",
     reference=_batch_reference,
-    body=_batch_body,
+    decompose=_batch_body,
     cases=_batch_cases,
     gradient=_batch_gradient,
     differentiable=frozenset({0, 1, 2}),
@@ -52,8 +52,8 @@ batch_scale = Op(
 # ------------------------------------------------------------------------- ScaledSum: y = sum of scale_i * x_i
 
 
-def _sum_body(b: Body) -> Sequence[str]:
-    terms = [b.add("Mul", x, b.constant(_scale(b.site, i))) for i, x in enumerate(b.x) if x]
+def _sum_body(b: GraphBuilder) -> Sequence[str]:
+    terms = [b.add("Mul", x, b.constant(_scale(b.ctx, i))) for i, x in enumerate(b.x) if x]
     return (b.add("Sum", *terms),)
 
 
@@ -61,16 +61,16 @@ def _sum_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndar
     return np.asarray(sum(x * attributes[f"scale_{i}"] for i, x in enumerate(terms)))
 
 
-def _sum_cases(random: np.random.Generator) -> Iterable[Case]:
+def _sum_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (7,), (2, 3)):
         for count in (2, 3):
             scales = {f"scale_{i}": 0.5 - 0.75 * i for i in range(count)}
-            yield Case(f"{list(shape)}, {count}", tuple(random.standard_normal((count, *shape))), scales)
+            yield TestCase(f"{list(shape)}, {count}", tuple(random.standard_normal((count, *shape))), scales)
 
 
-def _sum_gradient(b: Backward) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
     """All of them in one BatchScale, as ORT writes it; of three at most, as ScaledSum has."""
-    scales = {f"scale_{i}": _scale(b.site, i) for i in range(len(b.x))}
+    scales = {f"scale_{i}": _scale(b.ctx, i) for i in range(len(b.x))}
     return b.each(*b.many(len(b.x), "BatchScale", b.dy[0], domain="com.microsoft", **scales))
 
 
@@ -78,7 +78,7 @@ scaled_sum = Op(
     "ScaledSum",
     domain="com.microsoft",
     reference=_sum_reference,
-    body=_sum_body,
+    decompose=_sum_body,
     cases=_sum_cases,
     gradient=_sum_gradient,
 )
@@ -86,17 +86,17 @@ scaled_sum = Op(
 # ------------------------------------------------------------- MixedPrecisionScale: y_i = x_i * scale as `to`
 
 
-def _mixed_body(b: Body) -> Sequence[str]:
+def _mixed_body(b: GraphBuilder) -> Sequence[str]:
     """Multiplied in float at least; fused outputs are one vector of all elements."""
-    to, wide = int(b.site.attribute("to")), ElementType.FLOAT
-    if any(b.site.element(i) is ElementType.DOUBLE for i in range(len(b.x))):
+    to, wide = int(b.ctx.attribute("to")), ElementType.FLOAT
+    if any(b.ctx.element(i) is ElementType.DOUBLE for i in range(len(b.x))):
         wide = ElementType.DOUBLE
     scale, *terms = (
-        x if b.site.element(i) is wide else b.add("Cast", x, to=int(wide)) for i, x in enumerate(b.x)
+        x if b.ctx.element(i) is wide else b.add("Cast", x, to=int(wide)) for i, x in enumerate(b.x)
     )
-    factor = b.squeeze(scale, tuple(range(b.site.rank(0))))
+    factor = b.squeeze(scale, tuple(range(b.ctx.rank(0))))
     scaled = [b.add("Mul", x, factor) for x in terms]
-    if b.site.attribute("fuse_outputs", 0):
+    if b.ctx.attribute("fuse_outputs", 0):
         flat = [b.reshape(x, [-1]) for x in scaled]
         scaled = [b.add("Concat", *flat, axis=0)]
     return [b.add("Cast", x, to=to) for x in scaled]
@@ -111,17 +111,17 @@ def _mixed_reference(
     return tuple(x.astype(ElementType(attributes["to"]).dtype) for x in scaled)
 
 
-def _mixed_cases(random: np.random.Generator) -> Iterable[Case]:
+def _mixed_cases(random: np.random.Generator) -> Iterable[TestCase]:
     inputs = (np.array([0.5]), random.standard_normal((2, 3)), random.standard_normal(7))
     for to in (ElementType.FLOAT, ElementType.FLOAT16, ElementType.BFLOAT16):
-        yield Case(f"to {to.label}", inputs, {"to": int(to)}, outputs=2, ulps=1)
-        yield Case(f"to {to.label}, fused", inputs, {"to": int(to), "fuse_outputs": 1}, ulps=1)
+        yield TestCase(f"to {to.label}", inputs, {"to": int(to)}, outputs=2, ulps=1)
+        yield TestCase(f"to {to.label}, fused", inputs, {"to": int(to), "fuse_outputs": 1}, ulps=1)
 
 
 mixed_precision_scale = Op(
     "MixedPrecisionScale",
     domain="com.microsoft",
     reference=_mixed_reference,
-    body=_mixed_body,
+    decompose=_mixed_body,
     cases=_mixed_cases,
 )

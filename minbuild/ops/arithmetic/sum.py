@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
 from minbuild.ops.core.broadcasting import joint_shape, joint_type, launch_chain
-from minbuild.ops.core.definition import Case, Launch, Op, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 
 
@@ -25,23 +25,23 @@ def _mean_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.nda
     return np.asarray(_reference(attributes, *terms) / len(terms))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return launch_chain(_arithmetic.add_kernel, site)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return launch_chain(_arithmetic.add_kernel, ctx)
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     return b.x if len(b.x) == 1 else None
 
 
-def _mean_body(b: Body) -> Sequence[str]:
+def _mean_body(b: GraphBuilder) -> Sequence[str]:
     if len(b.x) == 1:
         return b.x
     return (b.add("Div", b.add("Sum", *b.x), b.constant(len(b.x))),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for count in (1, 2, 3, 5):
-        yield Case(f"{count} terms", tuple(random.standard_normal((3, 7)) for _ in range(count)), ulps=4)
+        yield TestCase(f"{count} terms", tuple(random.standard_normal((3, 7)) for _ in range(count)), ulps=4)
     for shapes in (
         ((3, 7), (7,), ()),
         ((7,), (1,), (3, 7)),
@@ -49,20 +49,20 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         ((0, 2), (2,)),
     ):
         terms = tuple(random.standard_normal(s) for s in shapes)
-        yield Case(" ".join(str(list(s)) for s in shapes), terms, ulps=4)
+        yield TestCase(" ".join(str(list(s)) for s in shapes), terms, ulps=4)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     return _spread(b, b.dy[0])
 
 
-def _mean_gradient(b: Backward) -> Sequence[str]:
+def _mean_gradient(b: GradientBuilder) -> Sequence[str]:
     return _spread(b, b.add("Div", b.dy[0], b.constant(len(b.x))))
 
 
-def _spread(b: Backward, gradient: str) -> Sequence[str]:
+def _spread(b: GradientBuilder, gradient: str) -> Sequence[str]:
     """The same gradient for every input, summed where the input was broadcast."""
-    shape = joint_shape(b.site)
+    shape = joint_shape(b.ctx)
     return tuple(b.summed_to(gradient, shape, i) if i in b.wants else "" for i in range(len(b.x)))
 
 
@@ -76,8 +76,8 @@ total = RewritingOp(
     since=(6, 8, 13),
     infer=joint_type,
     reference=_reference,
-    select=_select,
-    body=_body,
+    lower=_select,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Sum", "a", "b"), _of_two),),
@@ -86,7 +86,7 @@ mean = Op(
     "Mean",
     since=(6, 8, 13),
     reference=_mean_reference,
-    body=_mean_body,
+    decompose=_mean_body,
     cases=_cases,
     gradient=_mean_gradient,
 )

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case
+from minbuild.ops.core.definition import TestCase
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 sin_kernel = kernel_of("sin")
 cos_kernel = kernel_of("cos")
@@ -22,9 +22,11 @@ _NARROW = np.array([0.0, -0.0, 1.0, -1.0, 1e-9, 1.5, -1.5, np.inf, -np.inf, np.n
 _ANGLES: Cases = unary_cases(3, special=_SPECIAL)
 
 
-def _wave_cases(random: np.random.Generator) -> Iterable[Case]:
+def _wave_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _ANGLES(random)
-    yield Case("many turns", (random.uniform(-1e4, 1e4, 500).astype(np.float32).astype(np.float64),), ulps=3)
+    yield TestCase(
+        "many turns", (random.uniform(-1e4, 1e4, 500).astype(np.float32).astype(np.float64),), ulps=3
+    )
 
 
 def _inside(x: np.ndarray) -> np.ndarray:
@@ -32,26 +34,26 @@ def _inside(x: np.ndarray) -> np.ndarray:
     return np.tanh(x) * 0.9
 
 
-def _sin_gradient(b: Backward) -> Sequence[str]:
+def _sin_gradient(b: GradientBuilder) -> Sequence[str]:
     return (b.add("Mul", b.dy[0], b.add("Cos", b.x[0])),)
 
 
-def _cos_gradient(b: Backward) -> Sequence[str]:
+def _cos_gradient(b: GradientBuilder) -> Sequence[str]:
     return (b.add("Mul", b.dy[0], b.add("Neg", b.add("Sin", b.x[0]))),)
 
 
-def _tan_gradient(b: Backward) -> Sequence[str]:
+def _tan_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy * (1 + y^2)"""
     return (b.add("Mul", b.dy[0], b.add("Add", b.add("Mul", b.y[0], b.y[0]), b.constant(1))),)
 
 
-def _arc_gradient(b: Backward) -> str:
+def _arc_gradient(b: GradientBuilder) -> str:
     """dy / sqrt(1 - x^2)"""
     square = b.add("Mul", b.x[0], b.x[0])
     return b.add("Div", b.dy[0], b.add("Sqrt", b.add("Sub", b.constant(1), square)))
 
 
-def _atan_gradient(b: Backward) -> Sequence[str]:
+def _atan_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / (1 + x^2)"""
     return (b.add("Div", b.dy[0], b.add("Add", b.add("Mul", b.x[0], b.x[0]), b.constant(1))),)
 

@@ -12,23 +12,23 @@ from minbuild.ops.core.definition import (
     INTEGERS,
     SIGNED,
     UNSIGNED,
-    Case,
-    Launch,
+    KernelCall,
     Op,
-    Site,
+    OpContext,
+    TestCase,
     same_as,
-    stored,
+    storage_type,
 )
 from minbuild.ops.core.elementwise import (
     Cases,
     computing,
     kernel_of,
-    launching,
+    lower_to,
     unary,
     unary_cases,
     zero_gradient,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.movement import copy as _copy
 
 neg_kernel = kernel_of("neg", types=FLOATS + SIGNED)
@@ -41,20 +41,20 @@ log_kernel = kernel_of("log")
 erf_kernel = kernel_of("erf")
 
 
-def _abs_select(site: Site) -> Sequence[Launch]:
-    if site.element() in UNSIGNED:
-        return (_copy.copy_kernel.launch(site.result(), site.name(0), types=(stored(site.element()),)),)
-    return launching(abs_kernel)(site)
+def _abs_select(ctx: OpContext) -> Sequence[KernelCall]:
+    if ctx.element() in UNSIGNED:
+        return (_copy.copy_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
+    return lower_to(abs_kernel)(ctx)
 
 
 def _with_integers(cases: Cases, kinds: Sequence[str]) -> Cases:
-    def more(random: np.random.Generator) -> Iterable[Case]:
+    def more(random: np.random.Generator) -> Iterable[TestCase]:
         yield from cases(random)
         for kind in kinds:
             bounds = np.iinfo(kind)
             x = random.integers(bounds.min, bounds.max, (3, 7), dtype=kind, endpoint=True)
             x.flat[:3] = (bounds.min, bounds.max, 0)
-            yield Case(kind, (x,), ulps=0)
+            yield TestCase(kind, (x,), ulps=0)
 
     return more
 
@@ -70,21 +70,21 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.reshape([math.erf(v) for v in x.ravel()], x.shape)
 
 
-def _abs_gradient(b: Backward) -> Sequence[str]:
+def _abs_gradient(b: GradientBuilder) -> Sequence[str]:
     return (b.add("Mul", b.dy[0], b.add("Sign", b.x[0])),)
 
 
-def _sqrt_gradient(b: Backward) -> Sequence[str]:
+def _sqrt_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy / 2 / y"""
     return (b.add("Div", b.add("Mul", b.dy[0], b.constant(0.5)), b.y[0]),)
 
 
-def _reciprocal_gradient(b: Backward) -> Sequence[str]:
+def _reciprocal_gradient(b: GradientBuilder) -> Sequence[str]:
     """-dy * y^2"""
     return (b.add("Mul", b.dy[0], b.add("Neg", b.add("Mul", b.y[0], b.y[0]))),)
 
 
-def _erf_gradient(b: Backward) -> Sequence[str]:
+def _erf_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy * 2 / sqrt(pi) * e^(-x^2)"""
     bell = b.add("Exp", b.add("Neg", b.add("Mul", b.x[0], b.x[0])))
     return (b.add("Mul", b.dy[0], b.add("Mul", bell, b.constant(2 / math.sqrt(math.pi)))),)
@@ -106,7 +106,7 @@ absolute = Op(
     since=(6, 13),
     infer=same_as(0),
     reference=computing(np.abs),
-    select=_abs_select,
+    lower=_abs_select,
     in_place=((0, 0),),
     cases=_with_integers(_EITHER, _SIGNED + _UNSIGNED),
     gradient=_abs_gradient,

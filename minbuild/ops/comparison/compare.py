@@ -23,13 +23,13 @@ from minbuild.ops.core.definition import (
     FLOATS,
     NUMBERS,
     UNSIGNED,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
+    OpContext,
+    TestCase,
 )
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 _FEATURES = {"broadcast": FEATURES["broadcast"]}
 
@@ -51,16 +51,16 @@ xor_kernel = _logic("logical_xor")
 not_kernel = KernelFunction("logical_not", ("y:bool=", "x:bool"))
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(BOOL, joint_shape(site)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(BOOL, joint_shape(ctx)),)
 
 
-def _select(kernel: KernelFunction, left: int, right: int) -> Callable[[Site], Sequence[Launch]]:
-    return lambda site: (launch_binary(kernel, site, left, right),)
+def _select(kernel: KernelFunction, left: int, right: int) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (launch_binary(kernel, ctx, left, right),)
 
 
-def _not_select(site: Site) -> Sequence[Launch]:
-    return (not_kernel.launch(site.result(), site.name(0)),)
+def _not_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (not_kernel.call(ctx.result(), ctx.name(0)),)
 
 
 def _reference(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
@@ -87,34 +87,34 @@ def _same_dim(a: Any, b: Any) -> bool:
     return False
 
 
-def _equal_body(b: Body) -> Sequence[str] | None:
+def _equal_body(b: GraphBuilder) -> Sequence[str] | None:
     """Truth may be any byte but 0, so it is not compared byte by byte."""
-    return (b.add("Not", b.add("Xor", *b.x)),) if b.site.element() is BOOL else None
+    return (b.add("Not", b.add("Xor", *b.x)),) if b.ctx.element() is BOOL else None
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
-        yield Case(name, (np.round(a), np.round(b)))
+        yield TestCase(name, (np.round(a), np.round(b)))
     a = np.array([1.0, -1.0, np.inf, np.nan, 0.0])
-    yield Case("special values", (a[:, None], a))
+    yield TestCase("special values", (a[:, None], a))
     for name, a, b in integer_operands(random):
-        yield Case(name, (a, b))
-        yield Case(f"{name}, equal", (a, a))
+        yield TestCase(name, (a, b))
+        yield TestCase(f"{name}, equal", (a, a))
 
 
-def _equal_cases(random: np.random.Generator) -> Iterable[Case]:
+def _equal_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _cases(random)
     yield from _logic_cases(random)
 
 
-def _logic_cases(random: np.random.Generator) -> Iterable[Case]:
+def _logic_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
-        yield Case(name, (a > 0, b > 0))
+        yield TestCase(name, (a > 0, b > 0))
 
 
-def _not_cases(random: np.random.Generator) -> Iterable[Case]:
+def _not_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (9,), (2, 3)):
-        yield Case(f"shape {list(shape)}", (random.standard_normal(shape) > 0,))
+        yield TestCase(f"shape {list(shape)}", (random.standard_normal(shape) > 0,))
 
 
 def _op(name: str, kernel: KernelFunction, function: Callable[..., Any], exchanged: bool = False) -> Op:
@@ -124,9 +124,7 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any], exchang
     since = (7, 9, 11, 12, 13, 16)
     select = _select(kernel, *order)
     reference = _reference(function)
-    return Op(
-        name, since=since, infer=_infer, reference=reference, select=select, in_place=pairs, cases=cases
-    )
+    return Op(name, since=since, infer=_infer, reference=reference, lower=select, in_place=pairs, cases=cases)
 
 
 less = _op("Less", less_kernel, np.less)
@@ -138,8 +136,8 @@ equal = Op(
     since=(7, 11, 13, 19),
     infer=_infer,
     reference=_equal_reference,
-    select=_select(equal_kernel, 0, 1),
-    body=_equal_body,
+    lower=_select(equal_kernel, 0, 1),
+    decompose=_equal_body,
     cases=_equal_cases,
 )
 both = _op("And", and_kernel, np.logical_and)
@@ -150,7 +148,7 @@ negation = Op(
     since=(1,),
     infer=_infer,
     reference=_reference(np.logical_not),
-    select=_not_select,
+    lower=_not_select,
     in_place=((0, 0),),
     cases=_not_cases,
 )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.elementwise import SHAPES, computing, launching
+from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.elementwise import SHAPES, computing, lower_to
 
 is_nan_kernel = KernelFunction("is_nan", ("y:bool=", "x:T"), types={"T": FLOATS})
 is_inf_kernel = KernelFunction(
@@ -17,13 +17,13 @@ is_inf_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(BOOL, site.shape()),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(BOOL, ctx.shape()),)
 
 
-def _is_inf_select(site: Site) -> Sequence[Launch]:
-    which = tuple(int(site.attribute(name, 1)) for name in ("detect_negative", "detect_positive"))
-    return (is_inf_kernel.launch(site.result(), site.name(0), types=(site.element(),), params=which),)
+def _is_inf_select(ctx: OpContext) -> Sequence[KernelCall]:
+    which = tuple(int(ctx.attribute(name, 1)) for name in ("detect_negative", "detect_positive"))
+    return (is_inf_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=which),)
 
 
 def _is_inf(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -35,17 +35,17 @@ def _values(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return random.choice(np.array([0.0, 1.5, -2.0, np.inf, -np.inf, np.nan, -np.nan]), shape)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in SHAPES:
-        yield Case(f"shape {list(shape)}", (np.asarray(_values(random, shape)),))
+        yield TestCase(f"shape {list(shape)}", (np.asarray(_values(random, shape)),))
 
 
-def _is_inf_cases(random: np.random.Generator) -> Iterable[Case]:
+def _is_inf_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _cases(random)
     for negative in (0, 1):
         for positive in (0, 1):
             signs = {"detect_negative": negative, "detect_positive": positive}
-            yield Case(f"{signs}", (_values(random, (40,)),), signs)
+            yield TestCase(f"{signs}", (_values(random, (40,)),), signs)
 
 
 is_nan = Op(
@@ -53,7 +53,7 @@ is_nan = Op(
     since=(9, 13, 20),
     infer=_infer,
     reference=computing(np.isnan),
-    select=launching(is_nan_kernel),
+    lower=lower_to(is_nan_kernel),
     cases=_cases,
 )
 is_inf = Op(
@@ -61,6 +61,6 @@ is_inf = Op(
     since=(10, 20),
     infer=_infer,
     reference=_is_inf,
-    select=_is_inf_select,
+    lower=_is_inf_select,
     cases=_is_inf_cases,
 )

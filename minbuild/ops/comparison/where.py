@@ -9,29 +9,37 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ops.core.broadcasting import FEATURES, joint_shape, walk_over
-from minbuild.ops.core.definition import STORED, Case, KernelFunction, Launch, Op, Site, stored
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    STORAGE_TYPES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    storage_type,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 where_kernel = KernelFunction(
     "where",
     ("y:T=", "condition:bool", "a:T", "b:T", "walk:extent?"),
     params=("condition_axes", "a_axes", "b_axes"),
-    types={"T": STORED},
+    types={"T": STORAGE_TYPES},
     features={"broadcast": FEATURES["broadcast"]},
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(1), joint_shape(site)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(1), joint_shape(ctx)),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    walk = walk_over(site.result_shape(), *(site.shape(i) for i in range(3)))
-    launch = where_kernel.launch(
-        site.result(),
-        *site.names[:3],
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    walk = walk_over(ctx.result_shape(), *(ctx.shape(i) for i in range(3)))
+    launch = where_kernel.call(
+        ctx.result(),
+        *ctx.names[:3],
         walk.extent,
-        types=(stored(site.element(1)),),
+        types=(storage_type(ctx.element(1)),),
         params=walk.axes,
         features=tuple(f for f in walk.features if f in where_kernel.features),
     )
@@ -61,23 +69,25 @@ _SHAPES: tuple[tuple[tuple[int, ...], ...], ...] = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shapes in _SHAPES:
         condition = random.standard_normal(shapes[0]) > 0
         a, b = random.standard_normal(shapes[1]), random.standard_normal(shapes[2])
         name = " ".join(str(list(s)) for s in shapes)
-        yield Case(name, (condition, a, b), ulps=0)
+        yield TestCase(name, (condition, a, b), ulps=0)
         for dtype in (np.int8, np.uint16, np.int32, np.int64, np.bool_):
-            yield Case(f"{name} {np.dtype(dtype)}", (condition, (a * 9).astype(dtype), (b * 9).astype(dtype)))
+            yield TestCase(
+                f"{name} {np.dtype(dtype)}", (condition, (a * 9).astype(dtype), (b * 9).astype(dtype))
+            )
     special = np.array([np.nan, np.inf])
-    yield Case(
+    yield TestCase(
         "no number where it was not asked for", (np.array([True, False]), special[::-1], special), ulps=0
     )
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Each side has the gradient where it was chosen, and 0 elsewhere."""
-    shape, zero = joint_shape(b.site), b.constant(0, b.site.element(1))
+    shape, zero = joint_shape(b.ctx), b.constant(0, b.ctx.element(1))
     condition, dy = b.x[0], b.dy[0]
     da = b.summed_to(b.add("Where", condition, dy, zero), shape, 1) if 1 in b.wants else ""
     db = b.summed_to(b.add("Where", condition, zero, dy), shape, 2) if 2 in b.wants else ""
@@ -89,7 +99,7 @@ where = Op(
     since=(9, 16),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 1), (0, 2)),
     cases=_cases,
     gradient=_gradient,

@@ -11,8 +11,17 @@ import numpy as np
 from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.convolution.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, first_input
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    first_input,
+)
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 
 _WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
 _TYPES = {"T": FLOATS}
@@ -35,12 +44,14 @@ _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
 def _window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
     if len(w) != len(x) or not 3 <= len(x) <= 5:
-        raise Unknown(f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported")
+        raise UnsupportedUse(
+            f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported"
+        )
     taps = [d for d in w[2:] if isinstance(d, int)]
     if len(taps) != len(w) - 2 or not isinstance(w[0], int) or not isinstance(w[1], int):
-        raise Unknown(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
+        raise UnsupportedUse(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
     if tuple(attributes.get("kernel_shape", taps)) != tuple(taps):
-        raise Unknown(f"kernel_shape {attributes['kernel_shape']} disagrees with weights {list(w)}")
+        raise UnsupportedUse(f"kernel_shape {attributes['kernel_shape']} disagrees with weights {list(w)}")
     return axes(attributes, x[2:], taps)
 
 
@@ -49,10 +60,10 @@ def _number(dim: Dim) -> int:
     return dim
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    x, w = site.shape(0), site.shape(1)
-    spatial = tuple(a.outputs for a in _window(site.attributes, x, w))
-    return (TensorType(site.element(), (x[0], w[0], *spatial)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    x, w = ctx.shape(0), ctx.shape(1)
+    spatial = tuple(a.outputs for a in _window(ctx.attributes, x, w))
+    return (TensorType(ctx.element(), (x[0], w[0], *spatial)),)
 
 
 # -------------------------------------------------------------------------------------------------- selection
@@ -69,14 +80,14 @@ class Layer:
     axes: tuple[Axis, ...]
 
     @classmethod
-    def of(cls, site: Site, x: Shape, w: Shape) -> Layer:
-        return cls.over(site, w, _window(site.attributes, x, w))
+    def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
+        return cls.over(ctx, w, _window(ctx.attributes, x, w))
 
     @classmethod
-    def over(cls, site: Site, w: Shape, window: tuple[Axis, ...]) -> Layer:
+    def over(cls, ctx: OpContext, w: Shape, window: tuple[Axis, ...]) -> Layer:
         """The convolution that an operator with these weights stands for, or is the gradient of."""
-        groups = int(site.attribute("group", 1))
-        return cls(site.element(), groups, _number(w[1]), _number(w[0]) // groups, window)
+        groups = int(ctx.attribute("group", 1))
+        return cls(ctx.element(), groups, _number(w[1]), _number(w[0]) // groups, window)
 
     @property
     def depthwise(self) -> bool:
@@ -124,9 +135,9 @@ class Layer:
 
 def launch_layer(
     layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
-) -> Launch:
+) -> KernelCall:
     """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
-    return kernel.launch(
+    return kernel.call(
         *names,
         bias,
         layer.scratch(),
@@ -137,19 +148,19 @@ def launch_layer(
     )
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    layer = Layer.of(site, site.shape(0), site.shape(1))
-    names = (site.result(0), site.name(0), site.name(1))
-    return (launch_layer(layer, OUTPUT, names, site.name(2)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    layer = Layer.of(ctx, ctx.shape(0), ctx.shape(1))
+    names = (ctx.result(0), ctx.name(0), ctx.name(1))
+    return (launch_layer(layer, OUTPUT, names, ctx.name(2)),)
 
 
-def _work(site: Site) -> Dim:
-    return product(site.result_shape()) * product(site.shape(1)[1:])
+def _work(ctx: OpContext) -> Dim:
+    return product(ctx.result_shape()) * product(ctx.shape(1)[1:])
 
 
-def _again(call: Call, site: Site) -> Call | None:
+def _again(call: Call, ctx: OpContext) -> Call | None:
     """Depthwise convolutions multiply little, but take long."""
-    return call if site.attribute("group", 1) == 1 else None
+    return call if ctx.attribute("group", 1) == 1 else None
 
 
 # -------------------------------------------------------------------------------------------------- reference
@@ -236,21 +247,21 @@ VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...]
 )  # fmt: skip
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for x, w, given in VARIANTS:
         attributes = {"kernel_shape": w[2:], **given}
         inputs = random.standard_normal(x), random.standard_normal(w)
         name = f"{list(x)} {list(w)} {dict(given)}"
-        yield Case(name, inputs, attributes, ulps=16)
-        yield Case(f"{name} bias", (*inputs, random.standard_normal(w[0])), attributes, ulps=16)
+        yield TestCase(name, inputs, attributes, ulps=16)
+        yield TestCase(f"{name} bias", (*inputs, random.standard_normal(w[0])), attributes, ulps=16)
     weights, b = random.standard_normal((4, 3, 3, 3)), random.standard_normal(4)
-    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights, b), {"pads": (1, 1, 1, 1)})
-    yield Case("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
+    yield TestCase("no images", (np.zeros((0, 3, 5, 5)), weights, b), {"pads": (1, 1, 1, 1)})
+    yield TestCase("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    window = _window(b.site.attributes, b.site.shape(0), b.site.shape(1))
-    attributes = explicit_pads(b.site.attributes, window)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    window = _window(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
+    attributes = explicit_pads(b.ctx.attributes, window)
     return b.each(*b.many(3, "ConvGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **attributes)[: len(b.x)])
 
 
@@ -259,10 +270,10 @@ conv = Op(
     since=(1, 11, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    again=_again,
-    work=_work,
-    samples=first_input,
+    lower=_select,
+    rematerialize=_again,
+    flops=_work,
+    batched_inputs=first_input,
     cases=_cases,
     gradient=_gradient,
 )

@@ -22,44 +22,44 @@ from minbuild.ops.convolution.conv import (
     seen_by,
 )
 from minbuild.ops.convolution.spatial import axes, unpadded
-from minbuild.ops.core.definition import Case, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.reduction.reduce import reduce_over
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return tuple(_grad_launches(site, Layer.of(site, site.shape(1), site.shape(2))))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return tuple(_grad_launches(ctx, Layer.of(ctx, ctx.shape(1), ctx.shape(2))))
 
 
-def _grad_launches(site: Site, layer: Layer) -> Iterator[Launch]:
+def _grad_launches(ctx: OpContext, layer: Layer) -> Iterator[KernelCall]:
     """dW and dB first: then dX may take the place of X."""
-    (dy, x, w), shape = site.names[:3], site.shape()
-    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
+    (dy, x, w), shape = ctx.names[:3], ctx.shape()
+    dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
-        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in site.adds))
+        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in ctx.accumulates))
     if db:
         others = (0, *range(2, len(shape)))
-        tensor = TensorType(site.element(), shape)
-        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
+        tensor = TensorType(ctx.element(), shape)
+        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in ctx.accumulates))
     if dx:
         yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
 
 
-def _grad_work(site: Site) -> Dim:
-    return product(site.shape()) * product(site.shape(2)[1:]) * 2
+def _grad_work(ctx: OpContext) -> Dim:
+    return product(ctx.shape()) * product(ctx.shape(2)[1:]) * 2
 
 
-def _grad_samples(site: Site) -> Iterable[int]:
+def _grad_samples(ctx: OpContext) -> Iterable[int]:
     """dy and x. Weight gradients add image after image; the bias gradient sums in another order."""
     return (0, 1)
 
 
-def _grad_apart(call: Call, site: Site) -> Sequence[Call]:
+def _grad_apart(call: Call, ctx: OpContext) -> Sequence[Call]:
     """Sums first: then dx may take the place of dy."""
     dx, dw, db = (*call.outputs, "", "")[:3]
     calls = []
     if db:
-        attributes = {"axes": (0, *range(2, site.rank())), "keepdims": 0}
+        attributes = {"axes": (0, *range(2, ctx.rank())), "keepdims": 0}
         adds = frozenset({0} if 2 in call.accumulate else ())
         calls.append(Call(":ReduceSum", 11, call.node, call.inputs[:1], (db,), attributes, adds))
     if dw:
@@ -69,9 +69,9 @@ def _grad_apart(call: Call, site: Site) -> Sequence[Call]:
     return calls
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    element, w = site.element(), site.shape(2)
-    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, w[:1]))
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    element, w = ctx.element(), ctx.shape(2)
+    return tuple(TensorType(element, shape) for shape in (ctx.shape(1), w, w[:1]))
 
 
 def _grad_reference(
@@ -90,11 +90,11 @@ def _grad_reference(
     return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
 
 
-def _second_gradient(b: Backward) -> Sequence[str]:
+def _second_gradient(b: GradientBuilder) -> Sequence[str]:
     """The flow through dX is a second input of the convolution, that through dW a second set of weights; every output
     of ConvGrad is linear in dY and in what else it is made of."""
     dy, x, w = b.x
-    attributes = b.site.attributes
+    attributes = b.ctx.attributes
     of_dx, of_dw, of_db = (*b.dy, "", "", "")[:3]
 
     def conv_grad(output: int, *inputs: str) -> str:
@@ -103,23 +103,23 @@ def _second_gradient(b: Backward) -> Sequence[str]:
     flows = [b.add("Conv", of_dx, w, **attributes)] if of_dx else []
     flows += [b.add("Conv", x, of_dw, **attributes)] if of_dw else []
     if of_db:
-        column = b.integers((-1, *(1,) * (b.site.rank() - 2)))
+        column = b.integers((-1, *(1,) * (b.ctx.rank() - 2)))
         flows.append(b.add("Expand", b.add("Reshape", of_db, column), b.shape_of(dy)))
     to_x = conv_grad(0, dy, x, of_dw) if of_dw else ""
     to_w = conv_grad(1, dy, of_dx, w) if of_dx else ""
     return b.each(reduce(lambda left, right: b.add("Add", left, right), flows), to_x, to_w)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (x, w, given) in enumerate(VARIANTS):
         attributes = {"kernel_shape": w[2:], **given}
         sizes = (a.outputs for a in axes(given, x[2:], w[2:]))
         dy = random.standard_normal((x[0], w[0], *map(int, sizes)))  # type: ignore[arg-type]
         inputs = (dy, random.standard_normal(x), random.standard_normal(w))
         name = f"{list(x)} {list(w)} {dict(given)}"
-        yield Case(name, inputs, attributes, outputs=3, ulps=32)
+        yield TestCase(name, inputs, attributes, outputs=3, ulps=32)
         absent = ({0}, {1, 2}, {0, 1}, {0, 2})[index % 4]
-        yield Case(
+        yield TestCase(
             f"{name} without {absent}", inputs, attributes, outputs=3, absent=frozenset(absent), ulps=32
         )
 
@@ -129,12 +129,12 @@ conv_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({1, 2}),
-    work=_grad_work,
-    samples=_grad_samples,
-    sums=frozenset({1}),
-    apart=_grad_apart,
+    lower=_grad_select,
+    accumulates=frozenset({1, 2}),
+    flops=_grad_work,
+    batched_inputs=_grad_samples,
+    batch_sums=frozenset({1}),
+    split=_grad_apart,
     cases=_grad_cases,
     gradient=_second_gradient,
     differentiable=frozenset({0, 1, 2}),

@@ -11,8 +11,8 @@ from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.reduction.reduce import reduce_over
 
 
@@ -20,10 +20,12 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
     """The axes of the convolution from the result's to the input's sizes, whose gradient this is."""
     count = len(x) - 2
     if len(w) != len(x) or not 1 <= count <= 3:
-        raise Unknown(f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported")
+        raise UnsupportedUse(
+            f"convolves {list(x)} with {list(w)}; only one to three spatial axes are supported"
+        )
     taps = [d for d in w[2:] if isinstance(d, int)]
     if len(taps) != count or not isinstance(w[0], int) or not isinstance(w[1], int):
-        raise Unknown(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
+        raise UnsupportedUse(f"the shape of its weights, {list(w)}, must be known when the trainer is built")
 
     def each(name: str, default: int) -> tuple[int, ...]:
         return tuple(attributes.get(name, ())) or (default,) * count
@@ -51,33 +53,33 @@ def _extent(same: Dim, whole: Dim, wanted: int | None, pads: tuple[int, int], mo
     size = same if wanted is None else wanted
     total = whole - size
     if not isinstance(total, int):
-        raise Unknown("output_shape needs spatial sizes that are known when the trainer is built")
+        raise UnsupportedUse("output_shape needs spatial sizes that are known when the trainer is built")
     # What the result has more than the whole stands behind it.
     return size, split_padding(max(0, total), mode)[0]
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    x, w = site.shape(0), site.shape(1)
-    spatial = tuple(a.size for a in window_of(site.attributes, x, w))
-    return (TensorType(site.element(), (x[0], w[1] * int(site.attribute("group", 1)), *spatial)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    x, w = ctx.shape(0), ctx.shape(1)
+    spatial = tuple(a.size for a in window_of(ctx.attributes, x, w))
+    return (TensorType(ctx.element(), (x[0], w[1] * int(ctx.attribute("group", 1)), *spatial)),)
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """The kernel adds no bias, since Conv's gradient has none."""
     if not b.has(2):
         return None
-    y = b.add("ConvTranspose", *b.x[:2], **b.site.attributes)
-    column = (-1, *(1,) * (b.site.rank() - 2))
+    y = b.add("ConvTranspose", *b.x[:2], **b.ctx.attributes)
+    column = (-1, *(1,) * (b.ctx.rank() - 2))
     return (b.add("Add", y, b.reshape(b.x[2], column)),)
 
 
-def _layer(site: Site, x: Shape, w: Shape) -> _conv.Layer:
-    return _conv.Layer.over(site, w, window_of(site.attributes, x, w))
+def _layer(ctx: OpContext, x: Shape, w: Shape) -> _conv.Layer:
+    return _conv.Layer.over(ctx, w, window_of(ctx.attributes, x, w))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    names = (site.result(0), site.name(0), site.name(1))
-    return (_conv.launch_layer(_layer(site, site.shape(0), site.shape(1)), _conv.INPUT_GRADIENT, names),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    names = (ctx.result(0), ctx.name(0), ctx.name(1))
+    return (_conv.launch_layer(_layer(ctx, ctx.shape(0), ctx.shape(1)), _conv.INPUT_GRADIENT, names),)
 
 
 def _reference(
@@ -122,19 +124,19 @@ VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...]
 )  # fmt: skip
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for x, w, attributes in VARIANTS:
         inputs = random.standard_normal(x), random.standard_normal(w)
         name = f"{list(x)} {list(w)} {dict(attributes)}"
-        yield Case(name, inputs, attributes, ulps=16)
+        yield TestCase(name, inputs, attributes, ulps=16)
         bias = random.standard_normal(w[1] * attributes.get("group", 1))
-        yield Case(f"{name} bias", (*inputs, bias), attributes, ulps=16)
+        yield TestCase(f"{name} bias", (*inputs, bias), attributes, ulps=16)
     weights = random.standard_normal((3, 4, 3, 3))
-    yield Case("no images", (np.zeros((0, 3, 5, 5)), weights), {"strides": (2, 2)})
+    yield TestCase("no images", (np.zeros((0, 3, 5, 5)), weights), {"strides": (2, 2)})
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    found = b.many(3, "ConvTransposeGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **b.site.attributes)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    found = b.many(3, "ConvTransposeGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **b.ctx.attributes)
     return b.each(*found[: len(b.x)])
 
 
@@ -142,9 +144,9 @@ conv_transpose = Op(
     "ConvTranspose",
     since=(1, 11, 22),
     infer=_infer,
-    body=_body,
+    decompose=_body,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -153,25 +155,27 @@ conv_transpose = Op(
 # ------------------------------------------------------------------------------------------------- gradients
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    element, w = site.element(), site.shape(2)
-    return tuple(TensorType(element, shape) for shape in (site.shape(1), w, site.shape(0)[1:2]))
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    element, w = ctx.element(), ctx.shape(2)
+    return tuple(TensorType(element, shape) for shape in (ctx.shape(1), w, ctx.shape(0)[1:2]))
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return tuple(_grad_launches(site))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return tuple(_grad_launches(ctx))
 
 
-def _grad_launches(site: Site) -> Iterator[Launch]:
+def _grad_launches(ctx: OpContext) -> Iterator[KernelCall]:
     """dW and dB first: then dX may take the place of X."""
-    layer, (dy, x, w) = _layer(site, site.shape(1), site.shape(2)), site.names[:3]
-    dx, dw, db = (site.result(i) if i < len(site.result_names) else "" for i in range(3))
+    layer, (dy, x, w) = _layer(ctx, ctx.shape(1), ctx.shape(2)), ctx.names[:3]
+    dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
-        yield _conv.launch_layer(layer, _conv.WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in site.adds))
+        yield _conv.launch_layer(
+            layer, _conv.WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in ctx.accumulates)
+        )
     if db:
-        tensor = TensorType(site.element(), site.shape(0))
-        others = (0, *range(2, site.rank()))
-        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in site.adds))
+        tensor = TensorType(ctx.element(), ctx.shape(0))
+        others = (0, *range(2, ctx.rank()))
+        yield reduce_over(db, dy, tensor, others, accumulate=int(2 in ctx.accumulates))
     if dx:
         yield _conv.launch_layer(layer, _conv.OUTPUT, (dx, dy, w))
 
@@ -190,14 +194,14 @@ def _grad_reference(
     return dx.reshape(x.shape), dw, dy.sum((0, *range(2, dy.ndim)))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (x, w, attributes) in enumerate(VARIANTS):
         inputs = random.standard_normal(x), random.standard_normal(w)
         dy = random.standard_normal(_reference(attributes, *inputs).shape)
         name = f"{list(x)} {list(w)} {dict(attributes)}"
-        yield Case(name, (dy, *inputs), attributes, outputs=3, ulps=32)
+        yield TestCase(name, (dy, *inputs), attributes, outputs=3, ulps=32)
         absent = frozenset(({0}, {1, 2}, {0, 1}, {0, 2})[index % 4])
-        yield Case(
+        yield TestCase(
             f"{name} without {set(absent)}", (dy, *inputs), attributes, outputs=3, absent=absent, ulps=32
         )
 
@@ -205,16 +209,16 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
 _SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attributes that mean the same to Conv
 
 
-def _grad_parts(b: Body) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Sequence[str]:
     """The convolution with the same weights, of which this is the transpose: dx = Conv(dy, w), and w gets what it would
     there if x came back for dy."""
-    if b.site.attribute("auto_pad", "NOTSET") != "NOTSET" or b.site.attribute("output_shape"):
-        raise Unknown(
+    if b.ctx.attribute("auto_pad", "NOTSET") != "NOTSET" or b.ctx.attribute("output_shape"):
+        raise UnsupportedUse(
             "a gradient flows through it, which needs attribute pads in place of auto_pad and output_shape"
         )
-    (dy, x, w), given = b.x[:3], {n: v for n, v in b.site.attributes.items() if n in _SHARED}
+    (dy, x, w), given = b.x[:3], {n: v for n, v in b.ctx.attributes.items() if n in _SHARED}
     dw = b.many(2, "ConvGrad", x, dy, w, domain=MICROSOFT, **given)[1]
-    others = (0, *range(2, b.site.rank()))
+    others = (0, *range(2, b.ctx.rank()))
     return b.add("Conv", dy, w, **given), dw, b.reduce("ReduceSum", dy, others, False)
 
 
@@ -223,8 +227,8 @@ conv_transpose_grad = Op(
     domain=MICROSOFT,
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({1, 2}),
+    lower=_grad_select,
+    accumulates=frozenset({1, 2}),
     cases=_grad_cases,
-    parts=_grad_parts,
+    decompose_for_grad=_grad_parts,
 )

@@ -11,8 +11,8 @@ import numpy as np
 from minbuild.ir import Shape
 from minbuild.ir.dims import Dim
 from minbuild.ops.convolution.spatial import Axis, axes, reshaped
-from minbuild.ops.core.definition import Case, Op, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.image import grid_sample as _grid_sample
 
 
@@ -32,7 +32,7 @@ class _Layer:
     def of(cls, attributes: Mapping[str, Any], x: Shape, w: Shape) -> _Layer:
         sizes = (*x[1:], *w)
         if len(x) != 4 or len(w) != 4 or not all(isinstance(d, int) for d in sizes):
-            raise Unknown(
+            raise UnsupportedUse(
                 f"convolves {list(x)} with {list(w)}; two spatial axes of known sizes are supported"
             )
         window = axes(attributes, x[2:], tuple(int(d) for d in w[2:]))  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ class _Layer:
         return np.array([2 / int(a.size) for a in reversed(self.window)])  # type: ignore[arg-type]
 
 
-def _grid(b: Body, layer: _Layer) -> str:
+def _grid(b: GraphBuilder, layer: _Layer) -> str:
     """Positions of all taps, [N*OG, taps, outputs, (x, y)], from offsets [N, OG*taps*(y, x), outputs]."""
     rows, places = layer.batch * layer.offset_groups, int(np.prod(layer.outputs))
     offsets = reshaped(b, b.x[2], (rows, layer.taps, 2, places))
@@ -73,7 +73,7 @@ def _grid(b: Body, layer: _Layer) -> str:
     return b.add("Add", b.add("Mul", last, b.constant(layer.scale())), b.constant(layer.base()))
 
 
-def _columns(b: Body, layer: _Layer, grid: str) -> str:
+def _columns(b: GraphBuilder, layer: _Layer, grid: str) -> str:
     """What the windows see, [N*OG, C/OG, taps, outputs], without the mask."""
     height, width = (a.size for a in layer.window)
     rows, shared = layer.batch * layer.offset_groups, layer.channels // layer.offset_groups
@@ -81,12 +81,12 @@ def _columns(b: Body, layer: _Layer, grid: str) -> str:
     return b.add("GridSample", image, grid, mode="linear", padding_mode="zeros", align_corners=0)
 
 
-def _mask(b: Body, layer: _Layer) -> str:
+def _mask(b: GraphBuilder, layer: _Layer) -> str:
     rows, places = layer.batch * layer.offset_groups, int(np.prod(layer.outputs))
     return reshaped(b, b.x[4], (rows, 1, layer.taps, places))
 
 
-def _matrices(b: Body, layer: _Layer, columns: str) -> tuple[str, str]:
+def _matrices(b: GraphBuilder, layer: _Layer, columns: str) -> tuple[str, str]:
     """Weights as [G, M/G, K] and columns as [N, G, K, outputs]."""
     depth = layer.channels // layer.groups * layer.taps
     weights = reshaped(b, b.x[1], (layer.groups, layer.filters // layer.groups, depth))
@@ -94,8 +94,8 @@ def _matrices(b: Body, layer: _Layer, columns: str) -> tuple[str, str]:
     return weights, reshaped(b, columns, shape)
 
 
-def _body(b: Body) -> Sequence[str]:
-    layer = _Layer.of(b.site.attributes, b.site.shape(0), b.site.shape(1))
+def _body(b: GraphBuilder) -> Sequence[str]:
+    layer = _Layer.of(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     columns = _columns(b, layer, _grid(b, layer))
     if b.has(4):
         columns = b.add("Mul", columns, _mask(b, layer))
@@ -106,9 +106,9 @@ def _body(b: Body) -> Sequence[str]:
     return (b.add("Add", y, reshaped(b, b.x[3], (-1, 1, 1))),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Through the product, the mask, and GridSample; what the windows saw is sampled again rather than kept."""
-    layer = _Layer.of(b.site.attributes, b.site.shape(0), b.site.shape(1))
+    layer = _Layer.of(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     grid = _grid(b, layer)
     columns = _columns(b, layer, grid)
     masked = b.add("Mul", columns, _mask(b, layer)) if b.has(4) else columns
@@ -131,7 +131,7 @@ def _gradient(b: Backward) -> Sequence[str]:
     return b.each(*(dx, dw, doffset, db, dmask)[: len(b.x)])
 
 
-def _through_samples(b: Backward, layer: _Layer, flow: str, grid: str) -> tuple[str, str]:
+def _through_samples(b: GradientBuilder, layer: _Layer, flow: str, grid: str) -> tuple[str, str]:
     """The gradients of the image and of the offsets."""
     height, width = (a.size for a in layer.window)
     rows, shared = layer.batch * layer.offset_groups, layer.channels // layer.offset_groups
@@ -175,7 +175,7 @@ _VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for x, w, attributes in _VARIANTS:
         layer = _Layer.of(attributes, x, w)
         shape = (x[0], layer.offset_groups * layer.taps, *layer.outputs)
@@ -187,12 +187,12 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             whole + random.uniform(0.2, 0.8, whole.shape),
         )
         name = f"{list(x)} {list(w)} {dict(attributes)}"
-        yield Case(name, inputs, attributes, ulps=64)
+        yield TestCase(name, inputs, attributes, ulps=64)
         more = random.standard_normal(w[0]), random.uniform(0.1, 1, shape)
-        yield Case(f"{name} bias and mask", (*inputs, *more), attributes, ulps=64)
-        yield Case(f"{name} mask", (*inputs, None, more[1]), attributes, ulps=64)
+        yield TestCase(f"{name} bias and mask", (*inputs, *more), attributes, ulps=64)
+        yield TestCase(f"{name} mask", (*inputs, None, more[1]), attributes, ulps=64)
 
 
 deform_conv = Op(
-    "DeformConv", since=(19, 22), body=_body, reference=_reference, gradient=_gradient, cases=_cases
+    "DeformConv", since=(19, 22), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases
 )

@@ -9,8 +9,8 @@ from typing import Any
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, ceil_div, dim_max, dim_min, product
-from minbuild.ops.core.definition import Site, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import OpContext, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 Seen = tuple[Any, ...]  # an index that selects what a tap looks at
 
@@ -63,7 +63,9 @@ def axes(attributes: Mapping[str, Any], sizes: Shape, taps: Sequence[int]) -> tu
     pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
     pads = pads or (0,) * (2 * count)
     if {len(sizes), len(strides), len(dilations), len(pads) / 2} != {count}:
-        raise Unknown(f"strides, dilations or pads do not fit a window of {list(taps)} over {list(sizes)}")
+        raise UnsupportedUse(
+            f"strides, dilations or pads do not fit a window of {list(taps)} over {list(sizes)}"
+        )
     ceil = bool(attributes.get("ceil_mode", 0)) and mode in ("NOTSET", "VALID")
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         each = [_same_pads(*axis, mode) for axis in zip(sizes, taps, strides, dilations, strict=True)]
@@ -76,7 +78,7 @@ def _same_pads(size: Dim, taps: int, stride: int, dilation: int, mode: str) -> t
     (ORT forgets dilations here.)"""
     total = dim_max((ceil_div(size, stride) - 1) * stride + dilation * (taps - 1) + 1 - size, 0)
     if not isinstance(total, int):
-        raise Unknown(f"auto_pad {mode} needs spatial sizes that are known when the trainer is built")
+        raise UnsupportedUse(f"auto_pad {mode} needs spatial sizes that are known when the trainer is built")
     return split_padding(total, mode)
 
 
@@ -92,13 +94,15 @@ def explicit_pads(attributes: Mapping[str, Any], window: Sequence[Axis]) -> dict
     return kept | {"pads": tuple(a.before for a in window) + tuple(int(a.after) for a in window)}  # type: ignore[arg-type]
 
 
-def reshaped(b: Body, x: str, dims: Sequence[Dim]) -> str:
+def reshaped(b: GraphBuilder, x: str, dims: Sequence[Dim]) -> str:
     """`x` with these dimensions, of which one may be symbolic, and the first as well where it is that of `x`."""
     words = [d if isinstance(d, int) else -1 for d in dims]
     if words.count(-1) > 1 and words[0] == -1:
         words[0] = 0  # as it is
     if words.count(-1) > 1:
-        raise Unknown(f"the shape {list(dims)} must be known but for one dimension when the trainer is built")
+        raise UnsupportedUse(
+            f"the shape {list(dims)} must be known but for one dimension when the trainer is built"
+        )
     return b.reshape(x, words)
 
 
@@ -107,19 +111,19 @@ def reshaped(b: Body, x: str, dims: Sequence[Dim]) -> str:
 WINDOW_PARAMS = tuple(f"{name}_{axis}" for axis in "dhw" for name in ("taps", "stride", "pad", "dilation"))
 
 
-def pool_axes(site: Site, sizes: Shape) -> tuple[Axis, ...]:
+def pool_axes(ctx: OpContext, sizes: Shape) -> tuple[Axis, ...]:
     """The windows of a pooling operator over an input of shape `sizes`, [N,C,...]."""
     if not 3 <= len(sizes) <= 5:
-        raise Unknown(f"pools {len(sizes) - 2} spatial axes; only one to three are supported")
-    if "kernel_shape" not in site.attributes:
-        raise Unknown("it has no kernel_shape. Give the window's size")
-    return axes(site.attributes, sizes[2:], tuple(site.attributes["kernel_shape"]))
+        raise UnsupportedUse(f"pools {len(sizes) - 2} spatial axes; only one to three are supported")
+    if "kernel_shape" not in ctx.attributes:
+        raise UnsupportedUse("it has no kernel_shape. Give the window's size")
+    return axes(ctx.attributes, sizes[2:], tuple(ctx.attributes["kernel_shape"]))
 
 
-def pooled_shape(site: Site) -> Shape:
+def pooled_shape(ctx: OpContext) -> Shape:
     """The shape of the result of a pooling operator on input 0."""
-    shape = site.shape()
-    return (*shape[:2], *(a.outputs for a in pool_axes(site, shape)))
+    shape = ctx.shape()
+    return (*shape[:2], *(a.outputs for a in pool_axes(ctx, shape)))
 
 
 def window_params(window: Sequence[Axis]) -> list[int]:

@@ -13,11 +13,11 @@ from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     FLOAT,
     INTEGERS,
+    KernelCall,
     KernelFunction,
-    Launch,
-    Site,
+    OpContext,
     broadcast_shapes,
-    stored,
+    storage_type,
 )
 
 FEATURES = {"broadcast": "operands of different shapes", "scalar": "operands of one element"}
@@ -52,50 +52,50 @@ def walk_over(result: Shape, *operands: Shape) -> Walk:
     return Walk(None, (0,) * len(operands), ("scalar",) * single)
 
 
-def joint_shape(site: Site) -> Shape:
+def joint_shape(ctx: OpContext) -> Shape:
     """The shape to which all inputs broadcast."""
-    return broadcast_shapes(*(site.shape(i) for i in range(len(site.inputs))))
+    return broadcast_shapes(*(ctx.shape(i) for i in range(len(ctx.inputs))))
 
 
-def joint_type(site: Site) -> Sequence[TensorType]:
+def joint_type(ctx: OpContext) -> Sequence[TensorType]:
     """For `Op.infer`: elements of input 0, over the shape to which all inputs broadcast."""
-    return (TensorType(site.element(), joint_shape(site)),)
+    return (TensorType(ctx.element(), joint_shape(ctx)),)
 
 
 def served_as(kernel: KernelFunction, element: ElementType) -> ElementType:
     """The type under which a kernel works on `element`: where it has unsigned integers only, signs do not matter."""
     offered = kernel.types["T"]
-    unsigned = stored(element) if element in INTEGERS else element
+    unsigned = storage_type(element) if element in INTEGERS else element
     return element if element in offered or unsigned not in offered else unsigned
 
 
 def launch_binary(
-    kernel: KernelFunction, site: Site, left: int = 0, right: int = 1, result_as: str | None = None
-) -> Launch:
+    kernel: KernelFunction, ctx: OpContext, left: int = 0, right: int = 1, result_as: str | None = None
+) -> KernelCall:
     """`kernel` on two inputs of a node, or with the result so far (`result_as`) in place of the left one."""
-    shape = site.result_shape()
-    walk = walk_over(shape, shape if result_as else site.shape(left), site.shape(right))
-    return kernel.launch(
-        site.result(),
-        result_as or site.name(left),
-        site.name(right),
+    shape = ctx.result_shape()
+    walk = walk_over(shape, shape if result_as else ctx.shape(left), ctx.shape(right))
+    return kernel.call(
+        ctx.result(),
+        result_as or ctx.name(left),
+        ctx.name(right),
         walk.extent,
-        types=(served_as(kernel, site.element()),) if kernel.types else (),
+        types=(served_as(kernel, ctx.element()),) if kernel.types else (),
         params=walk.axes,
         features=tuple(f for f in walk.features if f in kernel.features),
     )
 
 
-def select_binary(kernel: KernelFunction) -> Callable[[Site], Sequence[Launch]]:
-    """For `Op.select` of two operands."""
-    return lambda site: (launch_binary(kernel, site),)
+def select_binary(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
+    """For `Op.lower` of two operands."""
+    return lambda ctx: (launch_binary(kernel, ctx),)
 
 
-def launch_chain(kernel: KernelFunction, site: Site) -> Sequence[Launch]:
+def launch_chain(kernel: KernelFunction, ctx: OpContext) -> Sequence[KernelCall]:
     """y = f(x0, x1), then y = f(y, x2), ... for two inputs or more."""
-    result = site.result()
-    rest = (launch_binary(kernel, site, right=i, result_as=result) for i in range(2, len(site.inputs)))
-    return (launch_binary(kernel, site), *rest)
+    result = ctx.result()
+    rest = (launch_binary(kernel, ctx, right=i, result_as=result) for i in range(2, len(ctx.inputs)))
+    return (launch_binary(kernel, ctx), *rest)
 
 
 _SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (

@@ -12,7 +12,7 @@ from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim
 
 if TYPE_CHECKING:
-    from minbuild.ops.core.graph_builder import Backward, Body
+    from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 FLOAT = ElementType.FLOAT
 INT64 = ElementType.INT64
@@ -27,7 +27,7 @@ SIGNED = (ElementType.INT8, ElementType.INT16, ElementType.INT32, ElementType.IN
 UNSIGNED = (ElementType.UINT8, ElementType.UINT16, ElementType.UINT32, ElementType.UINT64)
 INTEGERS = (*SIGNED, *UNSIGNED)
 NUMBERS = (*FLOATS, *INTEGERS)
-STORED = (
+STORAGE_TYPES = (
     UNSIGNED  # what kernels that only move elements are instantiated for: one per size, whatever the type
 )
 EXTENT = "extent"  # an argument whose dimensions matter and that has no data
@@ -50,24 +50,24 @@ class KernelFunction:
     types: Mapping[str, tuple[ElementType, ...]] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
 
-    def launch(
+    def call(
         self,
         *args: str | TensorType | None,
         types: tuple[ElementType, ...] = (),
         params: Sequence[int | float] = (),
         features: Iterable[str] = (),
         accumulate: int = 0,
-    ) -> Launch:
+    ) -> KernelCall:
         """One execution: `args` are value names ("" or None where absent), or the type of an extent or scratch."""
         if len(args) != len(self.args) or len(params) != len(self.params) or len(types) != len(self.types):
             raise AssertionError(f"{self.function}: a launch that does not fit the declaration")
         words = tuple(float_bits(p) if isinstance(p, float) else int(p) for p in params)
-        return Launch(self, tuple(a or "" for a in args), types, words, frozenset(features), accumulate)
+        return KernelCall(self, tuple(a or "" for a in args), types, words, frozenset(features), accumulate)
 
 
-def stored(element: ElementType) -> ElementType:
-    """The member of STORED with as many bytes: the type under which a kernel moves elements it does not read."""
-    return next(e for e in STORED if e.size == element.size)
+def storage_type(element: ElementType) -> ElementType:
+    """The member of STORAGE_TYPES with as many bytes: the type under which a kernel moves elements it does not read."""
+    return next(e for e in STORAGE_TYPES if e.size == element.size)
 
 
 def float_bits(value: float) -> int:
@@ -76,8 +76,8 @@ def float_bits(value: float) -> int:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What `Op.select` answers: run this kernel on these values."""
+class KernelCall:
+    """What `Op.lower` answers: run this kernel on these values."""
 
     kernel: KernelFunction
     args: tuple[str | TensorType, ...]
@@ -88,12 +88,12 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Site:
+class OpContext:
     """Where an operator is applied: types and, as far as known at build time, contents of its inputs.
 
     `known[i]` is None, an array of numbers, or an object array of dimensions (shape arithmetic). During selection
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
-    the outputs that accumulate into gradient buffers. `makers[i]` is the site whose output input `i` is, during
+    the outputs that accumulate into gradient buffers. `makers[i]` is the context whose output input `i` is, during
     inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `earlier` are
     then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`.
     """
@@ -105,9 +105,9 @@ class Site:
     names: tuple[str, ...] = ()
     results: tuple[TensorType | None, ...] = ()
     result_names: tuple[str, ...] = ()
-    adds: frozenset[int] = frozenset()
-    makers: tuple[Site | None, ...] = ()
-    earlier: Mapping[str, Site] = field(default_factory=dict)
+    accumulates: frozenset[int] = frozenset()
+    makers: tuple[OpContext | None, ...] = ()
+    earlier: Mapping[str, OpContext] = field(default_factory=dict)
     op: str = ""
 
     def has(self, i: int) -> bool:
@@ -135,10 +135,10 @@ class Site:
         return self.known[i] if i < len(self.known) else None
 
     def dims(self, i: int) -> tuple[Dim, ...]:
-        """The contents of a shape-like input; raises `Unknown` when only the device could know them."""
+        """The contents of a shape-like input; raises `UnsupportedUse` when only the device could know them."""
         content = self.content(i)
         if content is None:
-            raise Unknown(f"input {i} must be known when the trainer is built")
+            raise UnsupportedUse(f"input {i} must be known when the trainer is built")
         return tuple(d if not isinstance(d, (int, np.integer)) else int(d) for d in content.ravel().tolist())
 
     def axis(self, default: int = 0, of: int = 0) -> int:
@@ -160,14 +160,14 @@ class Site:
     @property
     def accumulate(self) -> int:
         """Bit i: output i adds into a gradient buffer."""
-        return sum(1 << i for i in self.adds)
+        return sum(1 << i for i in self.accumulates)
 
 
-class Unknown(Exception):
+class UnsupportedUse(Exception):
     """The operator is applied in a way that this definition does not cover; the text says which."""
 
 
-class Mismatch(Unknown):
+class ShapeMismatch(UnsupportedUse):
     """Two sizes of operands differ by what is written, but may be meant to be equal: a free dimension and a size."""
 
     def __init__(self, text: str, sizes: tuple[Dim, Dim]) -> None:
@@ -176,9 +176,11 @@ class Mismatch(Unknown):
 
 
 @dataclass(frozen=True)
-class Case:
+class TestCase:
     """A test of one operator application: inputs (None where absent), attributes, which inputs are constants. Inputs in
     float64 stand for real numbers of any precision, others are of the type they have."""
+
+    __test__ = False  # no test class of pytest
 
     name: str
     inputs: tuple[np.ndarray | None, ...]
@@ -190,17 +192,17 @@ class Case:
     smooth: bool = True  # differentiable at these inputs: gradients are checked there
 
 
-Infer = Callable[[Site], Sequence[TensorType]]
-Select = Callable[[Site], Sequence[Launch]]
+Infer = Callable[[OpContext], Sequence[TensorType]]
+Select = Callable[[OpContext], Sequence[KernelCall]]
 Reference = Callable[..., Any]  # (attributes, *inputs) -> array or tuple of arrays
-Known = Callable[[Site], Sequence[np.ndarray | None]]
+Known = Callable[[OpContext], Sequence[np.ndarray | None]]
 
 
 @dataclass(frozen=True)
 class Op:
     """One operator of a domain.
 
-    infer      types of the outputs from the site
+    infer      types of the outputs from the context
     reference  the plain numpy meaning, `(attributes, *inputs) -> outputs`, used to fold constants, to propagate
                shape arithmetic (object arrays of dimensions) and as the oracle of tests in float64
     known      contents that follow from types alone (Shape, Size); None for an output that only the device will know
@@ -227,23 +229,23 @@ class Op:
     domain: str = ""
     since: tuple[int, ...] = (1,)
     reference: Reference | None = None
-    known: Known | None = None
-    select: Select | None = None
-    view: bool = False
+    shape_value: Known | None = None
+    lower: Select | None = None
+    is_view: bool = False
     in_place: tuple[tuple[int, int], ...] = ()
-    updates: Mapping[int, int | None] = field(default_factory=dict)
-    adds: frozenset[int] = frozenset()
+    mutates: Mapping[int, int | None] = field(default_factory=dict)
+    accumulates: frozenset[int] = frozenset()
     generator: int | None = None
-    again: Callable[[Call, Site], Call | None] | None = None
-    work: Callable[[Site], Dim] | None = None
-    samples: Callable[[Site], Iterable[int]] | None = None
-    sums: frozenset[int] = frozenset()
-    apart: Callable[[Call, Site], Sequence[Call]] | None = None
-    body: Callable[[Body], Sequence[str] | None] | None = None
-    gradient: Callable[[Backward], Sequence[str]] | None = None
-    parts: Callable[[Body], Sequence[str]] | None = None
+    rematerialize: Callable[[Call, OpContext], Call | None] | None = None
+    flops: Callable[[OpContext], Dim] | None = None
+    batched_inputs: Callable[[OpContext], Iterable[int]] | None = None
+    batch_sums: frozenset[int] = frozenset()
+    split: Callable[[Call, OpContext], Sequence[Call]] | None = None
+    decompose: Callable[[GraphBuilder], Sequence[str] | None] | None = None
+    gradient: Callable[[GradientBuilder], Sequence[str]] | None = None
+    decompose_for_grad: Callable[[GraphBuilder], Sequence[str]] | None = None
     differentiable: frozenset[int] = frozenset({0})
-    cases: Callable[[np.random.Generator], Iterable[Case]] | None = None
+    cases: Callable[[np.random.Generator], Iterable[TestCase]] | None = None
 
     @property
     def key(self) -> str:
@@ -258,32 +260,33 @@ class Op:
 # ------------------------------------------------------------------------------------ inference rules many share
 
 
-def itself(call: Call, site: Site) -> Call:
-    """For `Op.again`: the same call."""
+def itself(call: Call, ctx: OpContext) -> Call:
+    """For `Op.rematerialize`: the same call."""
     return call
 
 
-def every_input(site: Site) -> Iterable[int]:
-    """For `Op.samples`: all inputs, where those that do not count samples broadcast."""
-    return range(len(site.inputs))
+def every_input(ctx: OpContext) -> Iterable[int]:
+    """For `Op.batched_inputs`: all inputs, where those that do not count samples broadcast."""
+    return range(len(ctx.inputs))
 
 
-def first_input(site: Site) -> Iterable[int]:
-    """For `Op.samples`: the first input, where others are parameters."""
+def first_input(ctx: OpContext) -> Iterable[int]:
+    """For `Op.batched_inputs`: the first input, where others are parameters."""
     return (0,)
 
 
 def same_as(i: int = 0) -> Infer:
     """One output with the type of input `i`."""
 
-    def infer(site: Site) -> Sequence[TensorType]:
-        return (TensorType(site.element(i), site.shape(i)),)
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        return (TensorType(ctx.element(i), ctx.shape(i)),)
 
     return infer
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Multidirectional broadcasting. Raises Mismatch where sizes other than one differ, or are different symbols."""
+    """Multidirectional broadcasting. Raises ShapeMismatch where sizes other than one differ, or are different
+    symbols."""
     rank = max(len(s) for s in shapes)
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     result: list[Dim] = []
@@ -292,7 +295,7 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         if len(sizes) > 1:
             text = f"cannot broadcast {' with '.join(str(list(s)) for s in shapes)}"
             first, second = sorted(sizes, key=str)[:2]
-            raise Mismatch(text, (first, second))
+            raise ShapeMismatch(text, (first, second))
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
 

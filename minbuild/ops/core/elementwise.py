@@ -10,20 +10,20 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import (
     FLOATS,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
+    OpContext,
     Reference,
     Select,
-    Site,
+    TestCase,
     same_as,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
-Cases = Callable[[np.random.Generator], Iterable[Case]]
-Gradient = Callable[[Backward], Sequence[str]]
-Words = Callable[[Site], Sequence[float]]
+Cases = Callable[[np.random.Generator], Iterable[TestCase]]
+Gradient = Callable[[GradientBuilder], Sequence[str]]
+Words = Callable[[OpContext], Sequence[float]]
 
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.inf, -np.inf, np.nan])
@@ -46,23 +46,23 @@ def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] 
     return kernel_of(function, "dy", saved, params=params, output="dx")
 
 
-def no_words(site: Site) -> Sequence[float]:
+def no_words(ctx: OpContext) -> Sequence[float]:
     """Of a kernel without parameters."""
     return ()
 
 
 def numbers(*defaults: tuple[str, float]) -> Words:
     """Parameters that are attributes, with their defaults."""
-    return lambda site: [float(site.attribute(name, default)) for name, default in defaults]
+    return lambda ctx: [float(ctx.attribute(name, default)) for name, default in defaults]
 
 
-def launching(kernel: KernelFunction, words: Words = no_words, inputs: Sequence[int] = ()) -> Select:
+def lower_to(kernel: KernelFunction, words: Words = no_words, inputs: Sequence[int] = ()) -> Select:
     """The kernel on these inputs of the node, by default on the first ones in order."""
     chosen = inputs or range(len(kernel.args) - 1)
 
-    def select(site: Site) -> Sequence[Launch]:
-        names = (site.name(i) for i in chosen)
-        return (kernel.launch(site.result(), *names, types=(site.element(),), params=words(site)),)
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        names = (ctx.name(i) for i in chosen)
+        return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=words(ctx)),)
 
     return select
 
@@ -77,7 +77,7 @@ def computing(function: Callable[..., Any]) -> Reference:
     return reference
 
 
-def zero_gradient(b: Backward) -> Sequence[str]:
+def zero_gradient(b: GradientBuilder) -> Sequence[str]:
     """Of functions that are constant between their jumps."""
     return ("",)
 
@@ -92,14 +92,14 @@ def unary_cases(
     """All shapes with every set of attributes, then special values. `inputs` turns normally distributed numbers
     into arguments."""
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for given in attributes:
             label = "".join(f", {name} {value}" for name, value in given.items())
             for shape in SHAPES if given is attributes[0] else ((3, 5),):
                 x = inputs(random.standard_normal(shape))
-                yield Case(f"shape {list(shape)}{label}", (x,), given, ulps=ulps, smooth=smooth)
+                yield TestCase(f"shape {list(shape)}{label}", (x,), given, ulps=ulps, smooth=smooth)
         if special is not None:
-            yield Case("special values", (special,), attributes[0], ulps=ulps)
+            yield TestCase("special values", (special,), attributes[0], ulps=ulps)
 
     return cases
 
@@ -112,12 +112,12 @@ def gradient_cases(
 ) -> Cases:
     """All shapes of a gradient, then every set of attributes; `saved` makes what the forward pass left."""
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for given in attributes:
             label = "".join(f", {name} {value}" for name, value in given.items())
             for shape in SHAPES if given is attributes[0] else ((3, 5),):
                 inputs = random.standard_normal(shape), saved(random.standard_normal(shape))
-                yield Case(f"shape {list(shape)}{label}", inputs, given, ulps=ulps, smooth=smooth)
+                yield TestCase(f"shape {list(shape)}{label}", inputs, given, ulps=ulps, smooth=smooth)
 
     return cases
 
@@ -132,8 +132,8 @@ def unary(
     since: tuple[int, ...] = (6, 13),
     domain: str = "",
     words: Words = no_words,
-    again: Callable[..., Any] | None = None,
-    samples: Callable[[Site], Iterable[int]] | None = None,
+    rematerialize: Callable[..., Any] | None = None,
+    batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
 ) -> Op:
     """An operator of one input, whose place its output may take."""
     return Op(
@@ -142,10 +142,10 @@ def unary(
         since=since,
         infer=same_as(0),
         reference=reference,
-        select=launching(kernel, words),
+        lower=lower_to(kernel, words),
         in_place=((0, 0),),
-        again=again,
-        samples=samples,
+        rematerialize=rematerialize,
+        batched_inputs=batched_inputs,
         cases=cases,
         gradient=gradient,
     )
@@ -160,8 +160,8 @@ def gradient_op(
     *,
     domain: str = "com.microsoft",
     words: Words = no_words,
-    samples: Callable[[Site], Iterable[int]] | None = None,
-    slope: Callable[[Body, str], str] | None = None,
+    batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
+    slope: Callable[[GraphBuilder, str], str] | None = None,
 ) -> Op:
     """An operator of `dy` and what the forward pass left, either of whose places its output may take. `slope` writes
     what `dy` is multiplied with, for gradients of gradients."""
@@ -170,10 +170,10 @@ def gradient_op(
         domain=domain,
         infer=same_as(0),
         reference=reference,
-        select=launching(kernel, words),
+        lower=lower_to(kernel, words),
         in_place=((0, 0), (0, 1)),
-        samples=samples,
+        batched_inputs=batched_inputs,
         cases=cases,
         gradient=gradient,
-        parts=None if slope is None else lambda b: (b.add("Mul", b.x[0], slope(b, b.x[1])),),
+        decompose_for_grad=None if slope is None else lambda b: (b.add("Mul", b.x[0], slope(b, b.x[1])),),
     )

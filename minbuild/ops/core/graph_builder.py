@@ -1,7 +1,7 @@
 """Operators written as nodes: what an operator is made of, and what its gradient is made of.
 
-Both are rules of the operator (`Op.body`, `Op.gradient`) that write nodes into a `Body` and answer with names of
-values. They may look at everything a `Site` knows: attributes, element types, symbolic shapes, constants.
+Both are rules of the operator (`Op.decompose`, `Op.gradient`) that write nodes into a `GraphBuilder` and answer with
+names of values. They may look at everything a `OpContext` knows: attributes, element types, symbolic shapes, constants.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import numpy as np
 
 from minbuild.ir import ElementType, Node, Shape
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import Site, normalized_axes
+from minbuild.ops.core.definition import OpContext, normalized_axes
 
 LARGEST_OPSET = 1000
 MICROSOFT = "com.microsoft"
 
 
-class Body:
+class GraphBuilder:
     """Nodes being written. `x` are the names of the operator's inputs ("" where absent), `y` those its outputs
     shall have; `opset` is the version of the default domain that the nodes are for."""
 
     def __init__(
-        self, site: Site, x: Sequence[str], y: Sequence[str], prefix: str, opset: int = LARGEST_OPSET
+        self, ctx: OpContext, x: Sequence[str], y: Sequence[str], prefix: str, opset: int = LARGEST_OPSET
     ) -> None:
-        self.site = site
+        self.ctx = ctx
         self.x = tuple(x)
         self.y = tuple(y)
         self.prefix = prefix  # of the names of nodes and values made here
@@ -59,7 +59,7 @@ class Body:
 
     def constant(self, value: Any, element: ElementType | None = None) -> str:
         """A constant of element type `element`, by default that of input 0."""
-        dtype = (element or self.site.element()).dtype
+        dtype = (element or self.ctx.element()).dtype
         return self.add("Constant", value=np.asarray(value).astype(dtype))
 
     def integers(self, values: Iterable[Dim]) -> str:
@@ -101,7 +101,7 @@ class Body:
         return self.add("Reshape", x, self.shape_of(other))
 
 
-def named(body: Body, results: Sequence[str], names: Sequence[str]) -> tuple[Node, ...]:
+def named(body: GraphBuilder, results: Sequence[str], names: Sequence[str]) -> tuple[Node, ...]:
     """The nodes that a rule wrote, with its results under `names` ("" where nobody reads one)."""
     renamed: dict[str, str] = {}
     copies = []
@@ -124,13 +124,13 @@ def named(body: Body, results: Sequence[str], names: Sequence[str]) -> tuple[Nod
     return tuple(nodes)
 
 
-class Backward(Body):
+class GradientBuilder(GraphBuilder):
     """The gradient of one application being written: given `dy`, the gradients of its outputs ("" where none flows
     in), the rule returns the names of the gradients of its inputs, "" where there is none or it is not wanted."""
 
     def __init__(
         self,
-        site: Site,
+        ctx: OpContext,
         x: Sequence[str],
         y: Sequence[str],
         dy: Sequence[str],
@@ -138,7 +138,7 @@ class Backward(Body):
         prefix: str,
         opset: int = LARGEST_OPSET,
     ) -> None:
-        super().__init__(site, x, y, prefix, opset)
+        super().__init__(ctx, x, y, prefix, opset)
         self.dy = tuple(dy)
         self.wants = frozenset(wants)  # inputs whose gradients somebody needs
         self.forward: tuple[str, str] | None = None  # domain and name to run instead of the operator
@@ -155,7 +155,7 @@ class Backward(Body):
             return self.y[output]
         return self.saved.setdefault(output, f"{self.prefix}/saved_{output}")
 
-    def become(self, op_type: str, domain: str = MICROSOFT, **attributes: object) -> None:
+    def replace_forward(self, op_type: str, domain: str = MICROSOFT, **attributes: object) -> None:
         """Training runs this operator in place of the forward one, with `attributes` besides: same inputs and outputs,
         or more of them."""
         self.forward, self.besides = (domain, op_type), attributes
@@ -163,7 +163,7 @@ class Backward(Body):
     def summed_to(self, gradient: str, made: Shape | None, i: int) -> str:
         """`gradient`, of shape `made`, summed over the axes along which input `i` was broadcast."""
         assert made is not None, "shapes are known where rules are written"
-        own = self.site.shape(i)
+        own = self.ctx.shape(i)
         lead = len(made) - len(own)
         axes = [a for a, size in enumerate(made) if a < lead or (own[a - lead] == 1 and size != 1)]
         summed = self.reduce("ReduceSum", gradient, normalized_axes(axes, len(made)))

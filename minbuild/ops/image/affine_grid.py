@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 
 def _grid(sizes: Sequence[int], align_corners: int) -> np.ndarray:
@@ -22,18 +22,18 @@ def _grid(sizes: Sequence[int], align_corners: int) -> np.ndarray:
     return np.stack([p.ravel() for p in (*reversed(places), np.ones(tuple(sizes)))], 1)
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """grid = places theta^T"""
-    batch, _, *sizes = b.site.dims(1)
-    matrix = b.site.shape()
+    batch, _, *sizes = b.ctx.dims(1)
+    matrix = b.ctx.shape()
     if len(sizes) not in (2, 3) or matrix[1:] != (len(sizes), len(sizes) + 1):
         needed = "[N, 2, 3] for images, [N, 3, 4] for volumes"
-        raise Unknown(f"takes matrices {list(matrix)} to a grid of {list(sizes)}; needs {needed}")
+        raise UnsupportedUse(f"takes matrices {list(matrix)} to a grid of {list(sizes)}; needs {needed}")
     whole = [size for size in sizes if isinstance(size, int)]
     if len(whole) != len(sizes):
         free = ", ".join(str(size) for size in sizes if not isinstance(size, int))
-        raise Unknown(f"the size of its grid must be known; fix it with --dim for {free}")
-    places = b.constant(_grid(whole, int(b.site.attribute("align_corners", 0))))
+        raise UnsupportedUse(f"the size of its grid must be known; fix it with --dim for {free}")
+    places = b.constant(_grid(whole, int(b.ctx.attribute("align_corners", 0))))
     moved = b.add("MatMul", places, b.add("Transpose", b.x[0], perm=(0, 2, 1)))
     return (b.reshape(moved, (batch, *whole, len(whole))),)
 
@@ -44,13 +44,13 @@ def _reference(attributes: Mapping[str, Any], theta: np.ndarray, size: np.ndarra
     return moved.reshape(len(theta), *sizes, len(sizes))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for sizes in ((1, 2, 4, 5), (3, 1, 2, 1), (2, 2, 3, 4, 5), (1, 1, 1, 2, 3)):
         axes = len(sizes) - 2
         theta, size = random.standard_normal((sizes[0], axes, axes + 1)), np.array(sizes, np.int64)
         for corners in (0, 1):
             name = f"{list(sizes)}, align_corners {corners}"
-            yield Case(name, (theta, size), {"align_corners": corners}, frozenset({1}))
+            yield TestCase(name, (theta, size), {"align_corners": corners}, frozenset({1}))
 
 
-affine_grid = Op("AffineGrid", since=(20,), reference=_reference, body=_body, cases=_cases)
+affine_grid = Op("AffineGrid", since=(20,), reference=_reference, decompose=_body, cases=_cases)

@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 _MODES = {
     "nearest": 0,
@@ -31,25 +39,27 @@ grad_kernel = KernelFunction(
 def _params(attributes: Mapping[str, Any]) -> tuple[int, int, int]:
     mode, padding = attributes.get("mode", "linear"), attributes.get("padding_mode", "zeros")
     if mode not in _MODES or padding not in _PADDINGS:
-        raise Unknown(f"mode {mode} or padding_mode {padding} is not known")
+        raise UnsupportedUse(f"mode {mode} or padding_mode {padding} is not known")
     return _MODES[mode], _PADDINGS[padding], int(bool(attributes.get("align_corners", 0)))
 
 
-def _launch(site: Site, kernel: KernelFunction, names: Sequence[str]) -> Sequence[Launch]:
-    params = _params(site.attributes)
+def _launch(ctx: OpContext, kernel: KernelFunction, names: Sequence[str]) -> Sequence[KernelCall]:
+    params = _params(ctx.attributes)
     features = ("cubic",) * (params[0] == 2)
-    return (kernel.launch(*names, types=(site.element(),), params=params, features=features),)
+    return (kernel.call(*names, types=(ctx.element(),), params=params, features=features),)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, grid = site.shape(0), site.shape(1)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, grid = ctx.shape(0), ctx.shape(1)
     if not 3 <= len(shape) <= 5 or len(grid) != len(shape) or grid[-1] != len(shape) - 2:
-        raise Unknown(f"samples {list(shape)} at {list(grid)}; only one to three spatial axes are supported")
-    return (TensorType(site.element(), (*shape[:2], *grid[1:-1])),)
+        raise UnsupportedUse(
+            f"samples {list(shape)} at {list(grid)}; only one to three spatial axes are supported"
+        )
+    return (TensorType(ctx.element(), (*shape[:2], *grid[1:-1])),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return _launch(site, sample_kernel, (site.result(), site.name(0), site.name(1)))
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return _launch(ctx, sample_kernel, (ctx.result(), ctx.name(0), ctx.name(1)))
 
 
 # ------------------------------------------------------------------------------------------------- reference
@@ -125,8 +135,8 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, grid: np.ndarray) -
     return y.reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    return b.each(*b.many(2, "GridSampleGrad", b.dy[0], *b.x, domain="minbuild", **b.site.attributes))
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    return b.each(*b.many(2, "GridSampleGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes))
 
 
 # Shape of x, sizes of the result's spatial axes.
@@ -157,9 +167,9 @@ def _variants(random: np.random.Generator) -> Iterable[tuple[str, dict[str, Any]
                     yield f"{list(shape)} {mode} {padding} {align}", attributes, x, grid
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, attributes, x, grid in _variants(random):
-        yield Case(name, (x, grid), attributes, ulps=128)
+        yield TestCase(name, (x, grid), attributes, ulps=128)
 
 
 grid_sample = Op(
@@ -167,7 +177,7 @@ grid_sample = Op(
     since=(16, 20, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -176,13 +186,13 @@ grid_sample = Op(
 # ------------------------------------------------------------------------------------------------- gradients
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return TensorType(site.element(), site.shape(1)), TensorType(site.element(), site.shape(2))
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return TensorType(ctx.element(), ctx.shape(1)), TensorType(ctx.element(), ctx.shape(2))
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    results = [site.result(i) if i < len(site.result_names) else "" for i in (0, 1)]
-    return _launch(site, grad_kernel, (*results, *site.names[:3]))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    results = [ctx.result(i) if i < len(ctx.result_names) else "" for i in (0, 1)]
+    return _launch(ctx, grad_kernel, (*results, *ctx.names[:3]))
 
 
 def _grad_reference(
@@ -199,11 +209,11 @@ def _grad_reference(
     return dx.reshape(x.shape), dgrid.reshape(grid.shape)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (name, attributes, x, grid) in enumerate(_variants(random)):
         dy = random.standard_normal((*x.shape[:2], *grid.shape[1:-1]))
         absent = frozenset(((), (0,), (1,))[index % 3])
-        yield Case(name, (dy, x, grid), attributes, outputs=2, absent=absent, ulps=256)
+        yield TestCase(name, (dy, x, grid), attributes, outputs=2, absent=absent, ulps=256)
 
 
 grid_sample_grad = Op(
@@ -211,6 +221,6 @@ grid_sample_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
 )

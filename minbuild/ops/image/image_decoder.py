@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import Op, Site, Unknown
+from minbuild.ops.core.definition import Op, OpContext, UnsupportedUse
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    raise Unknown(
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    raise UnsupportedUse(
         "images are decoded by whoever feeds the trainer. Make the decoded image an input of the model"
     )
 

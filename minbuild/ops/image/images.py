@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import INT64, Case, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import INT64, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 # ------------------------------------------------------------------------------------------------- Col2Im
 
@@ -39,7 +39,7 @@ class _Windows:
 
 def _whole(values: Sequence[Dim], what: str) -> tuple[int, ...]:
     if not all(isinstance(v, int) for v in values):
-        raise Unknown(f"{what} {list(values)} must be known when the trainer is built")
+        raise UnsupportedUse(f"{what} {list(values)} must be known when the trainer is built")
     return tuple(int(v) for v in values)  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def _windows(
     strides = tuple(attributes.get("strides") or (1,) * n)
     pads = tuple(attributes.get("pads") or (0,) * 2 * n)
     if len(block) != n or rows % int(np.prod(block)) != 0:
-        raise Unknown(f"{rows} rows are no blocks of {list(block)}")
+        raise UnsupportedUse(f"{rows} rows are no blocks of {list(block)}")
     sizes, places = [], []
     for axis in range(n):
         sizes.append(image[axis] + pads[axis] + pads[n + axis])
@@ -62,11 +62,11 @@ def _windows(
     return _Windows(rows // int(np.prod(block)), tuple(sizes), tuple(places), pads)
 
 
-def _windows_at(site: Site) -> _Windows:
-    return _windows(site.attributes, site.dims(1), site.dims(2), site.shape()[1])
+def _windows_at(ctx: OpContext) -> _Windows:
+    return _windows(ctx.attributes, ctx.dims(1), ctx.dims(2), ctx.shape()[1])
 
 
-def _batch(b: Body) -> str:
+def _batch(b: GraphBuilder) -> str:
     """The first dimension of the input, as a value."""
     return b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([1]))
 
@@ -77,9 +77,9 @@ def _cropped(windows: _Windows, sign: int) -> list[int]:
     return [0, 0, *(sign * p for p in windows.pads[:n]), 0, 0, *(sign * p for p in windows.pads[n:])]
 
 
-def _col2im_body(b: Body) -> Sequence[str]:
+def _col2im_body(b: GraphBuilder) -> Sequence[str]:
     """Every element is added where it belongs, one axis after the other."""
-    windows = _windows_at(b.site)
+    windows = _windows_at(b.ctx)
     n = len(windows.sizes)
     y = b.reshape(b.x[0], [0, windows.channels, *windows.split])
     y = b.add("Transpose", y, perm=windows.together)
@@ -92,9 +92,9 @@ def _col2im_body(b: Body) -> Sequence[str]:
     return (b.add("Pad", y, b.integers(_cropped(windows, -1))),)
 
 
-def _col2im_gradient(b: Backward) -> Sequence[str]:
+def _col2im_gradient(b: GradientBuilder) -> Sequence[str]:
     """The windows of the image: im2col."""
-    windows = _windows_at(b.site)
+    windows = _windows_at(b.ctx)
     dx = b.add("Pad", b.dy[0], b.integers(_cropped(windows, 1)))
     for axis in range(len(windows.sizes)):
         dx = b.add("Gather", dx, b.constant(windows.places[axis], INT64), axis=2 + 2 * axis)
@@ -117,7 +117,7 @@ def _col2im_reference(
     return y[(..., *kept)]
 
 
-def _col2im_cases(random: np.random.Generator) -> Iterable[Case]:
+def _col2im_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for image, block, attributes in (
         ((5, 5), (1, 5), {}),
         ((5, 5), (3, 2), {}),
@@ -130,7 +130,7 @@ def _col2im_cases(random: np.random.Generator) -> Iterable[Case]:
         windows = _windows(attributes, image, block, rows)
         x = random.standard_normal((2, rows, int(np.prod(windows.split[len(image) :]))))
         inputs = (x, np.array(image), np.array(block))
-        yield Case(f"{image} {block} {attributes}", inputs, attributes, frozenset({1, 2}), ulps=8)
+        yield TestCase(f"{image} {block} {attributes}", inputs, attributes, frozenset({1, 2}), ulps=8)
 
 
 # ---------------------------------------------------------------------------------------------- MaxUnpool
@@ -147,30 +147,30 @@ def _pooled(attributes: Mapping[str, Any], shape: Sequence[Dim]) -> tuple[int, .
     )
 
 
-def _grown(site: Site) -> tuple[int, ...]:
+def _grown(ctx: OpContext) -> tuple[int, ...]:
     """By how much the result is larger than that."""
-    pooled = _pooled(site.attributes, site.shape())
-    if not site.has(2):
+    pooled = _pooled(ctx.attributes, ctx.shape())
+    if not ctx.has(2):
         return (0,) * len(pooled)
-    wanted = _whole(site.dims(2)[2:], "the output shape")
+    wanted = _whole(ctx.dims(2)[2:], "the output shape")
     return tuple(w - p for w, p in zip(wanted, pooled, strict=True))
 
 
-def _unpool_body(b: Body) -> Sequence[str]:
+def _unpool_body(b: GraphBuilder) -> Sequence[str]:
     """Indices count the elements of the whole pooled tensor."""
-    pooled, grown = _pooled(b.site.attributes, b.site.shape()), _grown(b.site)
+    pooled, grown = _pooled(b.ctx.attributes, b.ctx.shape()), _grown(b.ctx)
     front = b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([2]))
     shape = b.add("Concat", front, b.integers(pooled), axis=0)
-    zeros = b.add("ConstantOfShape", shape, value=np.zeros(1, b.site.element().dtype))
+    zeros = b.add("ConstantOfShape", shape, value=np.zeros(1, b.ctx.element().dtype))
     flat = [b.reshape(v, [-1]) for v in (zeros, b.x[1], b.x[0])]
     y = b.add("Reshape", b.add("ScatterElements", *flat, axis=0), shape)
     n = len(pooled)
     return (b.add("Pad", y, b.integers([0] * (n + 4) + list(grown))) if any(grown) else y,)
 
 
-def _unpool_gradient(b: Backward) -> Sequence[str]:
+def _unpool_gradient(b: GradientBuilder) -> Sequence[str]:
     """Elements take what comes from where they went."""
-    grown, dy = _grown(b.site), b.dy[0]
+    grown, dy = _grown(b.ctx), b.dy[0]
     if any(grown):
         dy = b.add("Pad", dy, b.integers([0] * (len(grown) + 4) + [-g for g in grown]))
     flat = b.reshape(dy, [-1])
@@ -190,7 +190,7 @@ def _unpool_reference(
     return whole
 
 
-def _unpool_cases(random: np.random.Generator) -> Iterable[Case]:
+def _unpool_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, attributes in (
         ((1, 1, 2, 2), {"kernel_shape": (2, 2), "strides": (2, 2)}),
         ((2, 3, 2, 4), {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 0, 0)}),
@@ -199,17 +199,17 @@ def _unpool_cases(random: np.random.Generator) -> Iterable[Case]:
         pooled = (*shape[:2], *_pooled(attributes, shape))
         x = random.standard_normal(shape)
         indices = random.permutation(int(np.prod(pooled)))[: x.size].reshape(shape)
-        yield Case(f"{list(shape)} {attributes}", (x, indices), attributes, ulps=0)
+        yield TestCase(f"{list(shape)} {attributes}", (x, indices), attributes, ulps=0)
         larger = np.array([*pooled[:2], *(d + 1 for d in pooled[2:])])
         inputs = (x, indices, larger)
-        yield Case(f"{list(shape)} {attributes} larger", inputs, attributes, frozenset({2}), ulps=0)
+        yield TestCase(f"{list(shape)} {attributes} larger", inputs, attributes, frozenset({2}), ulps=0)
 
 
 col2im = Op(
     "Col2Im",
     since=(18,),
     reference=_col2im_reference,
-    body=_col2im_body,
+    decompose=_col2im_body,
     cases=_col2im_cases,
     gradient=_col2im_gradient,
 )
@@ -217,7 +217,7 @@ max_unpool = Op(
     "MaxUnpool",
     since=(9, 11, 22),
     reference=_unpool_reference,
-    body=_unpool_body,
+    decompose=_unpool_body,
     cases=_unpool_cases,
     gradient=_unpool_gradient,
 )

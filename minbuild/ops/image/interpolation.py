@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Unknown
+from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.image.resample import Table
 
 
@@ -42,7 +42,7 @@ class Stretch:
             return o * 0
         if mode in ("half_pixel", "pytorch_half_pixel"):
             return half
-        raise Unknown(f"coordinate_transformation_mode {mode} is not known")
+        raise UnsupportedUse(f"coordinate_transformation_mode {mode} is not known")
 
     def table(self, attributes: Mapping[str, Any]) -> Table:
         """The weights by which Resize with these attributes makes every output."""
@@ -51,14 +51,14 @@ class Stretch:
         if mode == "nearest":
             rounding = attributes.get("nearest_mode", "round_prefer_floor")
             if rounding not in _ROUNDINGS:
-                raise Unknown(f"nearest_mode {rounding} is not known")
+                raise UnsupportedUse(f"nearest_mode {rounding} is not known")
             indices = _ROUNDINGS[rounding](coordinates, self.scale)[:, None]
             weights = np.ones(indices.shape)
         elif mode in ("linear", "cubic"):
             narrowing = min(self.scale, 1.0) if attributes.get("antialias", 0) else 1.0
             indices, weights = _taps(coordinates, mode, narrowing, attributes.get("cubic_coeff_a", -0.75))
         else:
-            raise Unknown(f"mode {mode} is not known; there are nearest, linear and cubic")
+            raise UnsupportedUse(f"mode {mode} is not known; there are nearest, linear and cubic")
         if attributes.get("exclude_outside", 0) and mode != "nearest":
             weights = weights * ((indices >= 0) & (indices < self.size))
         totals = weights.sum(1, keepdims=True)

@@ -8,30 +8,38 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 _PARAMS, _TYPES = ("scale",), {"T": FLOATS}
 pool_kernel = KernelFunction("max_roi_pool", ("y:T=", "x:T", "rois:T"), _PARAMS, _TYPES)
 grad_kernel = KernelFunction("max_roi_pool_grad", ("dx:T=", "dy:T", "x:T", "rois:T"), _PARAMS, _TYPES)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    x, rois = site.shape(0), site.shape(1)
-    bins = tuple(int(n) for n in site.attribute("pooled_shape", ()))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    x, rois = ctx.shape(0), ctx.shape(1)
+    bins = tuple(int(n) for n in ctx.attribute("pooled_shape", ()))
     if len(x) != 4 or len(rois) != 2 or rois[1] != 5 or len(bins) != 2:
         text = f"takes regions {list(rois)} from {list(x)} to {list(bins)}"
-        raise Unknown(f"{text}; needs [regions, 5] from [N, C, H, W] to [height, width]")
-    return (TensorType(site.element(), (rois[0], x[1], *bins)),)
+        raise UnsupportedUse(f"{text}; needs [regions, 5] from [N, C, H, W] to [height, width]")
+    return (TensorType(ctx.element(), (rois[0], x[1], *bins)),)
 
 
-def _launch(site: Site, kernel: KernelFunction, *names: str) -> Sequence[Launch]:
-    scale = float(site.attribute("spatial_scale", 1.0))
-    return (kernel.launch(site.result(), *names, types=(site.element(),), params=(scale,)),)
+def _launch(ctx: OpContext, kernel: KernelFunction, *names: str) -> Sequence[KernelCall]:
+    scale = float(ctx.attribute("spatial_scale", 1.0))
+    return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=(scale,)),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return _launch(site, pool_kernel, *site.names[:2])
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return _launch(ctx, pool_kernel, *ctx.names[:2])
 
 
 def _bins(start: float, end: float, count: int, size: int) -> list[range]:
@@ -67,9 +75,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, rois: np.ndarray) -
     return y
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Of the images; regions, which are rounded to pixels, have none."""
-    return (b.add("MaxRoiPoolGrad", b.dy[0], *b.x, domain="minbuild", **b.site.attributes),)
+    return (b.add("MaxRoiPoolGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes),)
 
 
 _VARIANTS: tuple[Mapping[str, Any], ...] = (
@@ -93,11 +101,11 @@ def _inputs(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return random.standard_normal((2, 3, 6, 7)), np.column_stack([images, np.array(corners, float)])
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in _VARIANTS:
         inputs = _inputs(random)
-        yield Case(f"{dict(attributes)}", inputs, attributes, frozenset({1}), ulps=0)
-        yield Case(f"{dict(attributes)} fed", inputs, attributes, ulps=0, smooth=False)
+        yield TestCase(f"{dict(attributes)}", inputs, attributes, frozenset({1}), ulps=0)
+        yield TestCase(f"{dict(attributes)} fed", inputs, attributes, ulps=0, smooth=False)
 
 
 max_roi_pool = Op(
@@ -105,7 +113,7 @@ max_roi_pool = Op(
     since=(1, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -114,12 +122,12 @@ max_roi_pool = Op(
 # ------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), site.shape(1)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), ctx.shape(1)),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return _launch(site, grad_kernel, *site.names[:3])
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return _launch(ctx, grad_kernel, *ctx.names[:3])
 
 
 def _grad_reference(
@@ -131,11 +139,11 @@ def _grad_reference(
     return dx
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in _VARIANTS:
         inputs = _inputs(random)
         dy = random.standard_normal(_reference(attributes, *inputs).shape)
-        yield Case(f"{dict(attributes)}", (dy, *inputs), attributes, frozenset({2}))
+        yield TestCase(f"{dict(attributes)}", (dy, *inputs), attributes, frozenset({2}))
 
 
 max_roi_pool_grad = Op(
@@ -143,6 +151,6 @@ max_roi_pool_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
 )

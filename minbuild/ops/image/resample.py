@@ -14,14 +14,14 @@ from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
     HALVES,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 resample_kernel = KernelFunction(
     "resample", ("y:T=", "x:T", "indices:int32", "weights:T", "groups:extent"), types={"T": FLOATS}
@@ -56,30 +56,30 @@ class Table:
         return Table.of(self.matrix.T)
 
 
-def add_resample(b: Body, x: str, axis: int, table: Table) -> str:
+def add_resample(b: GraphBuilder, x: str, axis: int, table: Table) -> str:
     """A node that resamples `x` along `axis`. Halves keep weights in float."""
-    element = b.site.element()
+    element = b.ctx.element()
     weights = b.constant(table.weights, FLOAT if element in HALVES else element)
     indices = b.constant(table.indices, ElementType.INT32)
     return b.add("Resample", x, indices, weights, domain="minbuild", axis=axis)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, axis = site.shape(), site.axis()
-    return (TensorType(site.element(), (*shape[:axis], site.shape(1)[0], *shape[axis + 1 :])),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, axis = ctx.shape(), ctx.axis()
+    return (TensorType(ctx.element(), (*shape[:axis], ctx.shape(1)[0], *shape[axis + 1 :])),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    shape, axis = site.shape(), site.axis()
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    shape, axis = ctx.shape(), ctx.axis()
     groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]))
     return (
-        resample_kernel.launch(
-            site.result(),
-            site.name(0),
-            site.name(1),
-            site.name(2),
-            TensorType(site.element(), groups),
-            types=(site.element(),),
+        resample_kernel.call(
+            ctx.result(),
+            ctx.name(0),
+            ctx.name(1),
+            ctx.name(2),
+            TensorType(ctx.element(), groups),
+            types=(ctx.element(),),
         ),
     )
 
@@ -92,15 +92,15 @@ def _reference(
     return np.moveaxis(np.tensordot(x, matrix, (axis, 1)), -1, axis)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    indices, weights = b.site.content(1), b.site.content(2)
-    size = b.site.shape()[b.site.axis()]
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    indices, weights = b.ctx.content(1), b.ctx.content(2)
+    size = b.ctx.shape()[b.ctx.axis()]
     if indices is None or weights is None or not isinstance(size, int):
-        raise Unknown("its table must be known when the trainer is built")
-    return (add_resample(b, b.dy[0], b.site.axis(), Table(size, indices, weights).transposed()),)
+        raise UnsupportedUse("its table must be known when the trainer is built")
+    return (add_resample(b, b.dy[0], b.ctx.axis(), Table(size, indices, weights).transposed()),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis, outputs, taps in (
         ((5,), 0, 3, 2),
         ((2, 4, 6), 1, 7, 3),
@@ -112,7 +112,7 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         weights = random.standard_normal((outputs, taps))
         weights[0, -1] = 0
         inputs = (random.standard_normal(shape), indices, weights)
-        yield Case(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, frozenset({1, 2}), ulps=16)
+        yield TestCase(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, frozenset({1, 2}), ulps=16)
 
 
 resample = Op(
@@ -120,7 +120,7 @@ resample = Op(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     gradient=_gradient,
     cases=_cases,
 )

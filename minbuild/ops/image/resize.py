@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import BOOL, FLOAT, FLOATS, HALVES, Case, Op, Unknown
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import BOOL, FLOAT, FLOATS, HALVES, Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.image.interpolation import Stretch
 from minbuild.ops.image.resample import add_resample
 
@@ -35,10 +35,10 @@ def _stretches(
     axes = [int(a) % rank for a in attributes.get("axes", range(rank))]
     crops = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
     if crops and (roi is None or roi.size != 2 * len(axes)):
-        raise Unknown("tf_crop_and_resize needs a roi that is known when the trainer is built")
+        raise UnsupportedUse("tf_crop_and_resize needs a roi that is known when the trainer is built")
     given: Sequence[Any] | None = scales.ravel().tolist() if scales is not None else sizes
     if given is None or len(given) != len(axes):
-        raise Unknown(
+        raise UnsupportedUse(
             f"needs one scale or size for each of {len(axes)} axes, known when the trainer is built"
         )
     ends = roi.ravel().tolist() if crops and roi is not None else [0.0] * len(axes) + [1.0] * len(axes)
@@ -51,7 +51,7 @@ def _stretches(
         if same and seen[axis] == (0.0, 1.0):
             continue
         if not isinstance(size, int) or not isinstance(wanted, (int, float)):
-            raise Unknown(
+            raise UnsupportedUse(
                 f"resizes axis {axis} of size {size}, which must be known when the trainer is built"
             )
         if common is not None:
@@ -62,7 +62,7 @@ def _stretches(
         else:
             found.append(Stretch(axis, size, int(wanted), wanted / max(size, 1), seen[axis]))
     if any(s.size == 0 or s.scale <= 0 for s in found):
-        raise Unknown(f"resizes an axis of {list(shape)} that has no elements, or to none")
+        raise UnsupportedUse(f"resizes an axis of {list(shape)} that has no elements, or to none")
     return sorted(found, key=lambda s: (s.outputs / s.size, -s.axis))
 
 
@@ -75,27 +75,27 @@ def _common_scale(
         return None
     pairs = [(wanted, shape[axis]) for axis, wanted in zip(axes, sizes, strict=True)]
     if not all(isinstance(d, int) and d for pair in pairs for d in pair):
-        raise Unknown(
+        raise UnsupportedUse(
             f"keep_aspect_ratio_policy {policy} needs sizes that are known when the trainer is built"
         )
     ratios = [wanted / size for wanted, size in pairs]
     return min(ratios) if policy == "not_larger" else max(ratios)
 
 
-def _asked(b: Body) -> tuple[dict[str, Any], list[Stretch]]:
+def _asked(b: GraphBuilder) -> tuple[dict[str, Any], list[Stretch]]:
     """The attributes, those of opset 10 made explicit, and what is to be done to the axes."""
-    site, attributes = b.site, dict(b.site.attributes)
-    if len(site.inputs) == 2:
+    ctx, attributes = b.ctx, dict(b.ctx.attributes)
+    if len(ctx.inputs) == 2:
         attributes |= _OPSET_10
-        roi, scales, sizes = None, site.content(1), None
+        roi, scales, sizes = None, ctx.content(1), None
     else:
-        roi, scales = site.content(1), site.content(2)
-        sizes = site.dims(3) if site.has(3) and site.shape(3) != (0,) else None
-    return attributes, _stretches(attributes, site.shape(), roi, None if _absent(scales) else scales, sizes)
+        roi, scales = ctx.content(1), ctx.content(2)
+        sizes = ctx.dims(3) if ctx.has(3) and ctx.shape(3) != (0,) else None
+    return attributes, _stretches(attributes, ctx.shape(), roi, None if _absent(scales) else scales, sizes)
 
 
-def _body(b: Body) -> Sequence[str]:
-    element, x = b.site.element(), b.x[0]
+def _body(b: GraphBuilder) -> Sequence[str]:
+    element, x = b.ctx.element(), b.x[0]
     attributes, stretches = _asked(b)
     nearest = attributes.get("mode", "nearest") == "nearest"
     real = element in FLOATS or element in HALVES
@@ -110,9 +110,9 @@ def _body(b: Body) -> Sequence[str]:
     return (_extrapolated(b, attributes, stretches, x),)
 
 
-def _as_floats(b: Body, attributes: Mapping[str, Any], stretches: Sequence[Stretch]) -> str:
+def _as_floats(b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch]) -> str:
     """Integers are interpolated as floats, rounded, and kept within their range."""
-    element = b.site.element()
+    element = b.ctx.element()
     x = b.add("Cast", b.x[0], to=int(FLOAT))
     for stretch in stretches:
         table = stretch.table(attributes)
@@ -128,9 +128,11 @@ def _as_floats(b: Body, attributes: Mapping[str, Any], stretches: Sequence[Stret
     return _extrapolated(b, attributes, stretches, b.add("Cast", kept, to=int(element)))
 
 
-def _extrapolated(b: Body, attributes: Mapping[str, Any], stretches: Sequence[Stretch], y: str) -> str:
+def _extrapolated(
+    b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch], y: str
+) -> str:
     """The extrapolation value where an output stands outside of the input."""
-    rank = b.site.rank()
+    rank = b.ctx.rank()
     outside = np.zeros((1,) * rank, bool)
     for stretch in stretches:
         shape = tuple(-1 if axis == stretch.axis else 1 for axis in range(rank))
@@ -167,36 +169,36 @@ def resized(
     return np.asarray(y if x.dtype.kind == "f" else np.round(y).astype(x.dtype))
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Scales that were asked for are passed on; sizes speak for themselves unless the aspect ratio was kept."""
     attributes, stretches = _asked(b)
     axes = attributes.pop("axes", None)
     policy = attributes.pop("keep_aspect_ratio_policy", "stretch")
     roi = b.x[1] if b.has(1) and len(b.x) > 2 else ""
-    if axes is not None and roi and not _absent(b.site.content(1)):
+    if axes is not None and roi and not _absent(b.ctx.content(1)):
         ends = {s.axis: s.seen for s in stretches}
-        whole = [ends.get(axis, (0.0, 1.0)) for axis in range(b.site.rank())]
-        roi = b.constant([start for start, _ in whole] + [end for _, end in whole], b.site.element(1))
-    asked = len(b.x) == 2 or (b.has(2) and not _absent(b.site.content(2)))
+        whole = [ends.get(axis, (0.0, 1.0)) for axis in range(b.ctx.rank())]
+        roi = b.constant([start for start, _ in whole] + [end for _, end in whole], b.ctx.element(1))
+    asked = len(b.x) == 2 or (b.has(2) and not _absent(b.ctx.content(2)))
     scales = ""
     if asked or policy != "stretch":
         by_axis = {s.axis: s.scale for s in stretches}
-        scales = b.constant([by_axis.get(axis, 1.0) for axis in range(b.site.rank())], _scale_element(b))
+        scales = b.constant([by_axis.get(axis, 1.0) for axis in range(b.ctx.rank())], _scale_element(b))
     return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], roi, scales, **attributes),)
 
 
-def _scale_element(b: Body) -> ElementType:
+def _scale_element(b: GraphBuilder) -> ElementType:
     """The type that scales came in: ONNX's is float."""
     i = 1 if len(b.x) == 2 else 2
-    return b.site.element(i) if b.has(i) else FLOAT
+    return b.ctx.element(i) if b.has(i) else FLOAT
 
 
-def _grad_body(b: Body) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Sequence[str]:
     """ResizeGrad(dY, X, roi, scales): the tables of Resize transposed, in the opposite order."""
-    dy, shape = b.site.shape(0), b.site.shape(1)
-    roi, scales = b.site.content(2), b.site.content(3)
+    dy, shape = b.ctx.shape(0), b.ctx.shape(1)
+    roi, scales = b.ctx.content(2), b.ctx.content(3)
     known = None if _absent(scales) else scales
-    attributes = b.site.attributes
+    attributes = b.ctx.attributes
     gradient = b.x[0]
     sizes = dy if known is None else None
     for stretch in reversed(_stretches(attributes, shape, roi, known, sizes, dy)):
@@ -238,55 +240,57 @@ _MODES: tuple[Mapping[str, Any], ...] = (
 SHAPES = (((2, 3, 4, 5), (1, 1, 2, 2)), ((1, 2, 7, 6), (1, 1, 0.6, 1.5)), ((2, 3, 9), (1, 1, 0.34)))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, factors in SHAPES:
         x, scales = random.standard_normal(shape), np.array(factors, np.float64)
         sizes = np.floor(np.array(shape) * scales).astype(np.int64)
         for mode in _MODES:
             name, known = f"{list(shape)} {dict(mode)}", frozenset({2, 3})
-            yield Case(f"{name} scales", (x, None, scales), mode, known, ulps=16)
-            yield Case(f"{name} sizes", (x, None, None, sizes), mode, known, ulps=16)
+            yield TestCase(f"{name} scales", (x, None, scales), mode, known, ulps=16)
+            yield TestCase(f"{name} sizes", (x, None, None, sizes), mode, known, ulps=16)
     x = random.standard_normal((1, 2, 5, 7))
-    yield Case("opset 10", (x, np.array([1, 1, 1.5, 0.5])), {}, frozenset({1}), ulps=0)
+    yield TestCase("opset 10", (x, np.array([1, 1, 1.5, 0.5])), {}, frozenset({1}), ulps=0)
     sizes = np.array([8, 9], np.int64)
     for policy in ("not_larger", "not_smaller"):
         attributes = {"axes": (3, 2), "keep_aspect_ratio_policy": policy, "mode": "linear"}
-        yield Case(policy, (x, None, None, sizes), attributes, frozenset({3}), ulps=16)
+        yield TestCase(policy, (x, None, None, sizes), attributes, frozenset({3}), ulps=16)
     crop = {
         "mode": "linear",
         "coordinate_transformation_mode": "tf_crop_and_resize",
         "extrapolation_value": 2.5,
     }
     roi = np.array([0, 0, 0.4, -0.25, 1, 1, 0.6, 1.25])
-    yield Case("crop", (x, roi, None, np.array([1, 2, 3, 6], np.int64)), crop, frozenset({1, 3}), ulps=16)
-    yield Case(
+    yield TestCase("crop", (x, roi, None, np.array([1, 2, 3, 6], np.int64)), crop, frozenset({1, 3}), ulps=16)
+    yield TestCase(
         "crop axes", (x, roi[[2, 6]], None, sizes[:1]), {**crop, "axes": (2,)}, frozenset({1, 3}), ulps=16
     )
     none = (np.zeros((0, 2, 3, 4)), None, np.array([1, 1, 2, 0.5]))
-    yield Case("no images", none, {"mode": "linear"}, frozenset({2}))
-    yield Case("nothing changes", (x, None, np.ones(4)), {}, frozenset({2}), ulps=0)
+    yield TestCase("no images", none, {"mode": "linear"}, frozenset({2}))
+    yield TestCase("nothing changes", (x, None, np.ones(4)), {}, frozenset({2}), ulps=0)
     for dtype in (np.uint8, np.int8, np.int32):
         whole = random.integers(0, 100, (1, 2, 3, 4)).astype(dtype)
-        yield Case(f"{np.dtype(dtype)}", (whole, None, np.array([1, 1, 2, 1.5])), {}, frozenset({2}))
+        yield TestCase(f"{np.dtype(dtype)}", (whole, None, np.array([1, 1, 2, 1.5])), {}, frozenset({2}))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, factors in SHAPES:
         x, scales = random.standard_normal(shape), np.array(factors, np.float64)
         for mode in _MODES:
             dy = random.standard_normal(resized(mode, x, None, scales).shape)
-            yield Case(f"{list(shape)} {dict(mode)}", (dy, x, None, scales), mode, frozenset({3}), ulps=32)
-            yield Case(f"{list(shape)} {dict(mode)} sizes", (dy, x), mode, ulps=32)
+            yield TestCase(
+                f"{list(shape)} {dict(mode)}", (dy, x, None, scales), mode, frozenset({3}), ulps=32
+            )
+            yield TestCase(f"{list(shape)} {dict(mode)} sizes", (dy, x), mode, ulps=32)
 
 
 resize = Op(
     "Resize",
     since=(10, 11, 13, 18, 19),
-    body=_body,
+    decompose=_body,
     reference=resized,
     gradient=_gradient,
     cases=_cases,
 )
 resize_grad = Op(
-    "ResizeGrad", domain=MICROSOFT, body=_grad_body, reference=_grad_reference, cases=_grad_cases
+    "ResizeGrad", domain=MICROSOFT, decompose=_grad_body, reference=_grad_reference, cases=_grad_cases
 )

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 _PARAMS = ("sampling_ratio", "half_pixel", "largest", "scale")
 _FEATURES = {"max": "the largest instead of the mean"}
@@ -19,28 +27,32 @@ grad_kernel = KernelFunction("roi_align_grad", ("dx:T=", "dy:T", *_INPUTS), _PAR
 _HALF_PIXEL = "coordinate_transformation_mode"  # an attribute since opset 16; before there was no half pixel
 
 
-def _launch(site: Site, kernel: KernelFunction, names: Sequence[str], version: int) -> Sequence[Launch]:
+def _launch(
+    ctx: OpContext, kernel: KernelFunction, names: Sequence[str], version: int
+) -> Sequence[KernelCall]:
     default = "half_pixel" if version >= 16 else "output_half_pixel"
-    largest = site.attribute("mode", "avg") == "max"
+    largest = ctx.attribute("mode", "avg") == "max"
     params = (
-        int(site.attribute("sampling_ratio", 0)),
-        int(site.attribute(_HALF_PIXEL, default) == "half_pixel"),
+        int(ctx.attribute("sampling_ratio", 0)),
+        int(ctx.attribute(_HALF_PIXEL, default) == "half_pixel"),
         int(largest),
-        float(site.attribute("spatial_scale", 1.0)),
+        float(ctx.attribute("spatial_scale", 1.0)),
     )
-    return (kernel.launch(*names, types=(site.element(),), params=params, features=("max",) * largest),)
+    return (kernel.call(*names, types=(ctx.element(),), params=params, features=("max",) * largest),)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    x, rois = site.shape(0), site.shape(1)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    x, rois = ctx.shape(0), ctx.shape(1)
     if len(x) != 4 or len(rois) != 2 or rois[1] != 4:
-        raise Unknown(f"takes regions {list(rois)} from {list(x)}; needs [regions, 4] from [N, C, H, W]")
-    bins = int(site.attribute("output_height", 1)), int(site.attribute("output_width", 1))
-    return (TensorType(site.element(), (rois[0], x[1], *bins)),)
+        raise UnsupportedUse(
+            f"takes regions {list(rois)} from {list(x)}; needs [regions, 4] from [N, C, H, W]"
+        )
+    bins = int(ctx.attribute("output_height", 1)), int(ctx.attribute("output_width", 1))
+    return (TensorType(ctx.element(), (rois[0], x[1], *bins)),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return _launch(site, align_kernel, (site.result(), *site.names[:3]), site.version)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return _launch(ctx, align_kernel, (ctx.result(), *ctx.names[:3]), ctx.version)
 
 
 def _axis_samples(
@@ -103,14 +115,14 @@ def _reference(
     return y
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Of the images; regions are taken as given, as detectors do."""
-    return (b.add("RoiAlignGrad", b.dy[0], *b.x, domain="minbuild", **_explicit(b.site)),)
+    return (b.add("RoiAlignGrad", b.dy[0], *b.x, domain="minbuild", **_explicit(b.ctx)),)
 
 
-def _explicit(site: Site) -> dict[str, Any]:
-    default = "half_pixel" if site.version >= 16 else "output_half_pixel"
-    return {_HALF_PIXEL: default, **site.attributes}
+def _explicit(ctx: OpContext) -> dict[str, Any]:
+    default = "half_pixel" if ctx.version >= 16 else "output_half_pixel"
+    return {_HALF_PIXEL: default, **ctx.attributes}
 
 
 _VARIANTS: tuple[Mapping[str, Any], ...] = (
@@ -128,11 +140,11 @@ def _inputs(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.nda
     return random.standard_normal((2, 3, 6, 7)), rois, np.array([0, 1, 1, 0], np.int64)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in _VARIANTS:
         inputs = _inputs(random)
-        yield Case(f"{dict(attributes)}", inputs, attributes, frozenset({1, 2}), ulps=64)
-        yield Case(f"{dict(attributes)} fed", inputs, attributes, ulps=64, smooth=False)
+        yield TestCase(f"{dict(attributes)}", inputs, attributes, frozenset({1, 2}), ulps=64)
+        yield TestCase(f"{dict(attributes)} fed", inputs, attributes, ulps=64, smooth=False)
 
 
 roi_align = Op(
@@ -140,7 +152,7 @@ roi_align = Op(
     since=(10, 16, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -149,12 +161,12 @@ roi_align = Op(
 # ------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), site.shape(1)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), ctx.shape(1)),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return _launch(site, grad_kernel, (site.result(), *site.names[:4]), max(roi_align.since))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return _launch(ctx, grad_kernel, (ctx.result(), *ctx.names[:4]), max(roi_align.since))
 
 
 def _grad_reference(
@@ -173,25 +185,25 @@ def _grad_reference(
     return dx.reshape(x.shape)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in _VARIANTS:
         inputs = _inputs(random)
         dy = random.standard_normal(_reference(attributes, *inputs).shape)
         smooth = attributes.get("mode", "avg") == "avg"
-        yield Case(
+        yield TestCase(
             f"{dict(attributes)}", (dy, *inputs), attributes, frozenset({2, 3}), ulps=64, smooth=smooth
         )
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     """A mean is linear: what comes back goes the way of the images."""
-    if b.site.attribute("mode", "avg") != "avg":
-        raise Unknown(
+    if b.ctx.attribute("mode", "avg") != "avg":
+        raise UnsupportedUse(
             "the gradient of a gradient through the largest samples is not supported; use mode 'avg'"
         )
     if 0 not in b.wants:
         return b.each()
-    return b.each(b.add("RoiAlign", b.dy[0], *b.x[2:], **b.site.attributes))
+    return b.each(b.add("RoiAlign", b.dy[0], *b.x[2:], **b.ctx.attributes))
 
 
 roi_align_grad = Op(
@@ -199,7 +211,7 @@ roi_align_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
     gradient=_grad_gradient,
 )

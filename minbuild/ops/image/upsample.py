@@ -7,25 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import FLOAT, Case, Op
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import FLOAT, Op, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.image.resize import SHAPES, resized
 
 _UPSAMPLE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def _upsampled(b: Body) -> tuple[str, dict[str, Any]]:
+def _upsampled(b: GraphBuilder) -> tuple[str, dict[str, Any]]:
     """Scales, an attribute in opset 7, and the attributes of the Resize that does the same."""
-    scales = b.x[1] if b.has(1) else b.constant(b.site.attribute("scales", ()), FLOAT)
-    return scales, {"mode": b.site.attribute("mode", "nearest"), **_UPSAMPLE}
+    scales = b.x[1] if b.has(1) else b.constant(b.ctx.attribute("scales", ()), FLOAT)
+    return scales, {"mode": b.ctx.attribute("mode", "nearest"), **_UPSAMPLE}
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     scales, attributes = _upsampled(b)
     return (b.add("Resize", b.x[0], "", scales, **attributes),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     scales, attributes = _upsampled(b)
     return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], "", scales, **attributes),)
 
@@ -35,12 +35,12 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, scales: np.ndarray 
     return resized({"mode": attributes.get("mode", "nearest"), **_UPSAMPLE}, x, None, given)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, factors in SHAPES[:2]:
         for mode in ("nearest", "linear"):
             inputs = (random.standard_normal(shape), np.array(factors, np.float64))
-            yield Case(f"{list(shape)} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=16)
-            yield Case(
+            yield TestCase(f"{list(shape)} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=16)
+            yield TestCase(
                 f"{list(shape)} {mode} opset 7", inputs[:1], {"mode": mode, "scales": factors}, ulps=16
             )
 
@@ -48,7 +48,7 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
 upsample = Op(
     "Upsample",
     since=(7, 9, 10),
-    body=_body,
+    decompose=_body,
     reference=_reference,
     gradient=_gradient,
     cases=_cases,

@@ -13,47 +13,47 @@ from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     FLOATS,
     INDICES,
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    stored,
+    OpContext,
+    TestCase,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 gather_kernel = KernelFunction(
-    "gather", ("y:T=", "x:T", "indices:I", "groups:extent"), types={"T": STORED, "I": INDICES}
+    "gather", ("y:T=", "x:T", "indices:I", "groups:extent"), types={"T": STORAGE_TYPES, "I": INDICES}
 )
 grad_kernel = KernelFunction(
     "gather_grad", ("dx:T=", "dy:T", "indices:I", "groups:extent"), types={"T": FLOATS, "I": INDICES}
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, axis = site.shape(0), site.axis()
-    return (TensorType(site.element(0), shape[:axis] + site.shape(1) + shape[axis + 1 :]),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, axis = ctx.shape(0), ctx.axis()
+    return (TensorType(ctx.element(0), shape[:axis] + ctx.shape(1) + shape[axis + 1 :]),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.take(x, indices.astype(np.int64), axis=attributes.get("axis", 0))
 
 
-def _groups(site: Site, shape: Shape) -> TensorType:
+def _groups(ctx: OpContext, shape: Shape) -> TensorType:
     """The whole tensor as [before the axis, axis, behind it]."""
-    axis = int(site.attribute("axis", 0))
+    axis = int(ctx.attribute("axis", 0))
     axis += len(shape) if axis < 0 else 0
     return TensorType(ElementType.UINT8, (product(shape[:axis]), shape[axis], product(shape[axis + 1 :])))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    launch = gather_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(1),
-        _groups(site, site.shape(0)),
-        types=(stored(site.element(0)), site.element(1)),
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = gather_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(1),
+        _groups(ctx, ctx.shape(0)),
+        types=(storage_type(ctx.element(0)), ctx.element(1)),
     )
     return (launch,)
 
@@ -77,18 +77,18 @@ def _variants(
             yield f"{list(shape)} axis {axis} {np.dtype(dtype)}", shape, np.asarray(indices), {"axis": axis}
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, indices, attributes in _variants(random):
         constant = frozenset({1} if indices.size == 0 else ())
-        yield Case(name, (random.standard_normal(shape), indices), attributes, constant, ulps=0)
+        yield TestCase(name, (random.standard_normal(shape), indices), attributes, constant, ulps=0)
     numbers = random.integers(-9, 9, (6, 4))
     for dtype in (np.int64, np.int32, np.bool_, np.int8, np.float16):
-        yield Case(f"of {np.dtype(dtype)}", (numbers.astype(dtype), np.array([[0, 5], [3, -1]])), ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (numbers.astype(dtype), np.array([[0, 5], [3, -1]])), ulps=0)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Every element gets what came from its copies."""
-    axis = b.site.axis()
+    axis = b.ctx.axis()
     return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), b.x[1], b.dy[0], axis=axis))
 
 
@@ -97,15 +97,15 @@ gather = Op(
     since=(1, 11, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
 shrunken_gather = replace(gather, name="ShrunkenGather", domain="com.microsoft", since=(1,))
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(2), site.dims(0)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(2), ctx.dims(0)),)
 
 
 def _grad_reference(
@@ -118,28 +118,28 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    launch = grad_kernel.launch(
-        site.result(),
-        site.name(2),
-        site.name(1),
-        _groups(site, site.result_shape()),
-        types=(site.element(2), site.element(1)),
-        accumulate=site.accumulate,
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = grad_kernel.call(
+        ctx.result(),
+        ctx.name(2),
+        ctx.name(1),
+        _groups(ctx, ctx.result_shape()),
+        types=(ctx.element(2), ctx.element(1)),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
-    return b.each("", "", b.add("Gather", b.dy[0], b.x[1], axis=int(b.site.attribute("axis", 0))))
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+    return b.each("", "", b.add("Gather", b.dy[0], b.x[1], axis=int(b.ctx.attribute("axis", 0))))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, indices, attributes in _variants(random):
         if indices.size == 0:
             continue
         dy = random.standard_normal(np.take(np.zeros(shape), indices, axis=attributes["axis"]).shape)
-        yield Case(name, (np.array(shape), indices, dy), attributes, frozenset({0}), ulps=16)
+        yield TestCase(name, (np.array(shape), indices, dy), attributes, frozenset({0}), ulps=16)
 
 
 gather_grad = Op(
@@ -147,8 +147,8 @@ gather_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({0}),
+    lower=_grad_select,
+    accumulates=frozenset({0}),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )

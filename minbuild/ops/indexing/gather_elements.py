@@ -11,39 +11,46 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
     NUMBERS,
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
-    stored,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
-from minbuild.ops.indexing.indexed import Meeting, launch_put, meet, meeting_of, scatter_gradient, with_int64
+from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.indexing.indexed import (
+    ScatterReduction,
+    launch_put,
+    meet,
+    meeting_of,
+    scatter_gradient,
+    with_int64,
+)
 
 take_kernel = KernelFunction(
-    "gather_elements", ("y:T=", "x:T", "indices:int64"), params=("axis",), types={"T": STORED}
+    "gather_elements", ("y:T=", "x:T", "indices:int64"), params=("axis",), types={"T": STORAGE_TYPES}
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T")
-put_kernel = KernelFunction("scatter_elements", _PUT, params=("axis",), types={"T": STORED})
+put_kernel = KernelFunction("scatter_elements", _PUT, params=("axis",), types={"T": STORAGE_TYPES})
 meet_kernel = KernelFunction(
     "scatter_elements_meeting", _PUT, params=("axis", "meeting"), types={"T": NUMBERS}
 )
 
 
-def _checked(site: Site, whole: int, indices: int) -> None:
+def _checked(ctx: OpContext, whole: int, indices: int) -> None:
     """As many axes on both sides, and one of them named."""
-    rank, axis = site.rank(whole), site.axis(of=whole)
-    if site.rank(indices) != rank or not 0 <= axis < rank:
-        raise Unknown(f"indices {list(site.shape(indices))} do not fit {list(site.shape(whole))}")
+    rank, axis = ctx.rank(whole), ctx.axis(of=whole)
+    if ctx.rank(indices) != rank or not 0 <= axis < rank:
+        raise UnsupportedUse(f"indices {list(ctx.shape(indices))} do not fit {list(ctx.shape(whole))}")
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    _checked(site, 0, 1)
-    return (TensorType(site.element(), site.shape(1)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    _checked(ctx, 0, 1)
+    return (TensorType(ctx.element(), ctx.shape(1)),)
 
 
 def _places(indices: np.ndarray, axis: int) -> tuple[Any, ...]:
@@ -57,20 +64,20 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
     return np.asarray(x[_places(indices.astype(np.int64), attributes.get("axis", 0))])
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    launch = take_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(1),
-        types=(stored(site.element()),),
-        params=(site.axis(),),
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = take_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(1),
+        types=(storage_type(ctx.element()),),
+        params=(ctx.axis(),),
     )
     return (launch,)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Every element gets what came from its copies."""
-    axis = int(b.site.attribute("axis", 0))
+    axis = int(b.ctx.attribute("axis", 0))
     return b.each(b.microsoft("GatherElementsGrad", b.dy[0], b.shape_of(b.x[0]), b.x[1], axis=axis))
 
 
@@ -104,14 +111,14 @@ def _variants(random: np.random.Generator) -> Iterable[tuple[str, np.ndarray, np
         yield name, random.standard_normal(shape), indices, axis
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x, indices, axis in _variants(random):
         for dtype in (np.int64, np.int32):
-            yield Case(f"{name} {np.dtype(dtype)}", (x, indices.astype(dtype)), {"axis": axis}, ulps=0)
+            yield TestCase(f"{name} {np.dtype(dtype)}", (x, indices.astype(dtype)), {"axis": axis}, ulps=0)
     bits = random.integers(0, 2, (4, 3))
     for other in (np.int8, np.bool_, np.float16, np.uint32):
         inputs = (bits.astype(other), np.array([[0, -1, 2]]))
-        yield Case(f"of {np.dtype(other)}", inputs, {"axis": 0}, ulps=0)
+        yield TestCase(f"of {np.dtype(other)}", inputs, {"axis": 0}, ulps=0)
 
 
 gather_elements = Op(
@@ -119,8 +126,8 @@ gather_elements = Op(
     since=(11, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=with_int64(1, "GatherElements"),
+    lower=_select,
+    decompose=with_int64(1, "GatherElements"),
     cases=_cases,
     gradient=_gradient,
 )
@@ -129,8 +136,8 @@ gather_elements = Op(
 # ------------------------------------------------------------------------------------------------ gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), site.dims(1)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), ctx.dims(1)),)
 
 
 def _grad_reference(
@@ -141,29 +148,29 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    axis = int(site.attribute("axis", 0))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    axis = int(ctx.attribute("axis", 0))
     launch = launch_put(
-        site,
+        ctx,
         (put_kernel, meet_kernel),
-        ("", site.name(2), site.name(0)),
-        Meeting.add,
-        params=(axis + len(site.result_shape()) if axis < 0 else axis,),
-        element=site.element(),
+        ("", ctx.name(2), ctx.name(0)),
+        ScatterReduction.add,
+        params=(axis + len(ctx.result_shape()) if axis < 0 else axis,),
+        element=ctx.element(),
     )
     return (launch,)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
-    return b.each(b.add("GatherElements", b.dy[0], b.x[2], axis=int(b.site.attribute("axis", 0))))
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+    return b.each(b.add("GatherElements", b.dy[0], b.x[2], axis=int(b.ctx.attribute("axis", 0))))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x, indices, axis in _variants(random):
         for dtype in (np.int64, np.int32):
             dy = random.standard_normal(indices.shape)
             inputs = (dy, np.array(x.shape), indices.astype(dtype))
-            yield Case(f"{name} {np.dtype(dtype)}", inputs, {"axis": axis}, frozenset({1}), ulps=16)
+            yield TestCase(f"{name} {np.dtype(dtype)}", inputs, {"axis": axis}, frozenset({1}), ulps=16)
 
 
 gather_elements_grad = Op(
@@ -171,9 +178,9 @@ gather_elements_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    body=with_int64(2, "GatherElementsGrad", "com.microsoft"),
-    adds=frozenset({0}),
+    lower=_grad_select,
+    decompose=with_int64(2, "GatherElementsGrad", "com.microsoft"),
+    accumulates=frozenset({0}),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
@@ -182,19 +189,19 @@ gather_elements_grad = Op(
 # ------------------------------------------------------------------------------------------------- scatter
 
 
-def _scatter_infer(site: Site) -> Sequence[TensorType]:
-    _checked(site, 0, 1)
-    if site.shape(1) != site.shape(2):
-        raise Unknown(f"indices {list(site.shape(1))} and updates {list(site.shape(2))} differ in shape")
-    meeting_of(site)
-    return same_as(0)(site)
+def _scatter_infer(ctx: OpContext) -> Sequence[TensorType]:
+    _checked(ctx, 0, 1)
+    if ctx.shape(1) != ctx.shape(2):
+        raise UnsupportedUse(f"indices {list(ctx.shape(1))} and updates {list(ctx.shape(2))} differ in shape")
+    meeting_of(ctx)
+    return same_as(0)(ctx)
 
 
 def _scatter_reference(
     attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
     y = x.copy()
-    axis, meeting = attributes.get("axis", 0), Meeting[attributes.get("reduction", "none")]
+    axis, meeting = attributes.get("axis", 0), ScatterReduction[attributes.get("reduction", "none")]
     for at in np.ndindex(*indices.shape):
         place = list(at)
         place[axis] = int(indices[at])
@@ -202,34 +209,34 @@ def _scatter_reference(
     return y
 
 
-def _scatter_select(site: Site) -> Sequence[Launch]:
+def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
     launch = launch_put(
-        site,
+        ctx,
         (put_kernel, meet_kernel),
-        (site.name(0), site.name(1), site.name(2)),
-        meeting_of(site),
-        params=(site.axis(),),
-        element=site.element(),
+        (ctx.name(0), ctx.name(1), ctx.name(2)),
+        meeting_of(ctx),
+        params=(ctx.axis(),),
+        element=ctx.element(),
     )
     return (launch,)
 
 
-def _scatter_cases(random: np.random.Generator) -> Iterable[Case]:
+def _scatter_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x, indices, axis in _variants(random):
         updates = random.standard_normal(indices.shape)
-        for reduction in Meeting.__members__:
+        for reduction in ScatterReduction.__members__:
             repeated = indices.shape[axis] > x.shape[axis]
             if repeated and reduction == "none":
                 continue
             attributes = {"axis": axis, "reduction": reduction}
-            yield Case(f"{name} {reduction}", (x, indices, updates), attributes, ulps=8)
-        yield Case(f"{name} int32", (x, indices.astype(np.int32), updates), attributes, ulps=0)
+            yield TestCase(f"{name} {reduction}", (x, indices, updates), attributes, ulps=8)
+        yield TestCase(f"{name} int32", (x, indices.astype(np.int32), updates), attributes, ulps=0)
     for dtype in (np.int8, np.uint16, np.int64, np.uint64):
         old, new = (random.integers(0, 9, (4, 3)).astype(dtype) for _ in range(2))
-        for reduction in Meeting.__members__:
+        for reduction in ScatterReduction.__members__:
             attributes = {"axis": 1, "reduction": reduction}
             indices = _indices(random, 3, (4, 3), 1)
-            yield Case(f"{np.dtype(dtype)} {reduction}", (old, indices, new), attributes, ulps=0)
+            yield TestCase(f"{np.dtype(dtype)} {reduction}", (old, indices, new), attributes, ulps=0)
 
 
 scatter_elements = Op(
@@ -237,10 +244,10 @@ scatter_elements = Op(
     since=(11, 13, 16, 18),
     infer=_scatter_infer,
     reference=_scatter_reference,
-    select=_scatter_select,
-    body=with_int64(1, "ScatterElements"),
+    lower=_scatter_select,
+    decompose=with_int64(1, "ScatterElements"),
     in_place=((0, 0),),
     cases=_scatter_cases,
     gradient=scatter_gradient("GatherElements", "ScatterElements"),
 )
-scatter = replace(scatter_elements, name="Scatter", since=(9, 11), body=with_int64(1, "Scatter"))
+scatter = replace(scatter_elements, name="Scatter", since=(9, 11), decompose=with_int64(1, "Scatter"))

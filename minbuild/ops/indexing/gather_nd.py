@@ -11,25 +11,32 @@ from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     NUMBERS,
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
-    stored,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
-from minbuild.ops.indexing.indexed import Meeting, launch_put, meet, meeting_of, scatter_gradient, with_int64
+from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.indexing.indexed import (
+    ScatterReduction,
+    launch_put,
+    meet,
+    meeting_of,
+    scatter_gradient,
+    with_int64,
+)
 from minbuild.ops.movement.movement import MAX_RANK
 
 take_kernel = KernelFunction(
-    "gather_nd", ("y:T=", "x:T", "indices:int64", "layout:extent"), types={"T": STORED}
+    "gather_nd", ("y:T=", "x:T", "indices:int64", "layout:extent"), types={"T": STORAGE_TYPES}
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T", "layout:extent")
-put_kernel = KernelFunction("scatter_nd", _PUT, types={"T": STORED})
+put_kernel = KernelFunction("scatter_nd", _PUT, types={"T": STORAGE_TYPES})
 meet_kernel = KernelFunction("scatter_nd_meeting", _PUT, params=("meeting",), types={"T": NUMBERS})
 
 
@@ -37,7 +44,7 @@ def _named(whole: Shape, indices: Shape, batch: int) -> tuple[int, Shape]:
     """How many axes of the whole a vector of indices names, and the shape of the part."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int) or batch + depth > len(whole) or batch >= len(indices):
-        raise Unknown(f"indices {list(indices)} do not fit {list(whole)} with {batch} batch axes")
+        raise UnsupportedUse(f"indices {list(indices)} do not fit {list(whole)} with {batch} batch axes")
     return depth, (*indices[:-1], *whole[batch + depth :])
 
 
@@ -45,13 +52,13 @@ def _layout(whole: Shape, indices: Shape, batch: int) -> TensorType:
     depth, _ = _named(whole, indices, batch)
     end = batch + depth
     if depth + 2 > MAX_RANK:
-        raise Unknown(f"indices of {depth} axes; {MAX_RANK - 2} are possible")
+        raise UnsupportedUse(f"indices of {depth} axes; {MAX_RANK - 2} are possible")
     return TensorType(ElementType.UINT8, (product(whole[:batch]), *whole[batch:end], product(whole[end:])))
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    batch = int(site.attribute("batch_dims", 0))
-    return (TensorType(site.element(), _named(site.shape(), site.shape(1), batch)[1]),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    batch = int(ctx.attribute("batch_dims", 0))
+    return (TensorType(ctx.element(), _named(ctx.shape(), ctx.shape(1), batch)[1]),)
 
 
 def _batches(whole: np.ndarray, indices: np.ndarray, batch: int) -> Iterable[tuple[Any, ...]]:
@@ -68,17 +75,17 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
     return y
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    layout = _layout(site.shape(), site.shape(1), int(site.attribute("batch_dims", 0)))
-    launch = take_kernel.launch(
-        site.result(), site.name(0), site.name(1), layout, types=(stored(site.element()),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    layout = _layout(ctx.shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
+    launch = take_kernel.call(
+        ctx.result(), ctx.name(0), ctx.name(1), layout, types=(storage_type(ctx.element()),)
     )
     return (launch,)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Every slice gets what came from its copies."""
-    batch = int(b.site.attribute("batch_dims", 0))
+    batch = int(b.ctx.attribute("batch_dims", 0))
     return b.each(b.microsoft("GatherNDGrad", b.shape_of(b.x[0]), b.x[1], b.dy[0], batch_dims=batch))
 
 
@@ -103,15 +110,15 @@ def _variants(random: np.random.Generator) -> Iterable[tuple[str, np.ndarray, np
         yield name, random.standard_normal(shape), indices.astype(np.int64), batch
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x, indices, batch in _variants(random):
         constant = frozenset({1} if indices.size == 0 else ())
-        yield Case(name, (x, indices), {"batch_dims": batch}, constant, ulps=0)
+        yield TestCase(name, (x, indices), {"batch_dims": batch}, constant, ulps=0)
     indices = np.array([[0, 2], [-1, 1]])
     for dtype in (np.int8, np.bool_, np.float16, np.int64):
         x = random.integers(0, 2, (4, 3, 2)).astype(dtype)
-        yield Case(f"of {np.dtype(dtype)}", (x, indices), ulps=0)
-    yield Case("int32", (random.standard_normal((4, 3)), indices.astype(np.int32)), ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (x, indices), ulps=0)
+    yield TestCase("int32", (random.standard_normal((4, 3)), indices.astype(np.int32)), ulps=0)
 
 
 gather_nd = Op(
@@ -119,8 +126,8 @@ gather_nd = Op(
     since=(11, 12, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=with_int64(1, "GatherND"),
+    lower=_select,
+    decompose=with_int64(1, "GatherND"),
     cases=_cases,
     gradient=_gradient,
 )
@@ -129,8 +136,8 @@ gather_nd = Op(
 # ------------------------------------------------------------------------------------------------ gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(2), site.dims(0)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(2), ctx.dims(0)),)
 
 
 def _grad_reference(
@@ -142,29 +149,29 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    layout = _layout(site.result_shape(), site.shape(1), int(site.attribute("batch_dims", 0)))
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    layout = _layout(ctx.result_shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
     launch = launch_put(
-        site,
+        ctx,
         (put_kernel, meet_kernel),
-        ("", site.name(1), site.name(2)),
-        Meeting.add,
+        ("", ctx.name(1), ctx.name(2)),
+        ScatterReduction.add,
         extents=(layout,),
-        element=site.element(2),
+        element=ctx.element(2),
     )
     return (launch,)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
-    batch = int(b.site.attribute("batch_dims", 0))
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+    batch = int(b.ctx.attribute("batch_dims", 0))
     return b.each("", "", b.add("GatherND", b.dy[0], b.x[1], batch_dims=batch))
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x, indices, batch in _variants(random):
         constant = frozenset({0, 1} if indices.size == 0 else {0})
         dy = random.standard_normal(_reference({"batch_dims": batch}, x, indices).shape)
-        yield Case(name, (np.array(x.shape), indices, dy), {"batch_dims": batch}, constant, ulps=16)
+        yield TestCase(name, (np.array(x.shape), indices, dy), {"batch_dims": batch}, constant, ulps=16)
 
 
 gather_nd_grad = Op(
@@ -172,9 +179,9 @@ gather_nd_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    body=with_int64(1, "GatherNDGrad", "com.microsoft"),
-    adds=frozenset({0}),
+    lower=_grad_select,
+    decompose=with_int64(1, "GatherNDGrad", "com.microsoft"),
+    accumulates=frozenset({0}),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
@@ -183,36 +190,36 @@ gather_nd_grad = Op(
 # ------------------------------------------------------------------------------------------------- scatter
 
 
-def _scatter_infer(site: Site) -> Sequence[TensorType]:
-    _, part = _named(site.shape(), site.shape(1), 0)
-    if site.shape(2) != part:
-        raise Unknown(f"updates {list(site.shape(2))} should have shape {list(part)}")
-    meeting_of(site)
-    return same_as(0)(site)
+def _scatter_infer(ctx: OpContext) -> Sequence[TensorType]:
+    _, part = _named(ctx.shape(), ctx.shape(1), 0)
+    if ctx.shape(2) != part:
+        raise UnsupportedUse(f"updates {list(ctx.shape(2))} should have shape {list(part)}")
+    meeting_of(ctx)
+    return same_as(0)(ctx)
 
 
 def _scatter_reference(
     attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
-    y, meeting = x.copy(), Meeting[attributes.get("reduction", "none")]
+    y, meeting = x.copy(), ScatterReduction[attributes.get("reduction", "none")]
     for at, place in _batches(y, indices, 0):
         meet(meeting, y, place, updates[at])
     return y
 
 
-def _scatter_select(site: Site) -> Sequence[Launch]:
+def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
     launch = launch_put(
-        site,
+        ctx,
         (put_kernel, meet_kernel),
-        (site.name(0), site.name(1), site.name(2)),
-        meeting_of(site),
-        extents=(_layout(site.shape(), site.shape(1), 0),),
-        element=site.element(),
+        (ctx.name(0), ctx.name(1), ctx.name(2)),
+        meeting_of(ctx),
+        extents=(_layout(ctx.shape(), ctx.shape(1), 0),),
+        element=ctx.element(),
     )
     return (launch,)
 
 
-def _scatter_cases(random: np.random.Generator) -> Iterable[Case]:
+def _scatter_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, indices in (
         ((5,), [[3], [0], [-1]]),
         ((4, 3), [[1, 2], [0, -1], [-1, 0]]),
@@ -220,16 +227,16 @@ def _scatter_cases(random: np.random.Generator) -> Iterable[Case]:
         ((4, 3, 2), [[[1, 0], [3, 2]], [[-4, 1], [2, 2]]]),
     ):
         at = np.array(indices)
-        for reduction in Meeting.__members__:
+        for reduction in ScatterReduction.__members__:
             for dtype in (np.float64, np.int16, np.uint64):
                 sizes = (*at.shape[:-1], *shape[at.shape[-1] :])
                 x, updates = ((random.standard_normal(s) * 5).astype(dtype) for s in (shape, sizes))
                 name = f"{list(shape)} {indices} {reduction} {np.dtype(dtype)}"
-                yield Case(name, (x, at, updates), {"reduction": reduction}, ulps=4)
+                yield TestCase(name, (x, at, updates), {"reduction": reduction}, ulps=4)
     x, at = random.standard_normal(4), np.array([[1], [1], [2]])
     for reduction in ("add", "mul"):
         updates = random.standard_normal(3)
-        yield Case(f"repeated {reduction}", (x, at, updates), {"reduction": reduction}, ulps=4)
+        yield TestCase(f"repeated {reduction}", (x, at, updates), {"reduction": reduction}, ulps=4)
 
 
 scatter_nd = Op(
@@ -237,8 +244,8 @@ scatter_nd = Op(
     since=(11, 13, 16, 18),
     infer=_scatter_infer,
     reference=_scatter_reference,
-    select=_scatter_select,
-    body=with_int64(1, "ScatterND"),
+    lower=_scatter_select,
+    decompose=with_int64(1, "ScatterND"),
     in_place=((0, 0),),
     cases=_scatter_cases,
     gradient=scatter_gradient("GatherND", "ScatterND"),

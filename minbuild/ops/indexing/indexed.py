@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import INT64, KernelFunction, Launch, Site, Unknown, stored
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import (
+    INT64,
+    KernelCall,
+    KernelFunction,
+    OpContext,
+    UnsupportedUse,
+    storage_type,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
-class Meeting(IntEnum):
+class ScatterReduction(IntEnum):
     """How an update meets what is there, by the names of attribute `reduction`."""
 
     none = 0
@@ -23,71 +30,73 @@ class Meeting(IntEnum):
     max = 4
 
 
-def meeting_of(site: Site) -> Meeting:
-    name = str(site.attribute("reduction", "none"))
-    if name not in Meeting.__members__:
-        raise Unknown(f"reduction {name} is not known; there are {', '.join(Meeting.__members__)}")
-    return Meeting[name]
+def meeting_of(ctx: OpContext) -> ScatterReduction:
+    name = str(ctx.attribute("reduction", "none"))
+    if name not in ScatterReduction.__members__:
+        raise UnsupportedUse(
+            f"reduction {name} is not known; there are {', '.join(ScatterReduction.__members__)}"
+        )
+    return ScatterReduction[name]
 
 
-def meet(meeting: Meeting, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
+def meet(meeting: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
     """`update` meets `whole[place]`."""
-    functions: dict[Meeting, Callable[[Any, Any], Any]] = {
-        Meeting.none: lambda old, new: new,
-        Meeting.add: np.add,
-        Meeting.mul: np.multiply,
-        Meeting.min: np.minimum,
-        Meeting.max: np.maximum,
+    functions: dict[ScatterReduction, Callable[[Any, Any], Any]] = {
+        ScatterReduction.none: lambda old, new: new,
+        ScatterReduction.add: np.add,
+        ScatterReduction.mul: np.multiply,
+        ScatterReduction.min: np.minimum,
+        ScatterReduction.max: np.maximum,
     }
     whole[place] = functions[meeting](whole[place], update)
 
 
-def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[Body], Sequence[str] | None]:
+def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder], Sequence[str] | None]:
     """Kernels know indices of int64 only: others (input `i`) are converted."""
 
-    def body(b: Body) -> Sequence[str] | None:
-        if b.site.element(i) == INT64:
+    def body(b: GraphBuilder) -> Sequence[str] | None:
+        if b.ctx.element(i) == INT64:
             return None
         inputs = list(b.x)
         inputs[i] = b.add("Cast", inputs[i], to=int(INT64))
-        return (b.add(op_type, *inputs, domain=domain, **b.site.attributes),)
+        return (b.add(op_type, *inputs, domain=domain, **b.ctx.attributes),)
 
     return body
 
 
 def launch_put(
-    site: Site,
+    ctx: OpContext,
     kernels: tuple[KernelFunction, KernelFunction],
     names: tuple[str, str, str],
-    meeting: Meeting,
+    meeting: ScatterReduction,
     *,
     extents: tuple[Any, ...] = (),
     params: tuple[int, ...] = (),
     element: ElementType,
-) -> Launch:
+) -> KernelCall:
     """The kernel of two that only moves where nothing meets, or the one that computes. `names`: what there is before
     ("" for zeros), indices, updates."""
     plain, meets = kernels
-    if meeting is Meeting.none:
-        return plain.launch(site.result(), *names, *extents, types=(stored(element),), params=params)
-    return meets.launch(
-        site.result(),
+    if meeting is ScatterReduction.none:
+        return plain.call(ctx.result(), *names, *extents, types=(storage_type(element),), params=params)
+    return meets.call(
+        ctx.result(),
         *names,
         *extents,
         types=(element,),
         params=(*params, meeting),
-        accumulate=site.accumulate,
+        accumulate=ctx.accumulate,
     )
 
 
-def scatter_gradient(take: str, put: str) -> Callable[[Backward], Sequence[str]]:
+def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Sequence[str]]:
     """Of `y = put(x, indices, updates)`: each element of y is one of x or updates, their sum, product, least or
     largest. `take` reads where `put` writes. Products must not contain zeros."""
 
-    def gradient(b: Backward) -> Sequence[str]:
-        meeting, (x, indices, updates), dy, y = meeting_of(b.site), b.x, b.dy[0], b.y[0]
-        attributes = {k: v for k, v in b.site.attributes.items() if k == "axis"}
-        element = b.site.element()
+    def gradient(b: GradientBuilder) -> Sequence[str]:
+        meeting, (x, indices, updates), dy, y = meeting_of(b.ctx), b.x, b.dy[0], b.y[0]
+        attributes = {k: v for k, v in b.ctx.attributes.items() if k == "axis"}
+        element = b.ctx.element()
 
         def taken(value: str) -> str:
             return b.add(take, value, indices, **attributes)
@@ -99,11 +108,11 @@ def scatter_gradient(take: str, put: str) -> Callable[[Backward], Sequence[str]]
             same = b.add("Cast", b.add("Equal", left, right), to=int(element))
             return b.add("Mul", gradient, same)
 
-        if meeting is Meeting.none:
+        if meeting is ScatterReduction.none:
             return b.each(b.add(put, dy, indices, filled(updates, 0), **attributes), "", taken(dy))
-        if meeting is Meeting.add:
+        if meeting is ScatterReduction.add:
             return b.each(b.add("Identity", dy), "", taken(dy))
-        if meeting is Meeting.mul:
+        if meeting is ScatterReduction.mul:
             factors = b.add(put, filled(x, 1), indices, updates, reduction="mul", **attributes)
             shares = b.add("Div", taken(b.add("Mul", dy, y)), updates)
             return b.each(b.add("Mul", dy, factors), "", shares)

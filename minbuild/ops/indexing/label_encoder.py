@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import INT64, Case, Op, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import INT64, Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 _KINDS = {"int64s": np.int64, "floats": np.float32}
 
@@ -19,9 +19,9 @@ def _table(attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     keys, _ = _listed(attributes, "keys")
     values, kind = _listed(attributes, "values")
     if len(keys) != len(values) or not len(keys):
-        raise Unknown(f"{len(keys)} keys and {len(values)} values; each key has one value")
+        raise UnsupportedUse(f"{len(keys)} keys and {len(values)} values; each key has one value")
     if np.isnan(keys.astype(np.float64)).any():
-        raise Unknown("a key that is no number, which equals nothing")
+        raise UnsupportedUse("a key that is no number, which equals nothing")
     other: Any = attributes.get("default_tensor")
     if other is None and kind != "tensor":
         other = attributes.get(f"default_{kind.rstrip('s')}")
@@ -37,15 +37,15 @@ def _listed(attributes: Mapping[str, Any], side: str) -> tuple[np.ndarray, str]:
     for kind, dtype in _KINDS.items():
         if attributes.get(f"{side}_{kind}"):
             return np.asarray(attributes[f"{side}_{kind}"], dtype), kind
-    raise Unknown(f"{side} that are strings or not there. Give {side} of numbers")
+    raise UnsupportedUse(f"{side} that are strings or not there. Give {side} of numbers")
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """The number of the key that an element equals, from 1, looks up the value. Of equal keys the last counts."""
-    keys, values = _table(b.site.attributes)
-    element, rank = ElementType.of(values.dtype), b.site.rank()
-    if keys.dtype != b.site.element().dtype or element is None:
-        raise Unknown(f"keys of {keys.dtype} for elements of {b.site.element().label}")
+    keys, values = _table(b.ctx.attributes)
+    element, rank = ElementType.of(values.dtype), b.ctx.rank()
+    if keys.dtype != b.ctx.element().dtype or element is None:
+        raise UnsupportedUse(f"keys of {keys.dtype} for elements of {b.ctx.element().label}")
     same = b.add("Equal", b.unsqueeze(b.x[0], (rank,)), b.constant(keys))
     numbers = b.add("Mul", b.add("Cast", same, to=int(INT64)), b.integers(range(1, len(keys) + 1)))
     found = b.reduce("ReduceMax", numbers, (rank,), keepdims=False)
@@ -60,18 +60,18 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return result
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((7,), (2, 3)):
         labels = random.integers(0, 5, shape)
         table = {"keys_int64s": (0, 2, 4), "values_int64s": (10, -20, 2**40), "default_int64": 7}
-        yield Case(f"{list(shape)} int64", (labels,), table, ulps=0)
+        yield TestCase(f"{list(shape)} int64", (labels,), table, ulps=0)
         table = {"keys_int64s": (1, 3, 1), "values_floats": (0.5, -1.5, 2.0)}
-        yield Case(f"{list(shape)} int64 to float", (labels,), table, ulps=0)
+        yield TestCase(f"{list(shape)} int64 to float", (labels,), table, ulps=0)
     tensors = {"keys_tensor": np.array([0, 3]), "values_tensor": np.array([5, 6], np.int32)}
     tensors["default_tensor"] = np.array([-4], np.int32)
-    yield Case("tensors", (labels,), tensors, ulps=0)
+    yield TestCase("tensors", (labels,), tensors, ulps=0)
     del tensors["default_tensor"]
-    yield Case("tensors without default", (labels,), tensors, ulps=0)
+    yield TestCase("tensors without default", (labels,), tensors, ulps=0)
 
 
 label_encoder = Op(
@@ -79,7 +79,7 @@ label_encoder = Op(
     domain="ai.onnx.ml",
     since=(2, 4),
     reference=_reference,
-    body=_body,
+    decompose=_body,
     differentiable=frozenset(),
     cases=_cases,
 )

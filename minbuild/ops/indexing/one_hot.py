@@ -9,23 +9,31 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import STORED, Case, KernelFunction, Launch, Op, Site, stored
+from minbuild.ops.core.definition import (
+    STORAGE_TYPES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    storage_type,
+)
 from minbuild.ops.indexing.indexed import with_int64
 
 one_hot_kernel = KernelFunction(
-    "one_hot", ("y:T=", "indices:int64", "values:T", "layout:extent"), types={"T": STORED}
+    "one_hot", ("y:T=", "indices:int64", "values:T", "layout:extent"), types={"T": STORAGE_TYPES}
 )
 
 
-def _new_axis(site: Site) -> int:
-    axis = int(site.attribute("axis", -1))
-    return axis + site.rank() + 1 if axis < 0 else axis
+def _new_axis(ctx: OpContext) -> int:
+    axis = int(ctx.attribute("axis", -1))
+    return axis + ctx.rank() + 1 if axis < 0 else axis
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, axis, (depth,) = site.shape(), _new_axis(site), site.dims(1)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, axis, (depth,) = ctx.shape(), _new_axis(ctx), ctx.dims(1)
     whole = depth if not isinstance(depth, float) else int(depth)
-    return (TensorType(site.element(2), (*shape[:axis], whole, *shape[axis:])),)
+    return (TensorType(ctx.element(2), (*shape[:axis], whole, *shape[axis:])),)
 
 
 def _reference(
@@ -38,27 +46,27 @@ def _reference(
     return np.moveaxis(np.where(hot, values[1], values[0]), -1, axis).astype(values.dtype)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    shape, axis = site.result_shape(), _new_axis(site)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    shape, axis = ctx.result_shape(), _new_axis(ctx)
     layout = product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
-    launch = one_hot_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(2),
+    launch = one_hot_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(2),
         TensorType(ElementType.UINT8, layout),
-        types=(stored(site.element(2)),),
+        types=(storage_type(ctx.element(2)),),
     )
     return (launch,)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in (((), -1), ((4,), -1), ((4,), 0), ((2, 3), 1), ((2, 3), -2)):
         for dtype in (np.int64, np.int32, np.float64):
             indices = np.asarray(random.integers(-7, 7, shape)).astype(dtype)
             for values in (np.array([0.5, 2.0]), np.array([3, 4], np.int8)):
                 name = f"{list(shape)} axis {axis} {np.dtype(dtype)} {values.dtype}"
                 inputs = (indices, np.array([5]), values)
-                yield Case(name, inputs, {"axis": axis}, frozenset({1}), ulps=0)
+                yield TestCase(name, inputs, {"axis": axis}, frozenset({1}), ulps=0)
 
 
 one_hot = Op(
@@ -66,7 +74,7 @@ one_hot = Op(
     since=(9, 11, 28),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=with_int64(0, "OneHot"),
+    lower=_select,
+    decompose=with_int64(0, "OneHot"),
     cases=_cases,
 )

@@ -10,42 +10,42 @@ import numpy as np
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
-    stored,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 reverse_kernel = KernelFunction(
     "reverse_sequence",
     ("y:T=", "x:T", "lengths:int64", "layout:extent"),
     params=("batch_first",),
-    types={"T": STORED},
+    types={"T": STORAGE_TYPES},
 )
 
 
 def _batch_first(attributes: Mapping[str, Any]) -> bool:
     batch, time = attributes.get("batch_axis", 1), attributes.get("time_axis", 0)
     if {batch, time} != {0, 1}:
-        raise Unknown(f"batch axis {batch} and time axis {time} are not the first two")
+        raise UnsupportedUse(f"batch axis {batch} and time axis {time} are not the first two")
     return bool(batch == 0)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    shape = site.shape()
-    launch = reverse_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(1),
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    shape = ctx.shape()
+    launch = reverse_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(1),
         TensorType(ElementType.UINT8, (*shape[:2], product(shape[2:]))),
-        types=(stored(site.element()),),
-        params=(_batch_first(site.attributes),),
+        types=(storage_type(ctx.element()),),
+        params=(_batch_first(ctx.attributes),),
     )
     return (launch,)
 
@@ -57,12 +57,12 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, lengths: np.ndarray
     return sequences if _batch_first(attributes) else sequences.swapaxes(0, 1)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Reversed once more."""
-    return b.each(b.add("ReverseSequence", b.dy[0], b.x[1], **b.site.attributes))
+    return b.each(b.add("ReverseSequence", b.dy[0], b.x[1], **b.ctx.attributes))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for attributes in ({}, {"batch_axis": 0, "time_axis": 1}):
         for times, batches, rest in ((1, 1, ()), (5, 3, ()), (4, 2, (3,)), (3, 4, (2, 5))):
             shape = (batches, times, *rest) if attributes else (times, batches, *rest)
@@ -70,7 +70,7 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             for dtype in (np.float64, np.int8, np.int64):
                 x = (random.standard_normal(shape) * 9).astype(dtype)
                 name = f"{list(shape)} {lengths.tolist()} {np.dtype(dtype)} {attributes}"
-                yield Case(name, (x, lengths), attributes, ulps=0)
+                yield TestCase(name, (x, lengths), attributes, ulps=0)
 
 
 reverse_sequence = Op(
@@ -78,7 +78,7 @@ reverse_sequence = Op(
     since=(10, 28),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )

@@ -10,35 +10,35 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import INT64, Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import INT64, KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.movement import trilu as _trilu
 from minbuild.ops.shape import fill as _fill
 
 # -------------------------------------------------------------------------- Compress, NonZero, Unique
 
 
-def _kept(site: Site) -> np.ndarray:
+def _kept(ctx: OpContext) -> np.ndarray:
     """Where Compress's condition holds."""
-    condition = site.content(1)
+    condition = ctx.content(1)
     if condition is None or condition.dtype == object:
-        raise Unknown("its condition decides the size of the result: it must be a constant")
+        raise UnsupportedUse("its condition decides the size of the result: it must be a constant")
     return np.flatnonzero(condition)
 
 
-def _compress_body(b: Body) -> Sequence[str]:
-    axis = b.site.attribute("axis")
+def _compress_body(b: GraphBuilder) -> Sequence[str]:
+    axis = b.ctx.attribute("axis")
     x = b.x[0] if axis is not None else b.reshape(b.x[0], [-1])
-    return (b.add("Gather", x, b.integers(_kept(b.site).tolist()), axis=int(axis or 0)),)
+    return (b.add("Gather", x, b.integers(_kept(b.ctx).tolist()), axis=int(axis or 0)),)
 
 
 def _compress_reference(attributes: Mapping[str, Any], x: np.ndarray, condition: np.ndarray) -> np.ndarray:
     return np.compress(condition, x, attributes.get("axis"))
 
 
-def _compress_gradient(b: Backward) -> Sequence[str]:
+def _compress_gradient(b: GradientBuilder) -> Sequence[str]:
     """Elements that were chosen pass the gradient on."""
-    axis, kept = b.site.attribute("axis"), b.integers(_kept(b.site).tolist())
+    axis, kept = b.ctx.attribute("axis"), b.integers(_kept(b.ctx).tolist())
     if axis is not None:
         return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), kept, b.dy[0], axis=int(axis)))
     size = b.reshape(b.add("Size", b.x[0]), [1])
@@ -46,7 +46,7 @@ def _compress_gradient(b: Backward) -> Sequence[str]:
     return b.each(b.reshape_like(flat, b.x[0]))
 
 
-def _compress_cases(random: np.random.Generator) -> Iterable[Case]:
+def _compress_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis, condition in (
         ((4,), None, (1, 0, 1, 1)),
         ((3, 4), None, (0, 1, 1, 0, 1)),
@@ -56,23 +56,23 @@ def _compress_cases(random: np.random.Generator) -> Iterable[Case]:
     ):
         x, chosen = random.standard_normal(shape), np.array(condition, bool)
         attributes = {} if axis is None else {"axis": axis}
-        yield Case(f"{list(shape)} {attributes}", (x, chosen), attributes, frozenset({1}), ulps=0)
+        yield TestCase(f"{list(shape)} {attributes}", (x, chosen), attributes, frozenset({1}), ulps=0)
 
 
 compress = Op(
     "Compress",
     since=(9, 11, 28),
     reference=_compress_reference,
-    body=_compress_body,
+    decompose=_compress_body,
     cases=_compress_cases,
     gradient=_compress_gradient,
 )
 
 
-def _known_numbers(site: Site) -> np.ndarray:
-    content = site.content(0)
+def _known_numbers(ctx: OpContext) -> np.ndarray:
+    content = ctx.content(0)
     if content is None or content.dtype == object:
-        raise Unknown("its result's size depends on data: the input must be a constant")
+        raise UnsupportedUse("its result's size depends on data: the input must be a constant")
     return content
 
 
@@ -82,8 +82,8 @@ def _non_zero_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndar
     return np.array(np.nonzero(x), np.int64)
 
 
-def _non_zero_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(INT64, _non_zero_reference({}, _known_numbers(site)).shape),)
+def _non_zero_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(INT64, _non_zero_reference({}, _known_numbers(ctx)).shape),)
 
 
 non_zero = Op("NonZero", since=(9, 13), infer=_non_zero_infer, reference=_non_zero_reference)
@@ -100,9 +100,9 @@ def _unique_reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.
     return y, first.astype(np.int64), inverse.astype(np.int64), counts.astype(np.int64)
 
 
-def _unique_infer(site: Site) -> Sequence[TensorType]:
-    y, *others = _unique_reference(site.attributes, _known_numbers(site))
-    return TensorType(site.element(), y.shape), *(TensorType(INT64, other.shape) for other in others)
+def _unique_infer(ctx: OpContext) -> Sequence[TensorType]:
+    y, *others = _unique_reference(ctx.attributes, _known_numbers(ctx))
+    return TensorType(ctx.element(), y.shape), *(TensorType(INT64, other.shape) for other in others)
 
 
 unique = Op("Unique", since=(11, 28), infer=_unique_infer, reference=_unique_reference)
@@ -111,22 +111,22 @@ unique = Op("Unique", since=(11, 28), infer=_unique_infer, reference=_unique_ref
 # ------------------------------------------------------------------------------------------------- EyeLike
 
 
-def _eye_infer(site: Site) -> Sequence[TensorType]:
-    shape = site.shape()
+def _eye_infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape = ctx.shape()
     if len(shape) not in (1, 2):
-        raise Unknown(f"it makes matrices, not something like {list(shape)}")
-    wanted = site.attribute("dtype")
-    element = site.element() if wanted is None else ElementType(int(wanted))
+        raise UnsupportedUse(f"it makes matrices, not something like {list(shape)}")
+    wanted = ctx.attribute("dtype")
+    element = ctx.element() if wanted is None else ElementType(int(wanted))
     return (TensorType(element, shape if len(shape) == 2 else (shape[0], shape[0])),)
 
 
-def _eye_known(site: Site) -> Sequence[np.ndarray | None]:
-    tensor = _eye_infer(site)[0]
+def _eye_known(ctx: OpContext) -> Sequence[np.ndarray | None]:
+    tensor = _eye_infer(ctx)[0]
     count = product(tensor.shape or ())
     if not isinstance(count, int) or count > _fill.SMALL:
         return (None,)
     rows, columns = tensor.shape or ()
-    return (np.eye(int(rows), int(columns), int(site.attribute("k", 0)), dtype=tensor.element.dtype),)  # type: ignore[arg-type]
+    return (np.eye(int(rows), int(columns), int(ctx.attribute("k", 0)), dtype=tensor.element.dtype),)  # type: ignore[arg-type]
 
 
 def _eye_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -135,9 +135,9 @@ def _eye_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.eye(rows, columns, attributes.get("k", 0), dtype=dtype)
 
 
-def _eye_select(site: Site) -> Sequence[Launch]:
+def _eye_select(ctx: OpContext) -> Sequence[KernelCall]:
     """Ones, of which two triangles keep a diagonal."""
-    tensor, y, k = site.results[0], site.result(), int(site.attribute("k", 0))
+    tensor, y, k = ctx.results[0], ctx.result(), int(ctx.attribute("k", 0))
     assert tensor is not None
     return (
         _fill.launch_fill(y, tensor.element, 1),
@@ -146,20 +146,20 @@ def _eye_select(site: Site) -> Sequence[Launch]:
     )
 
 
-def _eye_cases(random: np.random.Generator) -> Iterable[Case]:
+def _eye_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((70, 65), (65, 70)):
         for k in (0, 3, -2, 100):
-            yield Case(f"{list(shape)} {k}", (random.standard_normal(shape),), {"k": k}, ulps=0)
-        yield Case(f"{list(shape)} int32", (random.standard_normal(shape),), {"dtype": 6}, ulps=0)
+            yield TestCase(f"{list(shape)} {k}", (random.standard_normal(shape),), {"k": k}, ulps=0)
+        yield TestCase(f"{list(shape)} int32", (random.standard_normal(shape),), {"dtype": 6}, ulps=0)
 
 
 eye_like = Op(
     "EyeLike",
     since=(9, 22),
     infer=_eye_infer,
-    known=_eye_known,
+    shape_value=_eye_known,
     reference=_eye_reference,
-    select=_eye_select,
+    lower=_eye_select,
     cases=_eye_cases,
 )
 
@@ -167,25 +167,25 @@ eye_like = Op(
 # -------------------------------------------------------- operators made of Gather and ScatterElements
 
 
-def _features_body(b: Body) -> Sequence[str]:
+def _features_body(b: GraphBuilder) -> Sequence[str]:
     chosen = b.add("Gather", b.x[0], b.reshape(b.x[1], [-1]), axis=-1)
-    return (chosen if b.site.rank() > 1 else b.unsqueeze(chosen, (0,)),)
+    return (chosen if b.ctx.rank() > 1 else b.unsqueeze(chosen, (0,)),)
 
 
 def _features_reference(attributes: Mapping[str, Any], x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return np.atleast_2d(x[..., chosen.ravel().astype(np.int64)])
 
 
-def _features_cases(random: np.random.Generator) -> Iterable[Case]:
+def _features_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, chosen in (((5,), [0, 3]), ((3, 4), [[2, 0, 2]]), ((2, 3, 4), [1])):
-        yield Case(f"{list(shape)} {chosen}", (random.standard_normal(shape), np.array(chosen)), ulps=0)
+        yield TestCase(f"{list(shape)} {chosen}", (random.standard_normal(shape), np.array(chosen)), ulps=0)
 
 
 array_feature_extractor = Op(
     "ArrayFeatureExtractor",
     domain="ai.onnx.ml",
     reference=_features_reference,
-    body=_features_body,
+    decompose=_features_body,
     cases=_features_cases,
 )
 
@@ -196,16 +196,16 @@ def _cache_axis(attributes: Mapping[str, Any], rank: int) -> int:
 
 def _number(dim: Dim, what: str) -> int:
     if not isinstance(dim, int):
-        raise Unknown(f"{what}, {dim}, must be known when the trainer is built")
+        raise UnsupportedUse(f"{what}, {dim}, must be known when the trainer is built")
     return dim
 
 
-def _cache_places(b: Body, axis: int) -> str:
+def _cache_places(b: GraphBuilder, axis: int) -> str:
     """Where each element of the update goes: `write index + place`. Where the cache is circular, places count from
     its end: those before it are then the ones behind it."""
-    site, rank = b.site, b.site.rank()
-    size, count = (_number(site.shape(i)[axis], "the size along its axis") for i in (0, 1))
-    circular = site.attribute("mode", "linear") == "circular"
+    ctx, rank = b.ctx, b.ctx.rank()
+    size, count = (_number(ctx.shape(i)[axis], "the size along its axis") for i in (0, 1))
+    circular = ctx.attribute("mode", "linear") == "circular"
     places = np.arange(count).reshape([-1 if i == axis else 1 for i in range(rank)]) - size * circular
     at = b.constant(places, INT64)
     if b.has(2):
@@ -213,8 +213,8 @@ def _cache_places(b: Body, axis: int) -> str:
     return b.add("Expand", at, b.shape_of(b.x[1]))
 
 
-def _cache_body(b: Body) -> Sequence[str]:
-    axis = _cache_axis(b.site.attributes, b.site.rank())
+def _cache_body(b: GraphBuilder) -> Sequence[str]:
+    axis = _cache_axis(b.ctx.attributes, b.ctx.rank())
     return (b.add("ScatterElements", b.x[0], _cache_places(b, axis), b.x[1], axis=axis),)
 
 
@@ -229,22 +229,22 @@ def _cache_reference(
     return y
 
 
-def _cache_cases(random: np.random.Generator) -> Iterable[Case]:
+def _cache_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis, count in (((2, 5, 3), -2, 2), ((2, 3, 4, 5), 2, 1), ((3, 6), 1, 6)):
         update = random.standard_normal([count if i == axis % len(shape) else d for i, d in enumerate(shape)])
         size = shape[axis]
         for mode in ("linear", "circular"):
             starts = random.integers(0, size if mode == "circular" else size - count + 1, shape[0])
             inputs = (random.standard_normal(shape), update, starts)
-            yield Case(f"{list(shape)} {mode}", inputs, {"axis": axis, "mode": mode}, ulps=0)
-    yield Case("from the start", (random.standard_normal(shape), update), {"axis": axis}, ulps=0)
+            yield TestCase(f"{list(shape)} {mode}", inputs, {"axis": axis, "mode": mode}, ulps=0)
+    yield TestCase("from the start", (random.standard_normal(shape), update), {"axis": axis}, ulps=0)
 
 
-def _cache_gradient(b: Backward) -> Sequence[str]:
+def _cache_gradient(b: GradientBuilder) -> Sequence[str]:
     """What was written over has no gradient."""
-    axis = _cache_axis(b.site.attributes, b.site.rank())
+    axis = _cache_axis(b.ctx.attributes, b.ctx.rank())
     at = _cache_places(b, axis)
-    zeros = b.add("ConstantOfShape", b.shape_of(b.x[1]), value=np.zeros(1, b.site.element().dtype))
+    zeros = b.add("ConstantOfShape", b.shape_of(b.x[1]), value=np.zeros(1, b.ctx.element().dtype))
     kept = b.add("ScatterElements", b.dy[0], at, zeros, axis=axis)
     return b.each(kept, b.add("GatherElements", b.dy[0], at, axis=axis))
 
@@ -253,7 +253,7 @@ tensor_scatter = Op(
     "TensorScatter",
     since=(24,),
     reference=_cache_reference,
-    body=_cache_body,
+    decompose=_cache_body,
     cases=_cache_cases,
     gradient=_cache_gradient,
 )

@@ -9,8 +9,17 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import INT64, NUMBERS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    INT64,
+    NUMBERS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 top_k_kernel = KernelFunction(
     "top_k",
@@ -20,19 +29,19 @@ top_k_kernel = KernelFunction(
 )
 
 
-def _count(site: Site) -> Dim:
+def _count(ctx: OpContext) -> Dim:
     """How many: input 1, or the attribute of opset 1."""
-    count = site.dims(1)[0] if site.has(1) else site.attribute("k")
-    size = site.shape()[site.axis(-1)]
+    count = ctx.dims(1)[0] if ctx.has(1) else ctx.attribute("k")
+    size = ctx.shape()[ctx.axis(-1)]
     if count is None or (isinstance(count, int) and isinstance(size, int) and not 0 <= count <= size):
-        raise Unknown(f"it wants {count} of {size} elements")
+        raise UnsupportedUse(f"it wants {count} of {size} elements")
     return count
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, axis = site.shape(), site.axis(-1)
-    found = (*shape[:axis], _count(site), *shape[axis + 1 :])
-    return TensorType(site.element(), found), TensorType(INT64, found)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, axis = ctx.shape(), ctx.axis(-1)
+    found = (*shape[:axis], _count(ctx), *shape[axis + 1 :])
+    return TensorType(ctx.element(), found), TensorType(INT64, found)
 
 
 def _reference(
@@ -48,30 +57,30 @@ def _reference(
     return np.take_along_axis(x, indices, axis), indices
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    shape, axis, count = site.shape(), site.axis(-1), _count(site)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    shape, axis, count = ctx.shape(), ctx.axis(-1), _count(ctx)
     groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]), count)
-    launch = top_k_kernel.launch(
-        site.result(0),
-        site.result(1),
-        site.name(0),
+    launch = top_k_kernel.call(
+        ctx.result(0),
+        ctx.result(1),
+        ctx.name(0),
         TensorType(ElementType.UINT8, groups),
         TensorType(ElementType.UINT8, (count * 4,)),
-        types=(site.element(),),
-        params=(int(site.attribute("largest", 1)),),
+        types=(ctx.element(),),
+        params=(int(ctx.attribute("largest", 1)),),
     )
     return (launch,)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Elements that were taken pass the gradient on; indices have none."""
     if not b.dy[0]:
         return b.each()
-    axis = b.site.axis(-1)
+    axis = b.ctx.axis(-1)
     return b.each(b.microsoft("GatherElementsGrad", b.dy[0], b.shape_of(b.x[0]), b.save(1), axis=axis))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis, count in (
         ((1,), 0, 1),
         ((9,), 0, 9),
@@ -84,21 +93,21 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             x = random.standard_normal(shape)
             attributes = {"axis": axis, "largest": largest}
             name, k = f"{list(shape)} {count} {attributes}", np.array([count])
-            yield Case(name, (x, k), attributes, frozenset({1}), outputs=2, ulps=0)
+            yield TestCase(name, (x, k), attributes, frozenset({1}), outputs=2, ulps=0)
             ties = (x.round(), k)
-            yield Case(f"{name} ties", ties, attributes, frozenset({1}), outputs=2, ulps=0, smooth=False)
+            yield TestCase(f"{name} ties", ties, attributes, frozenset({1}), outputs=2, ulps=0, smooth=False)
     x, k = random.standard_normal((4, 6)), np.array([2])
-    yield Case("indices only", (x, k), {}, frozenset({1}), 2, frozenset({0}), ulps=0)
-    yield Case("values only", (x, k), {"sorted": 0}, frozenset({1}), 2, frozenset({1}), ulps=0)
+    yield TestCase("indices only", (x, k), {}, frozenset({1}), 2, frozenset({0}), ulps=0)
+    yield TestCase("values only", (x, k), {"sorted": 0}, frozenset({1}), 2, frozenset({1}), ulps=0)
     special = x.copy()
     special[1, 2:5] = np.nan, np.inf, -np.inf
     for largest in (0, 1):
-        yield Case(
+        yield TestCase(
             f"not finite {largest}", (special, k), {"largest": largest}, frozenset({1}), outputs=2, ulps=0
         )
     for dtype in (np.int8, np.uint8, np.int64, np.uint64):
         numbers = random.integers(0, 100, (4, 6)).astype(dtype)
-        yield Case(f"of {np.dtype(dtype)}", (numbers, k), {}, frozenset({1}), outputs=2, ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (numbers, k), {}, frozenset({1}), outputs=2, ulps=0)
 
 
 top_k = Op(
@@ -106,7 +115,7 @@ top_k = Op(
     since=(1, 10, 11, 24),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )

@@ -14,8 +14,17 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, evaluate, symbols_in
-from minbuild.ops.core.definition import FLOAT, FLOATS, Case, KernelFunction, Launch, Site, Unknown, stored
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOAT,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    storage_type,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
 
@@ -69,7 +78,7 @@ def layout_of(equation: Equation, a: Shape, b: Shape) -> Layout:
     inner = [*(c for c in summed if c != depth), depth]
     order = {c: i for i, c in enumerate([*outer, *inner]) if c}
     if len(outer) > 8 or len(inner) > 8 or len(outer) + len(inner) > MOST_AXES:
-        raise Unknown(f"the product {equation} has too many axes. Reshape its operands to fewer")
+        raise UnsupportedUse(f"the product {equation} has too many axes. Reshape its operands to fewer")
     y_order, left_order, right_order = (_order([order[c] for c in part]) for part in (y, left, right))
     return Layout(
         tuple(sizes[c] if c else 1 for c in outer),
@@ -103,34 +112,34 @@ def _typical(size: Dim) -> int:
 def _order(axes: Sequence[int]) -> int:
     """Four bits for each axis from the last one on, the rest all ones, as an int32."""
     if len(axes) > 8:
-        raise Unknown("an operand of a product has too many axes")
+        raise UnsupportedUse("an operand of a product has too many axes")
     word = sum(axis << 4 * i for i, axis in enumerate(reversed(axes)))
     word |= 0xFFFFFFFF << 4 * len(axes) & 0xFFFFFFFF
     return word - (1 << 32) if word >> 31 else word
 
 
-def launch_product(site: Site, equation: Equation, alpha: float = 1.0, bias: str = "") -> Launch:
+def launch_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: str = "") -> KernelCall:
     """Output 0 as the product of inputs 0 and 1."""
-    layout = layout_of(equation, site.shape(0), site.shape(1))
-    names = (site.name(1), site.name(0)) if layout.exchanged else (site.name(0), site.name(1))
-    element = site.element()
-    return contraction_kernel.launch(
-        site.result(),
+    layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
+    names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
+    element = ctx.element()
+    return contraction_kernel.call(
+        ctx.result(),
         *names,
         bias,
         TensorType(FLOAT, layout.outer),
         TensorType(FLOAT, layout.inner),
-        types=(element if element.is_real else stored(element),),
+        types=(element if element.is_real else storage_type(element),),
         params=(*layout.orders, float(alpha)),
         features=("bias",) if bias else (),
-        accumulate=site.accumulate,
+        accumulate=ctx.accumulate,
     )
 
 
-def product_type(site: Site, equation: Equation) -> Sequence[TensorType]:
+def product_type(ctx: OpContext, equation: Equation) -> Sequence[TensorType]:
     """The type of the product of inputs 0 and 1."""
-    sizes = equation.extents((site.shape(0), site.shape(1)))
-    return (TensorType(site.element(), tuple(sizes[c] for c in equation.y)),)
+    sizes = equation.extents((ctx.shape(0), ctx.shape(1)))
+    return (TensorType(ctx.element(), tuple(sizes[c] for c in equation.y)),)
 
 
 # ------------------------------------------------------------------------------------------------- Contraction
@@ -140,19 +149,19 @@ def _equation(attributes: Mapping[str, Any], ranks: Sequence[int]) -> Equation:
     return Equation.parse(attributes["equation"], ranks)
 
 
-def equation_at(site: Site) -> Equation:
+def equation_at(ctx: OpContext) -> Equation:
     """The equation of an application."""
-    return _equation(site.attributes, (site.rank(0), site.rank(1)))
+    return _equation(ctx.attributes, (ctx.rank(0), ctx.rank(1)))
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return product_type(site, equation_at(site))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return product_type(ctx, equation_at(ctx))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    equation = equation_at(site)
-    bias = site.name(2) if site.has(2) else ""
-    return (launch_product(site, equation, site.attribute("alpha", 1.0), bias),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    equation = equation_at(ctx)
+    bias = ctx.name(2) if ctx.has(2) else ""
+    return (launch_product(ctx, equation, ctx.attribute("alpha", 1.0), bias),)
 
 
 def _reference(
@@ -163,15 +172,15 @@ def _reference(
     return y if bias is None else y + bias
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    equation, alpha = equation_at(b.site), b.site.attribute("alpha", 1.0)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    equation, alpha = equation_at(b.ctx), b.ctx.attribute("alpha", 1.0)
 
     def write(operands: Sequence[str], text: str) -> str:
         return b.add("Contraction", *operands, domain="minbuild", equation=text, alpha=alpha)
 
     results = [operand_gradient(b, equation, i, write) if i in b.wants else "" for i in (0, 1)]
     if 2 in b.wants:
-        results.append(b.summed_to(b.dy[0], _infer(b.site)[0].shape, 2))
+        results.append(b.summed_to(b.dy[0], _infer(b.ctx)[0].shape, 2))
     return tuple(results)
 
 
@@ -193,25 +202,25 @@ _EQUATIONS = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for text, left, right in _EQUATIONS:
         a, b = random.standard_normal(left), random.standard_normal(right)
         for alpha in (1.0, 0.5):
-            yield Case(f"{text} {alpha}", (a, b), {"equation": text, "alpha": alpha}, ulps=8)
+            yield TestCase(f"{text} {alpha}", (a, b), {"equation": text, "alpha": alpha}, ulps=8)
     a, b = random.standard_normal((2, 5, 7)), random.standard_normal((7, 9))
     for shape in ((9,), (1, 9), (5, 9), (1, 5, 9), (2, 5, 9)):
         bias = random.standard_normal(shape)
-        yield Case(f"bias {list(shape)}", (a, b, bias), {"equation": "abc,cd->abd"}, ulps=8)
+        yield TestCase(f"bias {list(shape)}", (a, b, bias), {"equation": "abc,cd->abd"}, ulps=8)
     for dtype in (np.int32, np.uint32, np.int64, np.uint64):
         whole = [random.integers(0, 99, shape).astype(dtype) for shape in ((2, 5, 7), (2, 3, 7))]
-        yield Case(str(np.dtype(dtype)), tuple(whole), {"equation": "abc,adc->abd"})
+        yield TestCase(str(np.dtype(dtype)), tuple(whole), {"equation": "abc,adc->abd"})
     square = random.standard_normal((2, 4, 4))
-    yield Case("diagonal", (square, np.ones(())), {"equation": "abb,->ab"}, smooth=False)
-    yield Case("one repeats", (a[:, :1], b[:1]), {"equation": "abc,cd->abd"})
+    yield TestCase("diagonal", (square, np.ones(())), {"equation": "abb,->ab"}, smooth=False)
+    yield TestCase("one repeats", (a[:, :1], b[:1]), {"equation": "abc,cd->abd"})
     for left, right in (((0, 3), (3, 4)), ((4, 3), (3, 0))):
         empty = (np.ones(left), np.ones(right))
-        yield Case(f"empty {list(left)} {list(right)}", empty, {"equation": "ab,bc->ac"}, smooth=False)
-    yield Case("empty sum", (np.ones((2, 0)), np.ones((0, 3)), np.arange(3.0)), {"equation": "ab,bc->ac"})
+        yield TestCase(f"empty {list(left)} {list(right)}", empty, {"equation": "ab,bc->ac"}, smooth=False)
+    yield TestCase("empty sum", (np.ones((2, 0)), np.ones((0, 3)), np.arange(3.0)), {"equation": "ab,bc->ac"})
 
 
 contraction = ProductOp(
@@ -219,8 +228,8 @@ contraction = ProductOp(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({0}),
+    lower=_select,
+    accumulates=frozenset({0}),
     cases=_cases,
     equation=_equation,
     gradient=_gradient,

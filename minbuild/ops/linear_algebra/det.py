@@ -8,28 +8,37 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown, same_as
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    same_as,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 det_kernel = KernelFunction("det", ("y:T=", "x:T", "room:scratch"), types={"T": FLOATS})
 grad_kernel = KernelFunction("det_grad", ("dx:T=", "dy:T", "x:T", "room:scratch"), types={"T": FLOATS})
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape = site.shape()
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape = ctx.shape()
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise Unknown(f"{list(shape)} is no stack of square matrices")
-    return (TensorType(site.element(), shape[:-2]),)
+        raise UnsupportedUse(f"{list(shape)} is no stack of square matrices")
+    return (TensorType(ctx.element(), shape[:-2]),)
 
 
-def _room(site: Site, x: int) -> TensorType:
+def _room(ctx: OpContext, x: int) -> TensorType:
     """For one matrix."""
-    size = site.shape(x)[-1]
-    return TensorType(ElementType.UINT8, (size * size * site.element().size,))
+    size = ctx.shape(x)[-1]
+    return TensorType(ElementType.UINT8, (size * size * ctx.element().size,))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (det_kernel.launch(site.result(), site.name(0), _room(site, 0), types=(site.element(),)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (det_kernel.call(ctx.result(), ctx.name(0), _room(ctx, 0), types=(ctx.element(),)),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -43,18 +52,18 @@ def _matrices(random: np.random.Generator) -> Iterable[tuple[str, np.ndarray]]:
     yield "zeros on the diagonal", np.array([[0.0, 2.0, 1.0], [3.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x in _matrices(random):
-        yield Case(name, (x,), ulps=64)
+        yield TestCase(name, (x,), ulps=64)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     return (b.add("DetGrad", b.dy[0], b.x[0], domain="minbuild"),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    arguments = (site.result(), site.name(0), site.name(1), _room(site, 1))
-    return (grad_kernel.launch(*arguments, types=(site.element(),)),)
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    arguments = (ctx.result(), ctx.name(0), ctx.name(1), _room(ctx, 1))
+    return (grad_kernel.call(*arguments, types=(ctx.element(),)),)
 
 
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -68,9 +77,9 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray
     return dx
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, x in _matrices(random):
-        yield Case(name, (random.standard_normal(x.shape[:-2]), x), ulps=64)
+        yield TestCase(name, (random.standard_normal(x.shape[:-2]), x), ulps=64)
 
 
 det = Op(
@@ -78,7 +87,7 @@ det = Op(
     since=(11, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -87,6 +96,6 @@ det_grad = Op(
     domain="minbuild",
     infer=same_as(1),
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
 )

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 
 
-def equation_at(site: Site) -> Equation:
+def equation_at(ctx: OpContext) -> Equation:
     """The equation of an application."""
-    return Equation.parse(site.attribute("equation"), [site.rank(i) for i in range(len(site.inputs))])
+    return Equation.parse(ctx.attribute("equation"), [ctx.rank(i) for i in range(len(ctx.inputs))])
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """From the first operand on, one product after the other; what nothing else needs is summed over at once."""
-    equation = equation_at(b.site)
-    shapes = [b.site.shape(i) for i in range(len(b.x))]
+    equation = equation_at(b.ctx)
+    shapes = [b.ctx.shape(i) for i in range(len(b.x))]
     equation.extents(shapes)
     letters, value = "", ""
     for i, own in enumerate(equation.operands):
@@ -37,7 +37,7 @@ def _body(b: Body) -> Sequence[str]:
     return (_transposed(b, value, letters, equation.y),)
 
 
-def _alone(b: Body, letters: str, x: str, needed: str) -> tuple[str, str]:
+def _alone(b: GraphBuilder, letters: str, x: str, needed: str) -> tuple[str, str]:
     """An operand without diagonals, and without the axes that nothing else has."""
     if len(set(letters)) < len(letters):
         own = "".join(dict.fromkeys(c for c in letters if c in needed))
@@ -48,20 +48,20 @@ def _alone(b: Body, letters: str, x: str, needed: str) -> tuple[str, str]:
     return "".join(c for c in letters if c in needed), b.reduce("ReduceSum", x, axes, keepdims=False)
 
 
-def _product(b: Body, left: str, left_letters: str, right: str, right_letters: str, y: str) -> str:
+def _product(b: GraphBuilder, left: str, left_letters: str, right: str, right_letters: str, y: str) -> str:
     if set(left_letters) | set(right_letters) == set(y):  # nothing to sum over
         return b.add("Mul", _spread(b, left, left_letters, y), _spread(b, right, right_letters, y))
     equation = f"{left_letters},{right_letters}->{y}"
     return b.add("Contraction", left, right, domain="minbuild", equation=equation)
 
 
-def _spread(b: Body, x: str, letters: str, y: str) -> str:
+def _spread(b: GraphBuilder, x: str, letters: str, y: str) -> str:
     """An operand with its axes where the result has them, and size 1 where it has none."""
     x = _transposed(b, x, letters, "".join(c for c in y if c in letters))
     return b.unsqueeze(x, [i for i, c in enumerate(y) if c not in letters])
 
 
-def _transposed(b: Body, x: str, letters: str, y: str) -> str:
+def _transposed(b: GraphBuilder, x: str, letters: str, y: str) -> str:
     return x if letters == y else b.add("Transpose", x, perm=tuple(letters.index(c) for c in y))
 
 
@@ -69,8 +69,8 @@ def _reference(attributes: Mapping[str, Any], *operands: np.ndarray) -> np.ndarr
     return Equation.parse(attributes["equation"], [x.ndim for x in operands]).evaluate(*operands)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    equation = equation_at(b.site)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    equation = equation_at(b.ctx)
 
     def write(operands: Sequence[str], text: str) -> str:
         return b.add("Einsum", *operands, equation=text)
@@ -109,13 +109,13 @@ _CASES = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for text, *shapes in _CASES:
         inputs = tuple(random.uniform(0.5, 1.5, shape) for shape in shapes)
-        yield Case(text, inputs, {"equation": text}, ulps=12)
+        yield TestCase(text, inputs, {"equation": text}, ulps=12)
     for dtype in (np.int32, np.int64):
         whole = tuple(random.integers(-9, 9, shape).astype(dtype) for shape in ((4, 3), (3, 5)))
-        yield Case(str(np.dtype(dtype)), whole, {"equation": "ij,jk->ki"})
+        yield TestCase(str(np.dtype(dtype)), whole, {"equation": "ij,jk->ki"})
 
 
-einsum = Op("Einsum", since=(12,), reference=_reference, body=_body, cases=_cases, gradient=_gradient)
+einsum = Op("Einsum", since=(12,), reference=_reference, decompose=_body, cases=_cases, gradient=_gradient)

@@ -10,8 +10,8 @@ import numpy as np
 
 from minbuild.ir import Shape
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 ELLIPSIS = "..."
 
@@ -31,21 +31,21 @@ class Equation:
         left, arrow, y = text.replace(" ", "").partition("->")
         operands = left.split(",")
         if len(operands) != len(ranks):
-            raise Unknown(f"equation '{text}' is for {len(operands)} operands; {len(ranks)} are given")
+            raise UnsupportedUse(f"equation '{text}' is for {len(operands)} operands; {len(ranks)} are given")
         if not arrow:
             named = left.replace(",", "").replace(ELLIPSIS, "")
             y = ELLIPSIS * (ELLIPSIS in left) + "".join(c for c in sorted(set(named)) if named.count(c) == 1)
         hidden = [r - len(o.replace(ELLIPSIS, "")) for o, r in zip(operands, ranks, strict=True)]
         spare = fresh_letters(text, max([0, *hidden]))
         if any(h != 0 if ELLIPSIS not in o else h < 0 for o, h in zip(operands, hidden, strict=True)):
-            raise Unknown(f"equation '{text}' does not fit operands of ranks {list(ranks)}")
+            raise UnsupportedUse(f"equation '{text}' does not fit operands of ranks {list(ranks)}")
         written = (
             o.replace(ELLIPSIS, spare[len(spare) - h :]) for o, h in zip(operands, hidden, strict=True)
         )
         equation = cls(tuple(written), y.replace(ELLIPSIS, spare))
         letters = "".join(equation.operands)
         if not (letters + equation.y).isalpha() and letters + equation.y or set(equation.y) - set(letters):
-            raise Unknown(f"equation '{text}' is not one of letters, commas, '->' and '...'")
+            raise UnsupportedUse(f"equation '{text}' is not one of letters, commas, '->' and '...'")
         return equation
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class Equation:
         found: dict[str, Dim] = {}
         for letters, shape in zip(self.operands, shapes, strict=True):
             if len(letters) != len(shape):
-                raise Unknown(f"shape {list(shape)} does not fit '{letters}' of {self}")
+                raise UnsupportedUse(f"shape {list(shape)} does not fit '{letters}' of {self}")
             for letter, size in zip(letters, shape, strict=True):
                 if found.setdefault(letter, size) == 1:
                     found[letter] = size
                 elif size not in (1, found[letter]):
                     sizes = " and ".join(str(list(s)) for s in shapes)
-                    raise Unknown(f"shapes {sizes} do not fit {self}: {found[letter]} is not {size}")
+                    raise UnsupportedUse(f"shapes {sizes} do not fit {self}: {found[letter]} is not {size}")
         return found
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:
@@ -81,16 +81,16 @@ def fresh_letters(used: str, count: int) -> str:
     """Letters that are not among the used ones."""
     free = [c for c in ascii_letters if c not in used]
     if len(free) < count:
-        raise Unknown("an equation with more axes than there are letters")
+        raise UnsupportedUse("an equation with more axes than there are letters")
     return "".join(free[:count])
 
 
 Write = Callable[[Sequence[str], str], str]  # operands, equation -> the value that a new node makes
 
 
-def operand_gradient(b: Backward, equation: Equation, i: int, write: Write) -> str:
+def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Write) -> str:
     """The gradient of operand `i`: the product of all others with the result's gradient."""
-    shapes = [b.site.shape(k) for k in range(len(equation.operands))]
+    shapes = [b.ctx.shape(k) for k in range(len(equation.operands))]
     sizes = equation.extents(shapes)
     own, shape = equation.operands[i], shapes[i]
     others = [k for k in range(len(shapes)) if k != i]
@@ -102,7 +102,7 @@ def operand_gradient(b: Backward, equation: Equation, i: int, write: Write) -> s
     for letter, size in zip(own, shape, strict=True):
         if letter in place:  # a diagonal: nothing flows elsewhere
             if not isinstance(size, int):
-                raise Unknown(f"the gradient of a diagonal of the free dimension {size}")
+                raise UnsupportedUse(f"the gradient of a diagonal of the free dimension {size}")
             other = fresh_letters("".join((*letters, own, place)), 1)
             operands.append(b.constant(np.eye(size)))
             letters.append(letter + other)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.convolution import conv as _conv
-from minbuild.ops.core.definition import Case, Op, Unknown
-from minbuild.ops.core.graph_builder import MICROSOFT, Body
+from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
 from minbuild.ops.linear_algebra import gemm as _gemm
 
 # What FusedGemm and FusedConv apply to their result, and the attributes of the operator that their parameters are.
@@ -26,12 +26,12 @@ _PREFIX = "activation"
 _GEMM_PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
 
 
-def _activate(b: Body, x: str, parameters: Sequence[float]) -> str:
-    name = b.site.attribute(_PREFIX, "")
+def _activate(b: GraphBuilder, x: str, parameters: Sequence[float]) -> str:
+    name = b.ctx.attribute(_PREFIX, "")
     if not name:
         return x
     if name not in _ACTIVATIONS:
-        raise Unknown(f"the activation {name!r} is not supported; has {', '.join(_ACTIVATIONS)}")
+        raise UnsupportedUse(f"the activation {name!r} is not supported; has {', '.join(_ACTIVATIONS)}")
     if name == "Clip":
         return b.add(name, x, *(b.constant(p) for p in parameters[:2]))
     attributes: dict[str, Any] = dict(zip(_ACTIVATIONS[name], parameters, strict=False))
@@ -50,17 +50,17 @@ def _conv_parameters(attributes: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(attributes.get("activation_params", ()))
 
 
-def _gemm_body(b: Body) -> Sequence[str]:
-    product = b.add("Gemm", *b.x, **_own(b.site.attributes))
-    return (_activate(b, product, _gemm_parameters(b.site.attributes)),)
+def _gemm_body(b: GraphBuilder) -> Sequence[str]:
+    product = b.add("Gemm", *b.x, **_own(b.ctx.attributes))
+    return (_activate(b, product, _gemm_parameters(b.ctx.attributes)),)
 
 
-def _conv_body(b: Body) -> Sequence[str]:
+def _conv_body(b: GraphBuilder) -> Sequence[str]:
     """A fourth input is added before the activation."""
-    result = b.add("Conv", *b.x[:3], **_own(b.site.attributes))
+    result = b.add("Conv", *b.x[:3], **_own(b.ctx.attributes))
     if b.has(3):
         result = b.add("Add", result, b.x[3])
-    return (_activate(b, result, _conv_parameters(b.site.attributes)),)
+    return (_activate(b, result, _conv_parameters(b.ctx.attributes)),)
 
 
 _MEANINGS: Mapping[str, Callable[..., np.ndarray]] = {
@@ -91,23 +91,27 @@ def _conv_reference(
     return activate(result if added is None else result + added, *_conv_parameters(attributes))
 
 
-def _gemm_cases(random: np.random.Generator) -> Iterable[Case]:
+def _gemm_cases(random: np.random.Generator) -> Iterable[TestCase]:
     a, w, c = (random.standard_normal(s) for s in ((3, 5), (4, 5), (4,)))
     for name, parameters in (("Relu", ()), ("Tanh", ()), ("Sigmoid", ()), ("LeakyRelu", (0.25,))):
         attributes = {"transB": 1, "alpha": 0.5, _PREFIX: name}
         attributes |= dict(zip(_GEMM_PARAMETERS, parameters, strict=False))
-        yield Case(name, (a, w, c), attributes, ulps=16)
-        yield Case(f"{name}, no third operand", (a, w), attributes, ulps=16)
+        yield TestCase(name, (a, w, c), attributes, ulps=16)
+        yield TestCase(f"{name}, no third operand", (a, w), attributes, ulps=16)
 
 
-def _conv_cases(random: np.random.Generator) -> Iterable[Case]:
+def _conv_cases(random: np.random.Generator) -> Iterable[TestCase]:
     x, w, bias = (random.standard_normal(s) for s in ((2, 3, 6, 5), (4, 3, 3, 3), (4,)))
     added = random.standard_normal((2, 4, 4, 3))
     for name, parameters in (("Relu", ()), ("Clip", (0.0, 6.0)), ("LeakyRelu", (0.25,))):
         attributes = {_PREFIX: name, "activation_params": parameters}
-        yield Case(name, (x, w, bias), attributes, ulps=32)
-        yield Case(f"{name}, with a summand", (x, w, bias, added), attributes, ulps=32)
+        yield TestCase(name, (x, w, bias), attributes, ulps=32)
+        yield TestCase(f"{name}, with a summand", (x, w, bias, added), attributes, ulps=32)
 
 
-fused_gemm = Op("FusedGemm", domain=MICROSOFT, reference=_gemm_reference, body=_gemm_body, cases=_gemm_cases)
-fused_conv = Op("FusedConv", domain=MICROSOFT, reference=_conv_reference, body=_conv_body, cases=_conv_cases)
+fused_gemm = Op(
+    "FusedGemm", domain=MICROSOFT, reference=_gemm_reference, decompose=_gemm_body, cases=_gemm_cases
+)
+fused_conv = Op(
+    "FusedConv", domain=MICROSOFT, reference=_conv_reference, decompose=_conv_body, cases=_conv_cases
+)

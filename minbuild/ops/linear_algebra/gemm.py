@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Call, TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Site, Unknown, stored
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    storage_type,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.linear_algebra.contraction import WORDS
 from minbuild.ops.linear_algebra.equations import Equation
 from minbuild.ops.linear_algebra.products import ProductOp
@@ -24,15 +32,15 @@ gemm_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    a, b = site.shape(0), site.shape(1)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    a, b = ctx.shape(0), ctx.shape(1)
     if len(a) != 2 or len(b) != 2:
-        raise Unknown(f"operands are {list(a)} and {list(b)}, but Gemm takes two matrices. Use MatMul")
-    depth, rows = a if site.attribute("transA", 0) else a[::-1]
-    columns, height = b if site.attribute("transB", 0) else b[::-1]
+        raise UnsupportedUse(f"operands are {list(a)} and {list(b)}, but Gemm takes two matrices. Use MatMul")
+    depth, rows = a if ctx.attribute("transA", 0) else a[::-1]
+    columns, height = b if ctx.attribute("transB", 0) else b[::-1]
     if depth != height:
-        raise Unknown(f"cannot multiply {list(a)} with {list(b)}: {depth} is not {height}")
-    return (TensorType(site.element(), (rows, columns)),)
+        raise UnsupportedUse(f"cannot multiply {list(a)} with {list(b)}: {depth} is not {height}")
+    return (TensorType(ctx.element(), (rows, columns)),)
 
 
 def _reference(
@@ -49,60 +57,60 @@ def scaled(x: np.ndarray, factor: float) -> np.ndarray:
     return x * x.dtype.type(factor)
 
 
-def _is_row(site: Site) -> bool:
+def _is_row(ctx: OpContext) -> bool:
     """Whether the third operand has one element for each column and nothing else."""
-    shape = site.shape(2)
-    return len(shape) in (1, 2) and shape[-1] == site.result_shape()[1] and shape[:-1] in ((), (1,))
+    shape = ctx.shape(2)
+    return len(shape) in (1, 2) and shape[-1] == ctx.result_shape()[1] and shape[:-1] in ((), (1,))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    beta, element = float(site.attribute("beta", 1.0)), site.element()
-    bias = site.has(2) and beta != 0
-    launch = gemm_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(1),
-        site.name(2) if bias else "",
-        types=(element if element.is_real else stored(element),),
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    beta, element = float(ctx.attribute("beta", 1.0)), ctx.element()
+    bias = ctx.has(2) and beta != 0
+    launch = gemm_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(1),
+        ctx.name(2) if bias else "",
+        types=(element if element.is_real else storage_type(element),),
         params=(
-            site.attribute("transA", 0),
-            site.attribute("transB", 0),
-            float(site.attribute("alpha", 1.0)),
+            ctx.attribute("transA", 0),
+            ctx.attribute("transB", 0),
+            float(ctx.attribute("alpha", 1.0)),
             beta,
         ),
-        features=() if not bias else ("bias",) if _is_row(site) and beta == 1 else ("bias", "bias_any"),
-        accumulate=site.accumulate,
+        features=() if not bias else ("bias",) if _is_row(ctx) and beta == 1 else ("bias", "bias_any"),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for m, n, k in ((1, 1, 1), (1, 10, 33), (8, 10, 128), (5, 7, 3), (33, 19, 70), (6, 1, 40)):
         for trans_a, trans_b in ((0, 0), (0, 1), (1, 0), (1, 1)):
             a = random.standard_normal((k, m) if trans_a else (m, k))
             b = random.standard_normal((n, k) if trans_b else (k, n))
             attributes = {"transA": trans_a, "transB": trans_b, "alpha": 0.5, "beta": 2.0}
-            yield Case(f"{m}x{n}x{k} {trans_a}{trans_b}", (a, b), attributes, ulps=8)
+            yield TestCase(f"{m}x{n}x{k} {trans_a}{trans_b}", (a, b), attributes, ulps=8)
             for shape in ((), (n,), (1, n), (m, 1), (m, n)):
                 c = random.standard_normal(shape)
-                yield Case(
+                yield TestCase(
                     f"{m}x{n}x{k} {trans_a}{trans_b} bias {list(shape)}", (a, b, c), attributes, ulps=8
                 )
     a, b = random.standard_normal((3, 4)), random.standard_normal((4, 5))
-    yield Case("bias as it is", (a, b, random.standard_normal(5)), {}, ulps=8)
-    yield Case("bias unused", (a, b, random.standard_normal(5)), {"beta": 0.0}, ulps=8)
+    yield TestCase("bias as it is", (a, b, random.standard_normal(5)), {}, ulps=8)
+    yield TestCase("bias unused", (a, b, random.standard_normal(5)), {"beta": 0.0}, ulps=8)
     for dtype in (np.int32, np.uint32, np.int64, np.uint64):
         whole = [random.integers(0, 99, shape).astype(dtype) for shape in ((4, 3), (5, 4), (5,))]
         flags = {"transA": 1, "transB": 1}
-        yield Case(str(np.dtype(dtype)), tuple(whole), flags)
-        yield Case(f"{np.dtype(dtype)} scaled", tuple(whole), {**flags, "alpha": 2.0, "beta": 3.0})
+        yield TestCase(str(np.dtype(dtype)), tuple(whole), flags)
+        yield TestCase(f"{np.dtype(dtype)} scaled", tuple(whole), {**flags, "alpha": 2.0, "beta": 3.0})
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Products again, in the order in which a transposed operand needs no transposition."""
     (a, right), dy = b.x[:2], b.dy[0]
-    trans_a, trans_b = (int(b.site.attribute(name, 0)) for name in ("transA", "transB"))
-    alpha, beta = (float(b.site.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    trans_a, trans_b = (int(b.ctx.attribute(name, 0)) for name in ("transA", "transB"))
+    alpha, beta = (float(b.ctx.attribute(name, 1.0)) for name in ("alpha", "beta"))
 
     def product(left: str, right: str, trans_left: int, trans_right: int) -> str:
         return b.add("Gemm", left, right, transA=trans_left, transB=trans_right, alpha=alpha)
@@ -113,7 +121,7 @@ def _gradient(b: Backward) -> Sequence[str]:
     if 1 in b.wants:
         results[1] = product(dy, a, 1, trans_a) if trans_b else product(a, dy, 1 - trans_a, 0)
     if 2 in b.wants:
-        summed = b.summed_to(dy, _infer(b.site)[0].shape, 2)
+        summed = b.summed_to(dy, _infer(b.ctx)[0].shape, 2)
         results[2] = summed if beta == 1 else b.add("Mul", summed, b.constant(beta))
     return tuple(results[: len(b.x)])
 
@@ -141,8 +149,8 @@ gemm = ProductOp(
     since=(7, 9, 11, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({0}),
+    lower=_select,
+    accumulates=frozenset({0}),
     equation=_equation,
     reordered=_reordered,
     cases=_cases,

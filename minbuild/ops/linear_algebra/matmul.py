@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import Case, Launch, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.linear_algebra.contraction import launch_product, product_type
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
@@ -25,7 +25,7 @@ def equation_of(attributes: Mapping[str, Any], ranks: Sequence[int]) -> Equation
     """
     a_rank, b_rank = ranks
     if a_rank == 0 or b_rank == 0:
-        raise Unknown("scalars have no matrix product. Use Mul")
+        raise UnsupportedUse("scalars have no matrix product. Use Mul")
     stack = ascii_uppercase[: max(a_rank, b_rank, 2) - 2]
     a = _letters(stack, a_rank, ROW + DEPTH, DEPTH, attributes, "A")
     b = _letters(stack, b_rank, DEPTH + COLUMN, DEPTH, attributes, "B")
@@ -43,17 +43,17 @@ def _letters(stack: str, rank: int, matrix: str, vector: str, attributes: Mappin
     return own + first + second
 
 
-def equation_at(site: Site) -> Equation:
+def equation_at(ctx: OpContext) -> Equation:
     """The equation of an application."""
-    return equation_of(site.attributes, (site.rank(0), site.rank(1)))
+    return equation_of(ctx.attributes, (ctx.rank(0), ctx.rank(1)))
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return product_type(site, equation_at(site))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return product_type(ctx, equation_at(ctx))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (launch_product(site, equation_at(site), site.attribute("alpha", 1.0)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (launch_product(ctx, equation_at(ctx), ctx.attribute("alpha", 1.0)),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -63,10 +63,10 @@ def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> n
 # ---------------------------------------------------------------------------------------------------- gradients
 
 
-def _matmul_gradient(b: Backward) -> Sequence[str]:
+def _matmul_gradient(b: GradientBuilder) -> Sequence[str]:
     """FusedMatMul with the other operand, summed over the axes of the stack that one operand lacks. A weight shared
     by a stack is one product of two matrices (Gemm), as ONNX Runtime writes it."""
-    ranks = b.site.rank(0), b.site.rank(1)
+    ranks = b.ctx.rank(0), b.ctx.rank(1)
     if 1 in ranks:
         return _vector_gradient(b, *ranks)
     return (
@@ -75,27 +75,27 @@ def _matmul_gradient(b: Backward) -> Sequence[str]:
     )
 
 
-def _right_gradient(b: Backward) -> str:
-    depth, columns = b.site.shape(1)[-2:]
-    if b.site.rank(1) == 2 < b.site.rank(0) and isinstance(depth, int) and isinstance(columns, int):
+def _right_gradient(b: GradientBuilder) -> str:
+    depth, columns = b.ctx.shape(1)[-2:]
+    if b.ctx.rank(1) == 2 < b.ctx.rank(0) and isinstance(depth, int) and isinstance(columns, int):
         flat = [b.reshape(x, [-1, size]) for x, size in ((b.x[0], depth), (b.dy[0], columns))]
         return b.add("Gemm", *flat, transA=1)
     return _summed(b, 1, _fused(b, b.x[0], b.dy[0], transA=1))
 
 
-def _fused(b: Backward, left: str, right: str, **flags: Any) -> str:
+def _fused(b: GradientBuilder, left: str, right: str, **flags: Any) -> str:
     return b.microsoft("FusedMatMul", left, right, **flags)
 
 
-def _summed(b: Backward, i: int, gradient: str) -> str:
+def _summed(b: GradientBuilder, i: int, gradient: str) -> str:
     """A product that has all axes of the stack, summed over those that input `i` lacks."""
-    stack = _infer(b.site)[0].shape or ()
-    return b.summed_to(gradient, (*stack[: len(stack) - 2], *b.site.shape(i)[-2:]), i)
+    stack = _infer(b.ctx)[0].shape or ()
+    return b.summed_to(gradient, (*stack[: len(stack) - 2], *b.ctx.shape(i)[-2:]), i)
 
 
-def _vector_gradient(b: Backward, a_rank: int, b_rank: int) -> Sequence[str]:
+def _vector_gradient(b: GradientBuilder, a_rank: int, b_rank: int) -> Sequence[str]:
     """With each vector as a matrix of one row or column. The result's gradient gets the same axes."""
-    shape = _infer(b.site)[0].shape or ()
+    shape = _infer(b.ctx)[0].shape or ()
     axes = [len(shape) - (b_rank > 1)] * (a_rank == 1) + [len(shape) + (a_rank == 1)] * (b_rank == 1)
     dy = b.unsqueeze(b.dy[0], axes)
     stack = shape[: len(shape) - (a_rank > 1) - (b_rank > 1)]
@@ -103,25 +103,25 @@ def _vector_gradient(b: Backward, a_rank: int, b_rank: int) -> Sequence[str]:
     if 0 in b.wants:
         right = b.unsqueeze(b.x[1], [1]) if b_rank == 1 else b.x[1]
         made = _fused(b, dy, right, transB=1)
-        results[0] = _to_operand(b, 0, made, (*stack, *(1, *b.site.shape(0))[-2:]))
+        results[0] = _to_operand(b, 0, made, (*stack, *(1, *b.ctx.shape(0))[-2:]))
     if 1 in b.wants:
         left = b.unsqueeze(b.x[0], [0]) if a_rank == 1 else b.x[0]
         made = _fused(b, left, dy, transA=1)
-        results[1] = _to_operand(b, 1, made, (*stack, *(*b.site.shape(1), 1)[-2 - (b_rank > 1) :][:2]))
+        results[1] = _to_operand(b, 1, made, (*stack, *(*b.ctx.shape(1), 1)[-2 - (b_rank > 1) :][:2]))
     return tuple(results)
 
 
-def _to_operand(b: Backward, i: int, gradient: str, made: tuple[Any, ...]) -> str:
+def _to_operand(b: GradientBuilder, i: int, gradient: str, made: tuple[Any, ...]) -> str:
     """A gradient with stack axes and a matrix of one row or column for a vector, as input `i` has it."""
-    if b.site.rank(i) > 1:
+    if b.ctx.rank(i) > 1:
         return b.summed_to(gradient, made, i)
     vector = b.squeeze(gradient, [len(made) - 2 + i])
-    return b.summed_to(vector, (*made[:-2], *b.site.shape(i)), i)
+    return b.summed_to(vector, (*made[:-2], *b.ctx.shape(i)), i)
 
 
-def _fused_gradient(b: Backward) -> Sequence[str]:
+def _fused_gradient(b: GradientBuilder) -> Sequence[str]:
     """By equations, whatever is transposed."""
-    equation, alpha = equation_at(b.site), b.site.attribute("alpha", 1.0)
+    equation, alpha = equation_at(b.ctx), b.ctx.attribute("alpha", 1.0)
 
     def write(operands: Sequence[str], text: str) -> str:
         product = b.add("Einsum", *operands, equation=text)
@@ -158,33 +158,33 @@ _VECTORS: _Shapes = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for left, right in (*_SHAPES, *_VECTORS):
         inputs = random.standard_normal(left), random.standard_normal(right)
-        yield Case(f"{list(left)} {list(right)}", inputs, ulps=8)
+        yield TestCase(f"{list(left)} {list(right)}", inputs, ulps=8)
     for dtype in (np.int32, np.uint32, np.int64, np.uint64):
         whole = tuple(random.integers(0, 99, shape).astype(dtype) for shape in ((2, 5, 7), (7, 3)))
-        yield Case(str(np.dtype(dtype)), whole)
-    yield Case("no rows", (np.ones((0, 3)), random.standard_normal((3, 4))), smooth=False)
+        yield TestCase(str(np.dtype(dtype)), whole)
+    yield TestCase("no rows", (np.ones((0, 3)), random.standard_normal((3, 4))), smooth=False)
 
 
-def _fused_cases(random: np.random.Generator) -> Iterable[Case]:
+def _fused_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for a_flag in (0, 1):
         for b_flag in (0, 1):
             for left, right in _SHAPES:
                 a = _placed(random.standard_normal(left), a_flag, 0)
                 b = _placed(random.standard_normal(right), b_flag, 0)
                 flags = {"transA": a_flag, "transB": b_flag, "alpha": 0.125}
-                yield Case(f"{list(left)} {list(right)} {a_flag}{b_flag}", (a, b), flags, ulps=8)
+                yield TestCase(f"{list(left)} {list(right)} {a_flag}{b_flag}", (a, b), flags, ulps=8)
             for a_stack, b_stack in ((0, 1), (1, 0), (1, 1)):
                 a = _placed(random.standard_normal((2, 3, 8, 6)), a_flag, a_stack)
                 b = _placed(random.standard_normal((2, 3, 6, 9)), b_flag, b_stack)
                 flags = {"transA": a_flag, "transB": b_flag, "transBatchA": a_stack, "transBatchB": b_stack}
-                yield Case(f"stacks {a_stack}{b_stack} {a_flag}{b_flag}", (a, b), flags, ulps=8)
+                yield TestCase(f"stacks {a_stack}{b_stack} {a_flag}{b_flag}", (a, b), flags, ulps=8)
     for left, right in _VECTORS:
         inputs = random.standard_normal(left), random.standard_normal(right)
         flags = {"transA": int(len(left) == 1), "transB": int(len(right) == 1)}
-        yield Case(f"{list(left)} {list(right)}", inputs, flags, ulps=8)
+        yield TestCase(f"{list(left)} {list(right)}", inputs, flags, ulps=8)
 
 
 def _placed(matrices: np.ndarray, transposed: int, stack_inside: int) -> np.ndarray:
@@ -198,8 +198,8 @@ matmul = ProductOp(
     since=(1, 9, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({0}),
+    lower=_select,
+    accumulates=frozenset({0}),
     equation=equation_of,
     cases=_cases,
     gradient=_matmul_gradient,
@@ -210,8 +210,8 @@ fused_matmul = ProductOp(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({0}),
+    lower=_select,
+    accumulates=frozenset({0}),
     equation=equation_of,
     cases=_fused_cases,
     gradient=_fused_gradient,

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import INT64, Case, Op, Unknown
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import INT64, Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.loss.labels import reduction_of
 from minbuild.ops.loss.softmax_cross_entropy import gradient_of_scores
 
 
-def _is_mean(b: Body) -> bool:
+def _is_mean(b: GraphBuilder) -> bool:
     """ONNX Runtime computes nothing sensible without a reduction."""
-    reduction = reduction_of(b.site.attributes)
+    reduction = reduction_of(b.ctx.attributes)
     if reduction not in ("mean", "sum"):
-        raise Unknown(f"reduction '{reduction}' is neither mean nor sum")
+        raise UnsupportedUse(f"reduction '{reduction}' is neither mean nor sum")
     return reduction == "mean"
 
 
@@ -31,16 +31,16 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------------- SoftmaxCrossEntropy
 
 
-def _dense_body(b: Body) -> Sequence[str]:
+def _dense_body(b: GraphBuilder) -> Sequence[str]:
     """-mean(sum over classes of label log softmax)"""
-    rank = b.site.rank()
+    rank = b.ctx.rank()
     log_prob = b.add("LogSoftmax", b.x[0], axis=-1)
     each = b.reduce("ReduceSum", b.add("Mul", log_prob, b.x[1]), (rank - 1,), False)
     reduce = "ReduceMean" if _is_mean(b) else "ReduceSum"
     return b.add("Neg", b.reduce(reduce, each, tuple(range(rank - 1)), False)), log_prob
 
 
-def _per_row(b: Body, dy: str, i: int) -> str:
+def _per_row(b: GraphBuilder, dy: str, i: int) -> str:
     """The gradient of each row of input `i` where `dy` is that of the loss."""
     if not _is_mean(b):
         return dy
@@ -48,7 +48,7 @@ def _per_row(b: Body, dy: str, i: int) -> str:
     return b.microsoft("Scale", dy, b.add("Div", b.add("Size", b.x[i]), classes), scale_down=1)
 
 
-def _dense_gradient(b: Backward) -> Sequence[str]:
+def _dense_gradient(b: GradientBuilder) -> Sequence[str]:
     scores = gradient_of_scores(b, "SoftmaxCrossEntropyGrad", axis=-1)
     if 1 not in b.wants or not b.dy[0]:
         return b.each(scores)
@@ -66,27 +66,29 @@ def _dense_reference(
 _SHAPES: tuple[tuple[int, ...], ...] = ((1, 2), (6, 10), (2, 3, 5), (7,))
 
 
-def _dense_cases(random: np.random.Generator) -> Iterable[Case]:
+def _dense_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in _SHAPES:
         for reduction in ("mean", "sum"):
             label = np.exp(_log_softmax(random.standard_normal(shape)))
             inputs, attributes = (random.standard_normal(shape) * 3, label), {"reduction": reduction}
             for count in (1, 2):
-                yield Case(f"{list(shape)} {reduction}, {count}", inputs, attributes, outputs=count, ulps=16)
+                yield TestCase(
+                    f"{list(shape)} {reduction}, {count}", inputs, attributes, outputs=count, ulps=16
+                )
 
 
 softmax_cross_entropy = Op(
     "SoftmaxCrossEntropy",
     domain=MICROSOFT,
     reference=_dense_reference,
-    body=_dense_body,
+    decompose=_dense_body,
     cases=_dense_cases,
     gradient=_dense_gradient,
     differentiable=frozenset({0, 1}),
 )
 
 
-def _dense_grad_body(b: Body) -> Sequence[str]:
+def _dense_grad_body(b: GraphBuilder) -> Sequence[str]:
     """dy (softmax - label): ONNX Runtime takes it that the labels of a row add up to 1."""
     away = b.add("Sub", b.add("Exp", b.x[1]), b.x[2])
     return (b.add("Mul", away, _per_row(b, b.x[0], 1)),)
@@ -99,43 +101,43 @@ def _dense_grad_reference(
     return np.asarray((np.exp(log_prob) - label) * dy / rows)
 
 
-def _dense_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _dense_grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in _SHAPES:
         for reduction in ("mean", "sum"):
             log_prob, label = (_log_softmax(random.standard_normal(shape)) for _ in range(2))
             inputs = (np.asarray(random.standard_normal()), log_prob, np.exp(label))
-            yield Case(f"{list(shape)} {reduction}", inputs, {"reduction": reduction}, ulps=64)
+            yield TestCase(f"{list(shape)} {reduction}", inputs, {"reduction": reduction}, ulps=64)
 
 
 softmax_cross_entropy_grad = Op(
     "SoftmaxCrossEntropyGrad",
     domain=MICROSOFT,
     reference=_dense_grad_reference,
-    body=_dense_grad_body,
+    decompose=_dense_grad_body,
     cases=_dense_grad_cases,
 )
 
 # ---------------------------------------------------------------------------------- SparseSoftmaxCrossEntropy
 
 
-def _rows(b: Body, i: int) -> str:
+def _rows(b: GraphBuilder, i: int) -> str:
     """Input `i` as a matrix with a row for each label."""
-    return b.add("Flatten", b.x[i], axis=b.site.rank(i) - 1)
+    return b.add("Flatten", b.x[i], axis=b.ctx.rank(i) - 1)
 
 
-def _list(b: Body, i: int) -> str:
+def _list(b: GraphBuilder, i: int) -> str:
     """Input `i` in one dimension."""
     return b.reshape(b.x[i], [-1])
 
 
-def _as(b: Body, i: int, x: str) -> str:
+def _as(b: GraphBuilder, i: int, x: str) -> str:
     """`x` in the shape of input `i`."""
     return b.reshape_like(x, b.x[i])
 
 
-def _sparse_body(b: Body) -> Sequence[str]:
+def _sparse_body(b: GraphBuilder) -> Sequence[str]:
     mean = _is_mean(b)
-    reduction = "none" if b.has(2) else reduction_of(b.site.attributes)
+    reduction = "none" if b.has(2) else reduction_of(b.ctx.attributes)
     inputs = (_rows(b, 0), _list(b, 1))
     loss, log_prob = b.many(2, "SoftmaxCrossEntropyLoss", *inputs, reduction=reduction)
     if b.has(2):
@@ -145,13 +147,13 @@ def _sparse_body(b: Body) -> Sequence[str]:
     return loss, _as(b, 0, log_prob)
 
 
-def _sparse_gradient(b: Backward) -> Sequence[str]:
+def _sparse_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(gradient_of_scores(b, "SparseSoftmaxCrossEntropyGrad", "", -1))
 
 
-def _sparse_grad_body(b: Body) -> Sequence[str]:
+def _sparse_grad_body(b: GraphBuilder) -> Sequence[str]:
     mean, dy = _is_mean(b), b.x[0]
-    reduction = "none" if b.has(3) else reduction_of(b.site.attributes)
+    reduction = "none" if b.has(3) else reduction_of(b.ctx.attributes)
     if b.has(3):
         weight = _list(b, 3)
         dy = b.add("Mul", weight, dy)
@@ -188,10 +190,10 @@ def _sparse_grad_reference(
     return np.asarray((np.exp(log_prob) - one_hot) * factor[..., None])
 
 
-def _sparse_cases(gradient: bool) -> Callable[..., Iterable[Case]]:
+def _sparse_cases(gradient: bool) -> Callable[..., Iterable[TestCase]]:
     """Weights are constants: no gradient flows into them."""
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape in _SHAPES:
             for reduction in ("mean", "sum"):
                 scores = random.standard_normal(shape) * 2
@@ -203,7 +205,7 @@ def _sparse_cases(gradient: bool) -> Callable[..., Iterable[Case]]:
                         inputs = (dy, _log_softmax(scores), labels, weight)
                     name = f"{list(shape)} {reduction} {'plain' if weight is None else 'weighted'}"
                     constant, count = frozenset({len(inputs) - 1}), 1 if gradient else 2
-                    yield Case(name, inputs, {"reduction": reduction}, constant, outputs=count, ulps=64)
+                    yield TestCase(name, inputs, {"reduction": reduction}, constant, outputs=count, ulps=64)
 
     return cases
 
@@ -212,7 +214,7 @@ sparse_softmax_cross_entropy = Op(
     "SparseSoftmaxCrossEntropy",
     since=(9,),
     reference=_sparse_reference,
-    body=_sparse_body,
+    decompose=_sparse_body,
     cases=_sparse_cases(gradient=False),
     gradient=_sparse_gradient,
     differentiable=frozenset({0, 1}),
@@ -221,6 +223,6 @@ sparse_softmax_cross_entropy_grad = Op(
     "SparseSoftmaxCrossEntropyGrad",
     since=(9,),
     reference=_sparse_grad_reference,
-    body=_sparse_grad_body,
+    decompose=_sparse_grad_body,
     cases=_sparse_cases(gradient=True),
 )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import INT64, Site, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import INT64, OpContext, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 REDUCTIONS = ("none", "mean", "sum")
 PARAMS = ("reduction", "ignores", "ignore_index")
@@ -19,13 +19,13 @@ def reduction_of(attributes: Mapping[str, Any]) -> str:
     return str(attributes.get("reduction", "mean"))
 
 
-def label_params(site: Site) -> tuple[int, int, int]:
+def label_params(ctx: OpContext) -> tuple[int, int, int]:
     """The parameters of a kernel: PARAMS."""
-    ignored, reduction = site.attribute("ignore_index"), reduction_of(site.attributes)
+    ignored, reduction = ctx.attribute("ignore_index"), reduction_of(ctx.attributes)
     if reduction not in REDUCTIONS:
-        raise Unknown(f"reduction '{reduction}' is none of {', '.join(REDUCTIONS)}")
+        raise UnsupportedUse(f"reduction '{reduction}' is none of {', '.join(REDUCTIONS)}")
     if ignored is not None and not -(2**31) <= ignored < 2**31:
-        raise Unknown(f"ignore_index {ignored} is no number of 32 bits")
+        raise UnsupportedUse(f"ignore_index {ignored} is no number of 32 bits")
     return REDUCTIONS.index(reduction), int(ignored is not None), int(ignored or 0)
 
 
@@ -48,13 +48,13 @@ def reduced(attributes: Mapping[str, Any], each: np.ndarray, weight: np.ndarray)
     return np.asarray(total)
 
 
-def ignoring(b: Body, labels: str, i: int) -> tuple[str, dict[str, Any]]:
+def ignoring(b: GraphBuilder, labels: str, i: int) -> tuple[str, dict[str, Any]]:
     """Labels and attributes for an operator that ignores the label given as input `i`, a scalar: by its attribute
     where the number is known, else with such labels replaced by one that is never used."""
-    attributes: dict[str, Any] = {"reduction": reduction_of(b.site.attributes)}
+    attributes: dict[str, Any] = {"reduction": reduction_of(b.ctx.attributes)}
     if not b.has(i):
         return labels, attributes
-    known = b.site.content(i)
+    known = b.ctx.content(i)
     if known is not None:
         return labels, attributes | {"ignore_index": int(known.item())}
     never = b.constant(_NEVER, INT64)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.loss import softmax_cross_entropy as _loss
 from minbuild.ops.loss.labels import ignoring
 from minbuild.ops.loss.negative_log_likelihood import with_ignored_input
@@ -20,12 +20,12 @@ def _with_ignored(attributes: Mapping[str, Any], inputs: Sequence[Any], at: int)
     return {**attributes, **({} if ignored is None else {"ignore_index": int(ignored)})}
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     labels, attributes = ignoring(b, b.x[1], 3)
     return b.many(2, "SoftmaxCrossEntropyLoss", b.x[0], labels, *b.x[2:3], **attributes)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(_loss.gradient_of_scores(b, "SoftmaxCrossEntropyLossInternalGrad"))
 
 
@@ -37,14 +37,14 @@ loss_internal = Op(
     "SoftmaxCrossEntropyLossInternal",
     domain=MICROSOFT,
     reference=_reference,
-    body=_body,
+    decompose=_body,
     cases=with_ignored_input(_loss.cases, 3),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
 )
 
 
-def _grad_body(b: Body) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Sequence[str]:
     labels, attributes = ignoring(b, b.x[2], 4)
     gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:2], labels, *b.x[3:4], **attributes)
     return (b.add("Add", gradient, b.x[5]) if b.has(5) else gradient,)
@@ -55,23 +55,23 @@ def _grad_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.nd
     return gradient + (inputs[5] if len(inputs) > 5 else 0)
 
 
-def _without_bias(random: np.random.Generator) -> Iterable[Case]:
+def _without_bias(random: np.random.Generator) -> Iterable[TestCase]:
     return (case for case in _loss.grad_cases(random) if len(case.inputs) == 4)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for case in with_ignored_input(_without_bias, 4)(random):
         yield case
         log_prob = case.inputs[1]
         assert log_prob is not None
         inputs = (*case.inputs, random.standard_normal(log_prob.shape))
-        yield Case(case.name + ", bias", inputs, case.attributes, case.constant, ulps=case.ulps)
+        yield TestCase(case.name + ", bias", inputs, case.attributes, case.constant, ulps=case.ulps)
 
 
 loss_internal_grad = Op(
     "SoftmaxCrossEntropyLossInternalGrad",
     domain=MICROSOFT,
     reference=_grad_reference,
-    body=_grad_body,
+    decompose=_grad_body,
     cases=_grad_cases,
 )

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, same_as
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase, same_as
 
 loss_is_finite_kernel = KernelFunction("loss_is_finite", ("y:T=", "x:T"), types={"T": FLOATS})
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (loss_is_finite_kernel.launch(site.result(), site.name(0), types=(site.element(),)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (loss_is_finite_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (1,), (5,)):
-        yield Case(f"shape {list(shape)}", (np.asarray(random.standard_normal(shape)),), ulps=0)
+        yield TestCase(f"shape {list(shape)}", (np.asarray(random.standard_normal(shape)),), ulps=0)
     largest = np.array([np.finfo(np.float32).max, np.finfo(np.float32).min])
-    yield Case("the largest", (largest,), ulps=0, smooth=False)  # in halves these are infinite
+    yield TestCase("the largest", (largest,), ulps=0, smooth=False)  # in halves these are infinite
 
 
 loss_is_finite = Op(
@@ -32,7 +32,7 @@ loss_is_finite = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
     cases=_cases,
 )

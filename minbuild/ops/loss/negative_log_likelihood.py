@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, INDICES, INT64, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import (
+    FLOATS,
+    INDICES,
+    INT64,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.loss.labels import (
     PARAMS,
     ignoring,
@@ -30,14 +39,14 @@ grad_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), site.shape(1) if reduction_of(site.attributes) == "none" else ()),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), ctx.shape(1) if reduction_of(ctx.attributes) == "none" else ()),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    names = (site.name(0), site.name(1), site.name(2))
-    types = (site.element(0), site.element(1))
-    return (loss_kernel.launch(site.result(), *names, types=types, params=label_params(site)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    names = (ctx.name(0), ctx.name(1), ctx.name(2))
+    types = (ctx.element(0), ctx.element(1))
+    return (loss_kernel.call(ctx.result(), *names, types=types, params=label_params(ctx)),)
 
 
 def _reference(
@@ -48,23 +57,23 @@ def _reference(
     return reduced(attributes, -weight * chosen, weight)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    return b.each(_backward(b, b.x[1], dict(b.site.attributes)))
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    return b.each(_backward(b, b.x[1], dict(b.ctx.attributes)))
 
 
-def _backward(b: Backward, labels: str, attributes: dict[str, Any]) -> str:
+def _backward(b: GradientBuilder, labels: str, attributes: dict[str, Any]) -> str:
     inputs = (b.dy[0], b.x[0], labels, *b.x[2:3])
     return b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **attributes)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     """Weights are constants where gradients are checked: none flows into them."""
     for name, shape, attributes, weights in variants(random):
         x, labels = random.uniform(-5, -0.1, shape), some_labels(random, shape, attributes)
-        yield Case(name, (x, labels, weights), attributes, frozenset({2}), ulps=8)
+        yield TestCase(name, (x, labels, weights), attributes, frozenset({2}), ulps=8)
     for dtype in (np.int32, np.int64):
         inputs = (random.standard_normal((4, 3)), np.array([2, 0, 1, 1], dtype), random.uniform(1, 2, 3))
-        yield Case(f"labels of {np.dtype(dtype)}", inputs, ulps=8, smooth=False)
+        yield TestCase(f"labels of {np.dtype(dtype)}", inputs, ulps=8, smooth=False)
 
 
 negative_log_likelihood_loss = Op(
@@ -72,7 +81,7 @@ negative_log_likelihood_loss = Op(
     since=(12, 13, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
 )
@@ -80,14 +89,14 @@ negative_log_likelihood_loss = Op(
 # ---------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(1), site.shape(1)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(1), ctx.shape(1)),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    names = (site.name(0), site.name(2), site.name(3))  # of the scores only the shape matters
-    types = (site.element(1), site.element(2))
-    return (grad_kernel.launch(site.result(), *names, types=types, params=label_params(site)),)
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    names = (ctx.name(0), ctx.name(2), ctx.name(3))  # of the scores only the shape matters
+    types = (ctx.element(1), ctx.element(2))
+    return (grad_kernel.call(ctx.result(), *names, types=types, params=label_params(ctx)),)
 
 
 def _grad_reference(
@@ -103,18 +112,18 @@ def _grad_reference(
     return np.asarray(-np.expand_dims(dy * weight / divisor, 1) * one_hot)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, attributes, weights in variants(random):
         labels = some_labels(random, shape, attributes)
         dy = np.asarray(random.standard_normal(labels.shape if attributes["reduction"] == "none" else ()))
         inputs = (dy, random.standard_normal(shape), labels, weights)
-        yield Case(name, inputs, attributes, frozenset({3}), ulps=8)
+        yield TestCase(name, inputs, attributes, frozenset({3}), ulps=8)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     """The loss is linear in the scores, so its gradient in dy is the loss of what comes back; the scores' own is 0."""
     inputs = (b.dy[0], *b.x[2:])
-    return b.each(b.add("NegativeLogLikelihoodLoss", *inputs, **b.site.attributes))
+    return b.each(b.add("NegativeLogLikelihoodLoss", *inputs, **b.ctx.attributes))
 
 
 negative_log_likelihood_loss_grad = Op(
@@ -122,7 +131,7 @@ negative_log_likelihood_loss_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
@@ -130,12 +139,12 @@ negative_log_likelihood_loss_grad = Op(
 # ----------------------------------------------------------------------------- with the ignored label as an input
 
 
-def _internal_body(b: Body) -> Sequence[str]:
+def _internal_body(b: GraphBuilder) -> Sequence[str]:
     labels, attributes = ignoring(b, b.x[1], 3)
     return (b.add("NegativeLogLikelihoodLoss", b.x[0], labels, *b.x[2:3], **attributes),)
 
 
-def _internal_gradient(b: Backward) -> Sequence[str]:
+def _internal_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(_backward(b, *ignoring(b, b.x[1], 3)))
 
 
@@ -144,10 +153,12 @@ def _internal_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> n
     return _reference({**attributes, **ignored}, *inputs[:3])
 
 
-def with_ignored_input(cases: Callable[..., Iterable[Case]], at: int) -> Callable[..., Iterable[Case]]:
+def with_ignored_input(
+    cases: Callable[..., Iterable[TestCase]], at: int
+) -> Callable[..., Iterable[TestCase]]:
     """Cases whose attribute `ignore_index` is the input `at` instead: once known beforehand, once not."""
 
-    def made(random: np.random.Generator) -> Iterable[Case]:
+    def made(random: np.random.Generator) -> Iterable[TestCase]:
         for case in cases(random):
             attributes = {k: v for k, v in case.attributes.items() if k != "ignore_index"}
             ignored = case.attributes.get("ignore_index")
@@ -156,7 +167,9 @@ def with_ignored_input(cases: Callable[..., Iterable[Case]], at: int) -> Callabl
                 name = f"{case.name}, {'known' if constant else 'as an input'}"
                 given = (*inputs, np.array(ignored, INT64.dtype))
                 known = case.constant | ({at} if constant else set())
-                yield Case(name, given, attributes, known, case.outputs, ulps=case.ulps, smooth=case.smooth)
+                yield TestCase(
+                    name, given, attributes, known, case.outputs, ulps=case.ulps, smooth=case.smooth
+                )
 
     return made
 
@@ -166,7 +179,7 @@ def _internal_op(name: str) -> Op:
         name,
         domain=MICROSOFT,
         reference=_internal_reference,
-        body=_internal_body,
+        decompose=_internal_body,
         cases=with_ignored_input(_cases, 3),
         gradient=_internal_gradient,
     )

@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import FLOATS, INDICES, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import FLOATS, INDICES, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.loss.labels import (
     PARAMS,
     label_params,
@@ -46,9 +46,9 @@ grad_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    labels = site.shape(1) if reduction_of(site.attributes) == "none" else ()
-    return TensorType(site.element(), labels), TensorType(site.element(), site.shape(0))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    labels = ctx.shape(1) if reduction_of(ctx.attributes) == "none" else ()
+    return TensorType(ctx.element(), labels), TensorType(ctx.element(), ctx.shape(0))
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -81,103 +81,103 @@ def grad_reference(
     )
 
 
-def _features(site: Site, scores: int, weights: int) -> tuple[str, ...]:
-    classes = site.shape(scores)[1]
+def _features(ctx: OpContext, scores: int, weights: int) -> tuple[str, ...]:
+    classes = ctx.shape(scores)[1]
     asked = {
-        "weights": site.has(weights),
-        "ignore": site.attribute("ignore_index") is not None,
-        "each": reduction_of(site.attributes) == "none",
-        "inner": site.rank(scores) > 2,
+        "weights": ctx.has(weights),
+        "ignore": ctx.attribute("ignore_index") is not None,
+        "each": reduction_of(ctx.attributes) == "none",
+        "inner": ctx.rank(scores) > 2,
         "many": not (isinstance(classes, int) and classes <= _FEW_CLASSES),
     }
     return tuple(name for name, wanted in asked.items() if wanted)
 
 
-def _select(site: Site) -> Sequence[Launch]:
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
     # The kernel needs room for both results even where the graph asks for one of them only.
-    room = TensorType(site.element(), (product(site.shape(0)),))
-    loss_room = TensorType(site.element(), _infer(site)[0].shape)
-    launch = loss_kernel.launch(
-        site.result(0) or loss_room,
-        site.result(1) or room,
-        site.name(0),
-        site.name(1),
-        site.name(2),
-        types=(site.element(0), site.element(1)),
-        params=label_params(site),
-        features=_features(site, 0, 2),
+    room = TensorType(ctx.element(), (product(ctx.shape(0)),))
+    loss_room = TensorType(ctx.element(), _infer(ctx)[0].shape)
+    launch = loss_kernel.call(
+        ctx.result(0) or loss_room,
+        ctx.result(1) or room,
+        ctx.name(0),
+        ctx.name(1),
+        ctx.name(2),
+        types=(ctx.element(0), ctx.element(1)),
+        params=label_params(ctx),
+        features=_features(ctx, 0, 2),
     )
     return (launch,)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    launch = grad_kernel.launch(
-        site.result(),
-        site.name(0),
-        site.name(1),
-        site.name(2),
-        site.name(3),
-        types=(site.element(1), site.element(2)),
-        params=label_params(site),
-        features=_features(site, 1, 3),
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = grad_kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        ctx.name(1),
+        ctx.name(2),
+        ctx.name(3),
+        types=(ctx.element(1), ctx.element(2)),
+        params=label_params(ctx),
+        features=_features(ctx, 1, 3),
     )
     return (launch,)
 
 
-def cases(random: np.random.Generator) -> Iterable[Case]:
+def cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, attributes, weights in variants(random):
         scores = random.standard_normal(shape) * 3
         inputs = (scores, some_labels(random, shape, attributes), weights)
         # Weights are constants where gradients are checked: none flows into them.
-        yield Case(name, inputs, attributes, frozenset({2}), outputs=2, ulps=8)
-        yield Case(name + ", loss only", inputs, attributes, outputs=1, ulps=8, smooth=weights is None)
+        yield TestCase(name, inputs, attributes, frozenset({2}), outputs=2, ulps=8)
+        yield TestCase(name + ", loss only", inputs, attributes, outputs=1, ulps=8, smooth=weights is None)
     scores, few = random.standard_normal((4, 3)), np.array([2, 0, 1, 1], np.int32)
-    yield Case("labels of int32", (scores, few), outputs=2, ulps=8)
+    yield TestCase("labels of int32", (scores, few), outputs=2, ulps=8)
 
 
-def grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, attributes, weights in variants(random):
         log_prob = _log_softmax(random.standard_normal(shape) * 3)
         labels = some_labels(random, shape, attributes)
         dy = random.standard_normal(labels.shape if attributes["reduction"] == "none" else ())
         # Where the label is almost certain, exp(log_prob) - 1 is small and carries the rounding of 1.
-        yield Case(name, (dy, log_prob, labels, weights), attributes, ulps=256)
+        yield TestCase(name, (dy, log_prob, labels, weights), attributes, ulps=256)
         bias = random.standard_normal(shape)
-        yield Case(name + ", bias", (dy, log_prob, labels, weights, bias), attributes, ulps=64)
+        yield TestCase(name + ", bias", (dy, log_prob, labels, weights, bias), attributes, ulps=64)
 
 
-def gradient_of_scores(b: Backward, name: str, domain: str = MICROSOFT, axis: int = 1) -> str:
+def gradient_of_scores(b: GradientBuilder, name: str, domain: str = MICROSOFT, axis: int = 1) -> str:
     """Of the loss by operator `name`, and of the log probabilities where the model uses them too."""
     log_prob, given = b.save(1), []
     if b.dy[0]:
-        given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.site.attributes))
+        given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.ctx.attributes))
     if len(b.dy) > 1 and b.dy[1]:
         given.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=axis))
     return b.add("Add", *given) if len(given) == 2 else "".join(given)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(gradient_of_scores(b, "SoftmaxCrossEntropyLossGrad"))
 
 
-def _grad_body(b: Body) -> Sequence[str] | None:
+def _grad_body(b: GraphBuilder) -> Sequence[str] | None:
     """What is to be added to the gradient follows behind."""
     if not b.has(4):
         return None
-    gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.site.attributes)
+    gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.ctx.attributes)
     return (b.add("Add", gradient, b.x[4]),)
 
 
-def _grad_parts(b: Body) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Sequence[str]:
     """n + p (-n summed over classes), with p the probabilities and n the gradient of the negative log-likelihood"""
     inputs = (b.x[0], b.x[1], *b.x[2:4])
-    n = b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **b.site.attributes)
+    n = b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **b.ctx.attributes)
     each = b.reduce("ReduceSum", n, (1,))
     return (b.add("Sub", n, b.add("Mul", b.add("Exp", b.x[1]), each)),)
 
 
-def _like_scores(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(1), site.shape(1)),)
+def _like_scores(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(1), ctx.shape(1)),)
 
 
 loss = Op(
@@ -185,7 +185,7 @@ loss = Op(
     since=(12, 13),
     infer=_infer,
     reference=reference,
-    select=_select,
+    lower=_select,
     cases=cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -195,9 +195,9 @@ grad = Op(
     domain=MICROSOFT,
     infer=_like_scores,
     reference=grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     in_place=((0, 1),),
-    body=_grad_body,
-    parts=_grad_parts,
+    decompose=_grad_body,
+    decompose_for_grad=_grad_parts,
     cases=grad_cases,
 )

@@ -10,44 +10,44 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
-    stored,
+    storage_type,
 )
 from minbuild.ops.shape.fill import launch_fill
 
-copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORED})
+copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (copy_kernel.launch(site.result(), site.name(0), types=(stored(site.element()),)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (copy_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x.copy()
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (7,), (2, 3, 5)):
         for dtype in (np.float64, np.int8, np.int16, np.uint32, np.bool_):
             x = random.integers(0, 2, shape).astype(dtype)
-            yield Case(f"{np.dtype(dtype)} {list(shape)}", (x,), ulps=0)
+            yield TestCase(f"{np.dtype(dtype)} {list(shape)}", (x,), ulps=0)
 
 
-copy = Op("Copy", domain="minbuild", infer=same_as(0), reference=_reference, select=_select, cases=_cases)
+copy = Op("Copy", domain="minbuild", infer=same_as(0), reference=_reference, lower=_select, cases=_cases)
 
 
-def _assigned(site: Site) -> Sequence[TensorType]:
-    variable, value = site.inputs[:2]
+def _assigned(ctx: OpContext) -> Sequence[TensorType]:
+    variable, value = ctx.inputs[:2]
     assert variable is not None and value is not None
     if variable != value:
-        raise Unknown(f"the new value is {_text(value)}, but the variable is {_text(variable)}")
+        raise UnsupportedUse(f"the new value is {_text(value)}, but the variable is {_text(variable)}")
     return (variable,)
 
 
@@ -59,26 +59,28 @@ def _new_value(attributes: Mapping[str, Any], variable: np.ndarray, value: np.nd
     return value
 
 
-def _overwrite(site: Site) -> Sequence[Launch]:
+def _overwrite(ctx: OpContext) -> Sequence[KernelCall]:
     """What has the same bytes in every element need not stand in the plan."""
-    content = site.content(1)
+    content = ctx.content(1)
     if content is not None and content.size > 1 and content.dtype != object:
         raw = np.ascontiguousarray(content).reshape(-1).view(f"V{content.itemsize}")
         if (raw == raw[0]).all():
-            return (launch_fill(site.name(0), site.element(), content.flat[0]),)
-    launch = copy_kernel.launch(site.name(0), site.name(1), types=(stored(site.element()),))
+            return (launch_fill(ctx.name(0), ctx.element(), content.flat[0]),)
+    launch = copy_kernel.call(ctx.name(0), ctx.name(1), types=(storage_type(ctx.element()),))
     return (launch,)
 
 
-def _assignments(random: np.random.Generator) -> Iterable[Case]:
+def _assignments(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (7,), (2, 3, 5)):
         for dtype in (np.float64, np.int64, np.bool_):
             old, new = (random.integers(0, 2, shape).astype(dtype) for _ in range(2))
-            yield Case(f"{np.dtype(dtype)} {list(shape)}", (old, new), ulps=0)
+            yield TestCase(f"{np.dtype(dtype)} {list(shape)}", (old, new), ulps=0)
             known = frozenset({1})
-            yield Case(f"{np.dtype(dtype)} {list(shape)}, known", (old, new), constant=known, ulps=0)
+            yield TestCase(f"{np.dtype(dtype)} {list(shape)}, known", (old, new), constant=known, ulps=0)
             alike = np.full(shape, new.flat[0])
-            yield Case(f"{np.dtype(dtype)} {list(shape)}, all alike", (old, alike), constant=known, ulps=0)
+            yield TestCase(
+                f"{np.dtype(dtype)} {list(shape)}, all alike", (old, alike), constant=known, ulps=0
+            )
 
 
 assign = Op(
@@ -86,7 +88,7 @@ assign = Op(
     domain="minbuild",
     infer=_assigned,
     reference=_new_value,
-    select=_overwrite,
-    updates={0: 0},
+    lower=_overwrite,
+    mutates={0: 0},
     cases=_assignments,
 )

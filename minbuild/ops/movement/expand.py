@@ -14,16 +14,16 @@ from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
     INDICES,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     broadcast_shapes,
     same_as,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
@@ -51,52 +51,54 @@ def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
     return low, high
 
 
-def _launch(site: Site, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> Launch:
-    walk = walk_over(site.result_shape(), site.shape(0), ())
+def _launch(
+    ctx: OpContext, factor: float = 1, size: TensorType | None = None, use_size: int = 0
+) -> KernelCall:
+    walk = walk_over(ctx.result_shape(), ctx.shape(0), ())
     asked = {"broadcast": walk.axes_count > 2, "extent": size is not None}
-    return expand_kernel.launch(
-        site.result(),
-        site.name(0),
+    return expand_kernel.call(
+        ctx.result(),
+        ctx.name(0),
         size,
         walk.extent,
-        types=(site.element(),),
-        params=(*walk.axes, *_factor_words(factor, site.element()), use_size),
+        types=(ctx.element(),),
+        params=(*walk.axes, *_factor_words(factor, ctx.element()), use_size),
         features=tuple(name for name, wanted in asked.items() if wanted),
     )
 
 
-def launch_copy(site: Site) -> Launch:
+def launch_copy(ctx: OpContext) -> KernelCall:
     """Output 0 with the elements of input 0."""
-    return _launch(site)
+    return _launch(ctx)
 
 
 # ---------------------------------------------------------------------------------------------------- Expand
 
 
-def _expand_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), broadcast_shapes(site.shape(), site.dims(1))),)
+def _expand_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), broadcast_shapes(ctx.shape(), ctx.dims(1))),)
 
 
 def _expand_reference(attributes: Mapping[str, Any], x: np.ndarray, shape: np.ndarray) -> np.ndarray:
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape.tolist())))
 
 
-def _expand_select(site: Site) -> Sequence[Launch]:
-    if site.element() in expand_kernel.types["T"]:
-        return (_launch(site),)
-    return (_movement.launch_move(site.result(), site.name(0), site.element(), _repetition(site)),)
+def _expand_select(ctx: OpContext) -> Sequence[KernelCall]:
+    if ctx.element() in expand_kernel.types["T"]:
+        return (_launch(ctx),)
+    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _repetition(ctx)),)
 
 
-def _repetition(site: Site) -> _movement.Movement:
+def _repetition(ctx: OpContext) -> _movement.Movement:
     """Elements that repeat, whatever their type."""
-    shape = site.result_shape()
-    own = (1,) * (len(shape) - site.rank()) + tuple(site.shape())
+    shape = ctx.result_shape()
+    own = (1,) * (len(shape) - ctx.rank()) + tuple(ctx.shape())
     moves = [Axis(d, Along(d), None if o == 1 else Along(d)) for d, o in zip(shape, own, strict=True)]
     return _movement.straight(moves)
 
 
-def _expand_gradient(b: Backward) -> Sequence[str]:
-    return b.each(b.summed_to(b.dy[0], _expand_infer(b.site)[0].shape, 0))
+def _expand_gradient(b: GradientBuilder) -> Sequence[str]:
+    return b.each(b.summed_to(b.dy[0], _expand_infer(b.ctx)[0].shape, 0))
 
 
 def _nothing_to_do(match: Match) -> Replacement | None:
@@ -115,12 +117,12 @@ _SHAPES = (
 )
 
 
-def _expand_cases(random: np.random.Generator) -> Iterable[Case]:
+def _expand_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, to in _SHAPES:
         x = random.standard_normal(shape)
         dims = np.array(to, np.int64)
         for each in (x, (x * 9).astype(np.int64), (x * 9).astype(np.int32), (x * 9).astype(np.int8), x > 0):
-            yield Case(
+            yield TestCase(
                 f"{each.dtype} {list(shape)} to {list(to)}", (each, dims), constant=frozenset({1}), ulps=0
             )
 
@@ -128,34 +130,34 @@ def _expand_cases(random: np.random.Generator) -> Iterable[Case]:
 # ----------------------------------------------------------------------------------------------------- Scale
 
 
-def _scale_launch(site: Site, down: bool) -> Launch:
+def _scale_launch(ctx: OpContext, down: bool) -> KernelCall:
     """By a number known now, by a size known when the inputs are, or by a tensor of the same type."""
-    content = site.content(1)
+    content = ctx.content(1)
     if content is not None and content.size != 1:
-        raise Unknown("it scales by more than one number")
+        raise UnsupportedUse("it scales by more than one number")
     if content is None:
         kernel = _arithmetic.div_kernel if down else _arithmetic.mul_kernel
-        return launch_binary(kernel, site)
+        return launch_binary(kernel, ctx)
     if content.dtype == object:
         return _launch(
-            site, size=TensorType(site.element(), tuple(content.ravel())), use_size=-1 if down else 1
+            ctx, size=TensorType(ctx.element(), tuple(content.ravel())), use_size=-1 if down else 1
         )
-    number = content.astype(site.element().dtype).item()
-    one = site.element().dtype.type(1)
-    return _launch(site, factor=one / site.element().dtype.type(number) if down else number)
+    number = content.astype(ctx.element().dtype).item()
+    one = ctx.element().dtype.type(1)
+    return _launch(ctx, factor=one / ctx.element().dtype.type(number) if down else number)
 
 
-def _scale_body(b: Body) -> Sequence[str] | None:
+def _scale_body(b: GraphBuilder) -> Sequence[str] | None:
     """A scale that only the device knows takes the type of what it scales."""
-    element = b.site.element()
-    if b.site.content(1) is not None or b.site.element(1) is element:
+    element = b.ctx.element()
+    if b.ctx.content(1) is not None or b.ctx.element(1) is element:
         return None
-    scale, down = b.add("Cast", b.x[1], to=int(element)), int(b.site.attribute("scale_down", 0))
+    scale, down = b.add("Cast", b.x[1], to=int(element)), int(b.ctx.attribute("scale_down", 0))
     return (b.microsoft("Scale", b.x[0], scale, scale_down=down),)
 
 
-def _scale_select(site: Site) -> Sequence[Launch]:
-    return (_scale_launch(site, bool(site.attribute("scale_down", 0))),)
+def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_scale_launch(ctx, bool(ctx.attribute("scale_down", 0))),)
 
 
 def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -165,33 +167,33 @@ def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.nda
     return x / factor if attributes.get("scale_down", 0) else x * factor
 
 
-def _scale_gradient(b: Backward) -> Sequence[str]:
-    down = int(b.site.attribute("scale_down", 0))
+def _scale_gradient(b: GradientBuilder) -> Sequence[str]:
+    down = int(b.ctx.attribute("scale_down", 0))
     return b.each(b.microsoft("Scale", b.dy[0], b.x[1], scale_down=down))
 
 
-def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
+def _scale_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (1,), (9,), (3, 5)):
         x = random.standard_normal(shape)
         for scale in (np.array(7, np.int64), np.array([2.5]), np.array([3], np.int32)):
             for down in (0, 1):
                 name = f"{list(shape)} {scale.dtype} down {down}"
-                yield Case(name, (x, scale), {"scale_down": down}, frozenset({1}), ulps=2)
+                yield TestCase(name, (x, scale), {"scale_down": down}, frozenset({1}), ulps=2)
         inputs = (x, np.array([1.5]))
-        yield Case(f"{list(shape)} by a tensor", inputs, {"scale_down": 1}, ulps=2, smooth=False)
+        yield TestCase(f"{list(shape)} by a tensor", inputs, {"scale_down": 1}, ulps=2, smooth=False)
         inputs = (x, np.array([4], np.int32))
-        yield Case(f"{list(shape)} by an integer tensor", inputs, {"scale_down": 1}, ulps=2)
+        yield TestCase(f"{list(shape)} by an integer tensor", inputs, {"scale_down": 1}, ulps=2)
 
 
 # ---------------------------------------------------------------------------------------------- ScaledExpand
 
 
-def _scaled_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), broadcast_shapes(site.shape(), site.dims(2))),)
+def _scaled_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), broadcast_shapes(ctx.shape(), ctx.dims(2))),)
 
 
-def _scaled_select(site: Site) -> Sequence[Launch]:
-    return (_scale_launch(site, bool(site.attribute("scale_down", 0))),)
+def _scaled_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_scale_launch(ctx, bool(ctx.attribute("scale_down", 0))),)
 
 
 def _scaled_reference(
@@ -200,10 +202,10 @@ def _scaled_reference(
     return _expand_reference({}, _scale_reference(attributes, x, scale), shape)
 
 
-def _scaled_cases(random: np.random.Generator) -> Iterable[Case]:
+def _scaled_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, to in _SHAPES:
         inputs = (random.standard_normal(shape), np.array([6.0]), np.array(to, np.int64))
-        yield Case(f"{list(shape)} to {list(to)}", inputs, {"scale_down": 1}, frozenset({1, 2}), ulps=2)
+        yield TestCase(f"{list(shape)} to {list(to)}", inputs, {"scale_down": 1}, frozenset({1, 2}), ulps=2)
 
 
 def _scale_then_expand(match: Match) -> Replacement | None:
@@ -217,7 +219,7 @@ expand = RewritingOp(
     since=(8, 13),
     infer=_expand_infer,
     reference=_expand_reference,
-    select=_expand_select,
+    lower=_expand_select,
     cases=_expand_cases,
     gradient=_expand_gradient,
     rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),
@@ -227,8 +229,8 @@ scale = Op(
     domain="com.microsoft",
     infer=same_as(0),
     reference=_scale_reference,
-    select=_scale_select,
-    body=_scale_body,
+    lower=_scale_select,
+    decompose=_scale_body,
     in_place=((0, 0),),
     cases=_scale_cases,
     gradient=_scale_gradient,
@@ -238,7 +240,7 @@ scaled_expand = RewritingOp(
     domain="minbuild",
     infer=_scaled_infer,
     reference=_scaled_reference,
-    select=_scaled_select,
+    lower=_scaled_select,
     cases=_scaled_cases,
     rewrites=(Rewrite(("Expand", ("com.microsoft:Scale", "x", "scale"), "shape"), _scale_then_expand),),
 )

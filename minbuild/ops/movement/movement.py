@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import STORED, KernelFunction, Launch, Unknown, stored
+from minbuild.ops.core.definition import (
+    STORAGE_TYPES,
+    KernelCall,
+    KernelFunction,
+    UnsupportedUse,
+    storage_type,
+)
 
 MAX_RANK = 8  # of the device's tensors
 _STANDS = 15  # in place of an axis: nothing moves there
@@ -29,7 +35,7 @@ move_kernel = KernelFunction(
         "steps:extent?",
     ),
     params=("to_axes", "from_axes", "backwards", "steps_to"),
-    types={"T": STORED},
+    types={"T": STORAGE_TYPES},
     features={"windows": "parts of tensors, and elements some steps apart"},
 )
 
@@ -116,14 +122,16 @@ def straight(axes: Sequence[Axis]) -> Movement:
     return Movement(tuple(axes), tuple(i for i, axis in enumerate(axes) if axis.source is not None))
 
 
-def launch_move(y: str, x: str, element: ElementType, movement: Movement) -> Launch:
+def launch_move(y: str, x: str, element: ElementType, movement: Movement) -> KernelCall:
     """The kernel that makes `movement`. Raises Unknown where it is too complicated for one walk."""
     folded = movement.folded()
     if not folded.axes:
         folded = straight([whole(1)])
     axes, order = folded.axes, folded.order
     if len(axes) > MAX_RANK:
-        raise Unknown(f"it moves along {len(axes)} axes that cannot be joined; {MAX_RANK} are possible")
+        raise UnsupportedUse(
+            f"it moves along {len(axes)} axes that cannot be joined; {MAX_RANK} are possible"
+        )
     sources = [axes[i].source or Along(1) for i in order] or [Along(1)]
     results = [axis.result for axis in axes]
     paces = [a.source.step if a.source and a.source.step != 1 else a.result.step for a in axes]
@@ -140,8 +148,8 @@ def launch_move(y: str, x: str, element: ElementType, movement: Movement) -> Lau
     params = (_nibbles(range(len(axes))), _nibbles(moves), backwards, any(a.step != 1 for a in results))
     whole_layouts = product([a.size for a in axes]) == product([a.dim for a in results])
     plain = whole_layouts and not any(args[3:]) and not backwards and all(_all_of(a) for a in axes)
-    return move_kernel.launch(
-        y, x, *args, types=(stored(element),), params=params, features=() if plain else ("windows",)
+    return move_kernel.call(
+        y, x, *args, types=(storage_type(element),), params=params, features=() if plain else ("windows",)
     )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
 from minbuild.ops.shape import fill as _fill
@@ -18,13 +18,13 @@ from minbuild.ops.shape import fill as _fill
 _Pads = list[tuple[Dim, Dim]]  # before and behind every axis
 
 
-def _pads(site: Site) -> _Pads:
+def _pads(ctx: OpContext) -> _Pads:
     """From input 1, or the attribute of opset 2; input 3 names the axes they are for."""
-    rank = site.rank()
-    given = site.dims(1) if site.has(1) else tuple(site.attribute("pads", site.attribute("paddings", ())))
-    axes = [int(a) for a in site.dims(3)] if site.has(3) else list(range(rank))  # type: ignore[arg-type]
+    rank = ctx.rank()
+    given = ctx.dims(1) if ctx.has(1) else tuple(ctx.attribute("pads", ctx.attribute("paddings", ())))
+    axes = [int(a) for a in ctx.dims(3)] if ctx.has(3) else list(range(rank))  # type: ignore[arg-type]
     if len(given) != 2 * len(axes) or any(not -rank <= a < rank for a in axes):
-        raise Unknown(f"{len(given)} pads do not fit axes {axes} of {rank}")
+        raise UnsupportedUse(f"{len(given)} pads do not fit axes {axes} of {rank}")
     pads: _Pads = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         pads[axis] = given[i], given[len(axes) + i]
@@ -34,17 +34,17 @@ def _pads(site: Site) -> _Pads:
 def _mode(attributes: Mapping[str, Any]) -> str:
     mode = attributes.get("mode", "constant")
     if mode not in ("constant", "reflect", "edge", "wrap"):
-        raise Unknown(f"mode {mode} is not known")
+        raise UnsupportedUse(f"mode {mode} is not known")
     return str(mode)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    _mode(site.attributes)
-    pads = _pads(site)
-    shape = tuple(before + d + behind for d, (before, behind) in zip(site.shape(), pads, strict=True))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    _mode(ctx.attributes)
+    pads = _pads(ctx)
+    shape = tuple(before + d + behind for d, (before, behind) in zip(ctx.shape(), pads, strict=True))
     if any(isinstance(d, int) and d < 0 for d in shape):
-        raise Unknown(f"it takes more away from {list(site.shape())} than there is")
-    return (TensorType(site.element(), shape),)
+        raise UnsupportedUse(f"it takes more away from {list(ctx.shape())} than there is")
+    return (TensorType(ctx.element(), shape),)
 
 
 def places(mode: str, dim: int, before: int, behind: int) -> np.ndarray:
@@ -83,26 +83,26 @@ def _reference(
     return x
 
 
-def _indices(site: Site) -> list[tuple[int, np.ndarray]]:
+def _indices(ctx: OpContext) -> list[tuple[int, np.ndarray]]:
     """Every axis along which elements repeat, and which ones stand there."""
-    mode, found = _mode(site.attributes), []
-    for axis, (dim, (before, behind)) in enumerate(zip(site.shape(), _pads(site), strict=True)):
+    mode, found = _mode(ctx.attributes), []
+    for axis, (dim, (before, behind)) in enumerate(zip(ctx.shape(), _pads(ctx), strict=True)):
         if (before, behind) == (0, 0):
             continue
         if not (isinstance(dim, int) and isinstance(before, int) and isinstance(behind, int)) or dim == 0:
-            raise Unknown(
+            raise UnsupportedUse(
                 f"mode {mode} needs axis {axis}, of size {dim}, to be known when the trainer is built"
             )
         found.append((axis, places(mode, dim, before, behind)))
     return found
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """But for constants, padding takes elements that are there."""
-    if _mode(b.site.attributes) == "constant":
+    if _mode(b.ctx.attributes) == "constant":
         return None
     x = b.x[0]
-    for axis, at in _indices(b.site):
+    for axis, at in _indices(b.ctx):
         x = b.add("Gather", x, b.integers(at.tolist()), axis=axis)
     return (x,)
 
@@ -110,47 +110,47 @@ def _body(b: Body) -> Sequence[str] | None:
 def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
     """What stays of an axis."""
     if not isinstance(before, int) or not isinstance(behind, int):
-        raise Unknown("pads must be numbers, not sizes of inputs")
+        raise UnsupportedUse("pads must be numbers, not sizes of inputs")
     size = dim + min(before, 0) + min(behind, 0)
     return Axis(size, Along(before + dim + behind, max(before, 0)), Along(dim, max(-before, 0)))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    axes = [_kept(dim, *ends) for dim, ends in zip(site.shape(), _pads(site), strict=True)]
-    move = _movement.launch_move(site.result(), site.name(0), site.element(), _movement.straight(axes))
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    axes = [_kept(dim, *ends) for dim, ends in zip(ctx.shape(), _pads(ctx), strict=True)]
+    move = _movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes))
     if all(axis.result.takes_all(axis.size) for axis in axes):
         return (move,)
-    value = site.content(2)
-    if site.has(2) and value is None:
-        return (_fill.launch_fill(site.result(), site.element(), tensor=site.name(2)), move)
-    number = site.attribute("value", 0) if value is None else value.reshape(()).item()
-    return (_fill.launch_fill(site.result(), site.element(), number), move)
+    value = ctx.content(2)
+    if ctx.has(2) and value is None:
+        return (_fill.launch_fill(ctx.result(), ctx.element(), tensor=ctx.name(2)), move)
+    number = ctx.attribute("value", 0) if value is None else value.reshape(()).item()
+    return (_fill.launch_fill(ctx.result(), ctx.element(), number), move)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """What was added is taken away again, and zeros stand for what was taken away. Elements that were repeated get
     the sum of their copies' gradients."""
-    site = b.site
-    if _mode(site.attributes) == "constant":
-        flat = [-n for n in (*(p for p, _ in _pads(site)), *(p for _, p in _pads(site)))]
+    ctx = b.ctx
+    if _mode(ctx.attributes) == "constant":
+        flat = [-n for n in (*(p for p, _ in _pads(ctx)), *(p for _, p in _pads(ctx)))]
         if b.opset >= 11:
             return b.each(b.add("Pad", b.dy[0], b.integers(flat)))
         return b.each(b.add("Pad", b.dy[0], pads=tuple(flat)))
     dy = b.dy[0]
-    shape: Shape = _infer(site)[0].shape or ()
-    for axis, at in reversed(_indices(site)):
-        shape = (*shape[:axis], site.shape()[axis], *shape[axis + 1 :])
+    shape: Shape = _infer(ctx)[0].shape or ()
+    for axis, at in reversed(_indices(ctx)):
+        shape = (*shape[:axis], ctx.shape()[axis], *shape[axis + 1 :])
         dy = b.microsoft("GatherGrad", _shape_before(b, shape, axis), b.integers(at.tolist()), dy, axis=axis)
     return b.each(dy)
 
 
-def _shape_before(b: Backward, shape: Shape, axis: int) -> str:
+def _shape_before(b: GradientBuilder, shape: Shape, axis: int) -> str:
     """A shape as a value: numbers, or the sizes of x along axes up to `axis` and of dy behind."""
     if all(isinstance(d, int) for d in shape):
         return b.integers(shape)
     front = b.add("Slice", b.shape_of(b.dy[0]), b.integers([0]), b.integers([axis]))
-    here = b.integers([b.site.shape()[axis]])
-    padded = dict(_indices(b.site))
+    here = b.integers([b.ctx.shape()[axis]])
+    padded = dict(_indices(b.ctx))
     rest = [
         b.add("Slice", b.shape_of(b.x[0]), b.integers([i]), b.integers([i + 1]))
         if i in padded
@@ -160,7 +160,7 @@ def _shape_before(b: Backward, shape: Shape, axis: int) -> str:
     return b.add("Concat", front, here, *rest, axis=0)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, pads in (
         ((5,), (2, 3)),
         ((3, 4), (0, 1, 2, 0)),
@@ -171,16 +171,18 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
     ):
         for mode in ("constant", "edge", "reflect", "wrap"):
             inputs = (random.standard_normal(shape), np.array(pads))
-            yield Case(f"{list(shape)} {pads} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=0)
+            yield TestCase(f"{list(shape)} {pads} {mode}", inputs, {"mode": mode}, frozenset({1}), ulps=0)
     far = np.array([9, 8]), np.array([0, 7, 0, 8])
     for mode in ("edge", "reflect", "wrap"):
-        yield Case(f"far {mode}", (random.standard_normal(4), far[0]), {"mode": mode}, frozenset({1}), ulps=0)
+        yield TestCase(
+            f"far {mode}", (random.standard_normal(4), far[0]), {"mode": mode}, frozenset({1}), ulps=0
+        )
         x = random.standard_normal((3, 1))
-        yield Case(f"of one {mode}", (x, far[1]), {"mode": mode}, frozenset({1}), ulps=0)
+        yield TestCase(f"of one {mode}", (x, far[1]), {"mode": mode}, frozenset({1}), ulps=0)
     yield from _value_cases(random)
 
 
-def _value_cases(random: np.random.Generator) -> Iterable[Case]:
+def _value_cases(random: np.random.Generator) -> Iterable[TestCase]:
     pads, axes = np.array([1, 2, 0, 3]), np.array([-1, 0])
     for dtype in (np.float64, np.int64, np.int8, np.bool_, np.uint16):
         x = random.integers(0, 2, (3, 4)).astype(dtype)
@@ -188,10 +190,12 @@ def _value_cases(random: np.random.Generator) -> Iterable[Case]:
         for given, constant in ((None, {1, 3}), (value, {1, 2, 3}), (value[None], {1, 2})):
             inputs = (x, pads, given, axes if 3 in constant else None)
             name = f"{np.dtype(dtype)} {given} {sorted(constant)}"
-            yield Case(name, inputs, {}, frozenset(constant), ulps=0)
-        yield Case(f"{np.dtype(dtype)} fed value", (x, pads, value), {}, frozenset({1}), ulps=0, smooth=False)
+            yield TestCase(name, inputs, {}, frozenset(constant), ulps=0)
+        yield TestCase(
+            f"{np.dtype(dtype)} fed value", (x, pads, value), {}, frozenset({1}), ulps=0, smooth=False
+        )
     attributes = {"pads": (1, 0, 2, 1), "value": 2.5}
-    yield Case("attributes", (random.standard_normal((2, 3)),), attributes, ulps=0)
+    yield TestCase("attributes", (random.standard_normal((2, 3)),), attributes, ulps=0)
 
 
 pad = Op(
@@ -199,8 +203,8 @@ pad = Op(
     since=(1, 2, 11, 13, 18, 19, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=_body,
+    lower=_select,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
 )

@@ -10,8 +10,8 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, Poly, Symbol, ceil_div, dim_max, dim_min, evaluate, symbols_in
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
@@ -61,7 +61,7 @@ def _place(wanted: Dim, dim: Dim, low: int, high: Dim) -> Dim:
 def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:
     """What Slice takes of an axis of `dim` places, as Python's `[start:end:step]` does."""
     if step == 0:
-        raise Unknown("a step of 0 goes nowhere")
+        raise UnsupportedUse("a step of 0 goes nowhere")
     if step > 0:
         first, last = _place(start, dim, 0, dim), _place(end, dim, 0, dim)
         return Range(first, ceil_div(_not_below_zero(last - first), step), step)
@@ -70,25 +70,25 @@ def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:
     return Range(0 if size == 0 else first, size, step)
 
 
-def _numbers(site: Site, i: int, name: str) -> tuple[Dim, ...] | None:
+def _numbers(ctx: OpContext, i: int, name: str) -> tuple[Dim, ...] | None:
     """Input `i`, or the attribute that older opsets have instead."""
-    if site.has(i):
-        return site.dims(i)
-    given = site.attribute(name)
+    if ctx.has(i):
+        return ctx.dims(i)
+    given = ctx.attribute(name)
     return None if given is None else tuple(given)
 
 
-def _ranges(site: Site, shape: Shape, first: int) -> list[Range]:
+def _ranges(ctx: OpContext, shape: Shape, first: int) -> list[Range]:
     """What is taken along each axis of `shape`; starts, ends, axes and steps are the inputs from `first` on."""
-    starts, ends = _numbers(site, first, "starts"), _numbers(site, first + 1, "ends")
+    starts, ends = _numbers(ctx, first, "starts"), _numbers(ctx, first + 1, "ends")
     if starts is None or ends is None:
-        raise Unknown("neither inputs nor attributes say where the slice starts and ends")
-    axes = _numbers(site, first + 2, "axes") or tuple(range(len(starts)))
-    steps = _numbers(site, first + 3, "steps") or (1,) * len(starts)
+        raise UnsupportedUse("neither inputs nor attributes say where the slice starts and ends")
+    axes = _numbers(ctx, first + 2, "axes") or tuple(range(len(starts)))
+    steps = _numbers(ctx, first + 3, "steps") or (1,) * len(starts)
     ranges = [Range(0, dim) for dim in shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if not isinstance(axis, int) or not isinstance(step, int) or not -len(shape) <= axis < len(shape):
-            raise Unknown(f"axis {axis} with step {step} is none of {list(shape)}")
+            raise UnsupportedUse(f"axis {axis} with step {step} is none of {list(shape)}")
         ranges[axis] = range_of(shape[axis], start, end, step)
     return ranges
 
@@ -108,9 +108,9 @@ def _slices(
 # ----------------------------------------------------------------------------------------------------- Slice
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    ranges = _ranges(site, site.shape(), 1)
-    return (TensorType(site.element(), tuple(r.size for r in ranges)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    ranges = _ranges(ctx, ctx.shape(), 1)
+    return (TensorType(ctx.element(), tuple(r.size for r in ranges)),)
 
 
 def _reference(
@@ -127,17 +127,17 @@ def _reference(
     return x[_slices(x.ndim, starts, ends, axes, steps)]
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    ranges = zip(site.shape(), _ranges(site, site.shape(), 1), strict=True)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    ranges = zip(ctx.shape(), _ranges(ctx, ctx.shape(), 1), strict=True)
     axes = [Axis(r.size, Along(r.size), Along(dim, r.start, r.step)) for dim, r in ranges]
-    return (_movement.launch_move(site.result(), site.name(0), site.element(), _movement.straight(axes)),)
+    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """What was not taken has no gradient."""
-    limits = b.x[1:] if b.has(1) else tuple(b.integers(b.site.attribute(n)) for n in ("starts", "ends"))
-    if not b.has(1) and b.site.attribute("axes") is not None:
-        limits = (*limits, b.integers(b.site.attribute("axes")))
+    limits = b.x[1:] if b.has(1) else tuple(b.integers(b.ctx.attribute(n)) for n in ("starts", "ends"))
+    if not b.has(1) and b.ctx.attribute("axes") is not None:
+        limits = (*limits, b.integers(b.ctx.attribute("axes")))
     return (b.microsoft("SliceGrad", b.dy[0], b.shape_of(b.x[0]), *limits),)
 
 
@@ -178,19 +178,19 @@ def _variants() -> Iterator[tuple[str, tuple[int, ...], tuple[np.ndarray | None,
         yield f"{list(shape)} {limits}".replace(str(_FAR), "far"), shape, arrays, constant
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, limits, constant in _variants():
-        yield Case(name, (random.standard_normal(shape), *limits), constant=constant, ulps=0)
+        yield TestCase(name, (random.standard_normal(shape), *limits), constant=constant, ulps=0)
     x, constant = random.integers(0, 2, (4, 6)), frozenset({1, 2})
     for dtype in (np.bool_, np.int8, np.float16, np.int64):
-        yield Case(
+        yield TestCase(
             f"of {np.dtype(dtype)}",
             (x.astype(dtype), np.array([1, 2]), np.array([3, 5], np.int64)),
             constant=constant,
             ulps=0,
         )
     attributes = {"starts": (1, -2), "ends": (3, 1000), "axes": (0, 1)}
-    yield Case("attributes", (random.standard_normal((4, 5)),), attributes, ulps=0)
+    yield TestCase("attributes", (random.standard_normal((4, 5)),), attributes, ulps=0)
 
 
 slice_op = RewritingOp(
@@ -198,7 +198,7 @@ slice_op = RewritingOp(
     since=(1, 10, 11, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
     rewrites=tuple(
@@ -211,8 +211,8 @@ slice_op = RewritingOp(
 # -------------------------------------------------------------------------------------------------- SliceGrad
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), site.dims(1)),)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), ctx.dims(1)),)
 
 
 def _grad_reference(
@@ -229,27 +229,27 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    shape = site.result_shape()
-    ranges = _ranges(site, shape, 2)
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    shape = ctx.result_shape()
+    ranges = _ranges(ctx, shape, 2)
     axes = [
         Axis(r.size, Along(dim, r.start, r.step), Along(r.size)) for dim, r in zip(shape, ranges, strict=True)
     ]
     return (
-        _fill.launch_fill(site.result(), site.element()),
-        _movement.launch_move(site.result(), site.name(0), site.element(), _movement.straight(axes)),
+        _fill.launch_fill(ctx.result(), ctx.element()),
+        _movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),
     )
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     return (b.add("Slice", b.dy[0], *b.x[2:]),)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, shape, limits, constant in _variants():
         dy = random.standard_normal(_reference({}, np.zeros(shape), *limits).shape)
         inputs = (dy, np.array(shape), *limits)
-        yield Case(name, inputs, constant=frozenset({1, *(i + 1 for i in constant)}), ulps=0)
+        yield TestCase(name, inputs, constant=frozenset({1, *(i + 1 for i in constant)}), ulps=0)
 
 
 slice_grad = Op(
@@ -257,7 +257,7 @@ slice_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     cases=_grad_cases,
     gradient=_grad_gradient,
 )

@@ -9,30 +9,30 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, ceil_div
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import concat as _concat
 
 MANY = frozenset(range(1024))  # outputs
 
 
-def _sizes(site: Site) -> tuple[Dim, ...]:
+def _sizes(ctx: OpContext) -> tuple[Dim, ...]:
     """The sizes asked for: input 1, an attribute, or equal shares of which the last may be smaller."""
-    if site.has(1):
-        return site.dims(1)
-    if site.attribute("split") is not None:
-        return tuple(site.attribute("split"))
-    whole, count = site.shape()[site.axis(0)], int(site.attribute("num_outputs", 0))
+    if ctx.has(1):
+        return ctx.dims(1)
+    if ctx.attribute("split") is not None:
+        return tuple(ctx.attribute("split"))
+    whole, count = ctx.shape()[ctx.axis(0)], int(ctx.attribute("num_outputs", 0))
     if not count:
-        raise Unknown("the number of equal parts is not given; name the sizes in input 'split'")
+        raise UnsupportedUse("the number of equal parts is not given; name the sizes in input 'split'")
     share = ceil_div(whole, count)
     return (share,) * (count - 1) + (whole - share * (count - 1),)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    axis, shape = site.axis(0), site.shape()
-    return [TensorType(site.element(), shape[:axis] + (s,) + shape[axis + 1 :]) for s in _sizes(site)]
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    axis, shape = ctx.axis(0), ctx.shape()
+    return [TensorType(ctx.element(), shape[:axis] + (s,) + shape[axis + 1 :]) for s in _sizes(ctx)]
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, split: np.ndarray | None = None) -> Any:
@@ -45,34 +45,34 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, split: np.ndarray |
     return tuple(np.split(x, ends[:-1], axis))
 
 
-def _counted(b: Body) -> Sequence[str] | None:
+def _counted(b: GraphBuilder) -> Sequence[str] | None:
     """Where nothing says into how many parts, into as many as the node has outputs."""
-    if b.has(1) or b.site.attribute("split") is not None or b.site.attribute("num_outputs"):
+    if b.has(1) or b.ctx.attribute("split") is not None or b.ctx.attribute("num_outputs"):
         return None
-    count, axis = len(b.y), int(b.site.attribute("axis", 0))
+    count, axis = len(b.y), int(b.ctx.attribute("axis", 0))
     return b.many(count, "Split", b.x[0], axis=axis, num_outputs=count)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    places = _concat.pieces(_sizes(site), site.shape(), site.axis(0))
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    places = _concat.pieces(_sizes(ctx), ctx.shape(), ctx.axis(0))
     return [
-        _concat.launch_piece(name, site.name(0), place, site.element(), out=True)
-        for name, place in zip(site.result_names, places, strict=False)
+        _concat.launch_piece(name, ctx.name(0), place, ctx.element(), out=True)
+        for name, place in zip(ctx.result_names, places, strict=False)
         if name
     ]
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """The pieces put together, zeros for those that nothing depends on."""
     pieces = [dy or _zeros(b, i) for i, dy in enumerate(b.dy)]
-    return b.each(b.add("Concat", *pieces, axis=int(b.site.attribute("axis", 0))))
+    return b.each(b.add("Concat", *pieces, axis=int(b.ctx.attribute("axis", 0))))
 
 
-def _zeros(b: Backward, i: int) -> str:
-    return b.add("ConstantOfShape", b.shape_of(b.save(i)), value=np.zeros(1, b.site.element().dtype))
+def _zeros(b: GradientBuilder, i: int) -> str:
+    return b.add("ConstantOfShape", b.shape_of(b.save(i)), value=np.zeros(1, b.ctx.element().dtype))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis, sizes in (
         ((6,), 0, (2, 4)),
         ((3, 9), 1, (4, 5)),
@@ -82,26 +82,28 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
     ):
         inputs = (random.standard_normal(shape), np.array(sizes, np.int64))
         name, count = f"{list(shape)} axis {axis}, {list(sizes)}", len(sizes)
-        yield Case(name, inputs, {"axis": axis}, frozenset({1}), outputs=count, ulps=0)
+        yield TestCase(name, inputs, {"axis": axis}, frozenset({1}), outputs=count, ulps=0)
         if count > 1:
             dropped = frozenset({0})
-            yield Case(
+            yield TestCase(
                 name + ", not the first", inputs, {"axis": axis}, frozenset({1}), count, dropped, ulps=0
             )
 
 
-def _equal_cases(random: np.random.Generator) -> Iterable[Case]:
+def _equal_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _cases(random)
     x = random.standard_normal((3, 10))
-    yield Case("equal parts", (x,), {"axis": 1, "num_outputs": 2}, outputs=2, ulps=0)
-    yield Case("a smaller last part", (x,), {"axis": 1, "num_outputs": 4}, outputs=4, ulps=0)
-    yield Case("not all parts", (x,), {"axis": 1, "num_outputs": 2}, outputs=2, absent=frozenset({1}), ulps=0)
-    yield Case("uncounted", (x[:, :9],), {"axis": 1, "num_outputs": 3}, outputs=3, ulps=0)
+    yield TestCase("equal parts", (x,), {"axis": 1, "num_outputs": 2}, outputs=2, ulps=0)
+    yield TestCase("a smaller last part", (x,), {"axis": 1, "num_outputs": 4}, outputs=4, ulps=0)
+    yield TestCase(
+        "not all parts", (x,), {"axis": 1, "num_outputs": 2}, outputs=2, absent=frozenset({1}), ulps=0
+    )
+    yield TestCase("uncounted", (x[:, :9],), {"axis": 1, "num_outputs": 3}, outputs=3, ulps=0)
     for dtype in (np.bool_, np.int16):
-        yield Case(
+        yield TestCase(
             f"of {np.dtype(dtype)}", ((x > 0).astype(dtype), np.array([3, 7])), {"axis": 1}, frozenset({1}), 2
         )
-    yield Case("attribute", (x,), {"axis": 0, "split": (1, 2)}, outputs=2, ulps=0)
+    yield TestCase("attribute", (x,), {"axis": 0, "split": (1, 2)}, outputs=2, ulps=0)
 
 
 def _whole(match: Match) -> Replacement | None:
@@ -111,11 +113,11 @@ def _whole(match: Match) -> Replacement | None:
 split = RewritingOp(
     "Split",
     since=(1, 2, 11, 13, 18),
-    body=_counted,
+    decompose=_counted,
     rewrites=(Rewrite(("Split", "x"), _whole), Rewrite(("Split", "x", "sizes"), _whole)),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_equal_cases,
     gradient=_gradient,
     differentiable=MANY,
@@ -125,7 +127,7 @@ split_training = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
     differentiable=MANY,

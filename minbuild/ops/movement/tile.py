@@ -9,34 +9,34 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import Case, Launch, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis, Movement
 
 
-def _repeats(site: Site) -> tuple[Dim, ...]:
-    repeats = site.dims(1)
-    if len(repeats) != site.rank():
-        raise Unknown(f"{len(repeats)} repeats do not fit {site.rank()} axes")
+def _repeats(ctx: OpContext) -> tuple[Dim, ...]:
+    repeats = ctx.dims(1)
+    if len(repeats) != ctx.rank():
+        raise UnsupportedUse(f"{len(repeats)} repeats do not fit {ctx.rank()} axes")
     return repeats
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape = tuple(d * r for d, r in zip(site.shape(), _repeats(site), strict=True))
-    return (TensorType(site.element(), shape),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape = tuple(d * r for d, r in zip(ctx.shape(), _repeats(ctx), strict=True))
+    return (TensorType(ctx.element(), shape),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, repeats: np.ndarray) -> np.ndarray:
     return np.tile(x, [int(r) for r in repeats.tolist()])
 
 
-def _movement_of(site: Site) -> Movement:
+def _movement_of(ctx: OpContext) -> Movement:
     """Every axis twice: how often, during which the source stands still, and then along it."""
     axes: list[Axis] = []
     order = []
-    for dim, repeat in zip(site.shape(), _repeats(site), strict=True):
+    for dim, repeat in zip(ctx.shape(), _repeats(ctx), strict=True):
         if repeat != 1:
             axes.append(Axis(repeat, Along(repeat), None))
         order.append(len(axes))
@@ -44,13 +44,13 @@ def _movement_of(site: Site) -> Movement:
     return Movement(tuple(axes), tuple(order))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    return (_movement.launch_move(site.result(), site.name(0), site.element(), _movement_of(site)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """The sum over all copies."""
-    shape, repeats = b.site.shape(), _repeats(b.site)
+    shape, repeats = b.ctx.shape(), _repeats(b.ctx)
     apart: list[Dim] = []
     over = []
     for dim, repeat in zip(shape, repeats, strict=True):
@@ -66,7 +66,7 @@ def _gradient(b: Backward) -> Sequence[str]:
     return b.each(b.reduce("ReduceSum", b.add("Reshape", dy, sizes), over, keepdims=False))
 
 
-def _interleaved(b: Backward, repeats: Sequence[Dim]) -> str:
+def _interleaved(b: GradientBuilder, repeats: Sequence[Dim]) -> str:
     """The same sizes where some are known to the device only."""
     own, parts = b.shape_of(b.x[0]), []
     for i, repeat in enumerate(repeats):
@@ -80,7 +80,7 @@ def _once(match: Match) -> Replacement | None:
     return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, repeats in (
         ((5,), (3,)),
         ((3, 4), (2, 1)),
@@ -94,7 +94,7 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
         for dtype in (np.float64, np.bool_, np.int16):
             x = (random.standard_normal(shape) * 2).astype(dtype)
             name = f"{list(shape)} by {list(repeats)} {np.dtype(dtype)}"
-            yield Case(name, (x, np.array(repeats)), constant=frozenset({1}), ulps=0)
+            yield TestCase(name, (x, np.array(repeats)), constant=frozenset({1}), ulps=0)
 
 
 tile = RewritingOp(
@@ -102,7 +102,7 @@ tile = RewritingOp(
     since=(6, 13),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Tile", "x", "repeats"), _once),),

@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, divide_exactly
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import movement as _movement
 
@@ -25,26 +25,26 @@ def _order(attributes: Mapping[str, Any], rank: int) -> tuple[int, ...]:
     """The axes of the source in the order of the result; reversed unless given."""
     order = tuple(a + rank if a < 0 else a for a in attributes.get("perm") or range(rank)[::-1])
     if sorted(order) != list(range(rank)):
-        raise Unknown(f"perm {list(order)} is no order of {rank} axes")
+        raise UnsupportedUse(f"perm {list(order)} is no order of {rank} axes")
     return order
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape = site.shape()
-    return (TensorType(site.element(), tuple(shape[o] for o in _order(site.attributes, len(shape)))),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape = ctx.shape()
+    return (TensorType(ctx.element(), tuple(shape[o] for o in _order(ctx.attributes, len(shape)))),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.transpose(x, attributes.get("perm") or None)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    movement = transposition(site.shape(), _order(site.attributes, site.rank()))
-    return (_movement.launch_move(site.result(), site.name(0), site.element(), movement),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    movement = transposition(ctx.shape(), _order(ctx.attributes, ctx.rank()))
+    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    order = _order(b.site.attributes, b.site.rank())
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    order = _order(b.ctx.attributes, b.ctx.rank())
     return (b.add("Transpose", b.dy[0], perm=tuple(int(i) for i in np.argsort(order))),)
 
 
@@ -56,7 +56,7 @@ def _keeps_order(match: Match) -> Replacement | None:
     return Replacement(":Identity", ("x",), {}) if moved == sorted(moved) else None
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, order in (
         ((), None),
         ((5,), None),
@@ -74,10 +74,10 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
     ):
         attributes = {} if order is None else {"perm": order}
         name = f"{list(shape)} {list(order or ())}"
-        yield Case(name, (random.standard_normal(shape),), attributes, ulps=0)
+        yield TestCase(name, (random.standard_normal(shape),), attributes, ulps=0)
     for dtype in (np.int8, np.bool_, np.int16, np.float16, np.uint32, np.int64):
         x = random.integers(0, 2, (4, 3, 5)).astype(dtype)
-        yield Case(f"of {np.dtype(dtype)}", (x,), {"perm": (2, 0, 1)}, ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (x,), {"perm": (2, 0, 1)}, ulps=0)
 
 
 transpose = RewritingOp(
@@ -85,7 +85,7 @@ transpose = RewritingOp(
     since=(1, 13, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Transpose", "x"), _keeps_order),),
@@ -102,7 +102,7 @@ def _block(attributes: Mapping[str, Any]) -> int:
 def _part(dim: Dim, by: int) -> Dim:
     part = divide_exactly(dim, by)
     if part is None:
-        raise Unknown(f"a size of {dim} cannot be divided by {by}")
+        raise UnsupportedUse(f"a size of {dim} cannot be divided by {by}")
     return part
 
 
@@ -110,7 +110,7 @@ def _shuffle(attributes: Mapping[str, Any], shape: Shape, to_space: bool) -> tup
     """The source as six axes, and their order in the result."""
     b = _block(attributes)
     if len(shape) != 4:
-        raise Unknown(f"it works on images [N, C, H, W], not on {list(shape)}")
+        raise UnsupportedUse(f"it works on images [N, C, H, W], not on {list(shape)}")
     n, c, h, w = shape
     first = attributes.get("mode", "DCR") == "CRD"  # channels before their blocks
     if to_space:
@@ -126,15 +126,15 @@ def _shuffle(attributes: Mapping[str, Any], shape: Shape, to_space: bool) -> tup
     return (n, c, _part(h, b), b, _part(w, b), b), (0, 1, 3, 5, 2, 4) if first else (0, 3, 5, 1, 2, 4)
 
 
-def _shuffle_infer(to_space: bool) -> Callable[[Site], Sequence[TensorType]]:
-    def infer(site: Site) -> Sequence[TensorType]:
-        split, order = _shuffle(site.attributes, site.shape(), to_space)
+def _shuffle_infer(to_space: bool) -> Callable[[OpContext], Sequence[TensorType]]:
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        split, order = _shuffle(ctx.attributes, ctx.shape(), to_space)
         n, *sizes = (split[o] for o in order)
         if to_space:
             shape: Shape = (n, sizes[0], sizes[1] * sizes[2], sizes[3] * sizes[4])
         else:
             shape = (n, sizes[0] * sizes[1] * sizes[2], sizes[3], sizes[4])
-        return (TensorType(site.element(), shape),)
+        return (TensorType(ctx.element(), shape),)
 
     return infer
 
@@ -150,31 +150,31 @@ def _shuffle_reference(to_space: bool) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _shuffle_select(to_space: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        movement = transposition(*_shuffle(site.attributes, site.shape(), to_space))
-        return (_movement.launch_move(site.result(), site.name(0), site.element(), movement),)
+def _shuffle_select(to_space: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        movement = transposition(*_shuffle(ctx.attributes, ctx.shape(), to_space))
+        return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
     return select
 
 
-def _shuffle_gradient(opposite: str) -> Callable[[Backward], Sequence[str]]:
-    def gradient(b: Backward) -> Sequence[str]:
+def _shuffle_gradient(opposite: str) -> Callable[[GradientBuilder], Sequence[str]]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         """The way back."""
-        return (b.add(opposite, b.dy[0], **b.site.attributes),)
+        return (b.add(opposite, b.dy[0], **b.ctx.attributes),)
 
     return gradient
 
 
-def _shuffle_cases(to_space: bool) -> Callable[[np.random.Generator], Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _shuffle_cases(to_space: bool) -> Callable[[np.random.Generator], Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for mode in ("DCR", "CRD"):
             for n, depth, h, w, block in ((1, 1, 1, 1, 2), (2, 3, 2, 3, 2), (1, 2, 3, 1, 3), (2, 2, 2, 2, 1)):
                 shape = (n, depth * block**2, h, w) if to_space else (n, depth, h * block, w * block)
                 for dtype in (np.float64, np.uint8):
                     x = (random.standard_normal(shape) * 9).astype(dtype)
                     attributes = {"blocksize": block, "mode": mode}
-                    yield Case(f"{list(shape)} {attributes} {np.dtype(dtype)}", (x,), attributes, ulps=0)
+                    yield TestCase(f"{list(shape)} {attributes} {np.dtype(dtype)}", (x,), attributes, ulps=0)
 
     return cases
 
@@ -185,7 +185,7 @@ def _shuffling(name: str, opposite: str, to_space: bool) -> Op:
         since=(1, 11, 13, 28),
         infer=_shuffle_infer(to_space),
         reference=_shuffle_reference(to_space),
-        select=_shuffle_select(to_space),
+        lower=_shuffle_select(to_space),
         cases=_shuffle_cases(to_space),
         gradient=_shuffle_gradient(opposite),
     )

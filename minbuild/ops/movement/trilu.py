@@ -11,49 +11,49 @@ import numpy as np
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
-    stored,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 trilu_kernel = KernelFunction(
-    "trilu", ("y:T=", "x:T", "layout:extent"), params=("diagonal", "upper"), types={"T": STORED}
+    "trilu", ("y:T=", "x:T", "layout:extent"), params=("diagonal", "upper"), types={"T": STORAGE_TYPES}
 )
 
 
-def _diagonal(site: Site) -> int:
-    if not site.has(1):
+def _diagonal(ctx: OpContext) -> int:
+    if not ctx.has(1):
         return 0
-    (k,) = site.dims(1)
+    (k,) = ctx.dims(1)
     if not isinstance(k, int):
-        raise Unknown("its diagonal must be a number, not the size of an input")
+        raise UnsupportedUse("its diagonal must be a number, not the size of an input")
     return min(max(k, -(2**31)), 2**31 - 1)
 
 
-def launch_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> Launch:
+def launch_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> KernelCall:
     """One triangle of `x`, a tensor of this type, in `y`, which may be `x`."""
     assert tensor.shape is not None
     *outer, rows, columns = tensor.shape
-    return trilu_kernel.launch(
+    return trilu_kernel.call(
         y,
         x,
         TensorType(ElementType.UINT8, (product(outer), rows, columns)),
-        types=(stored(tensor.element),),
+        types=(storage_type(tensor.element),),
         params=(diagonal, upper),
     )
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    tensor, upper = site.results[0], bool(site.attribute("upper", 1))
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    tensor, upper = ctx.results[0], bool(ctx.attribute("upper", 1))
     assert tensor is not None
-    return (launch_triangle(site.result(), site.name(0), tensor, _diagonal(site), upper),)
+    return (launch_triangle(ctx.result(), ctx.name(0), tensor, _diagonal(ctx), upper),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | None = None) -> np.ndarray:
@@ -63,22 +63,22 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | Non
     return np.asarray(part(x, min(max(diagonal, -limit), limit)))
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """What stayed passes its gradient on."""
-    return b.each(b.microsoft("Trilu", b.dy[0], *b.x[1:], upper=int(b.site.attribute("upper", 1))))
+    return b.each(b.microsoft("Trilu", b.dy[0], *b.x[1:], upper=int(b.ctx.attribute("upper", 1))))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1, 1), (3, 3), (4, 7), (7, 4), (2, 3, 5, 4)):
         for upper in (0, 1):
             x = random.standard_normal(shape)
-            yield Case(f"{list(shape)} upper {upper}", (x,), {"upper": upper}, ulps=0)
+            yield TestCase(f"{list(shape)} upper {upper}", (x,), {"upper": upper}, ulps=0)
             for k in (-2, 1, 3, 2**40, -(2**40)):
                 name = f"{list(shape)} upper {upper} from {k}"
-                yield Case(name, (x, np.array(k)), {"upper": upper}, frozenset({1}), ulps=0)
+                yield TestCase(name, (x, np.array(k)), {"upper": upper}, frozenset({1}), ulps=0)
     bits = random.integers(0, 2, (2, 4, 4))
     for dtype in (np.bool_, np.int8, np.float16, np.int32, np.int64):
-        yield Case(f"of {np.dtype(dtype)}", (bits.astype(dtype),), ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (bits.astype(dtype),), ulps=0)
 
 
 trilu = Op(
@@ -86,7 +86,7 @@ trilu = Op(
     since=(14,),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,

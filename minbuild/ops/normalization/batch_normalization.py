@@ -11,12 +11,12 @@ import numpy as np
 from minbuild.ir import Call, TensorType
 from minbuild.ops.core.definition import (
     FLOATS,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     first_input,
     same_as,
 )
@@ -58,9 +58,9 @@ def _over(x: np.ndarray) -> tuple[int, ...]:
 # ---------------------------------------- training
 
 
-def _train_infer(site: Site) -> Sequence[TensorType]:
-    channels = TensorType(site.element(), site.shape(1))
-    return (TensorType(site.element(), site.shape()),) + (channels,) * 4
+def _train_infer(ctx: OpContext) -> Sequence[TensorType]:
+    channels = TensorType(ctx.element(), ctx.shape(1))
+    return (TensorType(ctx.element(), ctx.shape()),) + (channels,) * 4
 
 
 def _train_reference(
@@ -80,21 +80,23 @@ def _train_reference(
     return y, new_mean, new_var, batch_mean, inv_std
 
 
-def _train_select(site: Site) -> Sequence[Launch]:
+def _train_select(ctx: OpContext) -> Sequence[KernelCall]:
     running = []
     for source, output in ((3, 1), (4, 2)):
-        if site.result(output) and site.content(source) is not None:
-            raise Unknown("running statistics that are constants cannot be updated; make them parameters")
+        if ctx.result(output) and ctx.content(source) is not None:
+            raise UnsupportedUse(
+                "running statistics that are constants cannot be updated; make them parameters"
+            )
         # The output shares the input's bytes; the kernel works in place.
-        running.append(site.result(output) and site.name(source))
-    launch = train_kernel.launch(
-        site.result(0) or TensorType(site.element(), site.shape()),
+        running.append(ctx.result(output) and ctx.name(source))
+    launch = train_kernel.call(
+        ctx.result(0) or TensorType(ctx.element(), ctx.shape()),
         *running,
-        site.result(3),
-        site.result(4),
-        *site.names[:3],
-        types=(site.element(),),
-        params=(_epsilon(site.attributes), _momentum(site.attributes)),
+        ctx.result(3),
+        ctx.result(4),
+        *ctx.names[:3],
+        types=(ctx.element(),),
+        params=(_epsilon(ctx.attributes), _momentum(ctx.attributes)),
     )
     return (launch,)
 
@@ -121,20 +123,22 @@ def _channel_inputs(random: np.random.Generator, shape: tuple[int, ...]) -> tupl
     return x, scale, bias, mean, random.uniform(0.5, 2, channels)
 
 
-def _train_cases(random: np.random.Generator) -> Iterable[Case]:
+def _train_cases(random: np.random.Generator) -> Iterable[TestCase]:
     attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
     for shape in _SHAPES:
         inputs = _channel_inputs(random, shape)
-        yield Case(f"{list(shape)}", inputs, attributes, outputs=5, ulps=32)
+        yield TestCase(f"{list(shape)}", inputs, attributes, outputs=5, ulps=32)
         constant = frozenset({3, 4})
-        yield Case(f"{list(shape)} frozen", inputs, attributes, constant, absent=frozenset({1, 2}), ulps=32)
+        yield TestCase(
+            f"{list(shape)} frozen", inputs, attributes, constant, absent=frozenset({1, 2}), ulps=32
+        )
     x, *others = _channel_inputs(random, (4, 3, 8, 8))
-    yield Case("far from zero", (x + 1000, *others), attributes, outputs=5, ulps=1000)
+    yield TestCase("far from zero", (x + 1000, *others), attributes, outputs=5, ulps=1000)
     x[0] += 1000  # a first row that says nothing about the others
-    yield Case("one row far off", (x, *others), attributes, outputs=5, ulps=64)
+    yield TestCase("one row far off", (x, *others), attributes, outputs=5, ulps=64)
 
 
-def _once_more(call: Call, site: Site) -> Call | None:
+def _once_more(call: Call, ctx: OpContext) -> Call | None:
     """The call that normalises again with the statistics that the first one saved."""
     if len(call.outputs) < 5 or not call.outputs[3] or not call.outputs[4]:
         return None
@@ -147,27 +151,27 @@ batch_norm_internal = Op(
     domain="com.microsoft",
     infer=_train_infer,
     reference=_train_reference,
-    select=_train_select,
+    lower=_train_select,
     in_place=((0, 0),),
-    updates={3: 1, 4: 2},
-    again=_once_more,
-    body=_statistics.internal_body,
+    mutates={3: 1, 4: 2},
+    rematerialize=_once_more,
+    decompose=_statistics.internal_body,
     cases=_train_cases,
     gradient=_statistics.internal_gradient,
 )
 
 
-def _apart_cases(random: np.random.Generator) -> Iterable[Case]:
+def _apart_cases(random: np.random.Generator) -> Iterable[TestCase]:
     attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
     for shape in _SHAPES[1:]:
-        yield Case(f"{list(shape)}", _channel_inputs(random, shape), attributes, outputs=5, ulps=64)
+        yield TestCase(f"{list(shape)}", _channel_inputs(random, shape), attributes, outputs=5, ulps=64)
 
 
 batch_norm_apart = Op(
     "BatchNormApart",
     domain="minbuild",
     reference=_train_reference,
-    body=_statistics.apart,
+    decompose=_statistics.apart,
     cases=_apart_cases,
 )
 
@@ -182,27 +186,27 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> Any:
     return (x - _like(x, mean)) * _like(x, factor) + _like(x, bias)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    launch = infer_kernel.launch(
-        site.result(), *site.names[:5], types=(site.element(),), params=(_epsilon(site.attributes), 0)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = infer_kernel.call(
+        ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(_epsilon(ctx.attributes), 0)
     )
     return (launch,)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in _SHAPES:
         inputs = _channel_inputs(random, shape)
-        yield Case(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, ulps=8)
+        yield TestCase(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, ulps=8)
         attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
         for outputs in (1, 3):
             smooth = outputs == 1  # running statistics that are inputs cannot be updated in place
             name = f"{list(shape)} in training, {outputs} outputs"
-            yield Case(name, inputs, attributes, outputs=outputs, ulps=64, smooth=smooth)
+            yield TestCase(name, inputs, attributes, outputs=outputs, ulps=64, smooth=smooth)
 
 
-def _samples(site: Site) -> Iterable[int]:
+def _samples(ctx: OpContext) -> Iterable[int]:
     """Of training, every sample depends on all."""
-    return () if site.attribute("training_mode", 0) else (0,)
+    return () if ctx.attribute("training_mode", 0) else (0,)
 
 
 batch_normalization = Op(
@@ -210,10 +214,10 @@ batch_normalization = Op(
     since=(7, 9, 14, 15),
     infer=same_as(0),
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
-    samples=_samples,
-    body=_statistics.body,
+    batched_inputs=_samples,
+    decompose=_statistics.body,
     cases=_cases,
     gradient=_statistics.gradient,
 )
@@ -232,16 +236,16 @@ def _again_reference(
     return (x - _like(x, mean)) * _like(x, scale * inv_std) + _like(x, bias)
 
 
-def _again_select(site: Site) -> Sequence[Launch]:
-    launch = infer_kernel.launch(
-        site.result(), *site.names[:5], types=(site.element(),), params=(0.0, 1), features=("again",)
+def _again_select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = infer_kernel.call(
+        ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(0.0, 1), features=("again",)
     )
     return (launch,)
 
 
-def _again_cases(random: np.random.Generator) -> Iterable[Case]:
+def _again_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in _SHAPES:
-        yield Case(f"{list(shape)}", _channel_inputs(random, shape), ulps=8)
+        yield TestCase(f"{list(shape)}", _channel_inputs(random, shape), ulps=8)
 
 
 normalize_again = Op(
@@ -249,18 +253,18 @@ normalize_again = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_again_reference,
-    select=_again_select,
+    lower=_again_select,
     in_place=((0, 0),),
-    samples=first_input,
+    batched_inputs=first_input,
     cases=_again_cases,
 )
 
 # ---------------------------------------- gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    channels = TensorType(site.element(2), site.shape(2))
-    return TensorType(site.element(1), site.shape(1)), channels, channels
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    channels = TensorType(ctx.element(2), ctx.shape(2))
+    return TensorType(ctx.element(1), ctx.shape(1)), channels, channels
 
 
 def _grad_reference(
@@ -278,24 +282,24 @@ def _grad_reference(
     return dx, d_scale, d_bias
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    launch = grad_kernel.launch(
-        site.result(0),
-        site.result(1),
-        site.result(2),
-        *site.names[:5],
-        types=(site.element(1),),
-        accumulate=site.accumulate,
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    launch = grad_kernel.call(
+        ctx.result(0),
+        ctx.result(1),
+        ctx.result(2),
+        *ctx.names[:5],
+        types=(ctx.element(1),),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in _SHAPES:
         x, scale, _, _, _ = _channel_inputs(random, shape)
         mean, inv_std = x.mean(_over(x)), 1 / np.sqrt(x.var(_over(x)) + _EPSILON)
         inputs = (random.standard_normal(shape), x, scale, mean, inv_std)
-        yield Case(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, outputs=3, ulps=32)
+        yield TestCase(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, outputs=3, ulps=32)
 
 
 batch_normalization_grad = Op(
@@ -303,9 +307,9 @@ batch_normalization_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     in_place=((0, 0), (0, 1)),
-    adds=frozenset({1, 2}),
+    accumulates=frozenset({1, 2}),
     cases=_grad_cases,
-    parts=_statistics.grad_parts,
+    decompose_for_grad=_statistics.grad_parts,
 )

@@ -12,51 +12,51 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.normalization import layer_normalization as _layer
 
 _DOMAIN = "minbuild"
 
 
-def _groups(site: Site, x: int) -> int:
+def _groups(ctx: OpContext, x: int) -> int:
     """Into how many groups the channels are divided."""
-    channels = site.shape(x)[1]
-    groups = site.attribute("num_groups", channels)
+    channels = ctx.shape(x)[1]
+    groups = ctx.attribute("num_groups", channels)
     if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
-        raise Unknown(f"{channels} channels cannot be divided into {groups} groups")
+        raise UnsupportedUse(f"{channels} channels cannot be divided into {groups} groups")
     return groups
 
 
-def _rows(site: Site, x: int, scale: int) -> tuple[Dim, ...]:
+def _rows(ctx: OpContext, x: int, scale: int) -> tuple[Dim, ...]:
     """Input `x` as [rows, runs, elements of a run]. There is an entry of scale for each channel, or, in opset 18, for
     each group."""
-    shape, groups = site.shape(x), _groups(site, x)
-    runs = product(site.shape(scale)) // groups  # type: ignore[operator]
-    if runs * groups != product(site.shape(scale)) or runs == 0:
-        raise Unknown(f"scale has {product(site.shape(scale))} entries for {groups} groups")
+    shape, groups = ctx.shape(x), _groups(ctx, x)
+    runs = product(ctx.shape(scale)) // groups  # type: ignore[operator]
+    if runs * groups != product(ctx.shape(scale)) or runs == 0:
+        raise UnsupportedUse(f"scale has {product(ctx.shape(scale))} entries for {groups} groups")
     inner = product(shape[1:]) // (groups * runs)  # type: ignore[operator]
     return shape[0] * groups, runs, inner
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    each = TensorType(_layer.statistic(site), (site.shape()[0], _groups(site, 0)))
-    return TensorType(site.element(), site.shape()), each, each
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    each = TensorType(_layer.statistic(ctx), (ctx.shape()[0], _groups(ctx, 0)))
+    return TensorType(ctx.element(), ctx.shape()), each, each
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    outputs = tuple(site.result(i) for i in range(3))
-    rows = _rows(site, 0, 1)
-    return (_layer.launch_norm(site, site.names[:3], outputs, rows, simple=False, own=False),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    outputs = tuple(ctx.result(i) for i in range(3))
+    rows = _rows(ctx, 0, 1)
+    return (_layer.launch_norm(ctx, ctx.names[:3], outputs, rows, simple=False, own=False),)
 
 
-def _gradient(name: str) -> Callable[[Backward], Sequence[str]]:
-    def gradient(b: Backward) -> Sequence[str]:
-        b.become(name, _DOMAIN)
+def _gradient(name: str) -> Callable[[GradientBuilder], Sequence[str]]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
+        b.replace_forward(name, _DOMAIN)
         statistics = (b.save(1), b.save(2))
-        groups = _groups(b.site, 0)
+        groups = _groups(b.ctx, 0)
         inputs = (b.dy[0], *b.x[:2], *statistics)
-        attributes = {"num_groups": groups, "epsilon": _layer.epsilon_of(b.site.attributes)}
+        attributes = {"num_groups": groups, "epsilon": _layer.epsilon_of(b.ctx.attributes)}
         found = b.many(3, "GroupNormalizationGrad", *inputs, domain=_DOMAIN, **attributes)
         return b.each(*found)
 
@@ -95,8 +95,8 @@ _SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
 )
 
 
-def _cases(grouped: bool, count: int) -> Callable[..., Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(grouped: bool, count: int) -> Callable[..., Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, groups in _SHAPES:
             x = random.standard_normal(shape) + 0.5
             attributes: dict[str, Any] = {"epsilon": float(np.float32(1e-2))}
@@ -104,7 +104,7 @@ def _cases(grouped: bool, count: int) -> Callable[..., Iterable[Case]]:
                 attributes |= {"num_groups": groups} if grouped else {}
                 scale, bias = random.standard_normal((2, entries))
                 name = f"{list(shape)}, {attributes.get('num_groups')} groups, {entries} entries"
-                yield Case(name, (x, scale, bias), attributes, outputs=count, ulps=32)
+                yield TestCase(name, (x, scale, bias), attributes, outputs=count, ulps=32)
 
     return cases
 
@@ -115,9 +115,9 @@ def _op(name: str, domain: str, since: tuple[int, ...]) -> Op:
         name,
         domain=domain,
         since=since,
-        infer=_infer if domain else lambda site: _infer(site)[:1],
+        infer=_infer if domain else lambda ctx: _infer(ctx)[:1],
         reference=_reference(count),
-        select=_select,
+        lower=_select,
         in_place=((0, 0),),
         cases=_cases(grouped, count),
         gradient=_gradient(name),
@@ -132,26 +132,26 @@ group_normalization_training = _op("GroupNormalization", _DOMAIN, (1,))
 # ---------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    entries = TensorType(site.element(2), site.shape(2))
-    return TensorType(site.element(1), site.shape(1)), entries, entries
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    entries = TensorType(ctx.element(2), ctx.shape(2))
+    return TensorType(ctx.element(1), ctx.shape(1)), entries, entries
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    return (_layer.launch_norm_grad(site, site.names[:5], _rows(site, 1, 2), own=False),)
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_layer.launch_norm_grad(ctx, ctx.names[:5], _rows(ctx, 1, 2), own=False),)
 
 
-def _grad_parts(b: Body) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Sequence[str]:
     """From x itself, whose statistics the saved ones are."""
     dy, x, scale = b.x[:3]
-    shape, entries = b.site.shape(1), product(b.site.shape(2))
-    if b.site.attribute("epsilon") is None or not isinstance(entries, int) or not isinstance(shape[1], int):
-        raise Unknown(
+    shape, entries = b.ctx.shape(1), product(b.ctx.shape(2))
+    if b.ctx.attribute("epsilon") is None or not isinstance(entries, int) or not isinstance(shape[1], int):
+        raise UnsupportedUse(
             "a gradient flows through it, which needs attribute epsilon and channels of a known number"
         )
-    rows, inner = (0, int(b.site.attribute("num_groups")), -1), (2,)
+    rows, inner = (0, int(b.ctx.attribute("num_groups")), -1), (2,)
     normal, inverse = _layer.normalized_parts(
-        b, b.reshape(x, rows), inner, _layer.epsilon_of(b.site.attributes)
+        b, b.reshape(x, rows), inner, _layer.epsilon_of(b.ctx.attributes)
     )
     each = b.add("Expand", b.reshape(scale, (entries, 1)), b.integers((entries, shape[1] // entries)))
     each = b.reshape(each, (shape[1], *(1,) * (len(shape) - 2)))
@@ -159,7 +159,7 @@ def _grad_parts(b: Body) -> Sequence[str]:
     dx = b.reshape_like(_layer.gradient_parts(b, g, normal, inverse, inner), x)
     along = b.add("Mul", dy, b.reshape_like(normal, x))
     sums = [b.reduce("ReduceSum", b.reshape(e, (0, entries, -1)), (0, 2), False) for e in (along, dy)]
-    return dx, *(b.reshape(e, b.site.shape(2)) for e in sums)
+    return dx, *(b.reshape(e, b.ctx.shape(2)) for e in sums)
 
 
 def _grad_reference(
@@ -180,7 +180,7 @@ def _grad_reference(
     return dx, *per_entry
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, groups in _SHAPES:
         x, dy = random.standard_normal((2, *shape))
         attributes = {"num_groups": groups}
@@ -188,7 +188,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         for entries in {shape[1], groups}:
             inputs = (dy, x, random.standard_normal(entries), mean[..., 0], inverse[..., 0])
             name = f"{list(shape)}, {groups} groups, {entries} entries"
-            yield Case(name, inputs, attributes, outputs=3, ulps=64)
+            yield TestCase(name, inputs, attributes, outputs=3, ulps=64)
 
 
 group_normalization_grad = Op(
@@ -196,9 +196,9 @@ group_normalization_grad = Op(
     domain=_DOMAIN,
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
+    lower=_grad_select,
     in_place=((0, 0), (0, 1)),
-    adds=frozenset({1, 2}),
+    accumulates=frozenset({1, 2}),
     cases=_grad_cases,
-    parts=_grad_parts,
+    decompose_for_grad=_grad_parts,
 )

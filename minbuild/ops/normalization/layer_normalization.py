@@ -9,8 +9,17 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import FLOATS, HALVES, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import (
+    FLOATS,
+    HALVES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 _FEATURES = {
     "simple": "root-mean-square normalization",
@@ -36,68 +45,68 @@ def epsilon_of(attributes: Mapping[str, Any]) -> float:
     return float(attributes.get("epsilon", np.float32(1e-5)))
 
 
-def statistic(site: Site, i: int = 0) -> ElementType:
+def statistic(ctx: OpContext, i: int = 0) -> ElementType:
     """The type of means and inverse standard deviations of input `i`."""
-    if site.element(i) not in HALVES:
-        return site.element(i)
+    if ctx.element(i) not in HALVES:
+        return ctx.element(i)
     return (
-        ElementType.BFLOAT16 if site.attribute("stash_type", 1) == ElementType.BFLOAT16 else ElementType.FLOAT
+        ElementType.BFLOAT16 if ctx.attribute("stash_type", 1) == ElementType.BFLOAT16 else ElementType.FLOAT
     )
 
 
 def launch_norm(
-    site: Site,
+    ctx: OpContext,
     names: Sequence[str],
     outputs: Sequence[str],
     rows: tuple[Dim, ...],
     *,
     simple: bool,
     own: bool,
-) -> Launch:
+) -> KernelCall:
     """Normalises rows [R,N,M] (see the kernel). `names` are x, scale and bias, `outputs` y, mean and inv_std."""
-    return norm_kernel.launch(
+    return norm_kernel.call(
         *outputs,
         *names,
-        TensorType(site.element(), rows),
-        types=(site.element(),),
-        params=(epsilon_of(site.attributes), int(simple), int(own)),
+        TensorType(ctx.element(), rows),
+        types=(ctx.element(),),
+        params=(epsilon_of(ctx.attributes), int(simple), int(own)),
         features=("simple",) * simple + ("runs",) * (not own),
     )
 
 
-def launch_norm_grad(site: Site, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> Launch:
+def launch_norm_grad(ctx: OpContext, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> KernelCall:
     """Of rows [R,N,M]; `names` are dy, x, scale, mean and inv_std."""
-    return norm_grad_kernel.launch(
-        *(site.result(i) for i in range(3)),
+    return norm_grad_kernel.call(
+        *(ctx.result(i) for i in range(3)),
         *names,
-        TensorType(site.element(), rows),
-        types=(site.element(),),
+        TensorType(ctx.element(), rows),
+        types=(ctx.element(),),
         params=(int(own),),
         features=("runs",) * (not own),
-        accumulate=site.accumulate,
+        accumulate=ctx.accumulate,
     )
 
 
-def _rows(site: Site, x: int = 0) -> tuple[Dim, ...]:
-    axis = site.axis(-1, x)
-    return product(site.shape(x)[:axis]), 1, product(site.shape(x)[axis:])
+def _rows(ctx: OpContext, x: int = 0) -> tuple[Dim, ...]:
+    axis = ctx.axis(-1, x)
+    return product(ctx.shape(x)[:axis]), 1, product(ctx.shape(x)[axis:])
 
 
-def _infer(simple: bool, statistics: bool = True) -> Callable[[Site], Sequence[TensorType]]:
-    def infer(site: Site) -> Sequence[TensorType]:
-        axis = site.axis(-1)
-        kept = site.shape()[:axis] + (1,) * (site.rank() - axis)
-        each = TensorType(statistic(site), kept)
-        return (TensorType(site.element(), site.shape()), *(each,) * (2 - simple) * statistics)
+def _infer(simple: bool, statistics: bool = True) -> Callable[[OpContext], Sequence[TensorType]]:
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        axis = ctx.axis(-1)
+        kept = ctx.shape()[:axis] + (1,) * (ctx.rank() - axis)
+        each = TensorType(statistic(ctx), kept)
+        return (TensorType(ctx.element(), ctx.shape()), *(each,) * (2 - simple) * statistics)
 
     return infer
 
 
-def _select(simple: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        outputs = (site.result(0), "", site.result(1)) if simple else tuple(site.result(i) for i in range(3))
-        names = (site.name(0), site.name(1), site.name(2))
-        return (launch_norm(site, names, outputs, _rows(site), simple=simple, own=True),)
+def _select(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        outputs = (ctx.result(0), "", ctx.result(1)) if simple else tuple(ctx.result(i) for i in range(3))
+        names = (ctx.name(0), ctx.name(1), ctx.name(2))
+        return (launch_norm(ctx, names, outputs, _rows(ctx), simple=simple, own=True),)
 
     return select
 
@@ -111,26 +120,28 @@ def _bare(shape: Shape) -> Shape:
     return shape[first:]
 
 
-def _own_entries(site: Site, i: int) -> bool:
+def _own_entries(ctx: OpContext, i: int) -> bool:
     """Whether input `i`, scale or bias, has a number for each element that is normalised together."""
-    return not site.has(i) or _bare(site.shape(i)) == _bare(site.shape()[site.axis(-1) :])
+    return not ctx.has(i) or _bare(ctx.shape(i)) == _bare(ctx.shape()[ctx.axis(-1) :])
 
 
-def _ones(b: Body) -> str:
+def _ones(b: GraphBuilder) -> str:
     """A scale that does nothing."""
-    rest = b.site.shape()[b.site.axis(-1) :]
+    rest = b.ctx.shape()[b.ctx.axis(-1) :]
     if not all(isinstance(d, int) for d in rest):
-        raise Unknown("free dimensions are normalised with a scale that is broadcast; fix them with --dim")
+        raise UnsupportedUse(
+            "free dimensions are normalised with a scale that is broadcast; fix them with --dim"
+        )
     return b.add("Expand", b.constant(1), b.integers(rest))
 
 
-def _body(op_type: str, outputs: int) -> Callable[[Body], Sequence[str] | None]:
+def _body(op_type: str, outputs: int) -> Callable[[GraphBuilder], Sequence[str] | None]:
     """ONNX lets scale and bias broadcast in every way. What the kernel does not take is done behind it."""
 
-    def body(b: Body) -> Sequence[str] | None:
-        if _own_entries(b.site, 1) and _own_entries(b.site, 2):
+    def body(b: GraphBuilder) -> Sequence[str] | None:
+        if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
             return None
-        y, *statistics = b.many(outputs, op_type, b.x[0], _ones(b), **b.site.attributes)
+        y, *statistics = b.many(outputs, op_type, b.x[0], _ones(b), **b.ctx.attributes)
         y = b.add("Mul", y, b.x[1])
         return (b.add("Add", y, b.x[2]) if b.has(2) else y, *statistics)
 
@@ -140,8 +151,8 @@ def _body(op_type: str, outputs: int) -> Callable[[Body], Sequence[str] | None]:
 # ---------------------------------------------------------------------------------------------------- gradient
 
 
-def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
-    def gradient(b: Backward) -> Sequence[str]:
+def _gradient(simple: bool) -> Callable[[GradientBuilder], Sequence[str]]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         saved = tuple(b.save(i) for i in range(1, 3 - simple))
         by = [b.dy[i] if i < len(b.dy) else "" for i in range(1, 3 - simple)]
         by_y = _through_y(b, saved, simple) if b.dy[0] else ("",)
@@ -151,29 +162,31 @@ def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
     return gradient
 
 
-def _through_y(b: Backward, saved: Sequence[str], simple: bool) -> Sequence[str]:
+def _through_y(b: GradientBuilder, saved: Sequence[str], simple: bool) -> Sequence[str]:
     """The gradients of x, scale and bias by that of the first output."""
-    axis = b.site.axis(-1)
-    if _own_entries(b.site, 1) and _own_entries(b.site, 2):
+    axis = b.ctx.axis(-1)
+    if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
         return _fused(b, b.dy[0], b.x[1], saved, axis, simple)
     x = b.x[0] if simple else b.add("Sub", b.x[0], saved[0])
     normal = b.add("Mul", x, saved[-1])
     dx = _fused(b, b.add("Mul", b.dy[0], b.x[1]), _ones(b), saved, axis, simple)[0]
-    shape = b.site.shape()
+    shape = b.ctx.shape()
     d_scale = b.summed_to(b.add("Mul", b.dy[0], normal), shape, 1) if 1 in b.wants else ""
     d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else ""
     return dx, d_scale, d_bias
 
 
-def through_statistics(b: Backward, x: str, saved: Sequence[str], by: Sequence[str]) -> Iterator[str]:
+def through_statistics(b: GradientBuilder, x: str, saved: Sequence[str], by: Sequence[str]) -> Iterator[str]:
     """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean / N
     and -ds s^3 (x - mean) / N. In `by` are theirs, "" where there is none."""
     if not any(by):
         return
-    sizes = b.site.shape()[b.site.axis(-1) :]
+    sizes = b.ctx.shape()[b.ctx.axis(-1) :]
     fixed = [d for d in sizes if isinstance(d, int)]
-    if statistic(b.site) is not b.site.element() or len(fixed) < len(sizes):
-        raise Unknown("a gradient flows through its statistics, which works on floats and fixed sizes only")
+    if statistic(b.ctx) is not b.ctx.element() or len(fixed) < len(sizes):
+        raise UnsupportedUse(
+            "a gradient flows through its statistics, which works on floats and fixed sizes only"
+        )
     count = b.constant(float(np.prod(fixed)))
     if len(by) > 1 and by[0]:
         yield b.add("Expand", b.add("Div", by[0], count), b.shape_of(b.x[0]))
@@ -184,14 +197,14 @@ def through_statistics(b: Backward, x: str, saved: Sequence[str], by: Sequence[s
 
 
 def _fused(
-    b: Backward, dy: str, scale: str, saved: Sequence[str], axis: int, simple: bool
+    b: GradientBuilder, dy: str, scale: str, saved: Sequence[str], axis: int, simple: bool
 ) -> tuple[str, ...]:
     name = "SimplifiedLayerNormalizationGrad" if simple else "LayerNormalizationGrad"
     return b.many(3 - simple, name, dy, b.x[0], scale, *saved, domain=MICROSOFT, axis=axis)
 
 
-def _root_mean_square_gradient(b: Backward) -> Sequence[str]:
-    b.become("SimplifiedLayerNormalization", "")
+def _root_mean_square_gradient(b: GradientBuilder) -> Sequence[str]:
+    b.replace_forward("SimplifiedLayerNormalization", "")
     return _gradient(simple=True)(b)
 
 
@@ -235,23 +248,25 @@ _SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
 _EPSILON = float(np.float32(1e-3))
 
 
-def _cases(simple: bool, outputs: int, biased: bool) -> Callable[..., Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(simple: bool, outputs: int, biased: bool) -> Callable[..., Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, axis in _SHAPES:
             x, attributes = random.standard_normal(shape) + 0.5, {"axis": axis, "epsilon": _EPSILON}
             scale, bias = random.standard_normal((2, *shape[axis:]))
             inputs = (x, scale, bias) if biased else (x, scale)
             for count in {1, outputs}:
-                yield Case(f"{list(shape)} axis {axis}, {count}", inputs, attributes, outputs=count, ulps=32)
-            yield Case(f"{list(shape)} axis {axis}, no bias", inputs[:2], attributes, ulps=32)
+                yield TestCase(
+                    f"{list(shape)} axis {axis}, {count}", inputs, attributes, outputs=count, ulps=32
+                )
+            yield TestCase(f"{list(shape)} axis {axis}, no bias", inputs[:2], attributes, ulps=32)
         x = random.standard_normal((2, 3, 4))
         for wide in ((1,), (3, 1), (2, 1, 4), (1, 1, 4)):
             scale, bias = random.standard_normal((2, *wide))
             inputs = (x, scale, bias) if biased else (x, scale)
-            yield Case(f"scale {list(wide)}", inputs, {"axis": 1}, outputs=outputs, ulps=32)
+            yield TestCase(f"scale {list(wide)}", inputs, {"axis": 1}, outputs=outputs, ulps=32)
         x, (scale, bias) = random.standard_normal((4, 24)) + 1000, random.standard_normal((2, 24))
         inputs = (x, scale, bias) if biased else (x, scale)
-        yield Case("far from zero", inputs, outputs=outputs, ulps=4000 if not simple else 32)
+        yield TestCase("far from zero", inputs, outputs=outputs, ulps=4000 if not simple else 32)
 
     return cases
 
@@ -262,9 +277,9 @@ def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, .
         since=since,
         infer=_infer(simple, outputs > 1),
         reference=_reference(simple, outputs > 1),
-        select=_select(simple),
+        lower=_select(simple),
         in_place=((0, 0),),
-        body=_body(name, outputs),
+        decompose=_body(name, outputs),
         cases=_cases(simple, outputs, biased),
         gradient=_root_mean_square_gradient if outputs == 1 else _gradient(simple),
         differentiable=frozenset(range(outputs)),
@@ -278,19 +293,19 @@ rms_normalization = _op("RMSNormalization", True, 1, False, (23,))
 # ---------------------------------------------------------------------------------------- gradient operators
 
 
-def _grad_infer(simple: bool) -> Callable[[Site], Sequence[TensorType]]:
-    def infer(site: Site) -> Sequence[TensorType]:
-        entries = TensorType(site.element(2), site.shape(2))
-        return (TensorType(site.element(1), site.shape(1)), *(entries,) * (2 - simple))
+def _grad_infer(simple: bool) -> Callable[[OpContext], Sequence[TensorType]]:
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        entries = TensorType(ctx.element(2), ctx.shape(2))
+        return (TensorType(ctx.element(1), ctx.shape(1)), *(entries,) * (2 - simple))
 
     return infer
 
 
-def _grad_select(simple: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        mean = "" if simple else site.name(3)
-        names = (*site.names[:3], mean, site.name(3 if simple else 4))
-        return (launch_norm_grad(site, names, _rows(site, 1), own=True),)
+def _grad_select(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        mean = "" if simple else ctx.name(3)
+        names = (*ctx.names[:3], mean, ctx.name(3 if simple else 4))
+        return (launch_norm_grad(ctx, names, _rows(ctx, 1), own=True),)
 
     return select
 
@@ -323,8 +338,8 @@ def _grad_reference(simple: bool) -> Callable[..., tuple[np.ndarray, ...]]:
     return reference
 
 
-def _grad_cases(simple: bool) -> Callable[..., Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(simple: bool) -> Callable[..., Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, axis in _SHAPES:
             x, dy = random.standard_normal((2, *shape))
             scale, attributes = random.standard_normal(shape[axis:]), {"axis": axis}
@@ -333,12 +348,12 @@ def _grad_cases(simple: bool) -> Callable[..., Iterable[Case]]:
             for absent in ((), (0,), (1, 2 - simple)):
                 name = f"{list(shape)} axis {axis} without {absent}"
                 count = 3 - simple
-                yield Case(name, inputs, attributes, outputs=count, absent=frozenset(absent), ulps=64)
+                yield TestCase(name, inputs, attributes, outputs=count, absent=frozenset(absent), ulps=64)
 
     return cases
 
 
-def normalized_parts(b: Body, x: str, axes: Sequence[int], epsilon: float) -> tuple[str, str]:
+def normalized_parts(b: GraphBuilder, x: str, axes: Sequence[int], epsilon: float) -> tuple[str, str]:
     """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
     away = b.add("Sub", x, b.reduce("ReduceMean", x, axes))
     variance = b.reduce("ReduceMean", b.add("Mul", away, away), axes)
@@ -346,23 +361,25 @@ def normalized_parts(b: Body, x: str, axes: Sequence[int], epsilon: float) -> tu
     return b.add("Mul", away, inverse), inverse
 
 
-def gradient_parts(b: Body, g: str, normal: str, inverse: str, axes: Sequence[int], mean: bool = True) -> str:
+def gradient_parts(
+    b: GraphBuilder, g: str, normal: str, inverse: str, axes: Sequence[int], mean: bool = True
+) -> str:
     """norm_gradient, in nodes."""
     along = b.add("Mul", normal, b.reduce("ReduceMean", b.add("Mul", g, normal), axes))
     shifted = b.add("Sub", g, b.reduce("ReduceMean", g, axes)) if mean else g
     return b.add("Mul", b.add("Sub", shifted, along), inverse)
 
 
-def _grad_parts(simple: bool) -> Callable[[Body], Sequence[str]]:
-    def parts(b: Body) -> Sequence[str]:
+def _grad_parts(simple: bool) -> Callable[[GraphBuilder], Sequence[str]]:
+    def parts(b: GraphBuilder) -> Sequence[str]:
         dy, x, scale, *saved = b.x
-        axis, rank = b.site.axis(-1, 1), b.site.rank(1)
+        axis, rank = b.ctx.axis(-1, 1), b.ctx.rank(1)
         inner = tuple(range(axis, rank))
         n = b.add("Mul", x if simple else b.add("Sub", x, saved[0]), saved[-1])
         dx = gradient_parts(b, b.add("Mul", dy, scale), n, saved[-1], inner, not simple)
         sums = (b.add("Mul", dy, n), dy)[: 2 - simple]
         entries = [b.reduce("ReduceSum", e, range(axis)) for e in sums]
-        return dx, *(b.reshape(e, b.site.shape(2)) for e in entries)
+        return dx, *(b.reshape(e, b.ctx.shape(2)) for e in entries)
 
     return parts
 
@@ -373,10 +390,10 @@ def _grad_op(name: str, simple: bool) -> Op:
         domain=MICROSOFT,
         infer=_grad_infer(simple),
         reference=_grad_reference(simple),
-        select=_grad_select(simple),
+        lower=_grad_select(simple),
         in_place=((0, 0), (0, 1)),
-        adds=frozenset({1} if simple else {1, 2}),
-        parts=_grad_parts(simple),
+        accumulates=frozenset({1} if simple else {1, 2}),
+        decompose_for_grad=_grad_parts(simple),
         cases=_grad_cases(simple),
     )
 

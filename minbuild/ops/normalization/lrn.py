@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir.dims import product
 from minbuild.ops.convolution.spatial import reshaped
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
 def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
@@ -24,32 +24,32 @@ def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
     )
 
 
-def _over_channels(b: Body, x: str, before: int, after: int) -> str:
+def _over_channels(b: GraphBuilder, x: str, before: int, after: int) -> str:
     """The sum over a window of channels: a pool over [N,1,C,S]."""
-    shape = b.site.shape()
+    shape = b.ctx.shape()
     image = reshaped(b, x, (shape[0], 1, shape[1], product(shape[2:])))
     pads, window = (before, 0, after, 0), (before + after + 1, 1)
     total = b.add("SumPool", image, domain="minbuild", kernel_shape=window, pads=pads)
     return b.reshape_like(total, b.x[0])
 
 
-def _base(b: Body) -> str:
+def _base(b: GraphBuilder) -> str:
     """bias + alpha / size * sum of squares"""
-    size, alpha, _, bias = _numbers(b.site.attributes)
+    size, alpha, _, bias = _numbers(b.ctx.attributes)
     before = (size - 1) // 2
     total = _over_channels(b, b.add("Mul", b.x[0], b.x[0]), before, size - 1 - before)
     return b.add("Add", b.add("Mul", total, b.constant(alpha)), b.constant(bias))
 
 
-def _body(b: Body) -> Sequence[str]:
-    beta = _numbers(b.site.attributes)[2]
+def _body(b: GraphBuilder) -> Sequence[str]:
+    beta = _numbers(b.ctx.attributes)[2]
     return (b.add("Mul", b.x[0], b.add("Pow", _base(b), b.constant(-beta))),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """With s the base: dx = dy s^-beta - 2 alpha/size beta x sum(dy x s^(-beta-1)), the sum over all whose window
     holds x."""
-    size, alpha, beta, _ = _numbers(b.site.attributes)
+    size, alpha, beta, _ = _numbers(b.ctx.attributes)
     base, before = _base(b), (size - 1) // 2
     power = b.add("Pow", base, b.constant(-beta))
     straight = b.add("Mul", b.dy[0], power)
@@ -68,14 +68,14 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x / (bias + alpha * total) ** beta
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, attributes in (
         ((2, 5, 3, 4), {"size": 3}),
         ((1, 7, 2, 2), {"size": 4, "alpha": 0.5, "beta": 0.5, "bias": 2.0}),
         ((2, 3, 4), {"size": 5, "alpha": 2.0}),
         ((2, 6), {"size": 2, "alpha": 0.3, "beta": 1.0}),
     ):
-        yield Case(f"{list(shape)} {attributes}", (random.standard_normal(shape),), attributes, ulps=32)
+        yield TestCase(f"{list(shape)} {attributes}", (random.standard_normal(shape),), attributes, ulps=32)
 
 
-lrn = Op("LRN", since=(1, 13), body=_body, reference=_reference, gradient=_gradient, cases=_cases)
+lrn = Op("LRN", since=(1, 13), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases)

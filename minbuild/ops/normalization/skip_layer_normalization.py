@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.normalization.layer_normalization import normalized, through_statistics
 
 # Skip layers give their epsilon a default of their own.
@@ -22,12 +22,12 @@ def _parts(simple: bool, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return (padded[2], None, padded[3]) if simple else padded[2:5]
 
 
-def _body(simple: bool) -> Callable[[Body], Sequence[str]]:
-    def body(b: Body) -> Sequence[str]:
+def _body(simple: bool) -> Callable[[GraphBuilder], Sequence[str]]:
+    def body(b: GraphBuilder) -> Sequence[str]:
         gamma, beta, bias = (name or "" for name in _parts(simple, b.x))
         total = b.add("Add", b.x[0], b.x[1])
         total = b.add("Add", total, bias) if bias else total
-        epsilon = float(b.site.attribute("epsilon", _EPSILON))
+        epsilon = float(b.ctx.attribute("epsilon", _EPSILON))
         if simple:
             y, inverse = b.many(2, "SimplifiedLayerNormalization", total, gamma, axis=-1, epsilon=epsilon)
             return y, "", inverse, total
@@ -37,8 +37,8 @@ def _body(simple: bool) -> Callable[[Body], Sequence[str]]:
     return body
 
 
-def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
-    def gradient(b: Backward) -> Sequence[str]:
+def _gradient(simple: bool) -> Callable[[GradientBuilder], Sequence[str]]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         gamma, _, bias = _parts(simple, b.x)
         outputs = (2,) if simple else (1, 2)
         x, saved = b.save(3), [b.save(i) for i in outputs]
@@ -50,7 +50,7 @@ def _gradient(simple: bool) -> Callable[[Backward], Sequence[str]]:
         through += through_statistics(b, x, saved, [b.dy[i] if i < len(b.dy) else "" for i in outputs])
         through += [dy for dy in b.dy[3:4] if dy]
         total = b.add("Sum", *through) if len(through) > 1 else through[0]
-        shape = b.site.shape()
+        shape = b.ctx.shape()
 
         def gathered(i: int) -> str:
             return b.summed_to(total, shape, i) if i in b.wants else ""
@@ -72,8 +72,8 @@ def _reference(simple: bool) -> Callable[..., tuple[np.ndarray, ...]]:
     return reference
 
 
-def _cases(simple: bool) -> Callable[..., Iterable[Case]]:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(simple: bool) -> Callable[..., Iterable[TestCase]]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, skip in (((2, 3, 8), (2, 3, 8)), ((2, 3, 8), (3, 8)), ((5, 9), (5, 9))):
             x, over = random.standard_normal(shape), random.standard_normal(skip)
             gamma, beta, bias = random.standard_normal((3, shape[-1]))
@@ -81,8 +81,8 @@ def _cases(simple: bool) -> Callable[..., Iterable[Case]]:
             for count in range(1, len(rest) + 1):
                 name, inputs = f"{list(shape)} and {list(skip)}, {count}", (x, over, *rest[:count])
                 absent = frozenset({1} if simple else ())
-                yield Case(name, inputs, {"epsilon": 0.125}, outputs=4, absent=absent, ulps=32)
-                yield Case(name + ", one output", inputs, {"epsilon": 0.125}, ulps=32)
+                yield TestCase(name, inputs, {"epsilon": 0.125}, outputs=4, absent=absent, ulps=32)
+                yield TestCase(name + ", one output", inputs, {"epsilon": 0.125}, ulps=32)
 
     return cases
 
@@ -92,7 +92,7 @@ def _op(name: str, simple: bool) -> Op:
         name,
         domain=MICROSOFT,
         reference=_reference(simple),
-        body=_body(simple),
+        decompose=_body(simple),
         differentiable=frozenset(range(4)),
         cases=_cases(simple),
         gradient=_gradient(simple),
@@ -105,12 +105,12 @@ skip_simplified_layer_normalization = _op("SkipSimplifiedLayerNormalization", Tr
 # ------------------------------------------------------------------------------- the gradient from the results
 
 
-def _invertible_body(b: Body) -> Sequence[str]:
+def _invertible_body(b: GraphBuilder) -> Sequence[str]:
     """Of y = scale x' + bias with x' = (x - mean) inv_std: x' / inv_std stands in for x, whose mean then is 0."""
     dy, y, scale, bias, inverse = b.x
     normal = b.add("Div", b.add("Sub", y, bias), scale)
     inputs = (dy, b.add("Div", normal, inverse), scale, b.add("Sub", inverse, inverse), inverse)
-    axis = b.site.axis(-1, 1)
+    axis = b.ctx.axis(-1, 1)
     return b.many(3, "LayerNormalizationGrad", *inputs, domain=MICROSOFT, axis=axis)
 
 
@@ -130,19 +130,19 @@ def _invertible_reference(
     return inverse * away, (dy * normal).sum(rows), dy.sum(rows)
 
 
-def _invertible_cases(random: np.random.Generator) -> Iterable[Case]:
+def _invertible_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in (((4, 6), -1), ((2, 3, 5), 1), ((2, 3, 5), 2)):
         dy, x = random.standard_normal((2, *shape))
         scale, bias = random.uniform(0.5, 2, (2, *shape[axis:]))
         normal, _, inverse = normalized(x, tuple(range(axis % x.ndim, x.ndim)), 1e-3)
         inputs = (dy, normal * scale + bias, scale, bias, inverse)
-        yield Case(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, outputs=3, ulps=64)
+        yield TestCase(f"{list(shape)} axis {axis}", inputs, {"axis": axis}, outputs=3, ulps=64)
 
 
 invertible_layer_normalization_grad = Op(
     "InvertibleLayerNormalizationGrad",
     domain=MICROSOFT,
     reference=_invertible_reference,
-    body=_invertible_body,
+    decompose=_invertible_body,
     cases=_invertible_cases,
 )

@@ -12,52 +12,52 @@ from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
     HALVES,
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
+    OpContext,
+    TestCase,
     same_as,
-    stored,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.movement import copy as _copy
 
 _TYPES = {"T": FLOATS + HALVES}
 accumulate_kernel = KernelFunction("accumulate", ("buffer:T=", "value:T"), types=_TYPES)
 add_kernel = KernelFunction("add_in_place", ("buffer:T=", "value:T"), types=_TYPES)
-clear_kernel = KernelFunction("clear", ("buffer:T=",), types={"T": STORED})
+clear_kernel = KernelFunction("clear", ("buffer:T=",), types={"T": STORAGE_TYPES})
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
-def _select(site: Site) -> Sequence[Launch]:
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
     # The buffer is input 0 of the node and output 0 of the kernel, which the accumulate pass sees to.
-    return (accumulate_kernel.launch(site.result(), site.name(0), types=(site.element(),), accumulate=1),)
+    return (accumulate_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), accumulate=1),)
 
 
 # ------------------------------------------------------- buffers that the model itself names and hands on
 
 
-def _first_body(b: Body) -> Sequence[str] | None:
+def _first_body(b: GraphBuilder) -> Sequence[str] | None:
     """A value of another type is converted, and counts as 0 where the signal says so."""
-    element, value = b.site.element(), b.x[1]
-    if b.site.element(1) is not element:
+    element, value = b.ctx.element(), b.x[1]
+    if b.ctx.element(1) is not element:
         value = b.add("Cast", value, to=int(element))
     if b.has(2):
         value = b.add("Where", b.x[2], value, b.constant(0))
     return None if value == b.x[1] else (b.microsoft("InPlaceAccumulator", b.x[0], value),)
 
 
-def _first_select(site: Site) -> Sequence[Launch]:
+def _first_select(ctx: OpContext) -> Sequence[KernelCall]:
     """The result shares the buffer's bytes, unless that is a constant."""
-    copies = site.content(0) is not None
-    types = (site.element(),)
-    copy = _copy.copy_kernel.launch(site.result(), site.name(0), types=(stored(site.element()),))
-    return (*(copy,) * copies, add_kernel.launch(site.result(), site.name(1), types=types))
+    copies = ctx.content(0) is not None
+    types = (ctx.element(),)
+    copy = _copy.copy_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),))
+    return (*(copy,) * copies, add_kernel.call(ctx.result(), ctx.name(1), types=types))
 
 
 def _first_reference(
@@ -66,44 +66,44 @@ def _first_reference(
     return np.asarray(buffer + value if signal is None or signal.all() else buffer)
 
 
-def _first_cases(random: np.random.Generator) -> Iterable[Case]:
+def _first_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1,), (7,), (3, 5)):
         buffer, value = random.standard_normal((2, *shape))
-        yield Case(f"{list(shape)}", (buffer, value), ulps=1)
+        yield TestCase(f"{list(shape)}", (buffer, value), ulps=1)
         for signal in (True, False):
-            yield Case(f"{list(shape)}, signal {signal}", (buffer, value, np.array([signal])), ulps=1)
-    yield Case("constant buffer", (buffer, value), constant=frozenset({0}), ulps=1)
+            yield TestCase(f"{list(shape)}, signal {signal}", (buffer, value, np.array([signal])), ulps=1)
+    yield TestCase("constant buffer", (buffer, value), constant=frozenset({0}), ulps=1)
 
 
-def _zero_select(site: Site) -> Sequence[Launch]:
-    return (clear_kernel.launch(site.result(), types=(stored(site.element()),)),)
+def _zero_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (clear_kernel.call(ctx.result(), types=(storage_type(ctx.element()),)),)
 
 
 def _zero_reference(attributes: Mapping[str, Any], buffer: np.ndarray, signal: np.ndarray) -> np.ndarray:
     return np.zeros_like(buffer)
 
 
-def _zero_cases(random: np.random.Generator) -> Iterable[Case]:
+def _zero_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1,), (7,), (3, 5)):
-        yield Case(f"{list(shape)}", (random.standard_normal(shape), np.array([True])), ulps=0)
+        yield TestCase(f"{list(shape)}", (random.standard_normal(shape), np.array([True])), ulps=0)
 
 
-accumulator = Op("InPlaceAccumulatorV2", domain="com.microsoft", infer=_infer, updates={0: None})
+accumulator = Op("InPlaceAccumulatorV2", domain="com.microsoft", infer=_infer, mutates={0: None})
 # What the accumulate pass leaves where the kernel that makes a gradient cannot add it to the buffer itself.
 add_to_gradient = Op(
     "AddToGradient",
     domain="minbuild",
-    infer=lambda site: (TensorType(site.element(), site.shape()),),
-    select=_select,
+    infer=lambda ctx: (TensorType(ctx.element(), ctx.shape()),),
+    lower=_select,
 )
 first_accumulator = Op(
     "InPlaceAccumulator",
     domain="com.microsoft",
     infer=same_as(0),
     reference=_first_reference,
-    select=_first_select,
-    updates={0: 0},
-    body=_first_body,
+    lower=_first_select,
+    mutates={0: 0},
+    decompose=_first_body,
     cases=_first_cases,
 )
 zero_gradient = Op(
@@ -111,7 +111,7 @@ zero_gradient = Op(
     domain="com.microsoft",
     infer=same_as(0),
     reference=_zero_reference,
-    select=_zero_select,
-    updates={0: 0},
+    lower=_zero_select,
+    mutates={0: 0},
     cases=_zero_cases,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.optimizer.update import numbers
 
 adamw_kernel = KernelFunction(
@@ -26,30 +26,30 @@ adamw_kernel = KernelFunction(
 REGULAR = 2  # the kernel's mode for Adam, beside AdamW's adam_mode
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
-def _launch(site: Site, decay: float, mode: int, corrects: int) -> Launch:
+def _launch(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
     asked = {
         "decay": decay != 0,
         "decay_first": mode != 1,
         "regular": mode == REGULAR and decay != 0,
         "uncorrected": not corrects,
     }
-    rate, step, p, g, m, v = (site.name(i) for i in range(6))
-    return adamw_kernel.launch(
+    rate, step, p, g, m, v = (ctx.name(i) for i in range(6))
+    return adamw_kernel.call(
         p,
         m,
         v,
         g,
         rate,
         step,
-        types=(site.element(2),),
+        types=(ctx.element(2),),
         params=(
-            float(site.attribute("alpha", 0.9)),
-            float(site.attribute("beta", 0.999)),
-            float(site.attribute("epsilon", 1e-8)),
+            float(ctx.attribute("alpha", 0.9)),
+            float(ctx.attribute("beta", 0.999)),
+            float(ctx.attribute("epsilon", 1e-8)),
             decay,
             corrects,
             mode,
@@ -58,13 +58,13 @@ def _launch(site: Site, decay: float, mode: int, corrects: int) -> Launch:
     )
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    mode, corrects = int(site.attribute("adam_mode", 0)), int(site.attribute("correct_bias", 1))
-    return (_launch(site, float(site.attribute("weight_decay", 0.01)), mode, corrects),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    mode, corrects = int(ctx.attribute("adam_mode", 0)), int(ctx.attribute("correct_bias", 1))
+    return (_launch(ctx, float(ctx.attribute("weight_decay", 0.01)), mode, corrects),)
 
 
-def _adam_select(site: Site) -> Sequence[Launch]:
-    return (_launch(site, float(site.attribute("weight_decay", 0.0)), REGULAR, 1),)
+def _adam_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_launch(ctx, float(ctx.attribute("weight_decay", 0.0)), REGULAR, 1),)
 
 
 def _moments(
@@ -117,7 +117,7 @@ def _adam_reference(
 
 
 def _cases_of(*variants: Mapping[str, Any]) -> Any:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for attributes in variants:
             for count, step in (
                 (8, 1),
@@ -130,7 +130,7 @@ def _cases_of(*variants: Mapping[str, Any]) -> Any:
                 )
                 inputs = (np.array([0.125], np.float32), np.array([step], np.int64), p, g, *moments)
                 name = f"{count} parameters, step {step} {dict(attributes)}"
-                yield Case(name, inputs, attributes, absent=frozenset({0}), ulps=8)
+                yield TestCase(name, inputs, attributes, absent=frozenset({0}), ulps=8)
 
     return cases
 
@@ -140,8 +140,8 @@ adamw = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    select=_select,
-    updates={2: None, 4: None, 5: None},
+    lower=_select,
+    mutates={2: None, 4: None, 5: None},
     cases=_cases_of(
         {},
         {"adam_mode": 1, "weight_decay": 0.25, "epsilon": 0.0625},
@@ -154,7 +154,7 @@ adam = Op(
     domain="minbuild",
     infer=_infer,
     reference=_adam_reference,
-    select=_adam_select,
-    updates={2: None, 4: None, 5: None},
+    lower=_adam_select,
+    mutates={2: None, 4: None, 5: None},
     cases=_cases_of({}, {"weight_decay": 0.25, "epsilon": 0.0625}, {"alpha": 0.75, "beta": 0.5}),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.optimizer.update import numbers
 
 _ARGS = ("p:T=", "m:T=", "g:T", "rate:float")
@@ -47,28 +47,31 @@ def rmsprop_step(
     return g / (np.sqrt(m) + epsilon), m
 
 
-def _select_momentum(site: Site) -> Sequence[Launch]:
-    factor, nesterov = float(site.attribute("momentum", 0.9)), int(site.attribute("nesterov", 0))
-    return (_launch(site, momentum_kernel, factor, nesterov),)
+def _select_momentum(ctx: OpContext) -> Sequence[KernelCall]:
+    factor, nesterov = float(ctx.attribute("momentum", 0.9)), int(ctx.attribute("nesterov", 0))
+    return (_launch(ctx, momentum_kernel, factor, nesterov),)
 
 
-def _select_adagrad(site: Site) -> Sequence[Launch]:
-    return (_launch(site, scaled_kernel, 1.0, 1.0, float(site.attribute("epsilon", 1e-10))),)
+def _select_adagrad(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_launch(ctx, scaled_kernel, 1.0, 1.0, float(ctx.attribute("epsilon", 1e-10))),)
 
 
-def _select_rmsprop(site: Site) -> Sequence[Launch]:
-    alpha, epsilon = float(site.attribute("alpha", 0.99)), float(site.attribute("epsilon", 1e-8))
-    return (_launch(site, scaled_kernel, alpha, 1 - alpha, epsilon),)
+def _select_rmsprop(ctx: OpContext) -> Sequence[KernelCall]:
+    alpha, epsilon = float(ctx.attribute("alpha", 0.99)), float(ctx.attribute("epsilon", 1e-8))
+    return (_launch(ctx, scaled_kernel, alpha, 1 - alpha, epsilon),)
 
 
-def _launch(site: Site, kernel: KernelFunction, *numbers: float) -> Launch:
-    rate, p, g, m = site.names[:4]
-    decay = float(site.attribute("weight_decay", 0.0))
-    return kernel.launch(p, m, g, rate, types=(site.element(1),), params=(decay, *numbers))
+def _launch(ctx: OpContext, kernel: KernelFunction, *numbers: float) -> KernelCall:
+    rate, p, g, m = ctx.names[:4]
+    decay = float(ctx.attribute("weight_decay", 0.0))
+    return kernel.call(p, m, g, rate, types=(ctx.element(1),), params=(decay, *numbers))
 
 
 def _optimizer(
-    name: str, step: Step, select: Callable[[Site], Sequence[Launch]], variants: Sequence[Mapping[str, Any]]
+    name: str,
+    step: Step,
+    select: Callable[[OpContext], Sequence[KernelCall]],
+    variants: Sequence[Mapping[str, Any]],
 ) -> Op:
     """The operator: inputs rate, parameters, gradients, moments; output the flag that says it is done."""
 
@@ -79,22 +82,22 @@ def _optimizer(
         direction, m = step(attributes, m, g + decay * p)
         return np.array([True]), p - rate * direction, m
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for attributes in variants:
             for count in (1, 8, 1001):
                 p, g = random.standard_normal((2, count))
                 moments = random.uniform(0.5, 2, count)
                 inputs = (np.array([0.125], np.float32), p, g, moments)
                 label = f"{count} parameters {dict(attributes)}"
-                yield Case(label, inputs, attributes, absent=frozenset({0}), ulps=4)
+                yield TestCase(label, inputs, attributes, absent=frozenset({0}), ulps=4)
 
     return Op(
         name,
         domain="minbuild",
-        infer=lambda site: (TensorType(BOOL, (1,)),),
+        infer=lambda ctx: (TensorType(BOOL, (1,)),),
         reference=reference,
-        select=select,
-        updates={1: None, 3: None},
+        lower=select,
+        mutates={1: None, 3: None},
         cases=cases,
     )
 

@@ -12,14 +12,14 @@ from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
     HALVES,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
 )
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.optimizer.update import numbers
 
 PREVIEW = "ai.onnx.preview.training"
@@ -67,7 +67,7 @@ def _adam_numbers(attributes: Mapping[str, Any]) -> tuple[float, ...]:
     )
     for name, factor in zip(("alpha", "beta"), found[2:4], strict=True):
         if not 0 <= np.float32(factor) < 1:
-            raise Unknown(f"{name} is {factor:g}; it must be at least 0 and less than 1")
+            raise UnsupportedUse(f"{name} is {factor:g}; it must be at least 0 and less than 1")
     return found
 
 
@@ -86,7 +86,7 @@ def _adam_meaning(
 def _momentum_numbers(attributes: Mapping[str, Any]) -> tuple[int | float, ...]:
     mode = attributes.get("mode", "standard")
     if mode not in ("standard", "nesterov"):
-        raise Unknown(f"mode is '{mode}'; it must be 'standard' or 'nesterov'")
+        raise UnsupportedUse(f"mode is '{mode}'; it must be 'standard' or 'nesterov'")
     return *numbers(attributes, norm_coefficient=0, alpha=0, beta=1), int(mode == "nesterov")
 
 
@@ -115,17 +115,19 @@ def _grouped(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     return tuple(result for kind in zip(*results, strict=True) for result in kind)
 
 
-def _body(kinds: int) -> Callable[[Body], Sequence[str] | None]:
+def _body(kinds: int) -> Callable[[GraphBuilder], Sequence[str] | None]:
     """A node for each variable, with the rate in its type; None where it is such a node already."""
 
-    def body(b: Body) -> Sequence[str] | None:
+    def body(b: GraphBuilder) -> Sequence[str] | None:
         count, rest = divmod(len(b.x) - FIRST, kinds)
         if count < 1 or rest:
-            raise Unknown(f"it has {len(b.x)} inputs; they must be {FIRST} and {kinds} for each variable")
+            raise UnsupportedUse(
+                f"it has {len(b.x)} inputs; they must be {FIRST} and {kinds} for each variable"
+            )
         if not all(b.x):
-            raise Unknown(f"input {b.x.index('')} is left out; it needs all of them")
-        rates = [_rate_type(b.site, FIRST + i) for i in range(count)]
-        if count == 1 and rates[0] is b.site.element() and len(b.y) == kinds - 1:
+            raise UnsupportedUse(f"input {b.x.index('')} is left out; it needs all of them")
+        rates = [_rate_type(b.ctx, FIRST + i) for i in range(count)]
+        if count == 1 and rates[0] is b.ctx.element() and len(b.y) == kinds - 1:
             return None
         groups = _groups(b.x[FIRST:], kinds)
         return _grouped([_alone(b, *pair) for pair in zip(groups, rates, strict=True)])
@@ -133,40 +135,40 @@ def _body(kinds: int) -> Callable[[Body], Sequence[str] | None]:
     return body
 
 
-def _rate_type(site: Site, variable: int) -> ElementType:
+def _rate_type(ctx: OpContext, variable: int) -> ElementType:
     """The type in which the rate of this input is computed with: halves are updated as floats."""
-    element = site.element(variable)
+    element = ctx.element(variable)
     return FLOAT if element in HALVES else element
 
 
-def _alone(b: Body, group: Sequence[str], element: ElementType) -> tuple[str, ...]:
+def _alone(b: GraphBuilder, group: Sequence[str], element: ElementType) -> tuple[str, ...]:
     """The operator on one variable."""
-    rate = b.x[0] if b.site.element() is element else b.add("Cast", b.x[0], to=int(element))
-    title = b.site.op.split(":")[1]
-    return b.many(len(group) - 1, title, rate, b.x[1], *group, domain=PREVIEW, **b.site.attributes)
+    rate = b.x[0] if b.ctx.element() is element else b.add("Cast", b.x[0], to=int(element))
+    title = b.ctx.op.split(":")[1]
+    return b.many(len(group) - 1, title, rate, b.x[1], *group, domain=PREVIEW, **b.ctx.attributes)
 
 
-def _inferring(words: Numbers) -> Callable[[Site], Sequence[TensorType]]:
+def _inferring(words: Numbers) -> Callable[[OpContext], Sequence[TensorType]]:
     """For a node with one variable; looks at its attributes too, so that all findings come at once."""
 
-    def infer(site: Site) -> Sequence[TensorType]:
-        words(site.attributes)
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        words(ctx.attributes)
         for i, name in enumerate(("the learning rate", "the count of steps")):
-            if any(d != 1 for d in site.shape(i)):
-                raise Unknown(f"{name} has the shape {list(site.shape(i))}; it must be a single number")
-        types = [TensorType(site.element(i), site.shape(i)) for i in range(FIRST, len(site.inputs))]
+            if any(d != 1 for d in ctx.shape(i)):
+                raise UnsupportedUse(f"{name} has the shape {list(ctx.shape(i))}; it must be a single number")
+        types = [TensorType(ctx.element(i), ctx.shape(i)) for i in range(FIRST, len(ctx.inputs))]
         if len(set(types)) > 1:
             texts = ", ".join(f"{t.element.label}{list(t.shape or ())}" for t in types)
-            raise Unknown(f"a variable, its gradient and its state must be alike; they are {texts}")
+            raise UnsupportedUse(f"a variable, its gradient and its state must be alike; they are {texts}")
         return [types[0], *types[2:]]  # nothing comes of the gradient
 
     return infer
 
 
-def _selecting(kernel: KernelFunction, words: Numbers) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        names = (*site.result_names, *site.names)
-        return (kernel.launch(*names, types=(site.element(FIRST),), params=words(site.attributes)),)
+def _selecting(kernel: KernelFunction, words: Numbers) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        names = (*ctx.result_names, *ctx.names)
+        return (kernel.call(*names, types=(ctx.element(FIRST),), params=words(ctx.attributes)),)
 
     return select
 
@@ -188,7 +190,7 @@ def _preview(
         r, t = rate.ravel()[0], int(steps.ravel()[0])
         return _grouped([meaning(attributes, r, t, given) for given in _groups(inputs, kinds)])
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for attributes in variants:
             for steps, shapes in ((0, ((2, 3),)), (3, ((1,), (2, 1, 41))), (1000, ((),)), (1, ((8,),))):
                 rate = np.array([0.125] if steps else 0.125)
@@ -199,16 +201,16 @@ def _preview(
                 ]
                 inputs = (rate, np.array(steps, np.int64), *given)
                 label = f"{len(shapes)} tensors, step {steps} {dict(attributes)}"
-                yield Case(label, inputs, attributes, outputs=len(given) - len(shapes), ulps=4)
+                yield TestCase(label, inputs, attributes, outputs=len(given) - len(shapes), ulps=4)
 
     return Op(
         name,
         domain=PREVIEW,
         infer=_inferring(words),
         reference=reference,
-        select=_selecting(kernel, words),
+        lower=_selecting(kernel, words),
         in_place=((0, FIRST), *((i, FIRST + 1 + i) for i in range(1, results))),
-        body=_body(kinds),
+        decompose=_body(kinds),
         cases=cases,
     )
 

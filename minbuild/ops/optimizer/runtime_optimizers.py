@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import INT64, Case, Op
-from minbuild.ops.core.graph_builder import MICROSOFT, Body
+from minbuild.ops.core.definition import INT64, Op, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
 from minbuild.ops.optimizer.update import Update, numbers
 
 
-def _sgd_body(b: Body) -> Sequence[str]:
+def _sgd_body(b: GraphBuilder) -> Sequence[str]:
     u = Update.over(b, 1)
     delta = u.add("Neg", u.times(u.scalar(0), u.input(2)))
     return u.output(u.sum(u.input(1), delta), 1), u.output(delta, 2)
@@ -26,14 +26,14 @@ def _sgd_reference(
     return x + delta, delta
 
 
-def _sgd_cases(random: np.random.Generator) -> Iterable[Case]:
+def _sgd_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (3,), (2, 1, 5)):
         inputs = (np.array([0.125]), random.standard_normal(shape), random.standard_normal(shape))
-        yield Case(f"{list(shape)}", inputs, outputs=2)
-        yield Case(f"{list(shape)} gradients only", inputs, outputs=2, absent=frozenset({0}))
+        yield TestCase(f"{list(shape)}", inputs, outputs=2)
+        yield TestCase(f"{list(shape)} gradients only", inputs, outputs=2, absent=frozenset({0}))
 
 
-sgd = Op("SGDOptimizer", domain=MICROSOFT, reference=_sgd_reference, body=_sgd_body, cases=_sgd_cases)
+sgd = Op("SGDOptimizer", domain=MICROSOFT, reference=_sgd_reference, decompose=_sgd_body, cases=_sgd_cases)
 
 
 def _scaled(u: Update, g: str, loss_scale: str, norm: str, limit: float) -> str:
@@ -52,20 +52,20 @@ def _scale_of(loss_scale: Any, norm: Any, limit: float) -> Any:
 _RUNTIME_ADAM = {"alpha": 0.9, "beta": 0.999, "lambda": 0.0, "epsilon": 1e-8, "max_norm_clip": 1.0}
 
 
-def _runtime_adam_body(b: Body) -> Sequence[str]:
+def _runtime_adam_body(b: GraphBuilder) -> Sequence[str]:
     """Inputs: rate, step, x, g, both moments; then parameters in half precision, scale of the loss, norm of all
     gradients, and whether to update at all."""
     u = Update.over(b, 2)
-    alpha, beta, decay, epsilon, limit = numbers(b.site.attributes, **_RUNTIME_ADAM)
+    alpha, beta, decay, epsilon, limit = numbers(b.ctx.attributes, **_RUNTIME_ADAM)
     rate, x = u.scalar(0), u.input(2)
     step = u.cast(u.reshape(b.x[1], ()), INT64, u.element)
     g = _scaled(u, u.input(3), u.scalar_or_none(7), u.scalar_or_none(8), limit)
     m, v = u.mean(alpha, u.input(4), g), u.mean(beta, u.input(5), u.times(g, g))
-    if int(b.site.attribute("do_bias_correction", 1)):
+    if int(b.ctx.attribute("do_bias_correction", 1)):
         first, second = u.unbiased(alpha, step), u.unbiased(beta, step)
     else:
         first = second = u.number(1)
-    if int(b.site.attribute("weight_decay_mode", 0)) == 0:
+    if int(b.ctx.attribute("weight_decay_mode", 0)) == 0:
         direction = u.add("Div", u.add("Div", m, first), u.slow(u.add("Div", v, second), epsilon))
         delta = u.add("Neg", u.times(rate, u.regularized(decay, x, direction)))
     else:
@@ -76,12 +76,12 @@ def _runtime_adam_body(b: Body) -> Sequence[str]:
     made = [u.output(m, 4), u.output(v, 5), u.output(u.sum(x, delta), 2), u.output(delta, 3)]
     count = u.add("Add", b.x[1], u.constant(1, INT64))
     if b.has(6):
-        half = b.site.element(6)
-        made.append(u.cast(made[2], b.site.element(2), half))
+        half = b.ctx.element(6)
+        made.append(u.cast(made[2], b.ctx.element(2), half))
     names = [count, *made]
     if b.has(9):
         update = u.reshape(b.x[9], ())
-        zero = u.constant(0, b.site.element(3))
+        zero = u.constant(0, b.ctx.element(3))
         old = (b.x[1], b.x[4], b.x[5], b.x[2], zero, b.x[6] if b.has(6) else "")
         names = [u.add("Where", update, new, kept) for new, kept in zip(names, old, strict=False)]
     return names
@@ -110,7 +110,7 @@ def _runtime_adam_reference(
     return (step + 1, new_m, new_v, new, delta, *(() if half is None else (new,)))
 
 
-def _runtime_adam_cases(random: np.random.Generator) -> Iterable[Case]:
+def _runtime_adam_cases(random: np.random.Generator) -> Iterable[TestCase]:
     rate, step = np.array([0.125]), np.array([3], np.int64)
     factors = {"alpha": 0.75, "beta": 0.875}
     for attributes in (
@@ -121,19 +121,19 @@ def _runtime_adam_cases(random: np.random.Generator) -> Iterable[Case]:
         for shape in ((3,), (2, 5)):
             x, g, m = random.standard_normal((3, *shape))
             given = (rate, step, x, g, m, random.uniform(0.5, 2, shape))
-            yield Case(f"{list(shape)} {attributes}", given, attributes, outputs=5, ulps=16)
+            yield TestCase(f"{list(shape)} {attributes}", given, attributes, outputs=5, ulps=16)
     scaled = (*given, None, np.array([4.0]), np.array([20.0]))
     limited = {**factors, "max_norm_clip": 2.0}
-    yield Case("scaled", scaled, limited, outputs=5, ulps=16)
+    yield TestCase("scaled", scaled, limited, outputs=5, ulps=16)
     for update in (True, False):
-        yield Case(f"update {update}", (*scaled, np.array([update])), limited, outputs=5, ulps=16)
+        yield TestCase(f"update {update}", (*scaled, np.array([update])), limited, outputs=5, ulps=16)
 
 
 runtime_adam = Op(
     "AdamOptimizer",
     domain=MICROSOFT,
     reference=_runtime_adam_reference,
-    body=_runtime_adam_body,
+    decompose=_runtime_adam_body,
     cases=_runtime_adam_cases,
 )
 
@@ -150,36 +150,36 @@ def _lamb_numbers(attributes: Mapping[str, Any], group: int) -> tuple[float, ...
     return tuple(float(lists[n][group] if group < len(lists[n]) else default) for n, default in _LAMB.items())
 
 
-def _lamb_group(b: Body, u: Update, group: int, at: int) -> list[str]:
+def _lamb_group(b: GraphBuilder, u: Update, group: int, at: int) -> list[str]:
     """The results for the tensor whose inputs begin at `at`."""
-    alpha, beta, decay, epsilon, limit = _lamb_numbers(b.site.attributes, group)
+    alpha, beta, decay, epsilon, limit = _lamb_numbers(b.ctx.attributes, group)
     x, m, v = u.input(at), u.input(at + 2), u.input(at + 3)
     g = _scaled(u, u.input(at + 1), u.scalar_or_none(1), u.scalar_or_none(2), limit)
     m, v = u.mean(alpha, m, g), u.mean(beta, v, u.times(g, g))
     first = second = u.number(1)
-    if int(b.site.attribute("do_bias_correction", 1)):
+    if int(b.ctx.attribute("do_bias_correction", 1)):
         step = u.cast(u.reshape(b.x[4], ()), INT64, u.element)
         first, second = u.unbiased(alpha, step), u.unbiased(beta, step)
     direction = u.add("Div", u.add("Div", m, first), u.slow(u.add("Div", v, second), epsilon))
     direction = u.regularized(decay, x, direction)
     own, other = (u.add("ReduceL2", u.flat(t), keepdims=0) for t in (x, direction))
-    low, high = (float(b.site.attribute(f"ratio_{n}", d)) for n, d in (("min", -np.inf), ("max", np.inf)))
+    low, high = (float(b.ctx.attribute(f"ratio_{n}", d)) for n, d in (("min", -np.inf), ("max", np.inf)))
     ratio = u.add("Max", u.number(low), u.add("Min", u.number(high), u.add("Div", own, other)))
     zero = u.add("Equal", u.times(own, other), u.number(0))
     rate = u.times(u.scalar(3), u.add("Where", zero, u.number(1), ratio))
     delta = u.add("Neg", u.times(rate, direction))
     new = u.sum(x, delta)
     made = [u.output(y, at + i) for i, y in enumerate((new, delta, m, v))]
-    made.append(u.cast(new, u.element, b.site.element(at + 4)) if b.has(at + 4) else "")
+    made.append(u.cast(new, u.element, b.ctx.element(at + 4)) if b.has(at + 4) else "")
     if b.has(0):
         update = u.reshape(b.x[0], ())
-        nothing = u.constant(0, b.site.element(at + 1))
+        nothing = u.constant(0, b.ctx.element(at + 1))
         old = (b.x[at], nothing, *b.x[at + 2 : at + 5])
         made = [u.add("Where", update, n, kept) if n else "" for n, kept in zip(made, old, strict=False)]
     return made
 
 
-def _lamb_body(b: Body) -> Sequence[str]:
+def _lamb_body(b: GraphBuilder) -> Sequence[str]:
     """Inputs: whether to update, scale of the loss, norm of all gradients, rate, step; then groups of five."""
     count = ""
     if b.has(4):
@@ -220,7 +220,7 @@ def _lamb_reference(
     return tuple(results)
 
 
-def _lamb_cases(random: np.random.Generator) -> Iterable[Case]:
+def _lamb_cases(random: np.random.Generator) -> Iterable[TestCase]:
     rate, step = np.array([0.125]), np.array([2], np.int64)
     two = {"alpha": (0.75, 0.5), "beta": (0.875, 0.75), "lambda": (0.0, 0.25), "epsilon": (0.0625, 0.125)}
     narrow = {"ratio_min": 0.5, "ratio_max": 0.75, "do_bias_correction": 0, "max_norm_clip": (2.0, 4.0)}
@@ -233,7 +233,7 @@ def _lamb_cases(random: np.random.Generator) -> Iterable[Case]:
     still = (np.zeros(4), *group(4)[1:])
     silent = frozenset({5, 10})  # parameters in half precision
     scales = np.array([4.0]), np.array([20.0])
-    yield Case(
+    yield TestCase(
         "alone",
         (None, None, None, rate, step, *first),
         {n: v[:1] for n, v in two.items()},
@@ -248,9 +248,11 @@ def _lamb_cases(random: np.random.Generator) -> Iterable[Case]:
         ("stays", (np.array([False]), *scales), two),
     ):
         inputs = (*head, rate, step, *first, *second)
-        yield Case(name, inputs, attributes, outputs=10, absent=silent, ulps=32)
+        yield TestCase(name, inputs, attributes, outputs=10, absent=silent, ulps=32)
     parameters = {n: v[:1] for n, v in two.items()}
-    yield Case("zero parameters", (None, None, None, rate, step, *still), parameters, outputs=5, ulps=32)
+    yield TestCase("zero parameters", (None, None, None, rate, step, *still), parameters, outputs=5, ulps=32)
 
 
-lamb = Op("LambOptimizer", domain=MICROSOFT, reference=_lamb_reference, body=_lamb_body, cases=_lamb_cases)
+lamb = Op(
+    "LambOptimizer", domain=MICROSOFT, reference=_lamb_reference, decompose=_lamb_body, cases=_lamb_cases
+)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 
 sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS})
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
@@ -23,15 +23,15 @@ def _reference(
     return np.array([True]), p - rate * g
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    rate, p, g = site.names[:3]
-    return (sgd_kernel.launch(p, g, rate, types=(site.element(1),)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    rate, p, g = ctx.names[:3]
+    return (sgd_kernel.call(p, g, rate, types=(ctx.element(1),)),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for count in (1, 7, 64, 1001):
         p, g = random.standard_normal((2, count))
-        yield Case(
+        yield TestCase(
             f"{count} parameters", (np.array([0.125], np.float32), p, g), absent=frozenset({0}), ulps=2
         )
 
@@ -41,7 +41,7 @@ sgd = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    select=_select,
-    updates={1: None},
+    lower=_select,
+    mutates={1: None},
     cases=_cases,
 )

@@ -9,20 +9,20 @@ import numpy as np
 
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import FLOAT, HALVES
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 
-class Update(Body):
+class Update(GraphBuilder):
     """Arithmetic of one update, in `element`: halves are updated as floats."""
 
     element: ElementType
 
     @classmethod
-    def over(cls, b: Body, like: int) -> Update:
+    def over(cls, b: GraphBuilder, like: int) -> Update:
         """Writes into `b`, with numbers of the type of its input `like`."""
-        update = cls(b.site, b.x, b.y, b.prefix, b.opset)
+        update = cls(b.ctx, b.x, b.y, b.prefix, b.opset)
         update.nodes = b.nodes
-        stored = b.site.element(like)
+        stored = b.ctx.element(like)
         update.element = FLOAT if stored in HALVES else stored
         return update
 
@@ -31,7 +31,7 @@ class Update(Body):
 
     def input(self, i: int) -> str:
         """Input `i` to compute with."""
-        return self.cast(self.x[i], self.site.element(i), self.element)
+        return self.cast(self.x[i], self.ctx.element(i), self.element)
 
     def cast(self, name: str, source: ElementType, target: ElementType) -> str:
         return name if source == target else self.add("Cast", name, to=int(target))
@@ -46,7 +46,7 @@ class Update(Body):
 
     def output(self, name: str, like: int) -> str:
         """A result in the type of input `like`."""
-        return self.cast(name, self.element, self.site.element(like))
+        return self.cast(name, self.element, self.ctx.element(like))
 
     def sum(self, a: str, b: str) -> str:
         return self.add("Add", a, b)

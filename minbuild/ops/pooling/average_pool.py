@@ -21,8 +21,16 @@ from minbuild.ops.convolution.spatial import (
     unpadded,
     window_params,
 )
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder
 
 _PARAMS = (*WINDOW_PARAMS, "after_d", "after_h", "after_w", "divides")
 _FEATURES = {"volumes": "three spatial axes"}
@@ -33,32 +41,32 @@ grad_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), pooled_shape(site)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), pooled_shape(ctx)),)
 
 
-def _launch(site: Site, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> Launch:
+def _launch(ctx: OpContext, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> KernelCall:
     """`after` tells the kernel where padding ends that counts in the mean; -1 where none does."""
-    window = pool_axes(site, sizes)
-    counts = divides and bool(site.attribute("count_include_pad", 0))
+    window = pool_axes(ctx, sizes)
+    counts = divides and bool(ctx.attribute("count_include_pad", 0))
     after = [0] * (3 - len(window)) + [int(a.after) if counts else -1 for a in window]  # type: ignore[arg-type]
-    return kernel.launch(
-        site.result(0),
-        site.name(0),
+    return kernel.call(
+        ctx.result(0),
+        ctx.name(0),
         as_volumes(sizes),
         as_volumes(pooled),
-        types=(site.element(0),),
+        types=(ctx.element(0),),
         params=[*window_params(window), *after, int(divides)],
         features=("volumes",) * (len(window) == 3),
     )
 
 
-def _select(divides: bool) -> Callable[[Site], Sequence[Launch]]:
-    return lambda site: (_launch(site, pool_kernel, site.shape(0), site.result_shape(0), divides),)
+def _select(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (_launch(ctx, pool_kernel, ctx.shape(0), ctx.result_shape(0), divides),)
 
 
-def _grad_select(divides: bool) -> Callable[[Site], Sequence[Launch]]:
-    return lambda site: (_launch(site, grad_kernel, site.result_shape(0), site.shape(0), divides),)
+def _grad_select(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (_launch(ctx, grad_kernel, ctx.result_shape(0), ctx.shape(0), divides),)
 
 
 def _divisors(attributes: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray:
@@ -112,14 +120,16 @@ def _variants() -> Iterator[tuple[tuple[int, ...], Mapping[str, Any]]]:
             yield shape, {**attributes, "count_include_pad": 1}
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, attributes in _variants():
-        yield Case(f"{list(shape)} {dict(attributes)}", (random.standard_normal(shape),), attributes, ulps=32)
-    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)})
+        yield TestCase(
+            f"{list(shape)} {dict(attributes)}", (random.standard_normal(shape),), attributes, ulps=32
+        )
+    yield TestCase("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)})
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    attributes = explicit_pads(b.site.attributes, pool_axes(b.site, b.site.shape()))
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    attributes = explicit_pads(b.ctx.attributes, pool_axes(b.ctx, b.ctx.shape()))
     return (b.add("AveragePoolGrad", b.dy[0], **attributes),)
 
 
@@ -128,7 +138,7 @@ average_pool = Op(
     since=(1, 7, 10, 11, 19, 22),
     infer=_infer,
     reference=_reference,
-    select=_select(divides=True),
+    lower=_select(divides=True),
     cases=_cases,
     gradient=_gradient,
 )
@@ -137,27 +147,27 @@ average_pool = Op(
 # ------------------------------------------------------------------------------------------------- gradients
 
 
-def _pooled_by(site: Site) -> Iterator[tuple[Site, tuple[Axis, ...]]]:
+def _pooled_by(ctx: OpContext) -> Iterator[tuple[OpContext, tuple[Axis, ...]]]:
     """Earlier AveragePools of which this may be the gradient: with the same windows, and results of this shape."""
-    for made in site.earlier.values():
-        if made.op != ":AveragePool" or len(made.attributes["kernel_shape"]) != site.rank() - 2:
+    for made in ctx.earlier.values():
+        if made.op != ":AveragePool" or len(made.attributes["kernel_shape"]) != ctx.rank() - 2:
             continue
         window = pool_axes(made, made.shape())
-        same = pool_axes(site, made.shape()) == window and pooled_shape(made) == site.shape()
-        if same and made.attribute("count_include_pad", 0) == site.attribute("count_include_pad", 0):
+        same = pool_axes(ctx, made.shape()) == window and pooled_shape(made) == ctx.shape()
+        if same and made.attribute("count_include_pad", 0) == ctx.attribute("count_include_pad", 0):
             yield made, window
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     """ORT's AveragePoolGrad is not given what was pooled, whose size its windows do not tell. In ORT's training
     graphs the gradient of a value is called like the value, with `_grad` behind."""
-    found = [made for made, _ in _pooled_by(site)]
-    named = [made for made in found if site.result() == f"{made.name(0)}_grad"]
+    found = [made for made, _ in _pooled_by(ctx)]
+    named = [made for made in found if ctx.result() == f"{made.name(0)}_grad"]
     shapes = {made.shape() for made in named or found}
     if len(shapes) != 1:
         what = "several AveragePools fit" if shapes else "no AveragePool before it fits"
-        raise Unknown(f"{what}, so the shape of its result cannot be told")
-    return (TensorType(site.element(0), shapes.pop()),)
+        raise UnsupportedUse(f"{what}, so the shape of its result cannot be told")
+    return (TensorType(ctx.element(0), shapes.pop()),)
 
 
 def _sum_grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np.ndarray) -> np.ndarray:
@@ -180,15 +190,15 @@ average_pool_grad = Op(
     since=(9,),
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select(divides=True),
+    lower=_grad_select(divides=True),
     # Linear in dy: what it spreads, the forward operator gathers.
-    gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.site.attributes)),
+    gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.ctx.attributes)),
 )
 
 
-def _sum_gradient(b: Backward) -> Sequence[str]:
-    window = pool_axes(b.site, b.site.shape())
-    attributes = explicit_pads(b.site.attributes, window)
+def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
+    window = pool_axes(b.ctx, b.ctx.shape())
+    attributes = explicit_pads(b.ctx.attributes, window)
     return (b.add("SumPoolGrad", b.dy[0], b.shape_of(b.x[0]), domain="minbuild", **attributes),)
 
 
@@ -197,21 +207,21 @@ sum_pool = Op(
     domain="minbuild",
     infer=_infer,
     reference=_sum_reference,
-    select=_select(divides=False),
+    lower=_select(divides=False),
     cases=_cases,
     gradient=_sum_gradient,
 )
 
 
-def _sum_grad_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(0), site.dims(1)),)
+def _sum_grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(0), ctx.dims(1)),)
 
 
-def _sum_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _sum_grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, attributes in VARIANTS:
         dy = random.standard_normal(_sum_reference(attributes, np.zeros(shape)).shape)
         sizes = np.array(shape, np.int64)
-        yield Case(f"{list(shape)} {dict(attributes)}", (dy, sizes), attributes, frozenset({1}), ulps=32)
+        yield TestCase(f"{list(shape)} {dict(attributes)}", (dy, sizes), attributes, frozenset({1}), ulps=32)
 
 
 sum_pool_grad = Op(
@@ -219,7 +229,7 @@ sum_pool_grad = Op(
     domain="minbuild",
     infer=_sum_grad_infer,
     reference=_sum_grad_reference,
-    select=_grad_select(divides=False),
+    lower=_grad_select(divides=False),
     cases=_sum_grad_cases,
-    gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.site.attributes),),
+    gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.ctx.attributes),),
 )

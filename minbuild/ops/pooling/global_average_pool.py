@@ -9,38 +9,38 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import Case, Launch, Op, Site, first_input
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, first_input
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.reduction.reduce import reduce_over
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape = site.shape()
-    return (TensorType(site.element(), shape[:2] + (1,) * (len(shape) - 2)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape = ctx.shape()
+    return (TensorType(ctx.element(), shape[:2] + (1,) * (len(shape) - 2)),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x.mean(tuple(range(2, x.ndim)), keepdims=True)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    tensor = TensorType(site.element(), site.shape())
-    return (reduce_over(site.result(), site.name(0), tensor, range(2, site.rank()), mean=True),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    tensor = TensorType(ctx.element(), ctx.shape())
+    return (reduce_over(ctx.result(), ctx.name(0), tensor, range(2, ctx.rank()), mean=True),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1, 1, 1, 1), (2, 3, 5), (3, 4, 7, 7), (1, 6, 8, 8), (2, 3, 2, 3, 4)):
-        yield Case(f"{list(shape)}", (random.standard_normal(shape),), ulps=16)
+        yield TestCase(f"{list(shape)}", (random.standard_normal(shape),), ulps=16)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Every element has an equal part in the mean."""
     shape = b.shape_of(b.x[0])
-    count = product(b.site.shape()[2:])
+    count = product(b.ctx.shape()[2:])
     if isinstance(count, int):
         share = b.add("Mul", b.dy[0], b.constant(1 / max(count, 1)))
     else:
-        sizes = (b.add("Cast", b.add("Size", n), to=int(b.site.element())) for n in (b.x[0], b.y[0]))
+        sizes = (b.add("Cast", b.add("Size", n), to=int(b.ctx.element())) for n in (b.x[0], b.y[0]))
         share = b.microsoft("Scale", b.dy[0], b.add("Div", *sizes), scale_down=1)
     return (b.add("Expand", share, shape),)
 
@@ -50,8 +50,8 @@ global_average_pool = Op(
     since=(1, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    samples=first_input,
+    lower=_select,
+    batched_inputs=first_input,
     cases=_cases,
     gradient=_gradient,
 )

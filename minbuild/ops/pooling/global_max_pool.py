@@ -7,33 +7,33 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
-def _body(b: Body) -> Sequence[str]:
-    return (b.reduce("ReduceMax", b.x[0], range(2, b.site.rank())),)
+def _body(b: GraphBuilder) -> Sequence[str]:
+    return (b.reduce("ReduceMax", b.x[0], range(2, b.ctx.rank())),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x.max(tuple(range(2, x.ndim)), keepdims=True)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Elements that tie share the gradient equally."""
-    axes = range(2, b.site.rank())
-    largest = b.add("Cast", b.add("Equal", b.x[0], b.y[0]), to=int(b.site.element()))
+    axes = range(2, b.ctx.rank())
+    largest = b.add("Cast", b.add("Equal", b.x[0], b.y[0]), to=int(b.ctx.element()))
     share = b.add("Div", b.dy[0], b.reduce("ReduceSum", largest, axes))
     return (b.add("Mul", largest, share),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1, 1, 1, 1), (2, 3, 5), (3, 4, 7, 7), (2, 3, 2, 3, 4)):
         x = random.standard_normal(shape)
-        yield Case(f"{list(shape)}", (x,), ulps=0)
-        yield Case(f"{list(shape)} ties", (x.round(),), ulps=0, smooth=False)
+        yield TestCase(f"{list(shape)}", (x,), ulps=0)
+        yield TestCase(f"{list(shape)} ties", (x.round(),), ulps=0, smooth=False)
 
 
 global_max_pool = Op(
-    "GlobalMaxPool", since=(1, 22), body=_body, reference=_reference, gradient=_gradient, cases=_cases
+    "GlobalMaxPool", since=(1, 22), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases
 )

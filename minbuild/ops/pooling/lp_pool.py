@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.convolution.spatial import axes, explicit_pads, padding_of, pool_axes, taps_of
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.pooling.average_pool import VARIANTS
 
 
-def _powers(b: Body, p: int) -> str:
+def _powers(b: GraphBuilder, p: int) -> str:
     """|x|^p"""
     if p == 2:
         return b.add("Mul", b.x[0], b.x[0])
@@ -21,13 +21,13 @@ def _powers(b: Body, p: int) -> str:
     return size if p == 1 else b.add("Pow", size, b.constant(p))
 
 
-def _root(b: Body, total: str, p: int) -> str:
+def _root(b: GraphBuilder, total: str, p: int) -> str:
     if p == 1:
         return b.add("Identity", total)
     return b.add("Sqrt", total) if p == 2 else b.add("Pow", total, b.constant(1 / p))
 
 
-def _slopes(b: Backward, p: int) -> tuple[str, str]:
+def _slopes(b: GradientBuilder, p: int) -> tuple[str, str]:
     """dy/y^(p-1), and x |x|^(p-2): the gradient is their product, the first spread over what each window saw.
     Windows of nothing but zeros pass no gradient on."""
     if p == 1:
@@ -41,14 +41,14 @@ def _slopes(b: Backward, p: int) -> tuple[str, str]:
     return flow, b.add("Mul", b.add("Sign", b.x[0]), b.add("Pow", b.add("Abs", b.x[0]), b.constant(p - 1)))
 
 
-def _pool_body(b: Body) -> Sequence[str]:
-    p = int(b.site.attribute("p", 2))
-    attributes = {name: value for name, value in b.site.attributes.items() if name != "p"}
+def _pool_body(b: GraphBuilder) -> Sequence[str]:
+    p = int(b.ctx.attribute("p", 2))
+    attributes = {name: value for name, value in b.ctx.attributes.items() if name != "p"}
     return (_root(b, b.add("SumPool", _powers(b, p), domain="minbuild", **attributes), p),)
 
 
-def _pool_gradient(b: Backward) -> Sequence[str]:
-    attributes = explicit_pads(b.site.attributes, pool_axes(b.site, b.site.shape()))
+def _pool_gradient(b: GradientBuilder) -> Sequence[str]:
+    attributes = explicit_pads(b.ctx.attributes, pool_axes(b.ctx, b.ctx.shape()))
     flow, slope = _slopes(b, int(attributes.pop("p", 2)))
     spread = b.add("SumPoolGrad", flow, b.shape_of(b.x[0]), domain="minbuild", **attributes)
     return (b.add("Mul", spread, slope),)
@@ -61,32 +61,32 @@ def _pool_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(np.sum([padded[seen] for _, seen in taps_of(window)], 0) ** (1 / p))
 
 
-def _pool_cases(random: np.random.Generator) -> Iterable[Case]:
+def _pool_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (shape, given) in enumerate(VARIANTS):
         attributes = {**given, "p": index % 4 or 2}
         # A window that sees nothing but padding has no slope.
         smooth = _pool_reference(attributes, np.ones(shape)).all()
         x = random.standard_normal(shape)
-        yield Case(f"{list(shape)} {attributes}", (x,), attributes, ulps=32, smooth=bool(smooth))
+        yield TestCase(f"{list(shape)} {attributes}", (x,), attributes, ulps=32, smooth=bool(smooth))
 
 
 lp_pool = Op(
     "LpPool",
     since=(1, 2, 11, 18, 22),
-    body=_pool_body,
+    decompose=_pool_body,
     reference=_pool_reference,
     gradient=_pool_gradient,
     cases=_pool_cases,
 )
 
 
-def _global_body(b: Body) -> Sequence[str]:
-    p, axes = int(b.site.attribute("p", 2)), range(2, b.site.rank())
+def _global_body(b: GraphBuilder) -> Sequence[str]:
+    p, axes = int(b.ctx.attribute("p", 2)), range(2, b.ctx.rank())
     return (_root(b, b.reduce("ReduceSum", _powers(b, p), axes), p),)
 
 
-def _global_gradient(b: Backward) -> Sequence[str]:
-    flow, slope = _slopes(b, int(b.site.attribute("p", 2)))
+def _global_gradient(b: GradientBuilder) -> Sequence[str]:
+    flow, slope = _slopes(b, int(b.ctx.attribute("p", 2)))
     return (b.add("Mul", slope, flow),)
 
 
@@ -95,16 +95,16 @@ def _global_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarra
     return np.asarray((np.abs(x) ** p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / p))
 
 
-def _global_cases(random: np.random.Generator) -> Iterable[Case]:
+def _global_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((1, 1, 1, 1), (2, 3, 5), (3, 4, 7, 7), (2, 3, 2, 3, 4)):
         for p in (1, 2, 3):
-            yield Case(f"{list(shape)} p {p}", (random.standard_normal(shape),), {"p": p}, ulps=32)
+            yield TestCase(f"{list(shape)} p {p}", (random.standard_normal(shape),), {"p": p}, ulps=32)
 
 
 global_lp_pool = Op(
     "GlobalLpPool",
     since=(1, 2, 22),
-    body=_global_body,
+    decompose=_global_body,
     reference=_global_reference,
     gradient=_global_gradient,
     cases=_global_cases,

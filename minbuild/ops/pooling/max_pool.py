@@ -19,8 +19,18 @@ from minbuild.ops.convolution.spatial import (
     taps_of,
     window_params,
 )
-from minbuild.ops.core.definition import FLOAT, FLOATS, INT64, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import (
+    FLOAT,
+    FLOATS,
+    INT64,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 # Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
@@ -34,42 +44,42 @@ grad_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    pooled = pooled_shape(site)
-    return TensorType(site.element(), pooled), TensorType(INT64, pooled)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    pooled = pooled_shape(ctx)
+    return TensorType(ctx.element(), pooled), TensorType(INT64, pooled)
 
 
 def _launch(
-    site: Site, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
-) -> Launch:
-    window = pool_axes(site, sizes)
-    return kernel.launch(
+    ctx: OpContext, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
+) -> KernelCall:
+    window = pool_axes(ctx, sizes)
+    return kernel.call(
         *args,
         as_volumes(sizes),
         as_volumes(pooled),
-        types=(site.element(0), _index_type(site)),
+        types=(ctx.element(0), _index_type(ctx)),
         params=window_params(window),
         features=("volumes",) * (len(window) == 3),
     )
 
 
-def _index_type(site: Site) -> ElementType:
+def _index_type(ctx: OpContext) -> ElementType:
     """What the indices were narrowed to; MaxPool without any takes the kernel that other pools use."""
-    marks = site.results[1] if len(site.results) > 1 else site.inputs[1] if site.has(1) else None
+    marks = ctx.results[1] if len(ctx.results) > 1 else ctx.inputs[1] if ctx.has(1) else None
     return marks.element if marks else ElementType.UINT8
 
 
-def _samples(site: Site) -> Iterable[int]:
+def _samples(ctx: OpContext) -> Iterable[int]:
     """Wide indices count through the whole batch."""
-    return range(len(site.inputs)) if _index_type(site) is ElementType.UINT8 else ()
+    return range(len(ctx.inputs)) if _index_type(ctx) is ElementType.UINT8 else ()
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    pooled = site.result_shape(0 if site.result(0) else 1)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    pooled = ctx.result_shape(0 if ctx.result(0) else 1)
     # What nobody reads needs a place all the same.
-    maxima = site.result(0) or TensorType(site.element(), pooled)
-    args = (maxima, site.result(1) or TensorType(_index_type(site), pooled), site.name(0))
-    return (_launch(site, pool_kernel, args, site.shape(0), pooled),)
+    maxima = ctx.result(0) or TensorType(ctx.element(), pooled)
+    args = (maxima, ctx.result(1) or TensorType(_index_type(ctx), pooled), ctx.name(0))
+    return (_launch(ctx, pool_kernel, args, ctx.shape(0), pooled),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,10 +98,10 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray
     return stacked.max(0).astype(x.dtype), indices
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """Bytes are pooled as floats, which hold them exactly. Column-major indices follow from row-major ones."""
     marks = len(b.y) > 1 and bool(b.y[1])
-    element, attributes = b.site.element(), dict(b.site.attributes)
+    element, attributes = b.ctx.element(), dict(b.ctx.attributes)
     columns = bool(attributes.pop("storage_order", 0)) and marks
     small = element in (ElementType.INT8, ElementType.UINT8)
     if not small and not columns:
@@ -102,11 +112,11 @@ def _body(b: Body) -> Sequence[str] | None:
     return y, *(_by_columns(b, i) if columns else i for i in indices)
 
 
-def _by_columns(b: Body, index: str) -> str:
+def _by_columns(b: GraphBuilder, index: str) -> str:
     """Places in [N,C,D,H,W] as places in [N,C,W,H,D]."""
-    sizes = b.site.shape()[2:]
+    sizes = b.ctx.shape()[2:]
     if not all(isinstance(d, int) for d in sizes):
-        raise Unknown(
+        raise UnsupportedUse(
             "indices in column-major order need spatial sizes that are known when the trainer is built"
         )
     place, stride = "", product(sizes)
@@ -119,8 +129,8 @@ def _by_columns(b: Body, index: str) -> str:
     return b.add("Add", place, b.add("Mul", index, b.integers([product(sizes)])))
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    attributes = dict(b.site.attributes)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    attributes = dict(b.ctx.attributes)
     columns = attributes.pop("storage_order", 0)
     indices = b.many(2, "MaxPool", b.x[0], **attributes)[1] if columns else b.save(1)
     return (b.add("MaxPoolGrad", b.dy[0], indices, **attributes),)
@@ -143,18 +153,18 @@ VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
 )
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, attributes in VARIANTS:
         x = random.standard_normal(shape)
-        yield Case(f"{list(shape)} {dict(attributes)}", (x,), attributes, ulps=0)
+        yield TestCase(f"{list(shape)} {dict(attributes)}", (x,), attributes, ulps=0)
         # Few different numbers, so that maxima tie.
-        yield Case(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0, smooth=False)
+        yield TestCase(f"{list(shape)} ties", (x.round(),), attributes, outputs=2, ulps=0, smooth=False)
         by_columns = {**attributes, "storage_order": 1}
-        yield Case(f"{list(shape)} by columns", (x,), by_columns, outputs=2, ulps=0)
-    yield Case("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)}, outputs=2)
+        yield TestCase(f"{list(shape)} by columns", (x,), by_columns, outputs=2, ulps=0)
+    yield TestCase("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)}, outputs=2)
     for dtype in (np.int8, np.uint8):
         x = random.integers(0, 127, (2, 3, 7, 6)).astype(dtype)
-        yield Case(f"{np.dtype(dtype)}", (x,), {"kernel_shape": (3, 2), "pads": (1, 0, 1, 1)}, ulps=0)
+        yield TestCase(f"{np.dtype(dtype)}", (x,), {"kernel_shape": (3, 2), "pads": (1, 0, 1, 1)}, ulps=0)
 
 
 max_pool = Op(
@@ -162,27 +172,29 @@ max_pool = Op(
     since=(1, 8, 10, 11, 12, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    samples=_samples,
-    body=_body,
+    lower=_select,
+    batched_inputs=_samples,
+    decompose=_body,
     gradient=_gradient,
     cases=_cases,
 )
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    maker = site.makers[1] if len(site.makers) > 1 else None
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    maker = ctx.makers[1] if len(ctx.makers) > 1 else None
     if maker is None or "kernel_shape" not in maker.attributes:
-        raise Unknown("its indices are not the output of a MaxPool, which alone knows the result's shape")
-    return (TensorType(site.element(0), maker.shape(0)),)
+        raise UnsupportedUse(
+            "its indices are not the output of a MaxPool, which alone knows the result's shape"
+        )
+    return (TensorType(ctx.element(0), maker.shape(0)),)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    args = (site.result(0), site.name(0), site.name(1))
-    return (_launch(site, grad_kernel, args, site.result_shape(0), site.shape(0)),)
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    args = (ctx.result(0), ctx.name(0), ctx.name(1))
+    return (_launch(ctx, grad_kernel, args, ctx.result_shape(0), ctx.shape(0)),)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     """Every dy went to one place: its gradient is what is there."""
     return b.each(b.add("Gather", b.reshape(b.dy[0], (-1,)), b.x[1]))
 
@@ -191,7 +203,7 @@ max_pool_grad = Op(
     "MaxPoolGrad",
     since=(9,),
     infer=_grad_infer,
-    select=_grad_select,
-    samples=_samples,
+    lower=_grad_select,
+    batched_inputs=_samples,
     gradient=_grad_gradient,
 )

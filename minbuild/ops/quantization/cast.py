@@ -18,16 +18,16 @@ from minbuild.ops.core.definition import (
     HALVES,
     INDICES,
     INTEGERS,
-    STORED,
-    Case,
+    STORAGE_TYPES,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
-    stored,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import copy as _copy
 
@@ -36,23 +36,25 @@ def _kernel(function: str, **types: tuple[ElementType, ...]) -> KernelFunction:
     return KernelFunction(function, ("y:U=" if "U" in types else "y:bool=", "x:T"), types=types)
 
 
-whole_kernel = _kernel("cast_whole", U=FLOATS + STORED, T=INTEGERS)
-to_whole_kernel = _kernel("cast_to_whole", U=STORED, T=FLOATS)
+whole_kernel = _kernel("cast_whole", U=FLOATS + STORAGE_TYPES, T=INTEGERS)
+to_whole_kernel = _kernel("cast_to_whole", U=STORAGE_TYPES, T=FLOATS)
 real_kernel = _kernel("cast_real", U=FLOATS + HALVES, T=FLOATS + HALVES)
-bool_kernel = KernelFunction("cast_bool", ("y:U=", "x:bool"), params=("one_0", "one_1"), types={"U": STORED})
-to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORED)
+bool_kernel = KernelFunction(
+    "cast_bool", ("y:U=", "x:bool"), params=("one_0", "one_1"), types={"U": STORAGE_TYPES}
+)
+to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORAGE_TYPES)
 
 
-def _target(site: Site) -> ElementType:
-    to = site.attribute("to")
+def _target(ctx: OpContext) -> ElementType:
+    to = ctx.attribute("to")
     if to not in set(ElementType):
         offered = ", ".join(e.label for e in ElementType)
-        raise Unknown(f"element type {to} of its attribute 'to' is not supported; has {offered}")
+        raise UnsupportedUse(f"element type {to} of its attribute 'to' is not supported; has {offered}")
     return ElementType(to)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(_target(site), site.shape()),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(_target(ctx), ctx.shape()),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -67,35 +69,35 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 def _bits(element: ElementType) -> ElementType:
     """The type under which a kernel writes integers, and reads those that keep their size or lose some."""
-    return stored(element) if element in INTEGERS else element
+    return storage_type(element) if element in INTEGERS else element
 
 
-def _launch(site: Site, to: ElementType, source: ElementType) -> Launch:
-    y, x = site.result(), site.name(0)
+def _launch(ctx: OpContext, to: ElementType, source: ElementType) -> KernelCall:
+    y, x = ctx.result(), ctx.name(0)
     if to is source or (to in INTEGERS and source in INTEGERS and to.size == source.size):
-        return _copy.copy_kernel.launch(y, x, types=(stored(to),))
+        return _copy.copy_kernel.call(y, x, types=(storage_type(to),))
     if to is BOOL:
-        return to_bool_kernel.launch(y, x, types=(_bits(source),))
+        return to_bool_kernel.call(y, x, types=(_bits(source),))
     if source is BOOL:
         one = np.ones(1, to.dtype).tobytes().ljust(8, b"\0")
-        return bool_kernel.launch(y, x, types=(stored(to),), params=np.frombuffer(one, np.int32).tolist())
+        return bool_kernel.call(y, x, types=(storage_type(to),), params=np.frombuffer(one, np.int32).tolist())
     if source in INTEGERS:
         narrower = to in INTEGERS and to.size < source.size
-        return whole_kernel.launch(y, x, types=(_bits(to), _bits(source) if narrower else source))
+        return whole_kernel.call(y, x, types=(_bits(to), _bits(source) if narrower else source))
     kernel = to_whole_kernel if to in INTEGERS else real_kernel
-    return kernel.launch(y, x, types=(_bits(to), source))
+    return kernel.call(y, x, types=(_bits(to), source))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    result = site.results[0]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    result = ctx.results[0]
     assert result is not None
-    return (_launch(site, result.element, site.element()),)
+    return (_launch(ctx, result.element, ctx.element()),)
 
 
-def _body(b: Body) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Sequence[str] | None:
     """Wide integers become bfloat16 through double: by way of float they would be rounded twice."""
-    to = _target(b.site)
-    if to is ElementType.BFLOAT16 and b.site.element() in INTEGERS and b.site.element().size >= 4:
+    to = _target(b.ctx)
+    if to is ElementType.BFLOAT16 and b.ctx.element() in INTEGERS and b.ctx.element().size >= 4:
         exact = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
         return (b.add("Cast", exact, to=int(to)),)
     return None
@@ -105,25 +107,25 @@ def _nothing_to_do(match: Match) -> Replacement | None:
     return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     x = np.array([[0.0, 0.25, -0.75], [1.5, -2.5, 3.0], [100.25, -99.5, 7.0], [0.1, 1e-6, 1e-9]])
     y = random.standard_normal((3, 37)) * 30
     for to in ElementType:
         smooth, unsigned = to is ElementType.DOUBLE, to in INTEGERS and not np.iinfo(to.dtype).min
         for name, reals in (("reals", x), ("more reals", y)):
             source = np.abs(reals) if unsigned else reals
-            yield Case(f"{name} to {to.label}", (source,), {"to": int(to)}, ulps=0, smooth=smooth)
-        yield Case(f"bool to {to.label}", (x > 0,), {"to": int(to)}, ulps=0)
+            yield TestCase(f"{name} to {to.label}", (source,), {"to": int(to)}, ulps=0, smooth=smooth)
+        yield TestCase(f"bool to {to.label}", (x > 0,), {"to": int(to)}, ulps=0)
         for element in INTEGERS:
             limits = np.iinfo(element.dtype)
             whole = random.integers(limits.min, limits.max, (3, 5), element.dtype, True)
             whole[0] = limits.min, limits.max, 0, 1, limits.max // 3
-            yield Case(f"{element.label} to {to.label}", (whole,), {"to": int(to)}, ulps=0)
-    yield Case("no number is true", (np.array([np.nan, np.inf, -0.0]),), {"to": int(BOOL)})
+            yield TestCase(f"{element.label} to {to.label}", (whole,), {"to": int(to)}, ulps=0)
+    yield TestCase("no number is true", (np.array([np.nan, np.inf, -0.0]),), {"to": int(BOOL)})
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    return (b.add("Cast", b.dy[0], to=int(b.site.element())),) if b.site.element().is_real else ("",)
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    return (b.add("Cast", b.dy[0], to=int(b.ctx.element())),) if b.ctx.element().is_real else ("",)
 
 
 cast = RewritingOp(
@@ -131,19 +133,19 @@ cast = RewritingOp(
     since=(6, 9, 13, 19, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=_body,
+    lower=_select,
+    decompose=_body,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Cast", "x"), _nothing_to_do),),
 )
 
 
-def _bit_infer(site: Site) -> Sequence[TensorType]:
-    to = _target(site)
-    if to.size != site.element().size:
-        raise Unknown(f"{site.element().label} and {to.label} differ in size")
-    return (TensorType(to, site.shape()),)
+def _bit_infer(ctx: OpContext) -> Sequence[TensorType]:
+    to = _target(ctx)
+    if to.size != ctx.element().size:
+        raise UnsupportedUse(f"{ctx.element().label} and {to.label} differ in size")
+    return (TensorType(to, ctx.shape()),)
 
 
 def _bit_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -152,4 +154,4 @@ def _bit_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).view(ElementType(attributes["to"]).dtype).reshape(x.shape)
 
 
-bit_cast = Op("BitCast", since=(26,), infer=_bit_infer, reference=_bit_reference, view=True)
+bit_cast = Op("BitCast", since=(26,), infer=_bit_infer, reference=_bit_reference, is_view=True)

@@ -9,8 +9,17 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import BOOL, FLOATS, Case, KernelFunction, Launch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import (
+    BOOL,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+)
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 _LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
 fake_quant_kernel = KernelFunction(
@@ -21,22 +30,22 @@ fake_quant_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    if product(site.shape(1)) != 1 or product(site.shape(2)) != 1:
-        raise Unknown("its scale and zero point must be single numbers")
-    return TensorType(site.element(), site.shape()), TensorType(BOOL, site.shape())
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    if product(ctx.shape(1)) != 1 or product(ctx.shape(2)) != 1:
+        raise UnsupportedUse("its scale and zero point must be single numbers")
+    return TensorType(ctx.element(), ctx.shape()), TensorType(BOOL, ctx.shape())
 
 
 def _range(attributes: Mapping[str, Any]) -> tuple[int, int]:
     return int(attributes.get("quant_min", 0)), int(attributes.get("quant_max", 255))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    low, high = _range(site.attributes)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    low, high = _range(ctx.attributes)
     if not -_LARGEST <= low <= high <= _LARGEST:
-        raise Unknown(f"quantised numbers from {low} to {high} are beyond {_LARGEST}")
-    names = site.result(0), site.result(1), *site.names[:3]
-    return (fake_quant_kernel.launch(*names, types=(site.element(),), params=(float(low), float(high))),)
+        raise UnsupportedUse(f"quantised numbers from {low} to {high} are beyond {_LARGEST}")
+    names = ctx.result(0), ctx.result(1), *ctx.names[:3]
+    return (fake_quant_kernel.call(*names, types=(ctx.element(),), params=(float(low), float(high))),)
 
 
 def _reference(
@@ -50,21 +59,21 @@ def _reference(
     return np.asarray(y), np.asarray((quantised >= low) & (quantised <= high))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     scale, zero = np.array(0.25), np.array([3.0])
     for shape in ((), (1,), (9,), (2, 3, 7)):
         x = random.standard_normal(shape) * 4
         for bounds in ({}, {"quant_min": -8, "quant_max": 7}):
             for absent in (frozenset[int](), frozenset({1})):
                 name = f"{list(shape)} {bounds} {len(absent)}"
-                yield Case(name, (x, scale, zero), bounds, outputs=2, absent=absent, ulps=2, smooth=False)
+                yield TestCase(name, (x, scale, zero), bounds, outputs=2, absent=absent, ulps=2, smooth=False)
     special = np.array([0.125, 0.375, -0.375, np.inf, -np.inf, np.nan, 1e30])
-    yield Case("special values", (special, scale, zero), outputs=2, ulps=1)
+    yield TestCase("special values", (special, scale, zero), outputs=2, ulps=1)
     far = (np.array([-70.0, 300.0, -99.5]), scale, zero)
-    yield Case("nothing passes", far, constant=frozenset({1, 2}), outputs=2, ulps=1)
+    yield TestCase("nothing passes", far, constant=frozenset({1, 2}), outputs=2, ulps=1)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.save(1)))
 
 
@@ -73,14 +82,14 @@ fake_quant = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
 )
 
 
-def _grad_body(b: Body) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Sequence[str]:
     return (b.add("Where", b.x[1], b.x[0], b.constant(0)),)
 
 
@@ -88,13 +97,13 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, inside: np.nd
     return np.where(inside, dy, 0)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (9,), (2, 3)):
         inputs = (random.standard_normal(shape), np.asarray(random.standard_normal(shape) > 0))
-        yield Case(f"{list(shape)}", inputs, ulps=0)
+        yield TestCase(f"{list(shape)}", inputs, ulps=0)
 
 
-def _grad_gradient(b: Backward) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.x[1]))
 
 
@@ -102,7 +111,7 @@ fake_quant_grad = Op(
     "FakeQuantGrad",
     domain="com.microsoft",
     reference=_grad_reference,
-    body=_grad_body,
+    decompose=_grad_body,
     cases=_grad_cases,
     gradient=_grad_gradient,
 )

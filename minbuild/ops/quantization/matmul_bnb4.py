@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 # The 16 values of each type, parts of a block's largest magnitude: four bits of floating point, and the quantiles of a
 # normal distribution (Dettmers and others: QLoRA, 2023, appendix E).
@@ -24,39 +24,39 @@ _NORMAL4 = (
 _TABLES = (_FLOAT4, _NORMAL4)
 
 
-def _weights(b: Body) -> str:
+def _weights(b: GraphBuilder) -> str:
     """Inputs 1 (two elements a byte, the high half first) and 2 (a scale per block) as a matrix [N,K]."""
-    rows, columns, block = (int(b.site.attributes[n]) for n in ("N", "K", "block_size"))
+    rows, columns, block = (int(b.ctx.attributes[n]) for n in ("N", "K", "block_size"))
     packed = b.reshape(b.x[1], (-1,))
     four, fifteen = (b.constant(v, ElementType.UINT8) for v in (4, 15))
     high = b.add("BitShift", packed, four, direction="RIGHT")
     low = b.add("BitwiseAnd", packed, fifteen)
     pairs = b.add("Concat", *(b.unsqueeze(half, [1]) for half in (high, low)), axis=1)
     codes = b.add("Cast", b.reshape(pairs, (-1,)), to=int(ElementType.INT32))
-    values = b.add("Gather", b.constant(_TABLES[int(b.site.attributes["quant_type"])]), codes)
+    values = b.add("Gather", b.constant(_TABLES[int(b.ctx.attributes["quant_type"])]), codes)
     scales = b.add("Expand", b.unsqueeze(b.reshape(b.x[2], (-1,)), [1]), b.integers((1, block)))
     count = (rows * columns,)
     both = (_first(b, x, count) for x in (values, b.reshape(scales, (-1,))))
     return b.reshape(b.add("Mul", *both), (rows, columns))
 
 
-def _first(b: Body, x: str, count: tuple[int]) -> str:
+def _first(b: GraphBuilder, x: str, count: tuple[int]) -> str:
     """The first elements of a vector: the last byte and the last block may hold more than there are."""
     return b.add("Slice", x, b.integers((0,)), b.integers(count), b.integers((0,)))
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """y = a W^T, or a W where `transB` is 0."""
     weights = _weights(b)
-    if int(b.site.attribute("transB", 1)):
+    if int(b.ctx.attribute("transB", 1)):
         weights = b.add("Transpose", weights, perm=(1, 0))
     return (b.add("MatMul", b.x[0], weights),)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """Of the first factor; quantised weights do not train."""
     weights = _weights(b)
-    if not int(b.site.attribute("transB", 1)):
+    if not int(b.ctx.attribute("transB", 1)):
         weights = b.add("Transpose", weights, perm=(1, 0))
     return b.each(b.add("MatMul", b.dy[0], weights))
 
@@ -71,7 +71,7 @@ def _reference(
     return a @ (weights.T if attributes.get("transB", 1) else weights)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for kind, name in enumerate(("four-bit floats", "quantiles")):
         for rows, columns, block, shape in (
             (6, 32, 16, (3, 32)),
@@ -83,9 +83,9 @@ def _cases(random: np.random.Generator) -> Iterable[Case]:
             scales = random.uniform(0.1, 1, -(-count // block))
             attributes = {"N": rows, "K": columns, "block_size": block, "quant_type": kind}
             inputs = (random.standard_normal(shape), packed, scales)
-            yield Case(f"{name}, {rows} x {columns}", inputs, attributes, frozenset({2}), ulps=64)
+            yield TestCase(f"{name}, {rows} x {columns}", inputs, attributes, frozenset({2}), ulps=64)
 
 
 matmul_bnb4 = Op(
-    "MatMulBnb4", domain=MICROSOFT, reference=_reference, body=_body, cases=_cases, gradient=_gradient
+    "MatMulBnb4", domain=MICROSOFT, reference=_reference, decompose=_body, cases=_cases, gradient=_gradient
 )

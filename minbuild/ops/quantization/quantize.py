@@ -8,26 +8,26 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import FLOAT, Case, Op, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 _QUANTISED = (ElementType.INT8, ElementType.UINT8, ElementType.INT16, ElementType.UINT16)
 
 
-def _as(b: Body, name: str, source: ElementType, to: ElementType) -> str:
+def _as(b: GraphBuilder, name: str, source: ElementType, to: ElementType) -> str:
     return name if source is to else b.add("Cast", name, to=int(to))
 
 
-def _spread(b: Body, i: int, element: ElementType) -> str:
+def _spread(b: GraphBuilder, i: int, element: ElementType) -> str:
     """Input `i`, a scale or zero point, as `element` and so that it broadcasts to input 0."""
-    value = _as(b, b.x[i], b.site.element(i), element)
-    shape, own = b.site.shape(0), b.site.shape(i)
-    axis = b.site.axis(1) if len(shape) > 1 else 0
-    block = int(b.site.attribute("block_size", 0))
+    value = _as(b, b.x[i], b.ctx.element(i), element)
+    shape, own = b.ctx.shape(0), b.ctx.shape(i)
+    axis = b.ctx.axis(1) if len(shape) > 1 else 0
+    block = int(b.ctx.attribute("block_size", 0))
     if block:
         size = shape[axis]
         if not isinstance(size, int):
-            raise Unknown(f"blocks of {block} need a fixed size along axis {axis}")
+            raise UnsupportedUse(f"blocks of {block} need a fixed size along axis {axis}")
         return b.add("Gather", value, b.integers(k // block for k in range(size)), axis=axis)
     if len(own) == 1 and own[0] != 1:
         return b.unsqueeze(value, tuple(a for a in range(len(shape)) if a != axis))
@@ -39,22 +39,22 @@ def _element(number: int) -> ElementType | None:
     if number == 0:
         return None
     if number not in set(ElementType):
-        raise Unknown(f"element type {number} is not supported")
+        raise UnsupportedUse(f"element type {number} is not supported")
     return ElementType(number)
 
 
-def _quantize_body(b: Body) -> Sequence[str]:
+def _quantize_body(b: GraphBuilder) -> Sequence[str]:
     """saturate(round(x / scale) + zero point): the division in the precision asked for, the rest in float or double,
     which hold all quantised numbers."""
-    site = b.site
-    to = _element(site.attribute("output_dtype", 0))
-    to = site.element(2) if site.has(2) else to or ElementType.UINT8
+    ctx = b.ctx
+    to = _element(ctx.attribute("output_dtype", 0))
+    to = ctx.element(2) if ctx.has(2) else to or ElementType.UINT8
     if to not in _QUANTISED:
-        raise Unknown(f"it quantises to {to.label}; has {', '.join(e.label for e in _QUANTISED)}")
-    precision = _element(site.attribute("precision", 0)) or site.element(1)
+        raise UnsupportedUse(f"it quantises to {to.label}; has {', '.join(e.label for e in _QUANTISED)}")
+    precision = _element(ctx.attribute("precision", 0)) or ctx.element(1)
     precision = precision if precision.is_real else FLOAT
     wide = ElementType.DOUBLE if precision is ElementType.DOUBLE else FLOAT
-    ratio = b.add("Div", _as(b, b.x[0], site.element(0), precision), _spread(b, 1, precision))
+    ratio = b.add("Div", _as(b, b.x[0], ctx.element(0), precision), _spread(b, 1, precision))
     y = _as(b, b.add("Round", ratio), precision, wide)
     if b.has(2):
         y = b.add("Add", y, _spread(b, 2, wide))
@@ -63,11 +63,11 @@ def _quantize_body(b: Body) -> Sequence[str]:
     return (b.add("Cast", y, to=int(to)),)
 
 
-def _dequantize_body(b: Body) -> Sequence[str]:
+def _dequantize_body(b: GraphBuilder) -> Sequence[str]:
     """(x - zero point) * scale in float, which holds all differences of 16-bit numbers."""
-    site = b.site
-    to = _element(site.attribute("output_dtype", 0)) or site.element(1)
-    y = _as(b, b.x[0], site.element(0), FLOAT)
+    ctx = b.ctx
+    to = _element(ctx.attribute("output_dtype", 0)) or ctx.element(1)
+    y = _as(b, b.x[0], ctx.element(0), FLOAT)
     if b.has(2):
         y = b.add("Sub", y, _spread(b, 2, FLOAT))
     return (_as(b, b.add("Mul", y, _spread(b, 1, FLOAT)), FLOAT, to),)
@@ -115,7 +115,7 @@ def _granularities() -> Iterable[tuple[str, tuple[int, ...], dict[str, int]]]:
     yield "blocked, the last one smaller", (2, 2, 3), {"axis": 1, "block_size": 4}
 
 
-def _cases(random: np.random.Generator, back: bool) -> Iterable[Case]:
+def _cases(random: np.random.Generator, back: bool) -> Iterable[TestCase]:
     for name, shape, attributes in _granularities():
         # Powers of two, so that rounding finds the same ties in every precision.
         scale = np.exp2(random.integers(-3, 3, shape)).astype(np.float64)
@@ -126,31 +126,31 @@ def _cases(random: np.random.Generator, back: bool) -> Iterable[Case]:
                 x = random.integers(limits.min, limits.max, (2, 6, 3), element.dtype, True)
             zero = random.integers(0, 100, shape).astype(element.dtype)
             constant = frozenset({1, 2})
-            yield Case(f"{name} {element.label}", (x, scale, zero), attributes, constant)
-    yield Case("no zero point", (x, np.array(0.5)), {} if back else {"output_dtype": int(_QUANTISED[2])})
+            yield TestCase(f"{name} {element.label}", (x, scale, zero), attributes, constant)
+    yield TestCase("no zero point", (x, np.array(0.5)), {} if back else {"output_dtype": int(_QUANTISED[2])})
 
 
-def _quantize_cases(random: np.random.Generator) -> Iterable[Case]:
+def _quantize_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _cases(random, False)
-    yield Case("of int32", (random.integers(-999, 999, (3, 5)).astype(np.int32), np.array(4.0)))
+    yield TestCase("of int32", (random.integers(-999, 999, (3, 5)).astype(np.int32), np.array(4.0)))
 
 
-def _dequantize_cases(random: np.random.Generator) -> Iterable[Case]:
+def _dequantize_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from _cases(random, True)
-    yield Case("of int32", (random.integers(-999, 999, (3, 5)).astype(np.int32), np.array(0.25)))
+    yield TestCase("of int32", (random.integers(-999, 999, (3, 5)).astype(np.int32), np.array(0.25)))
 
 
 quantize = Op(
     "QuantizeLinear",
     since=(10, 13, 19, 21, 23, 24, 25),
     reference=_quantize_reference,
-    body=_quantize_body,
+    decompose=_quantize_body,
     cases=_quantize_cases,
 )
 dequantize = Op(
     "DequantizeLinear",
     since=(10, 13, 19, 21, 23, 24, 25),
     reference=_dequantize_reference,
-    body=_dequantize_body,
+    decompose=_dequantize_body,
     cases=_dequantize_cases,
 )

@@ -12,61 +12,61 @@ import numpy as np
 
 from minbuild.ir import ElementType
 from minbuild.ops.convolution import conv as _conv
-from minbuild.ops.core.definition import FLOAT, Case, Op, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 INT32, DOUBLE = ElementType.INT32, ElementType.DOUBLE
 
 
-def _cast(b: Body, name: str, to: ElementType) -> str:
+def _cast(b: GraphBuilder, name: str, to: ElementType) -> str:
     return b.add("Cast", name, to=int(to))
 
 
-def _shifted(b: Body, i: int, zero: int, to: ElementType, axis: int) -> str:
+def _shifted(b: GraphBuilder, i: int, zero: int, to: ElementType, axis: int) -> str:
     """Input `i` minus its zero point, input `zero`, which is one number or one for each index of an axis."""
     x = _cast(b, b.x[i], to)
     return b.add("Sub", x, _along(b, zero, i, axis, to)) if b.has(zero) else x
 
 
-def _along(b: Body, i: int, of: int, axis: int, to: ElementType) -> str:
+def _along(b: GraphBuilder, i: int, of: int, axis: int, to: ElementType) -> str:
     """Scale or zero point `i` as `to`, with its numbers along an axis of input `of`."""
-    value, shape, rank = _cast(b, b.x[i], to), b.site.shape(i), b.site.rank(of)
+    value, shape, rank = _cast(b, b.x[i], to), b.ctx.shape(i), b.ctx.rank(of)
     if len(shape) == 1 and shape[0] != 1:
         return b.unsqueeze(value, [a for a in range(rank) if a != axis % rank])
     return b.squeeze(value, [0]) if len(shape) == 1 else value
 
 
-def _quantised(b: Body, sums: str, scale: str, y: int) -> str:
+def _quantised(b: GraphBuilder, sums: str, scale: str, y: int) -> str:
     """Exact sums times `scale`, in the quantisation of the result: inputs `y` (scale) and `y` + 1 (zero point)."""
-    if any(size != 1 for i in (y, y + 1) for size in b.site.shape(i)):
-        raise Unknown("the result has more than one scale. Quantise it by one")
-    to, zero = (b.squeeze(b.x[i], tuple(range(b.site.rank(i)))) for i in (y, y + 1))
+    if any(size != 1 for i in (y, y + 1) for size in b.ctx.shape(i)):
+        raise UnsupportedUse("the result has more than one scale. Quantise it by one")
+    to, zero = (b.squeeze(b.x[i], tuple(range(b.ctx.rank(i)))) for i in (y, y + 1))
     real = b.add("Mul", _cast(b, sums, FLOAT), scale)
     return b.add("QuantizeLinear", real, _cast(b, to, FLOAT), zero)
 
 
-def _matmul_body(b: Body) -> Sequence[str]:
+def _matmul_body(b: GraphBuilder) -> Sequence[str]:
     return (b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 1, 3, INT32, -1)),)
 
 
-def _conv_body(b: Body) -> Sequence[str]:
-    sums = b.add("Conv", _shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 1, 3, DOUBLE, 0), **b.site.attributes)
+def _conv_body(b: GraphBuilder) -> Sequence[str]:
+    sums = b.add("Conv", _shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 1, 3, DOUBLE, 0), **b.ctx.attributes)
     return (_cast(b, sums, INT32),)
 
 
-def _qlinear_matmul_body(b: Body) -> Sequence[str]:
+def _qlinear_matmul_body(b: GraphBuilder) -> Sequence[str]:
     """Inputs: a, its scale and zero point, b and its, scale and zero point of the result."""
     sums = b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 3, 5, INT32, -1))
     scale = b.add("Mul", _along(b, 1, 0, -2, FLOAT), _along(b, 4, 3, -1, FLOAT))
     return (_quantised(b, sums, scale, 6),)
 
 
-def _qlinear_conv_body(b: Body) -> Sequence[str]:
+def _qlinear_conv_body(b: GraphBuilder) -> Sequence[str]:
     """Inputs: x, its scale and zero point, w and its, scale and zero point of the result, a bias in the sums' scale."""
     operands = [_shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 3, 5, DOUBLE, 0)]
     if b.has(8):
         operands.append(_cast(b, b.x[8], DOUBLE))
-    sums = b.add("Conv", *operands, **b.site.attributes)
+    sums = b.add("Conv", *operands, **b.ctx.attributes)
     scale = b.add("Mul", _along(b, 1, 0, 1, FLOAT), _along(b, 4, 0, 1, FLOAT))
     return (_quantised(b, sums, scale, 6),)
 
@@ -134,25 +134,25 @@ def _bytes(random: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.
     return random.integers(limits.min, limits.max, shape).astype(dtype)
 
 
-def _matmul_cases(random: np.random.Generator) -> Iterable[Case]:
+def _matmul_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for left, right in (((3, 4), (4, 5)), ((2, 3, 7), (2, 7, 4)), ((2, 2, 3), (3, 4)), ((5,), (5, 2))):
         for dtype in (np.uint8, np.int8):
             a, b = _bytes(random, left), _bytes(random, right, dtype)
             name = f"{list(left)} {list(right)} {np.dtype(dtype)}"
-            yield Case(name, (a, b))
-            yield Case(f"{name} zero", (a, b, np.array(12, np.uint8), np.array([3], dtype)))
+            yield TestCase(name, (a, b))
+            yield TestCase(f"{name} zero", (a, b, np.array(12, np.uint8), np.array([3], dtype)))
     a, b = _bytes(random, (3, 4)), _bytes(random, (4, 5))
-    yield Case("zeros", (a, b, _bytes(random, (3,)), _bytes(random, (5,))))
-    yield Case("no zero for a", (a, b, None, _bytes(random, ())))
+    yield TestCase("zeros", (a, b, _bytes(random, (3,)), _bytes(random, (5,))))
+    yield TestCase("no zero for a", (a, b, None, _bytes(random, ())))
 
 
-def _conv_cases(random: np.random.Generator) -> Iterable[Case]:
+def _conv_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for groups, more in ((1, {}), (1, {"pads": (1, 1, 1, 1)}), (2, {"strides": (2, 2)})):
         flags: Mapping[str, Any] = {"group": groups, **more}
         x, w = _bytes(random, (2, 4, 5, 5)), _bytes(random, (6, 4 // groups, 3, 3), np.int8)
-        yield Case(f"{flags}", (x, w), flags)
-        yield Case(f"{flags} zero", (x, w, np.array(7, np.uint8)), flags)
-        yield Case(f"{flags} zeros", (x, w, np.array(7, np.uint8), _bytes(random, (6,), np.int8)), flags)
+        yield TestCase(f"{flags}", (x, w), flags)
+        yield TestCase(f"{flags} zero", (x, w, np.array(7, np.uint8)), flags)
+        yield TestCase(f"{flags} zeros", (x, w, np.array(7, np.uint8), _bytes(random, (6,), np.int8)), flags)
 
 
 def _scale(*values: float) -> np.ndarray:
@@ -160,46 +160,48 @@ def _scale(*values: float) -> np.ndarray:
     return np.array(values if len(values) > 1 else values[0], np.float32)
 
 
-def _qlinear_matmul_cases(random: np.random.Generator) -> Iterable[Case]:
+def _qlinear_matmul_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for dtype in (np.uint8, np.int8):
         for left, right in (((3, 4), (4, 5)), ((2, 3, 7), (2, 7, 4))):
             a, b, zero = _bytes(random, left, dtype), _bytes(random, right, dtype), np.array(5, dtype)
             inputs = (a, _scale(0.5), zero, b, _scale(0.25), zero, _scale(64.0), zero)
-            yield Case(f"{np.dtype(dtype)} {list(left)}", inputs)
+            yield TestCase(f"{np.dtype(dtype)} {list(left)}", inputs)
         scales = _scale(*(2.0**-i for i in range(3))), _scale(*(2.0**i for i in range(5)))
         a, b = _bytes(random, (3, 4), dtype), _bytes(random, (4, 5), dtype)
         zeros = _bytes(random, (3,), dtype), _bytes(random, (5,), dtype)
         ends = (_scale(512.0), np.array([1], dtype))
-        yield Case(f"{np.dtype(dtype)} scales", (a, scales[0], zeros[0], b, scales[1], zeros[1], *ends))
+        yield TestCase(f"{np.dtype(dtype)} scales", (a, scales[0], zeros[0], b, scales[1], zeros[1], *ends))
 
 
-def _qlinear_conv_cases(random: np.random.Generator) -> Iterable[Case]:
+def _qlinear_conv_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for groups, pads in ((1, (0, 0, 0, 0)), (2, (1, 1, 1, 1))):
         flags = {"group": groups, "pads": pads}
         x, w = _bytes(random, (2, 4, 5, 5)), _bytes(random, (6, 4 // groups, 3, 3), np.int8)
         ends = (_scale(128.0), np.array(100, np.uint8))
         zeros = np.array(7, np.uint8), np.array(-3, np.int8)
-        yield Case(f"{flags}", (x, _scale(0.5), zeros[0], w, _scale(0.5), zeros[1], *ends), flags)
+        yield TestCase(f"{flags}", (x, _scale(0.5), zeros[0], w, _scale(0.5), zeros[1], *ends), flags)
         scales, bias = _scale(*(2.0**-i for i in range(6))), random.integers(-999, 999, 6).astype(np.int32)
         inputs = (x, _scale(0.5), zeros[0], w, scales, np.zeros(6, np.int8), *ends, bias)
-        yield Case(f"{flags} scales, bias", inputs, flags)
+        yield TestCase(f"{flags} scales, bias", inputs, flags)
 
 
 matmul_integer = Op(
-    "MatMulInteger", since=(10,), reference=_matmul_reference, body=_matmul_body, cases=_matmul_cases
+    "MatMulInteger", since=(10,), reference=_matmul_reference, decompose=_matmul_body, cases=_matmul_cases
 )
-conv_integer = Op("ConvInteger", since=(10,), reference=_conv_reference, body=_conv_body, cases=_conv_cases)
+conv_integer = Op(
+    "ConvInteger", since=(10,), reference=_conv_reference, decompose=_conv_body, cases=_conv_cases
+)
 qlinear_matmul = Op(
     "QLinearMatMul",
     since=(10, 21),
     reference=_qlinear_matmul_reference,
-    body=_qlinear_matmul_body,
+    decompose=_qlinear_matmul_body,
     cases=_qlinear_matmul_cases,
 )
 qlinear_conv = Op(
     "QLinearConv",
     since=(10,),
     reference=_qlinear_conv_reference,
-    body=_qlinear_conv_body,
+    decompose=_qlinear_conv_body,
     cases=_qlinear_conv_cases,
 )

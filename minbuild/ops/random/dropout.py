@@ -17,15 +17,15 @@ from minbuild.ops.core.definition import (
     BOOL,
     FLOAT,
     FLOATS,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
     same_as,
 )
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
 _FIRST_WITH_BOOL_MASK = 10
 _WORD = 32  # mask elements in a number of a bit mask
@@ -37,57 +37,57 @@ pack_bits_kernel = KernelFunction("pack_bits", ("y:uint32=", "mask:bool"))
 unpack_bits_kernel = KernelFunction("unpack_bits", ("mask:bool=", "x:uint32"))
 
 
-def _trains(b: Body, i: int) -> bool:
+def _trains(b: GraphBuilder, i: int) -> bool:
     """What input `i` says, which is False where it is absent."""
     if not b.has(i):
         return False
-    content = b.site.content(i)
+    content = b.ctx.content(i)
     if content is None or content.size != 1:
-        raise Unknown(f"whether it trains (input {i}) must be known when the trainer is built")
+        raise UnsupportedUse(f"whether it trains (input {i}) must be known when the trainer is built")
     return bool(content.item())
 
 
-def _ratio(b: Body, i: int) -> str:
+def _ratio(b: GraphBuilder, i: int) -> str:
     """Input `i` or its default, in a type that kernels read."""
     if not b.has(i):
         return b.constant(0.5, FLOAT)
-    return b.x[i] if b.site.element(i) in FLOATS else b.add("Cast", b.x[i], to=int(FLOAT))
+    return b.x[i] if b.ctx.element(i) in FLOATS else b.add("Cast", b.x[i], to=int(FLOAT))
 
 
-def _drops(b: Body, ratio: int, trains: int) -> bool:
+def _drops(b: GraphBuilder, ratio: int, trains: int) -> bool:
     """Whether any element can become zero."""
-    known = b.site.content(ratio)
+    known = b.ctx.content(ratio)
     return _trains(b, trains) and not (known is not None and known.size == 1 and known.item() == 0)
 
 
-def _masked(b: Body, kept: ElementType = BOOL) -> tuple[str, str]:
+def _masked(b: GraphBuilder, kept: ElementType = BOOL) -> tuple[str, str]:
     """The result, and the mask: ones of type `kept` where nothing is dropped."""
     if not _drops(b, 1, 2):
         return b.x[0], b.add("Expand", b.constant(1, kept), b.shape_of(b.x[0]))
-    seed = {"seed": b.site.attributes["seed"]} if "seed" in b.site.attributes else {}
+    seed = {"seed": b.ctx.attributes["seed"]} if "seed" in b.ctx.attributes else {}
     ratio = _ratio(b, 1)
     mask = b.add("RandomMask", b.x[0], ratio, domain="minbuild", **seed)
     return b.add("MaskedScale", b.x[0], mask, ratio, domain="minbuild"), mask
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """Before the mask became bool it had the type of the data."""
-    return _masked(b, b.site.element() if b.site.version < _FIRST_WITH_BOOL_MASK else BOOL)
+    return _masked(b, b.ctx.element() if b.ctx.version < _FIRST_WITH_BOOL_MASK else BOOL)
 
 
-def _bitmask_body(b: Body) -> Sequence[str]:
+def _bitmask_body(b: GraphBuilder) -> Sequence[str]:
     y, mask = _masked(b)
     return y, b.add("PackBits", mask, domain="minbuild")
 
 
-def _grad_body(b: Body) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Sequence[str]:
     """Of dy, mask, ratio, whether it trains."""
     if not _drops(b, 2, 3):
         return (b.x[0],)
     return (b.add("MaskedScale", b.x[0], b.x[1], _ratio(b, 2), domain="minbuild"),)
 
 
-def _bitmask_grad_body(b: Body) -> Sequence[str]:
+def _bitmask_grad_body(b: GraphBuilder) -> Sequence[str]:
     if not _drops(b, 2, 3):
         return (b.x[0],)
     mask = b.add("UnpackBits", b.x[1], b.x[0], domain="minbuild")
@@ -95,7 +95,7 @@ def _bitmask_grad_body(b: Body) -> Sequence[str]:
 
 
 def _gradient(op: str) -> Any:
-    def gradient(b: Backward) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Sequence[str]:
         if not b.has(2):  # not in training, as in all versions without this input
             return b.each(b.dy[0])
         return b.each(b.microsoft(op, b.dy[0], b.save(1), *b.x[1:]))
@@ -103,12 +103,12 @@ def _gradient(op: str) -> Any:
     return gradient
 
 
-dropout = Op("Dropout", since=(7, 10, 12, 13, 22), body=_body, gradient=_gradient("DropoutGrad"))
-dropout_grad = Op("DropoutGrad", domain=MICROSOFT, body=_grad_body)
+dropout = Op("Dropout", since=(7, 10, 12, 13, 22), decompose=_body, gradient=_gradient("DropoutGrad"))
+dropout_grad = Op("DropoutGrad", domain=MICROSOFT, decompose=_grad_body)
 bitmask_dropout = Op(
-    "BitmaskDropout", domain=MICROSOFT, body=_bitmask_body, gradient=_gradient("BitmaskDropoutGrad")
+    "BitmaskDropout", domain=MICROSOFT, decompose=_bitmask_body, gradient=_gradient("BitmaskDropoutGrad")
 )
-bitmask_dropout_grad = Op("BitmaskDropoutGrad", domain=MICROSOFT, body=_bitmask_grad_body)
+bitmask_dropout_grad = Op("BitmaskDropoutGrad", domain=MICROSOFT, decompose=_bitmask_grad_body)
 
 
 # --------------------------------------------------------------------------------------- what they are made of
@@ -120,20 +120,20 @@ def _scale_reference(
     return np.asarray(np.where(mask, x / (1 - ratio.item()), 0))
 
 
-def _scale_select(site: Site) -> Sequence[Launch]:
-    names = (site.name(i) for i in range(3))
-    return (masked_scale_kernel.launch(site.result(), *names, types=(site.element(0), site.element(2))),)
+def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
+    names = (ctx.name(i) for i in range(3))
+    return (masked_scale_kernel.call(ctx.result(), *names, types=(ctx.element(0), ctx.element(2))),)
 
 
-def _scale_gradient(b: Backward) -> Sequence[str]:
+def _scale_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.add("MaskedScale", b.dy[0], b.x[1], b.x[2], domain="minbuild"))
 
 
-def _scale_cases(random: np.random.Generator) -> Iterable[Case]:
+def _scale_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape in ((), (7,), (3, 5), (2, 3, 4, 5)):
         for ratio in (0.0, 0.25, 0.75):
             inputs = random.standard_normal(shape), random.random(shape) >= ratio, np.array([ratio])
-            yield Case(f"shape {list(shape)}, ratio {ratio}", inputs, constant=frozenset({2}), ulps=2)
+            yield TestCase(f"shape {list(shape)}, ratio {ratio}", inputs, constant=frozenset({2}), ulps=2)
 
 
 masked_scale = Op(
@@ -141,15 +141,15 @@ masked_scale = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_scale_reference,
-    select=_scale_select,
+    lower=_scale_select,
     in_place=((0, 0),),
     cases=_scale_cases,
     gradient=_scale_gradient,
 )
 
 
-def _packed(site: Site) -> Sequence[TensorType]:
-    return (TensorType(ElementType.UINT32, (ceil_div(product(site.shape()), _WORD),)),)
+def _packed(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ElementType.UINT32, (ceil_div(product(ctx.shape()), _WORD),)),)
 
 
 def _pack_reference(attributes: Mapping[str, Any], mask: np.ndarray) -> np.ndarray:
@@ -157,8 +157,8 @@ def _pack_reference(attributes: Mapping[str, Any], mask: np.ndarray) -> np.ndarr
     return (rows.astype(np.uint64) << np.arange(_WORD, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
 
 
-def _pack_select(site: Site) -> Sequence[Launch]:
-    return (pack_bits_kernel.launch(site.result(), site.name(0)),)
+def _pack_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (pack_bits_kernel.call(ctx.result(), ctx.name(0)),)
 
 
 def _masks(random: np.random.Generator) -> Iterable[np.ndarray]:
@@ -166,9 +166,9 @@ def _masks(random: np.random.Generator) -> Iterable[np.ndarray]:
         yield np.asarray(random.random(shape) >= 0.5)
 
 
-def _pack_cases(random: np.random.Generator) -> Iterable[Case]:
+def _pack_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for mask in _masks(random):
-        yield Case(f"shape {list(mask.shape)}", (mask,))
+        yield TestCase(f"shape {list(mask.shape)}", (mask,))
 
 
 pack_bits = Op(
@@ -176,13 +176,13 @@ pack_bits = Op(
     domain="minbuild",
     infer=_packed,
     reference=_pack_reference,
-    select=_pack_select,
+    lower=_pack_select,
     cases=_pack_cases,
 )
 
 
-def _unpacked(site: Site) -> Sequence[TensorType]:
-    return (TensorType(BOOL, site.shape(1)),)
+def _unpacked(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(BOOL, ctx.shape(1)),)
 
 
 def _unpack_reference(attributes: Mapping[str, Any], words: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -190,13 +190,13 @@ def _unpack_reference(attributes: Mapping[str, Any], words: np.ndarray, like: np
     return bits.ravel()[: like.size].reshape(like.shape).astype(bool)
 
 
-def _unpack_select(site: Site) -> Sequence[Launch]:
-    return (unpack_bits_kernel.launch(site.result(), site.name(0)),)
+def _unpack_select(ctx: OpContext) -> Sequence[KernelCall]:
+    return (unpack_bits_kernel.call(ctx.result(), ctx.name(0)),)
 
 
-def _unpack_cases(random: np.random.Generator) -> Iterable[Case]:
+def _unpack_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for mask in _masks(random):
-        yield Case(f"shape {list(mask.shape)}", (_pack_reference({}, mask), np.zeros(mask.shape)))
+        yield TestCase(f"shape {list(mask.shape)}", (_pack_reference({}, mask), np.zeros(mask.shape)))
 
 
 unpack_bits = Op(
@@ -204,6 +204,6 @@ unpack_bits = Op(
     domain="minbuild",
     infer=_unpacked,
     reference=_unpack_reference,
-    select=_unpack_select,
+    lower=_unpack_select,
     cases=_unpack_cases,
 )

@@ -19,15 +19,15 @@ from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
     INDICES,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    Unknown,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
 )
 from minbuild.ops.core.elementwise import zero_gradient
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 _MODULUS, _MULTIPLIER = 2**31 - 1, 16807
 _NUMBERS = _MODULUS - 1
@@ -103,24 +103,24 @@ def _mask_reference(
 # ------------------------------------------------------------------------------------------------------ masks
 
 
-def _mask_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(BOOL, site.shape()),)
+def _mask_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(BOOL, ctx.shape()),)
 
 
-def _mask_select(site: Site) -> Sequence[Launch]:
-    extent = TensorType(FLOAT, site.shape())
-    args = (site.result(), site.name(2), extent, site.name(1))
-    return (random_mask_kernel.launch(*args, types=(site.element(1),), params=(_seed(site.attributes),)),)
+def _mask_select(ctx: OpContext) -> Sequence[KernelCall]:
+    extent = TensorType(FLOAT, ctx.shape())
+    args = (ctx.result(), ctx.name(2), extent, ctx.name(1))
+    return (random_mask_kernel.call(*args, types=(ctx.element(1),), params=(_seed(ctx.attributes),)),)
 
 
-def _mask_cases(random: np.random.Generator) -> Iterable[Case]:
+def _mask_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, ratio, draws, seed in (
         ((), 0.5, 0, None), ((7,), 0.1, 7, None), ((3, 5), 0.0, 2**31 - 1, None), ((40, 50), 0.25, 5, None),
         ((2, 3, 4), 0.75, 2**40 + 3, None), ((9,), 0.5, 0, 12), ((9,), 0.5, 3, -1),
     ):  # fmt: skip
         attributes = {} if seed is None else {"seed": seed}
         inputs = (np.zeros(shape), np.array(ratio), np.array([draws], np.int64))
-        yield Case(f"shape {list(shape)}, ratio {ratio}, {draws} draws, {attributes}", inputs, attributes)
+        yield TestCase(f"shape {list(shape)}, ratio {ratio}, {draws} draws, {attributes}", inputs, attributes)
 
 
 random_mask = Op(
@@ -128,8 +128,8 @@ random_mask = Op(
     domain="minbuild",
     infer=_mask_infer,
     reference=_mask_reference,
-    select=_mask_select,
-    updates={2: None},
+    lower=_mask_select,
+    mutates={2: None},
     generator=2,
     cases=_mask_cases,
     gradient=zero_gradient,
@@ -139,33 +139,33 @@ random_mask = Op(
 # ---------------------------------------------------------------------------------------------- distributions
 
 
-def _element(site: Site) -> ElementType:
-    given = site.attribute("dtype")
+def _element(ctx: OpContext) -> ElementType:
+    given = ctx.attribute("dtype")
     if given is None:
-        return site.element() if site.has(0) and site.inputs[0] is not None else FLOAT
+        return ctx.element() if ctx.has(0) and ctx.inputs[0] is not None else FLOAT
     return ElementType(int(given))
 
 
-def _like(site: Site) -> Sequence[TensorType]:
-    element = _element(site)
+def _like(ctx: OpContext) -> Sequence[TensorType]:
+    element = _element(ctx)
     if not element.is_real:
-        raise Unknown(f"there are no random numbers of {element.label}; give the attribute dtype")
-    return (TensorType(element, site.shape()),)
+        raise UnsupportedUse(f"there are no random numbers of {element.label}; give the attribute dtype")
+    return (TensorType(element, ctx.shape()),)
 
 
-def _shaped(site: Site) -> Sequence[TensorType]:
-    shape: Shape = tuple(int(d) for d in site.attributes["shape"])
-    return (TensorType(ElementType(int(site.attribute("dtype", FLOAT))), shape),)
+def _shaped(ctx: OpContext) -> Sequence[TensorType]:
+    shape: Shape = tuple(int(d) for d in ctx.attributes["shape"])
+    return (TensorType(ElementType(int(ctx.attribute("dtype", FLOAT))), shape),)
 
 
 def _select(
     kernel: KernelFunction, generator: int, numbers: Sequence[tuple[str, float]]
-) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        result = site.results[0]
+) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        result = ctx.results[0]
         assert result is not None
-        words = (_seed(site.attributes), *(float(site.attribute(n, default)) for n, default in numbers))
-        return (kernel.launch(site.result(), site.name(generator), types=(result.element,), params=words),)
+        words = (_seed(ctx.attributes), *(float(ctx.attribute(n, default)) for n, default in numbers))
+        return (kernel.call(ctx.result(), ctx.name(generator), types=(result.element,), params=words),)
 
     return select
 
@@ -184,10 +184,10 @@ def _reference(
     return reference
 
 
-def _cases(like: bool, names: tuple[str, str]) -> Callable[[np.random.Generator], Iterable[Case]]:
+def _cases(like: bool, names: tuple[str, str]) -> Callable[[np.random.Generator], Iterable[TestCase]]:
     """The result's type is always said, because it decides what is drawn."""
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for index, shape in enumerate(((), (1,), (7,), (30, 5), (2, 3, 4))):
             for dtype in FLOATS:
                 attributes: dict[str, Any] = {"dtype": int(dtype)}
@@ -196,7 +196,7 @@ def _cases(like: bool, names: tuple[str, str]) -> Callable[[np.random.Generator]
                 draws = np.array([index], np.int64)
                 inputs = (np.zeros(shape), draws) if like else (draws,)
                 attributes |= {} if like else {"shape": shape}
-                yield Case(f"shape {list(shape)}, {dtype.label}", inputs, attributes, ulps=32)
+                yield TestCase(f"shape {list(shape)}, {dtype.label}", inputs, attributes, ulps=32)
 
     return cases
 
@@ -211,8 +211,8 @@ def _distribution(
         since=(1, 22),
         infer=_like if like else _shaped,
         reference=_reference(drawn, numbers, like),
-        select=_select(kernel, generator, numbers),
-        updates={generator: None},
+        lower=_select(kernel, generator, numbers),
+        mutates={generator: None},
         generator=generator,
         cases=_cases(like, names),
         gradient=zero_gradient if like else None,
@@ -226,31 +226,31 @@ random_normal = _distribution("RandomNormal", random_normal_kernel, _normal, _MO
 random_normal_like = _distribution("RandomNormal", random_normal_kernel, _normal, _MOMENTS, True)
 
 
-def _bernoulli(b: Body) -> Sequence[str]:
+def _bernoulli(b: GraphBuilder) -> Sequence[str]:
     """1 with the given probability. The function that ONNX defines compares the other way round and has its
     complement."""
-    seed: dict[str, Any] = {"seed": float(b.site.attributes["seed"])} if "seed" in b.site.attributes else {}
-    drawn = b.add("RandomUniformLike", b.x[0], dtype=int(b.site.element()), **seed)
-    return (b.add("Cast", b.add("Less", drawn, b.x[0]), to=int(b.site.attribute("dtype", b.site.element()))),)
+    seed: dict[str, Any] = {"seed": float(b.ctx.attributes["seed"])} if "seed" in b.ctx.attributes else {}
+    drawn = b.add("RandomUniformLike", b.x[0], dtype=int(b.ctx.element()), **seed)
+    return (b.add("Cast", b.add("Less", drawn, b.x[0]), to=int(b.ctx.attribute("dtype", b.ctx.element()))),)
 
 
-bernoulli = Op("Bernoulli", since=(15, 22), body=_bernoulli, gradient=zero_gradient)
+bernoulli = Op("Bernoulli", since=(15, 22), decompose=_bernoulli, gradient=zero_gradient)
 
 
-def _multinomial_infer(site: Site) -> Sequence[TensorType]:
-    if site.rank() != 2:
-        raise Unknown(f"its input has {site.rank()} axes; it takes rows of classes")
-    element = ElementType(int(site.attribute("dtype", ElementType.INT32)))
-    return (TensorType(element, (site.shape()[0], int(site.attribute("sample_size", 1)))),)
+def _multinomial_infer(ctx: OpContext) -> Sequence[TensorType]:
+    if ctx.rank() != 2:
+        raise UnsupportedUse(f"its input has {ctx.rank()} axes; it takes rows of classes")
+    element = ElementType(int(ctx.attribute("dtype", ElementType.INT32)))
+    return (TensorType(element, (ctx.shape()[0], int(ctx.attribute("sample_size", 1)))),)
 
 
-def _multinomial_select(site: Site) -> Sequence[Launch]:
-    result = site.results[0]
+def _multinomial_select(ctx: OpContext) -> Sequence[KernelCall]:
+    result = ctx.results[0]
     assert result is not None
-    sums = TensorType(ElementType.UINT8, (site.shape()[1] * ElementType.DOUBLE.size,))
-    args = (site.result(), site.name(1), site.name(0), sums)
-    types = (site.element(), result.element)
-    return (multinomial_kernel.launch(*args, types=types, params=(_seed(site.attributes),)),)
+    sums = TensorType(ElementType.UINT8, (ctx.shape()[1] * ElementType.DOUBLE.size,))
+    args = (ctx.result(), ctx.name(1), ctx.name(0), sums)
+    types = (ctx.element(), result.element)
+    return (multinomial_kernel.call(*args, types=types, params=(_seed(ctx.attributes),)),)
 
 
 def _multinomial_reference(
@@ -264,12 +264,12 @@ def _multinomial_reference(
     return np.minimum(found, x.shape[1] - 1).astype(np.int64), draws + 1
 
 
-def _multinomial_cases(random: np.random.Generator) -> Iterable[Case]:
+def _multinomial_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for rows, classes, samples in ((1, 1, 3), (1, 5, 1), (4, 7, 30)):
         for dtype in INDICES:
             attributes = {"sample_size": samples, "dtype": int(dtype), "seed": 1.0 + rows}
             x = random.standard_normal((rows, classes)) * 2
-            yield Case(f"{rows} x {classes}, {samples}", (x, np.array([rows], np.int64)), attributes)
+            yield TestCase(f"{rows} x {classes}, {samples}", (x, np.array([rows], np.int64)), attributes)
 
 
 multinomial = Op(
@@ -277,8 +277,8 @@ multinomial = Op(
     since=(7, 22),
     infer=_multinomial_infer,
     reference=_multinomial_reference,
-    select=_multinomial_select,
-    updates={1: None},
+    lower=_multinomial_select,
+    mutates={1: None},
     generator=1,
     cases=_multinomial_cases,
     gradient=zero_gradient,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("sigmoid", "tanh")
@@ -36,28 +36,28 @@ _STATES = (5,)
 _KINDS = ("y", "state", "")  # of the outputs
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
     """Types of y, y_h, and of the gates that training keeps."""
-    sizes = rec.Sizes.of(site, 3)
-    rec.activations_of(site.attributes, _DEFAULTS)
-    return tuple(TensorType(site.element(), shape) for shape in (sizes.y, sizes.state, sizes.saved))
+    sizes = rec.Sizes.of(ctx, 3)
+    rec.activations_of(ctx.attributes, _DEFAULTS)
+    return tuple(TensorType(ctx.element(), shape) for shape in (sizes.y, sizes.state, sizes.saved))
 
 
-def _words(site: Site) -> tuple[int | float, ...]:
-    return (int(site.attribute("linear_before_reset", 0)), *rec.params(site, _DEFAULTS))
+def _words(ctx: OpContext) -> tuple[int | float, ...]:
+    return (int(ctx.attribute("linear_before_reset", 0)), *rec.params(ctx, _DEFAULTS))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 3), site.element()
-    results = [site.result(i) for i in range(3)]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
+    results = [ctx.result(i) for i in range(3)]
     needed = [s for s, name in zip((sizes.state, sizes.saved), results[1:], strict=True) if not name]
-    launch = gru_kernel.launch(
+    launch = gru_kernel.call(
         *results,
-        *(site.name(i) for i in range(6)),
+        *(ctx.name(i) for i in range(6)),
         rec.room(element, *needed, sizes.row),
         types=(element,),
-        params=_words(site),
-        features=rec.features(site, _DEFAULTS),
+        params=_words(ctx),
+        features=rec.features(ctx, _DEFAULTS),
     )
     return (launch,)
 
@@ -108,12 +108,12 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), gates
 
 
-def _gradient(b: Backward) -> Sequence[str]:
-    b.become("GRUTraining")
+def _gradient(b: GradientBuilder) -> Sequence[str]:
+    b.replace_forward("GRUTraining")
     x, w, r, bias, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
     dy, dh = (*b.dy, "")[:2]
     y, gates = b.save(0), b.save(2)
-    attributes = {"hidden_size": b.site.shape(2)[2], **b.site.attributes}
+    attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes}
     turned = bool(attributes.pop("layout", 0))
     if turned:
         x, h0, dh = (rec.time_first(b, n, "state") for n in (x, h0, dh))
@@ -127,21 +127,21 @@ def _gradient(b: Backward) -> Sequence[str]:
 # ------------------------------------------------------------------------------------------------ gradients
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return rec.gradient_types(site, 3, _DEFAULTS)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return rec.gradient_types(ctx, 3, _DEFAULTS)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 3), site.element()
-    missing = () if site.result(4) else (sizes.state,)
-    launch = gru_grad_kernel.launch(
-        *(site.result(i) for i in range(5)),
-        *(site.name(i) for i in range(10)),
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
+    missing = () if ctx.result(4) else (sizes.state,)
+    launch = gru_grad_kernel.call(
+        *(ctx.result(i) for i in range(5)),
+        *(ctx.name(i) for i in range(10)),
         rec.room(element, *missing, sizes.all_gates, sizes.row, sizes.row),
         types=(element,),
-        params=_words(site),
-        features=rec.features(site, _DEFAULTS),
-        accumulate=site.accumulate,
+        params=_words(ctx),
+        features=rec.features(ctx, _DEFAULTS),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
@@ -233,19 +233,19 @@ def _variants(
 
 
 def _cases_of(kept: int) -> Any:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for index, (name, inputs, attributes) in enumerate(_variants(random)):
             smooth = "clip" not in attributes and "HardSigmoid" not in attributes.get("activations", ())
-            yield Case(name, inputs, attributes, outputs=2 + kept, ulps=32, smooth=smooth)
+            yield TestCase(name, inputs, attributes, outputs=2 + kept, ulps=32, smooth=smooth)
             if index % 4 == 0:
                 absent = frozenset({index // 4 % 2})
                 label = f"{name} without {sorted(absent)}"
-                yield Case(label, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
+                yield TestCase(label, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
 
     return cases
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     chosen = [v for v in _variants(random) if not v[2].get("layout")]
     for index, (name, inputs, attributes) in enumerate(chosen):
         x, w, r, b, lengths, h0 = padded = (*inputs, *(None,) * (6 - len(inputs)))
@@ -254,7 +254,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         given = [flow if index % 3 in (0, k) else None for k, flow in enumerate(flows, 1)]
         absent = frozenset((set(), {0}, {1, 3}, {2, 4})[index % 4])
         arrays = (x, w, r, b, lengths, h0, y, gates, *given)
-        yield Case(name, arrays, attributes, outputs=5, absent=absent, ulps=64)
+        yield TestCase(name, arrays, attributes, outputs=5, absent=absent, ulps=64)
 
 
 gru = Op(
@@ -262,8 +262,8 @@ gru = Op(
     since=(7, 14, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=rec.body_of("GRU", "", _STATES, _KINDS),
+    lower=_select,
+    decompose=rec.body_of("GRU", "", _STATES, _KINDS),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -273,8 +273,8 @@ gru_training = Op(
     domain=MICROSOFT,
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
+    lower=_select,
+    decompose=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
     cases=_cases_of(1),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -284,7 +284,7 @@ gru_grad = Op(
     domain=MICROSOFT,
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({1, 2, 3}),
+    lower=_grad_select,
+    accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
@@ -37,30 +37,30 @@ STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 
 
-def infer(site: Site) -> Sequence[TensorType]:
+def infer(ctx: OpContext) -> Sequence[TensorType]:
     """Types of y, y_h, y_c, and of what training keeps: all memories and all gates."""
-    sizes, element = rec.Sizes.of(site, 4), site.element()
-    rec.activations_of(site.attributes, DEFAULTS)
+    sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
+    rec.activations_of(ctx.attributes, DEFAULTS)
     shapes = (sizes.y, sizes.state, sizes.state, sizes.y, sizes.saved)
     return tuple(TensorType(element, shape) for shape in shapes)
 
 
-def words(site: Site) -> tuple[int | float, ...]:
-    return (int(site.attribute("input_forget", 0)), *rec.params(site, DEFAULTS))
+def words(ctx: OpContext) -> tuple[int | float, ...]:
+    return (int(ctx.attribute("input_forget", 0)), *rec.params(ctx, DEFAULTS))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 4), site.element()
-    results = [site.result(i) for i in range(5)]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
+    results = [ctx.result(i) for i in range(5)]
     shapes = (sizes.state, sizes.state, sizes.saved)
     needed = [s for s, name in zip(shapes, (*results[1:3], results[4]), strict=True) if not name]
-    launch = lstm_kernel.launch(
+    launch = lstm_kernel.call(
         *results,
-        *(site.name(i) for i in range(8)),
+        *(ctx.name(i) for i in range(8)),
         rec.room(element, *needed),
         types=(element,),
-        params=words(site),
-        features=(*rec.features(site, DEFAULTS), *(("peepholes",) if site.has(7) else ())),
+        params=words(ctx),
+        features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if ctx.has(7) else ())),
     )
     return (launch,)
 
@@ -116,19 +116,19 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return (y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), c.swapaxes(0, 1), *kept)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     """ONNX Runtime's LSTMGrad does not know peepholes; with them, one that does."""
-    b.become("LSTMTraining")
+    b.replace_forward("LSTMTraining")
     x, w, r, _, lengths, h0, c0, peepholes = (*b.x, *("",) * (8 - len(b.x)))
     dy, dh, dc = (*b.dy, "", "")[:3]
     y, cells, gates = b.save(0), b.save(3), b.save(4)
-    turned = bool(b.site.attribute("layout", 0))
+    turned = bool(b.ctx.attribute("layout", 0))
     if turned:
         x, h0, c0, dh, dc = (rec.time_first(b, n, "state") for n in (x, h0, c0, dh, dc))
         y, dy = (rec.time_first(b, n, "y") for n in (y, dy))
     inputs = (x, w, r, lengths, h0, c0, y, cells, gates, dy, dh, dc)
     domain, extra = ("minbuild", (peepholes,)) if peepholes else (MICROSOFT, ())
-    attributes = {"hidden_size": b.site.shape(2)[2], **b.site.attributes, "layout": 0}
+    attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes, "layout": 0}
     if not turned:
         attributes.pop("layout")
     made = b.many(6 + len(extra), "LSTMGrad", *inputs, *extra, domain=domain, **attributes)
@@ -191,13 +191,13 @@ def variants(
 
 
 def _cases_of(kept: int) -> Any:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for index, (name, inputs, attributes, smooth) in enumerate(variants(random)):
-            yield Case(name, inputs, attributes, outputs=3 + kept, ulps=32, smooth=smooth)
+            yield TestCase(name, inputs, attributes, outputs=3 + kept, ulps=32, smooth=smooth)
             if index % 4 == 0:
                 absent = frozenset(({0}, {1}, {0, 2}, {1, 2})[index // 4 % 4])
                 label = f"{name} without {sorted(absent)}"
-                yield Case(label, inputs, attributes, outputs=3, absent=absent, ulps=32, smooth=smooth)
+                yield TestCase(label, inputs, attributes, outputs=3, absent=absent, ulps=32, smooth=smooth)
 
     return cases
 
@@ -207,8 +207,8 @@ lstm = Op(
     since=(7, 14, 22),
     infer=infer,
     reference=_reference,
-    select=_select,
-    body=rec.body_of("LSTM", "", STATES, _KINDS),
+    lower=_select,
+    decompose=rec.body_of("LSTM", "", STATES, _KINDS),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),
@@ -218,8 +218,8 @@ lstm_training = Op(
     domain=MICROSOFT,
     infer=infer,
     reference=_reference,
-    select=_select,
-    body=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
+    lower=_select,
+    decompose=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
     cases=_cases_of(2),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),

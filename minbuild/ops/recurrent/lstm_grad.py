@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import Case, Launch, Op, Site, Unknown
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
@@ -21,32 +21,34 @@ from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, run, variant
 X, W, R, LENGTHS, H0, C0, Y, CELLS, GATES, DY, DH, DC, PEEPHOLES = range(13)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    sizes, element = rec.Sizes.of(site, 4), site.element()
-    rec.check_slopes(rec.activations_of(site.attributes, DEFAULTS))
-    if len(site.result_names) > 6 and site.result_names[6] and not site.has(PEEPHOLES):
-        raise Unknown("gradients of peepholes need the peepholes, which ONNX Runtime's operator is not given")
-    (directions, _, hidden), weights = sizes.state, (site.shape(W), site.shape(R))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
+    rec.check_slopes(rec.activations_of(ctx.attributes, DEFAULTS))
+    if len(ctx.result_names) > 6 and ctx.result_names[6] and not ctx.has(PEEPHOLES):
+        raise UnsupportedUse(
+            "gradients of peepholes need the peepholes, which ONNX Runtime's operator is not given"
+        )
+    (directions, _, hidden), weights = sizes.state, (ctx.shape(W), ctx.shape(R))
     state, bias = sizes.state, (directions, 8 * hidden)
-    shapes = (site.shape(X), *weights, bias, state, state, (directions, 3 * hidden))
+    shapes = (ctx.shape(X), *weights, bias, state, state, (directions, 3 * hidden))
     return tuple(TensorType(element, shape) for shape in shapes)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 4), site.element()
-    names = [site.name(i) for i in range(13)]
-    results = [site.result(i) for i in range(7)]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
+    names = [ctx.name(i) for i in range(13)]
+    results = [ctx.result(i) for i in range(7)]
     missing = [sizes.state for name in results[4:6] if not name]
-    launch = forward.lstm_grad_kernel.launch(
+    launch = forward.lstm_grad_kernel.call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),
         *(names[Y], names[GATES], names[DY], names[DH]),
         *(names[CELLS], names[DC], names[C0], names[PEEPHOLES]),
         rec.room(element, *missing, sizes.all_gates, sizes.row, sizes.row),
         types=(element,),
-        params=words(site),
-        features=(*rec.features(site, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
-        accumulate=site.accumulate,
+        params=words(ctx),
+        features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
@@ -102,7 +104,7 @@ def _reference(
 
 
 def _cases_of(with_peepholes: bool) -> Any:
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         chosen = [v for v in variants(random) if not v[2].get("layout")]
         chosen = [v for v in chosen if with_peepholes == (len(v[1]) > 7)]
         for index, (name, inputs, attributes, _) in enumerate(chosen):
@@ -115,7 +117,7 @@ def _cases_of(with_peepholes: bool) -> Any:
             arrays = (*saved, p) if with_peepholes else saved
             absent = (set(), {0}, {1, 3}, {2, 4, 5})[index % 4]
             outputs = 7 if with_peepholes else 6
-            yield Case(name, arrays, attributes, outputs=outputs, absent=frozenset(absent), ulps=64)
+            yield TestCase(name, arrays, attributes, outputs=outputs, absent=frozenset(absent), ulps=64)
 
     return cases
 
@@ -125,8 +127,8 @@ lstm_grad = Op(
     domain=MICROSOFT,
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({1, 2, 3}),
+    lower=_select,
+    accumulates=frozenset({1, 2, 3}),
     cases=_cases_of(False),
 )
 lstm_grad_with_peepholes = Op(
@@ -134,7 +136,7 @@ lstm_grad_with_peepholes = Op(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    select=_select,
-    adds=frozenset({1, 2, 3, 6}),
+    lower=_select,
+    accumulates=frozenset({1, 2, 3, 6}),
     cases=_cases_of(True),
 )

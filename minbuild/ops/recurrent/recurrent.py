@@ -15,8 +15,8 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import Site, Unknown
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import OpContext, UnsupportedUse
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 MOVED = {
@@ -108,7 +108,7 @@ def activations_of(
     names = [str(n).casefold() for n in attributes.get("activations", ())] or [*defaults] * directions
     if len(names) != count * directions or not all(n in FUNCTIONS for n in names):
         known = ", ".join(FUNCTIONS)
-        raise Unknown(f"activations are {names}; give {count} for each direction, out of {known}")
+        raise UnsupportedUse(f"activations are {names}; give {count} for each direction, out of {known}")
     alphas = iter(attributes.get("activation_alpha", ()))
     betas = iter(attributes.get("activation_beta", ()))
     limit = _attribute(attributes.get("clip") or np.inf)
@@ -131,7 +131,7 @@ def check_slopes(activations: Sequence[Sequence[Activation]]) -> None:
     for activation in (a for of in activations for a in of):
         if activation.name in _POSITIVE and activation.alpha <= 0:
             text = f"activation {activation.name} with alpha {activation.alpha:g} cannot be trained; only positive"
-            raise Unknown(text)
+            raise UnsupportedUse(text)
 
 
 # ------------------------------------------------------------------------------------------------ of the kernels
@@ -143,18 +143,18 @@ def words_of(count: int) -> tuple[str, ...]:
     return ("course", "limit", *each)
 
 
-def params(site: Site, defaults: Sequence[str]) -> tuple[int | float, ...]:
+def params(ctx: OpContext, defaults: Sequence[str]) -> tuple[int | float, ...]:
     """The values of `words_of`."""
-    course = DIRECTIONS.index(str(site.attribute("direction", "forward")))
-    activations = activations_of(site.attributes, defaults)
+    course = DIRECTIONS.index(str(ctx.attribute("direction", "forward")))
+    activations = activations_of(ctx.attributes, defaults)
     flat = [word for of in activations for a in of for word in a.words]
     missing = 6 * len(defaults) - len(flat)
     return (course, activations[0][0].limit, *flat, *(0,) * missing)
 
 
-def features(site: Site, defaults: Sequence[str]) -> tuple[str, ...]:
+def features(ctx: OpContext, defaults: Sequence[str]) -> tuple[str, ...]:
     """Whether anything but the sigmoid and tanh, without limits, is asked for."""
-    used = [a for of in activations_of(site.attributes, defaults) for a in of]
+    used = [a for of in activations_of(ctx.attributes, defaults) for a in of]
     seldom = any(a.name not in ("sigmoid", "tanh") or np.isfinite(a.limit) for a in used)
     return ("activations",) if seldom else ()
 
@@ -174,18 +174,18 @@ class Sizes:
     gates: int
 
     @classmethod
-    def of(cls, site: Site, gates: int) -> Sizes:
+    def of(cls, ctx: OpContext, gates: int) -> Sizes:
         """From x, w and r, inputs 0 to 2. Raises Unknown where they do not belong together."""
-        x, w, r = (site.shape(i) for i in range(3))
-        direction = site.attribute("direction", "forward")
+        x, w, r = (ctx.shape(i) for i in range(3))
+        direction = ctx.attribute("direction", "forward")
         if direction not in DIRECTIONS:
-            raise Unknown(f"direction is {direction}; it must be one of {', '.join(DIRECTIONS)}")
-        directions = directions_of(site.attributes)
+            raise UnsupportedUse(f"direction is {direction}; it must be one of {', '.join(DIRECTIONS)}")
+        directions = directions_of(ctx.attributes)
         fits = len(x) == len(w) == len(r) == 3 and isinstance(r[2], int)
         if not fits or w != (directions, gates * r[2], x[2]) or r != (directions, gates * r[2], r[2]):
-            raise Unknown(f"x {list(x)}, w {list(w)} and r {list(r)} do not belong together")
-        if site.attribute("hidden_size", r[2]) != r[2]:
-            raise Unknown(f"hidden_size is {site.attribute('hidden_size')}, but r is {list(r)}")
+            raise UnsupportedUse(f"x {list(x)}, w {list(w)} and r {list(r)} do not belong together")
+        if ctx.attribute("hidden_size", r[2]) != r[2]:
+            raise UnsupportedUse(f"hidden_size is {ctx.attribute('hidden_size')}, but r is {list(r)}")
         return cls(x[0], x[1], x[2], directions, r[2], gates)
 
     @property
@@ -212,13 +212,13 @@ class Sizes:
         return (self.steps, self.batch, self.gates, self.hidden)
 
 
-def gradient_types(site: Site, gates: int, defaults: Sequence[str]) -> Sequence[TensorType]:
+def gradient_types(ctx: OpContext, gates: int, defaults: Sequence[str]) -> Sequence[TensorType]:
     """Types of the gradients of x, w, r, the bias and the first state."""
-    sizes = Sizes.of(site, gates)
-    check_slopes(activations_of(site.attributes, defaults))
-    bias = (sizes.directions, 2 * site.shape(1)[1])
-    shapes = (*(site.shape(i) for i in range(3)), bias, sizes.state)
-    return tuple(TensorType(site.element(), shape) for shape in shapes)
+    sizes = Sizes.of(ctx, gates)
+    check_slopes(activations_of(ctx.attributes, defaults))
+    bias = (sizes.directions, 2 * ctx.shape(1)[1])
+    shapes = (*(ctx.shape(i) for i in range(3)), bias, sizes.state)
+    return tuple(TensorType(ctx.element(), shape) for shape in shapes)
 
 
 def room(element: ElementType, *pieces: Shape) -> TensorType:
@@ -229,25 +229,25 @@ def room(element: ElementType, *pieces: Shape) -> TensorType:
 # ------------------------------------------------------------------------------------------------ layouts
 
 
-def time_first(b: Body, name: str, kind: str) -> str:
+def time_first(b: GraphBuilder, name: str, kind: str) -> str:
     """An input or a gradient of layout 1 as layout 0 has it; "" stays."""
     perm = MOVED["y back" if kind == "y" else kind]
     return name and b.add("Transpose", name, perm=perm)
 
 
-def batch_first(b: Body, name: str, kind: str) -> str:
+def batch_first(b: GraphBuilder, name: str, kind: str) -> str:
     """The way back."""
     return name and b.add("Transpose", name, perm=MOVED[kind])
 
 
 def swapped(
-    b: Body, op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
+    b: GraphBuilder, op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
 ) -> Sequence[str] | None:
     """The operator over transposed inputs (x, and those given), its outputs of these kinds transposed back."""
-    if not b.site.attribute("layout", 0):
+    if not b.ctx.attribute("layout", 0):
         return None
     x = [time_first(b, n, "x") if i in (0, *inputs) else n for i, n in enumerate(b.x)]
-    attributes = {**b.site.attributes, "layout": 0}
+    attributes = {**b.ctx.attributes, "layout": 0}
     made = b.many(len(b.y), op_type, *x, domain=domain, **attributes)
     wanted = [name if y else "" for name, y in zip(made, b.y, strict=True)]
     return [batch_first(b, n, k) if k else n for n, k in zip(wanted, kinds, strict=False)]
@@ -255,12 +255,14 @@ def swapped(
 
 def body_of(
     op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
-) -> Callable[[Body], Sequence[str] | None]:
+) -> Callable[[GraphBuilder], Sequence[str] | None]:
     """The body of an operator: `swapped` where sequences come first, else its own kernel."""
     return lambda b: swapped(b, op_type, domain, inputs, kinds)
 
 
-def gradients_of(b: Backward, order: Sequence[str], states: Sequence[int], turned: bool) -> Sequence[str]:
+def gradients_of(
+    b: GradientBuilder, order: Sequence[str], states: Sequence[int], turned: bool
+) -> Sequence[str]:
     """The gradients of the inputs that are wanted, out of those of all in `order`; transposed back where the forward
     operator was `turned` to have time first. `states` are the inputs that are states."""
     wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("tanh",)
@@ -32,23 +32,23 @@ rnn_grad_kernel = KernelFunction(
 _STATES = (5,)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    sizes = rec.Sizes.of(site, 1)
-    rec.activations_of(site.attributes, _DEFAULTS)
-    return tuple(TensorType(site.element(), shape) for shape in (sizes.y, sizes.state))
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    sizes = rec.Sizes.of(ctx, 1)
+    rec.activations_of(ctx.attributes, _DEFAULTS)
+    return tuple(TensorType(ctx.element(), shape) for shape in (sizes.y, sizes.state))
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 1), site.element()
-    results = [site.result(i) for i in range(2)]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
+    results = [ctx.result(i) for i in range(2)]
     needed = [s for s, name in zip((sizes.y, sizes.state), results, strict=True) if not name]
-    launch = rnn_kernel.launch(
+    launch = rnn_kernel.call(
         *results,
-        *(site.name(i) for i in range(6)),
+        *(ctx.name(i) for i in range(6)),
         rec.room(element, *needed),
         types=(element,),
-        params=rec.params(site, _DEFAULTS),
-        features=rec.features(site, _DEFAULTS),
+        params=rec.params(ctx, _DEFAULTS),
+        features=rec.features(ctx, _DEFAULTS),
     )
     return (launch,)
 
@@ -84,10 +84,10 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1)
 
 
-def _gradient(b: Backward) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Sequence[str]:
     x, w, r, _, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
     dy, dh = (*b.dy, "")[:2]
-    y, attributes = b.save(0), dict(b.site.attributes)
+    y, attributes = b.save(0), dict(b.ctx.attributes)
     turned = bool(attributes.pop("layout", 0))
     if turned:
         x, h0, dh = (rec.time_first(b, n, "state") for n in (x, h0, dh))
@@ -100,22 +100,22 @@ def _gradient(b: Backward) -> Sequence[str]:
 # ------------------------------------------------------------------------------------------------ gradients
 
 
-def _grad_infer(site: Site) -> Sequence[TensorType]:
-    return rec.gradient_types(site, 1, _DEFAULTS)
+def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return rec.gradient_types(ctx, 1, _DEFAULTS)
 
 
-def _grad_select(site: Site) -> Sequence[Launch]:
-    sizes, element = rec.Sizes.of(site, 1), site.element()
-    x, w, r, lengths, h0, y, dy, dh = (site.name(i) for i in range(8))
-    missing = () if site.result(4) else (sizes.state,)
-    launch = rnn_grad_kernel.launch(
-        *(site.result(i) for i in range(5)),
+def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+    sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
+    x, w, r, lengths, h0, y, dy, dh = (ctx.name(i) for i in range(8))
+    missing = () if ctx.result(4) else (sizes.state,)
+    launch = rnn_grad_kernel.call(
+        *(ctx.result(i) for i in range(5)),
         *(x, w, r, "", lengths, h0, y, dy, dh),
         rec.room(element, *missing, sizes.all_gates, sizes.row),
         types=(element,),
-        params=rec.params(site, _DEFAULTS),
-        features=rec.features(site, _DEFAULTS),
-        accumulate=site.accumulate,
+        params=rec.params(ctx, _DEFAULTS),
+        features=rec.features(ctx, _DEFAULTS),
+        accumulate=ctx.accumulate,
     )
     return (launch,)
 
@@ -197,13 +197,13 @@ def _variants(
             yield f"{direction} {given}", (x, w, r, b), {**size, **repeated}, smooth
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (name, inputs, attributes, smooth) in enumerate(_variants(random)):
         absent = frozenset((set(), {0}, set(), {1})[index % 4])
-        yield Case(name, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
+        yield TestCase(name, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     chosen = [v for v in _variants(random) if not v[2].get("layout")]
     for index, (name, inputs, attributes, _) in enumerate(chosen):
         x, w, r, _, lengths, h0 = padded = (*inputs, *(None,) * (6 - len(inputs)))
@@ -211,7 +211,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[Case]:
         flows = [random.standard_normal(a.shape) for a in (y, h)]
         given = [flow if index % 3 in (0, k) else None for k, flow in enumerate(flows, 1)]
         absent = frozenset((set(), {0}, {1, 3}, {2, 4})[index % 4])
-        yield Case(name, (x, w, r, lengths, h0, y, *given), attributes, outputs=5, absent=absent, ulps=64)
+        yield TestCase(name, (x, w, r, lengths, h0, y, *given), attributes, outputs=5, absent=absent, ulps=64)
 
 
 rnn = Op(
@@ -219,8 +219,8 @@ rnn = Op(
     since=(7, 14, 22),
     infer=_infer,
     reference=_reference,
-    select=_select,
-    body=rec.body_of("RNN", "", _STATES, ("y", "state")),
+    lower=_select,
+    decompose=rec.body_of("RNN", "", _STATES, ("y", "state")),
     cases=_cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -230,7 +230,7 @@ rnn_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    select=_grad_select,
-    adds=frozenset({1, 2, 3}),
+    lower=_grad_select,
+    accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )

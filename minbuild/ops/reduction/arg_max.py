@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import INT64, NUMBERS, Case, KernelFunction, Launch, Op, Site
+from minbuild.ops.core.definition import INT64, NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
 
 arg_max_kernel = KernelFunction(
     "arg_max",
@@ -20,22 +20,22 @@ arg_max_kernel = KernelFunction(
 )
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    shape, axis = site.shape(), site.axis()
-    kept = (1,) if site.attribute("keepdims", 1) else ()
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    shape, axis = ctx.shape(), ctx.axis()
+    kept = (1,) if ctx.attribute("keepdims", 1) else ()
     return (TensorType(INT64, shape[:axis] + kept + shape[axis + 1 :]),)
 
 
-def _select(smallest: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        shape, axis = site.shape(), site.axis()
+def _select(smallest: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        shape, axis = ctx.shape(), ctx.axis()
         groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]))
-        asked = {"last": bool(site.attribute("select_last_index", 0)), "min": smallest}
-        launch = arg_max_kernel.launch(
-            site.result(),
-            site.name(0),
-            TensorType(site.element(), groups),
-            types=(site.element(),),
+        asked = {"last": bool(ctx.attribute("select_last_index", 0)), "min": smallest}
+        launch = arg_max_kernel.call(
+            ctx.result(),
+            ctx.name(0),
+            TensorType(ctx.element(), groups),
+            types=(ctx.element(),),
             params=tuple(asked.values()),
             features=tuple(name for name, wanted in asked.items() if wanted),
         )
@@ -54,16 +54,16 @@ def _reference(find: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, axis in (((1,), 0), ((7,), 0), ((5, 10), -1), ((3, 4, 5), 1), ((4, 3, 2), 0)):
         for keepdims in (0, 1):
             for last in (0, 1):
                 x = (random.standard_normal(shape) * 2).round()  # with ties
                 attributes = {"axis": axis, "keepdims": keepdims, "select_last_index": last}
-                yield Case(f"{list(shape)} {attributes}", (x,), attributes, ulps=0)
+                yield TestCase(f"{list(shape)} {attributes}", (x,), attributes, ulps=0)
     for dtype in (np.int8, np.uint8, np.int64, np.uint64, np.uint16):
         numbers = random.integers(0, 100, (4, 6)).astype(dtype)
-        yield Case(f"of {np.dtype(dtype)}", (numbers,), {"axis": 1}, ulps=0)
+        yield TestCase(f"of {np.dtype(dtype)}", (numbers,), {"axis": 1}, ulps=0)
 
 
 arg_max = Op(
@@ -71,7 +71,7 @@ arg_max = Op(
     since=(1, 11, 12, 13),
     infer=_infer,
     reference=_reference(np.argmax),
-    select=_select(smallest=False),
+    lower=_select(smallest=False),
     cases=_cases,
 )
 arg_min = Op(
@@ -79,6 +79,6 @@ arg_min = Op(
     since=(1, 11, 12, 13),
     infer=_infer,
     reference=_reference(np.argmin),
-    select=_select(smallest=True),
+    lower=_select(smallest=True),
     cases=_cases,
 )

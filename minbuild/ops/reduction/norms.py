@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from minbuild.ir import ElementType
-from minbuild.ops.core.definition import Case, Op
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward, Body
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.reduction.reducing import (
     Numbers,
     apart,
@@ -25,64 +25,64 @@ from minbuild.ops.reduction.reducing import (
 )
 from minbuild.ops.reduction.reducing import reference as reduction
 
-Rule = Callable[[Body, str], str]  # of an input that holds real numbers
+Rule = Callable[[GraphBuilder, str], str]  # of an input that holds real numbers
 
 
-def total(b: Body, x: str, op_type: str = "ReduceSum", keepdims: bool | None = None) -> str:
+def total(b: GraphBuilder, x: str, op_type: str = "ReduceSum", keepdims: bool | None = None) -> str:
     """`x` reduced as the operator asks for."""
-    return b.reduce(op_type, x, axes_of(b.site), keeps(b.site) if keepdims is None else keepdims)
+    return b.reduce(op_type, x, axes_of(b.ctx), keeps(b.ctx) if keepdims is None else keepdims)
 
 
-def nonzero(b: Body, x: str, element: ElementType) -> str:
+def nonzero(b: GraphBuilder, x: str, element: ElementType) -> str:
     """`x` with 1 in place of 0: what may be divided by."""
     return b.add("Add", x, b.add("Cast", b.add("Equal", x, b.constant(0, element)), to=int(element)))
 
 
-def _in_double(rule: Rule) -> Callable[[Body], Sequence[str]]:
+def _in_double(rule: Rule) -> Callable[[GraphBuilder], Sequence[str]]:
     """Whole numbers go through double."""
 
-    def body(b: Body) -> Sequence[str]:
-        if b.site.element().is_real:
+    def body(b: GraphBuilder) -> Sequence[str]:
+        if b.ctx.element().is_real:
             return (rule(b, b.x[0]),)
         x = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
-        return (b.add("Cast", rule(b, x), to=int(b.site.element())),)
+        return (b.add("Cast", rule(b, x), to=int(b.ctx.element())),)
 
     return body
 
 
-def _log_sum_exp(b: Body, x: str) -> str:
+def _log_sum_exp(b: GraphBuilder, x: str) -> str:
     """Below the maximum, so that nothing overflows. An infinite maximum is replaced by the nearest number: its
     difference from infinity is no number, that of every other is."""
-    element = b.site.element() if b.site.element().is_real else ElementType.DOUBLE
+    element = b.ctx.element() if b.ctx.element().is_real else ElementType.DOUBLE
     largest = float(ml_dtypes.finfo(element.dtype).max)
     limits = (b.constant(-largest, element), b.constant(largest, element))
     top = b.add("Clip", total(b, x, "ReduceMax", True), *limits)
     sums = total(b, b.add("Exp", b.add("Sub", x, top)))
-    return b.add("Add", b.add("Log", sums), top if keeps(b.site) else b.squeeze(top, axes_of(b.site)))
+    return b.add("Add", b.add("Log", sums), top if keeps(b.ctx) else b.squeeze(top, axes_of(b.ctx)))
 
 
 # ---------------------------------------------------------------------------------------------------- gradients
 
 
-def _l1_gradient(b: Backward) -> Sequence[str]:
+def _l1_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.add("Mul", b.add("Sign", b.x[0]), spread(b, b.dy[0])))
 
 
-def _l2_gradient(b: Backward) -> Sequence[str]:
+def _l2_gradient(b: GradientBuilder) -> Sequence[str]:
     """dy x / y; 0 where y is."""
-    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.site.element()))
+    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.ctx.element()))
     return b.each(b.add("Mul", b.x[0], spread(b, each)))
 
 
-def _sum_square_gradient(b: Backward) -> Sequence[str]:
+def _sum_square_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.add("Mul", b.x[0], spread(b, b.add("Mul", b.dy[0], b.constant(2)))))
 
 
-def _log_sum_gradient(b: Backward) -> Sequence[str]:
+def _log_sum_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(expanded(b, b.add("Div", b.dy[0], b.add("Exp", b.y[0]))))
 
 
-def _log_sum_exp_gradient(b: Backward) -> Sequence[str]:
+def _log_sum_exp_gradient(b: GradientBuilder) -> Sequence[str]:
     share = b.add("Exp", b.add("Sub", b.x[0], spread(b, b.y[0])))
     return b.each(b.add("Mul", share, spread(b, b.dy[0])))
 
@@ -92,16 +92,16 @@ def _log_sum_exp_gradient(b: Backward) -> Sequence[str]:
 
 def _op(
     name: str,
-    body: Callable[[Body], Sequence[str]],
+    body: Callable[[GraphBuilder], Sequence[str]],
     function: Callable[..., Any],
-    gradient: Callable[[Backward], Sequence[str]],
+    gradient: Callable[[GradientBuilder], Sequence[str]],
     numbers: Numbers = normal,
 ) -> Op:
     return Op(
         name,
         since=(1, 11, 13, 18),
         reference=reduction(function),
-        body=body,
+        decompose=body,
         cases=cases(numbers, ulps=32),
         gradient=gradient,
     )
@@ -142,20 +142,20 @@ reduce_log_sum = _op(
 )
 
 
-def _log_sum_exp_cases(random: np.random.Generator) -> Iterable[Case]:
+def _log_sum_exp_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from cases(ulps=32)(random)
     axes, over_rows = np.array([1]), frozenset({1})
     x = np.array([[1000.0, 1000.5, 999.0], [-1000.0, -1001.0, -1000.0], [-1e30, 3.0, 4.0]])
-    yield Case("neither overflows nor vanishes", (x, axes), constant=over_rows, ulps=4, smooth=False)
+    yield TestCase("neither overflows nor vanishes", (x, axes), constant=over_rows, ulps=4, smooth=False)
     x = np.array([[-np.inf, -np.inf], [np.inf, 1.0], [-np.inf, 2.0], [np.nan, 1.0]])
-    yield Case("special values", (x, axes), {"keepdims": 0}, over_rows)
+    yield TestCase("special values", (x, axes), {"keepdims": 0}, over_rows)
 
 
 reduce_log_sum_exp = Op(
     "ReduceLogSumExp",
     since=(1, 11, 13, 18),
     reference=reduction(_stable_log_sum_exp),
-    body=_in_double(_log_sum_exp),
+    decompose=_in_double(_log_sum_exp),
     cases=_log_sum_exp_cases,
     gradient=_log_sum_exp_gradient,
 )
@@ -163,9 +163,9 @@ reduce_log_sum_exp = Op(
 # ---------------------------------------------------------------------------------- of several tensors together
 
 
-def _all_body(b: Body) -> Sequence[str]:
+def _all_body(b: GraphBuilder) -> Sequence[str]:
     squares = [
-        b.reduce("ReduceSum", b.add("Mul", x, x), tuple(range(b.site.rank(i))), False)
+        b.reduce("ReduceSum", b.add("Mul", x, x), tuple(range(b.ctx.rank(i))), False)
         for i, x in enumerate(b.x)
     ]
     return (b.add("Sqrt", b.add("Sum", *squares)),)
@@ -175,21 +175,21 @@ def _all_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.nda
     return np.asarray(np.sqrt(sum((x * x).sum() for x in inputs)))
 
 
-def _all_gradient(b: Backward) -> Sequence[str]:
-    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.site.element()))
+def _all_gradient(b: GradientBuilder) -> Sequence[str]:
+    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.ctx.element()))
     return b.each(*(b.add("Mul", x, each) for x in b.x))
 
 
-def _all_cases(random: np.random.Generator) -> Iterable[Case]:
+def _all_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shapes in (((3,),), ((2, 3), (4,)), ((), (5, 1), (2, 2, 2))):
-        yield Case(f"{shapes}", tuple(np.asarray(random.standard_normal(s)) for s in shapes), ulps=16)
+        yield TestCase(f"{shapes}", tuple(np.asarray(random.standard_normal(s)) for s in shapes), ulps=16)
 
 
 reduce_all_l2 = Op(
     "ReduceAllL2",
     domain=MICROSOFT,
     reference=_all_reference,
-    body=_all_body,
+    decompose=_all_body,
     cases=_all_cases,
     gradient=_all_gradient,
 )

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, Case, KernelFunction, Launch, Op, Site
-from minbuild.ops.core.graph_builder import MICROSOFT, Backward
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.reduction import reduce_fold as _fold
 from minbuild.ops.reduction.reducing import (
     axes_of,
@@ -43,12 +43,12 @@ def reduce_over(
     *,
     mean: bool = False,
     accumulate: int = 0,
-) -> Launch:
+) -> KernelCall:
     """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
     Raises Unknown where reduced and kept axes alternate too often."""
     groups = groups_of(tensor.shape or (), axes)
     asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
-    return reduce_kernel.launch(
+    return reduce_kernel.call(
         result,
         source,
         TensorType(tensor.element, groups),
@@ -59,30 +59,30 @@ def reduce_over(
     )
 
 
-def _select(mean: bool) -> Callable[[Site], Sequence[Launch]]:
-    def select(site: Site) -> Sequence[Launch]:
-        if not site.element().is_real:
-            return (_fold.launch_fold(site, "mean" if mean else "sum"),)
-        tensor = TensorType(site.element(), site.shape())
-        axes = axes_of(site)
+def _select(mean: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def select(ctx: OpContext) -> Sequence[KernelCall]:
+        if not ctx.element().is_real:
+            return (_fold.launch_fold(ctx, "mean" if mean else "sum"),)
+        tensor = TensorType(ctx.element(), ctx.shape())
+        axes = axes_of(ctx)
         return (
-            reduce_over(site.result(), site.name(0), tensor, axes, mean=mean, accumulate=site.accumulate & 1),
+            reduce_over(ctx.result(), ctx.name(0), tensor, axes, mean=mean, accumulate=ctx.accumulate & 1),
         )
 
     return select
 
 
-def _sum_gradient(b: Backward) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(expanded(b, b.dy[0]))
 
 
-def _mean_gradient(b: Backward) -> Sequence[str]:
+def _mean_gradient(b: GradientBuilder) -> Sequence[str]:
     count = b.add("Div", b.add("Size", b.x[0]), b.add("Size", b.y[0]))
     each = b.microsoft("Scale", spread(b, b.dy[0]), count, scale_down=1)
     return b.each(b.add("Expand", each, b.shape_of(b.x[0])))
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from cases()(random)
     yield from _fold.whole_cases(_fold.SUMMED)(random)
 
@@ -102,9 +102,9 @@ def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
         since=since,
         infer=infer,
         reference=reference(_mean if mean else np.sum),
-        select=_select(mean),
-        adds=frozenset({0}),
-        body=in_steps("ReduceMean" if mean else "ReduceSum"),
+        lower=_select(mean),
+        accumulates=frozenset({0}),
+        decompose=in_steps("ReduceMean" if mean else "ReduceSum"),
         cases=_cases,
         gradient=_mean_gradient if mean else _sum_gradient,
     )

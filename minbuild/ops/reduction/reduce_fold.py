@@ -12,14 +12,14 @@ from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
     INTEGERS,
-    Case,
+    KernelCall,
     KernelFunction,
-    Launch,
     Op,
-    Site,
-    stored,
+    OpContext,
+    TestCase,
+    storage_type,
 )
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.reduction.reducing import (
     apart,
     axes_of,
@@ -52,21 +52,21 @@ integer_kernel = KernelFunction(
 )
 
 
-def launch_fold(site: Site, kind: str) -> Launch:
+def launch_fold(ctx: OpContext, kind: str) -> KernelCall:
     """A reduction of input 0: `max`, `min`, `product`, or `sum` and `mean` of whole numbers."""
-    element, groups = site.element(), groups_of(site.shape(), axes_of(site))
-    arguments = (site.result(), site.name(0), TensorType(element, groups))
+    element, groups = ctx.element(), groups_of(ctx.shape(), axes_of(ctx))
+    arguments = (ctx.result(), ctx.name(0), TensorType(element, groups))
     if kind == "product" or (kind == "sum" and not element.is_real):
         # Sums and products of signed and unsigned numbers have the same bits.
-        element = element if element.is_real or element not in SUMMED else stored(element)
+        element = element if element.is_real or element not in SUMMED else storage_type(element)
     if kind == "product":
-        return product_kernel.launch(*arguments, types=(element,))
+        return product_kernel.call(*arguments, types=(element,))
     if kind in ("max", "min"):
         params = (int(kind == "min"),)
-        return extremum_kernel.launch(*arguments, types=(element,), params=params, features=(kind,))
+        return extremum_kernel.call(*arguments, types=(element,), params=params, features=(kind,))
     params, features = (int(kind == "mean"),), ("mean",) * (kind == "mean")
-    return integer_kernel.launch(
-        *arguments, types=(element,), params=params, features=features, accumulate=site.accumulate
+    return integer_kernel.call(
+        *arguments, types=(element,), params=params, features=features, accumulate=ctx.accumulate
     )
 
 
@@ -84,31 +84,31 @@ def _extremum(function: Callable[..., Any], sign: int) -> Callable[..., Any]:
     return extremum
 
 
-def whole_cases(elements: Iterable[ElementType]) -> Callable[..., Iterable[Case]]:
-    def made(random: np.random.Generator) -> Iterable[Case]:
+def whole_cases(elements: Iterable[ElementType]) -> Callable[..., Iterable[TestCase]]:
+    def made(random: np.random.Generator) -> Iterable[TestCase]:
         for element in elements:
             low = 0 if element.dtype.kind in "ub" else -9
             high = 2 if element is BOOL else 9
             for shape, axes in (((3, 5), (0,)), ((4, 6), (1,)), ((2, 3, 2, 2), (0, 2))):
                 x = random.integers(low, high, shape).astype(element.dtype)
                 inputs = (x, np.array(axes, np.int64))
-                yield Case(f"{element.label} {list(shape)} over {axes}", inputs, constant=frozenset({1}))
+                yield TestCase(f"{element.label} {list(shape)} over {axes}", inputs, constant=frozenset({1}))
 
     return made
 
 
-def _extremum_cases(random: np.random.Generator) -> Iterable[Case]:
+def _extremum_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from cases(apart, ulps=0)(random)
     yield from whole_cases((*INTEGERS, BOOL))(random)
     x = np.array([[1.0, np.nan, 2.0], [np.inf, -np.inf, 0.0], [-1.0, -1.0, -1.0]])
-    yield Case("special values", (x, np.array([1])), constant=frozenset({1}), smooth=False)
+    yield TestCase("special values", (x, np.array([1])), constant=frozenset({1}), smooth=False)
 
 
-def _extremum_gradient(b: Backward) -> Sequence[str]:
+def _extremum_gradient(b: GradientBuilder) -> Sequence[str]:
     """To every element that is the extremum; elements that tie share."""
-    element = int(b.site.element())
+    element = int(b.ctx.element())
     chosen = b.add("Cast", b.add("Equal", b.x[0], spread(b, b.y[0])), to=element)
-    axes = axes_of(b.site)
+    axes = axes_of(b.ctx)
     each = b.add("Div", spread(b, b.dy[0]), b.reduce("ReduceSum", chosen, axes))
     return b.each(b.add("Mul", chosen, each))
 
@@ -119,25 +119,25 @@ def _extremum_op(name: str, kind: str, sign: int) -> Op:
         since=(1, 11, 12, 13, 18, 20),
         infer=infer,
         reference=reference(_extremum(np.max if sign > 0 else np.min, sign)),
-        select=lambda site: (launch_fold(site, kind),),
-        body=in_steps(name),
+        lower=lambda ctx: (launch_fold(ctx, kind),),
+        decompose=in_steps(name),
         cases=_extremum_cases,
         gradient=_extremum_gradient,
     )
 
 
-def _product_cases(random: np.random.Generator) -> Iterable[Case]:
+def _product_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield from cases()(random)
     yield from whole_cases(SUMMED)(random)
     x = random.standard_normal((4, 5))
     x[0, 2] = x[1, 1] = x[1, 3] = 0
     inputs = (x, np.array([1]))
-    yield Case("one zero, two zeros", inputs, constant=frozenset({1}), ulps=16)
+    yield TestCase("one zero, two zeros", inputs, constant=frozenset({1}), ulps=16)
 
 
-def _product_gradient(b: Backward) -> Sequence[str]:
+def _product_gradient(b: GradientBuilder) -> Sequence[str]:
     """Each element's is the product of all others: of the rest that is not zero, where no other is zero."""
-    element, axes = b.site.element(), axes_of(b.site)
+    element, axes = b.ctx.element(), axes_of(b.ctx)
     zero = b.add("Equal", b.x[0], b.constant(0))
     counted = b.add("Cast", zero, to=int(element))
     safe = b.add("Add", b.x[0], counted)  # 1 in place of 0
@@ -154,8 +154,8 @@ reduce_prod = Op(
     since=(1, 11, 13, 18),
     infer=infer,
     reference=reference(np.prod),
-    select=lambda site: (launch_fold(site, "product"),),
-    body=in_steps("ReduceProd"),
+    lower=lambda ctx: (launch_fold(ctx, "product"),),
+    decompose=in_steps("ReduceProd"),
     cases=_product_cases,
     gradient=_product_gradient,
 )

@@ -10,22 +10,22 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import Case, Site, Unknown, normalized_axes
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import OpContext, TestCase, UnsupportedUse, normalized_axes
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
-def axes_of(site: Site) -> tuple[int, ...]:
+def axes_of(ctx: OpContext) -> tuple[int, ...]:
     """The axes an operator reduces: an attribute in older opsets, an input in newer ones. None given means all of
     them, or with `noop_with_empty_axes` none."""
-    given = tuple(site.dims(1)) if site.has(1) else tuple(site.attribute("axes") or ())
+    given = tuple(ctx.dims(1)) if ctx.has(1) else tuple(ctx.attribute("axes") or ())
     if not given:
-        return () if site.attribute("noop_with_empty_axes", 0) else tuple(range(site.rank()))
-    return normalized_axes((int(a) for a in given), site.rank())  # type: ignore[arg-type]
+        return () if ctx.attribute("noop_with_empty_axes", 0) else tuple(range(ctx.rank()))
+    return normalized_axes((int(a) for a in given), ctx.rank())  # type: ignore[arg-type]
 
 
-def keeps(site: Site) -> bool:
+def keeps(ctx: OpContext) -> bool:
     """Whether reduced axes stay, with size 1."""
-    return bool(site.attribute("keepdims", 1))
+    return bool(ctx.attribute("keepdims", 1))
 
 
 def reduced(shape: Shape, axes: Iterable[int], keep: bool) -> Shape:
@@ -34,8 +34,8 @@ def reduced(shape: Shape, axes: Iterable[int], keep: bool) -> Shape:
     return tuple(1 if i in gone else d for i, d in enumerate(shape) if keep or i not in gone)
 
 
-def infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), reduced(site.shape(), axes_of(site), keeps(site))),)
+def infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), reduced(ctx.shape(), axes_of(ctx), keeps(ctx))),)
 
 
 def _folded(shape: Shape, axes: Iterable[int]) -> list[tuple[bool, tuple[int, ...]]]:
@@ -54,20 +54,20 @@ def groups_of(shape: Shape, axes: Iterable[int]) -> tuple[Dim, ...]:
         fits = runs and runs[-1][0] == kind
         groups.insert(0, product([shape[i] for i in runs.pop()[1]]) if fits else 1)
     if runs:
-        raise Unknown(f"reduces axes {sorted(axes)} of {list(shape)}, which alternate too often")
+        raise UnsupportedUse(f"reduces axes {sorted(axes)} of {list(shape)}, which alternate too often")
     return tuple(groups)
 
 
-def in_steps(op_type: str) -> Callable[[Body], Sequence[str] | None]:
+def in_steps(op_type: str) -> Callable[[GraphBuilder], Sequence[str] | None]:
     """The body of a reduction whose axes alternate too often for the kernel: the last of them first."""
 
-    def body(b: Body) -> Sequence[str] | None:
-        shape, axes = b.site.shape(), axes_of(b.site)
+    def body(b: GraphBuilder) -> Sequence[str] | None:
+        shape, axes = b.ctx.shape(), axes_of(b.ctx)
         runs = _folded(shape, axes)
         if len(runs) < 5 or (len(runs) == 5 and runs[0][0]):
             return None
         last = next(run for kind, run in reversed(runs) if kind)
-        return (b.reduce(op_type, b.reduce(op_type, b.x[0], last), axes, keeps(b.site)),)
+        return (b.reduce(op_type, b.reduce(op_type, b.x[0], last), axes, keeps(b.ctx)),)
 
     return body
 
@@ -108,20 +108,22 @@ def apart(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray((steps / 8).reshape(shape))
 
 
-def cases(numbers: Numbers = normal, ulps: float = 16) -> Callable[..., Iterable[Case]]:
+def cases(numbers: Numbers = normal, ulps: float = 16) -> Callable[..., Iterable[TestCase]]:
     """Every way in which axes can lie, with axes as a constant input."""
 
-    def made(random: np.random.Generator) -> Iterable[Case]:
+    def made(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, axes in _LAYOUTS:
             for keep in (0, 1):
                 inputs = (numbers(random, shape), np.array(axes, np.int64))
                 name = f"{list(shape)} over {axes}, keepdims {keep}"
-                yield Case(name, inputs, {"keepdims": keep}, frozenset({1}), ulps=ulps)
-        yield Case("all axes", (numbers(random, (6, 5)),), {"keepdims": 0}, ulps=2 * ulps)
-        yield Case("scalar", (numbers(random, ()),), ulps=ulps)
+                yield TestCase(name, inputs, {"keepdims": keep}, frozenset({1}), ulps=ulps)
+        yield TestCase("all axes", (numbers(random, (6, 5)),), {"keepdims": 0}, ulps=2 * ulps)
+        yield TestCase("scalar", (numbers(random, ()),), ulps=ulps)
         for noop in (0, 1):
             inputs = (numbers(random, (3, 4)), np.zeros(0, np.int64))
-            yield Case(f"no axes, {noop}", inputs, {"noop_with_empty_axes": noop}, frozenset({1}), ulps=ulps)
+            yield TestCase(
+                f"no axes, {noop}", inputs, {"noop_with_empty_axes": noop}, frozenset({1}), ulps=ulps
+            )
 
     return made
 
@@ -140,13 +142,13 @@ _LAYOUTS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
-def spread(b: Backward, value: str) -> str:
+def spread(b: GradientBuilder, value: str) -> str:
     """A value with the shape of the result, with the reduced axes back in place, so that it broadcasts."""
-    if keeps(b.site):
+    if keeps(b.ctx):
         return value
-    return b.unsqueeze(value, axes_of(b.site))
+    return b.unsqueeze(value, axes_of(b.ctx))
 
 
-def expanded(b: Backward, value: str) -> str:
+def expanded(b: GradientBuilder, value: str) -> str:
     """`spread`, and as large as the input."""
     return b.add("Expand", spread(b, value), b.shape_of(b.x[0]))

@@ -9,8 +9,8 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import INT64, Case, Op, Site, broadcast_shapes
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import INT64, Op, OpContext, TestCase, broadcast_shapes
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
 def _axes(shape: Sequence[Dim], other: Sequence[Dim]) -> list[int]:
@@ -21,14 +21,14 @@ def _axes(shape: Sequence[Dim], other: Sequence[Dim]) -> list[int]:
     return [a for a in reversed(range(rank)) if a < lead or (own[a] == 1 and theirs[a] != 1)]
 
 
-def _both_axes(site: Site) -> Sequence[np.ndarray]:
-    a, b = site.dims(0), site.dims(1)
+def _both_axes(ctx: OpContext) -> Sequence[np.ndarray]:
+    a, b = ctx.dims(0), ctx.dims(1)
     broadcast_shapes(a, b)
     return tuple(np.array(axes, np.int64) for axes in (_axes(a, b), _axes(b, a)))
 
 
-def _args_infer(site: Site) -> Sequence[TensorType]:
-    return [TensorType(INT64, axes.shape) for axes in _both_axes(site)]
+def _args_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return [TensorType(INT64, axes.shape) for axes in _both_axes(ctx)]
 
 
 def _args_reference(
@@ -38,26 +38,26 @@ def _args_reference(
     return np.array(_axes(first, second), np.int64), np.array(_axes(second, first), np.int64)
 
 
-def _args_cases(random: np.random.Generator) -> Iterable[Case]:
+def _args_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for a, b in (((2, 1, 4, 1), (3, 1, 5)), ((1, 1), (3, 1, 1)), ((4,), (3, 4))):
         shapes = tuple(np.array(s, np.int64) for s in (a, b))
-        yield Case(f"{list(a)} and {list(b)}", shapes, constant=frozenset({0, 1}), outputs=2)
+        yield TestCase(f"{list(a)} and {list(b)}", shapes, constant=frozenset({0, 1}), outputs=2)
 
 
 broadcast_gradient_args = Op(
     "BroadcastGradientArgs",
     domain="com.microsoft",
     infer=_args_infer,
-    known=_both_axes,
+    shape_value=_both_axes,
     reference=_args_reference,
 )
 
 
-def _div_grad_body(b: Body) -> Sequence[str]:
+def _div_grad_body(b: GraphBuilder) -> Sequence[str]:
     """dA = dY / B and dB = -dA * A / B, each summed over the axes along which its operand was repeated."""
-    both = Backward(b.site, b.x, b.y, (), (), f"{b.prefix}/sums", b.opset)
+    both = GradientBuilder(b.ctx, b.x, b.y, (), (), f"{b.prefix}/sums", b.opset)
     both.nodes = b.nodes
-    made = broadcast_shapes(b.site.shape(1), b.site.shape(2))
+    made = broadcast_shapes(b.ctx.shape(1), b.ctx.shape(2))
     da = b.add("Div", b.x[0], b.x[2])
     results = [both.summed_to(da, made, 1) if b.y[0] else ""]
     if len(b.y) > 1 and b.y[1]:
@@ -79,19 +79,19 @@ def _summed(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return x.sum(axes, keepdims=True).reshape(shape)
 
 
-def _div_grad_cases(random: np.random.Generator) -> Iterable[Case]:
+def _div_grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
     for a, b in (((3, 5), (3, 5)), ((3, 5), (5,)), ((), (2, 3)), ((2, 1, 4), (3, 1)), ((2, 3), ())):
         dy = random.standard_normal(np.broadcast_shapes(a, b))
         divisor = random.standard_normal(b)
         inputs = (dy, random.standard_normal(a), np.where(divisor < 0, divisor - 0.5, divisor + 0.5))
         for absent in (frozenset[int](), frozenset({0})):
-            yield Case(f"{list(a)} by {list(b)} {len(absent)}", inputs, outputs=2, absent=absent, ulps=8)
+            yield TestCase(f"{list(a)} by {list(b)} {len(absent)}", inputs, outputs=2, absent=absent, ulps=8)
 
 
 div_grad = Op(
     "DivGrad",
     domain="com.microsoft",
     reference=_div_grad_reference,
-    body=_div_grad_body,
+    decompose=_div_grad_body,
     cases=_div_grad_cases,
 )

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, Case, Op, Site
-from minbuild.ops.core.graph_builder import Backward, Body
+from minbuild.ops.core.definition import BOOL, Op, OpContext, TestCase
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
-def _group_infer(site: Site) -> Sequence[TensorType]:
+def _group_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
-def _group_known(site: Site) -> Sequence[np.ndarray]:
+def _group_known(ctx: OpContext) -> Sequence[np.ndarray]:
     return (np.array([True]),)
 
 
-def _pass_body(b: Body) -> Sequence[str]:
+def _pass_body(b: GraphBuilder) -> Sequence[str]:
     return b.x[: len(b.y)]
 
 
@@ -28,21 +28,21 @@ def _pass_reference(attributes: Mapping[str, Any], *values: np.ndarray) -> tuple
     return values
 
 
-def _pass_cases(random: np.random.Generator) -> Iterable[Case]:
+def _pass_cases(random: np.random.Generator) -> Iterable[TestCase]:
     inputs = (random.standard_normal((2, 3)), random.standard_normal(4))
-    yield Case("two values", inputs, outputs=2, ulps=0)
+    yield TestCase("two values", inputs, outputs=2, ulps=0)
 
 
-def _pass_gradient(b: Backward) -> Sequence[str]:
+def _pass_gradient(b: GradientBuilder) -> Sequence[str]:
     return b.each(*b.dy)
 
 
-group = Op("Group", domain="com.microsoft", infer=_group_infer, known=_group_known)
+group = Op("Group", domain="com.microsoft", infer=_group_infer, shape_value=_group_known)
 pass_through = Op(
     "PassThrough",
     domain="com.microsoft",
     reference=_pass_reference,
-    body=_pass_body,
+    decompose=_pass_body,
     cases=_pass_cases,
     gradient=_pass_gradient,
     differentiable=frozenset(range(64)),

@@ -9,9 +9,19 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import STORED, KernelFunction, Launch, Op, Site, Unknown, stored
+from minbuild.ops.core.definition import (
+    STORAGE_TYPES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    UnsupportedUse,
+    storage_type,
+)
 
-fill_kernel = KernelFunction("fill", ("y:T=", "value:T?"), params=("value_0", "value_1"), types={"T": STORED})
+fill_kernel = KernelFunction(
+    "fill", ("y:T=", "value:T?"), params=("value_0", "value_1"), types={"T": STORAGE_TYPES}
+)
 SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
 
 
@@ -24,28 +34,28 @@ def words_of(value: float | np.generic, element: ElementType) -> tuple[int, int]
 
 def launch_fill(
     y: str, element: ElementType, value: float | np.generic = 0, tensor: str | None = None
-) -> Launch:
+) -> KernelCall:
     """`y` full of a number known now, or of the only element of a tensor."""
-    return fill_kernel.launch(y, tensor, types=(stored(element),), params=words_of(value, element))
+    return fill_kernel.call(y, tensor, types=(storage_type(element),), params=words_of(value, element))
 
 
 def _value(attributes: Mapping[str, Any]) -> np.ndarray:
     return np.asarray(attributes.get("value", np.zeros(1, np.float32)))
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    element = ElementType.of(_value(site.attributes).dtype)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    element = ElementType.of(_value(ctx.attributes).dtype)
     if element is None:
-        raise Unknown(f"values of type {_value(site.attributes).dtype} are not supported")
-    return (TensorType(element, site.dims(0)),)
+        raise UnsupportedUse(f"values of type {_value(ctx.attributes).dtype} are not supported")
+    return (TensorType(element, ctx.dims(0)),)
 
 
-def _known(site: Site) -> Sequence[np.ndarray | None]:
-    dims = site.dims(0)
+def _known(ctx: OpContext) -> Sequence[np.ndarray | None]:
+    dims = ctx.dims(0)
     count = product(dims)
     if not isinstance(count, int) or count > SMALL:
         return (None,)
-    return (np.full([int(d) for d in dims], _value(site.attributes).ravel()[0]),)  # type: ignore[arg-type]
+    return (np.full([int(d) for d in dims], _value(ctx.attributes).ravel()[0]),)  # type: ignore[arg-type]
 
 
 def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:
@@ -55,18 +65,18 @@ def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:
     return np.full(dims, _value(attributes).ravel()[0])
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    value = _value(site.attributes)
-    result = site.results[0]
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    value = _value(ctx.attributes)
+    result = ctx.results[0]
     assert result is not None
-    return (launch_fill(site.result(), result.element, value.ravel()[0]),)
+    return (launch_fill(ctx.result(), result.element, value.ravel()[0]),)
 
 
 constant_of_shape = Op(
     "ConstantOfShape",
     since=(9, 20, 21, 23, 24, 25),
     infer=_infer,
-    known=_known,
+    shape_value=_known,
     reference=_reference,
-    select=_select,
+    lower=_select,
 )

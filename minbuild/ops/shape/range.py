@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, ceil_div
-from minbuild.ops.core.definition import FLOATS, KernelFunction, Launch, Op, Site, Unknown
+from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, UnsupportedUse
 from minbuild.ops.shape.fill import SMALL, words_of
 
 range_kernel = KernelFunction(
@@ -20,29 +20,29 @@ range_kernel = KernelFunction(
 )
 
 
-def _limits(site: Site) -> tuple[Any, Any, Any]:
+def _limits(ctx: OpContext) -> tuple[Any, Any, Any]:
     """Start, limit and delta: numbers or dimensions."""
     found = []
     for i in range(3):
-        content = site.content(i)
+        content = ctx.content(i)
         if content is None or content.size != 1:
-            raise Unknown(f"input {i} must be a number, or a size, known when the trainer is built")
+            raise UnsupportedUse(f"input {i} must be a number, or a size, known when the trainer is built")
         found.append(content.ravel().tolist()[0])
     return found[0], found[1], found[2]
 
 
 def _count(start: Any, limit: Any, delta: Any) -> Dim:
     if delta == 0:
-        raise Unknown("a delta of 0 never reaches the limit")
+        raise UnsupportedUse("a delta of 0 never reaches the limit")
     if all(isinstance(n, (int, float)) for n in (start, limit, delta)):
         return max(0, int(np.ceil((limit - start) / delta)))
     if not isinstance(delta, int):
-        raise Unknown("its delta must be a whole number where its limits are sizes")
+        raise UnsupportedUse("its delta must be a whole number where its limits are sizes")
     return ceil_div(limit - start, delta) if delta > 0 else ceil_div(start - limit, -delta)
 
 
-def _infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(site.element(), (_count(*_limits(site)),)),)
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), (_count(*_limits(ctx)),)),)
 
 
 def _reference(
@@ -55,13 +55,13 @@ def _reference(
     return (first + np.arange(count) * step).astype(start.dtype)
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    start, _, delta = _limits(site)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    start, _, delta = _limits(ctx)
     if not isinstance(start, (int, float)) or not isinstance(delta, (int, float)):
-        raise Unknown("its start and delta must be numbers, not sizes of inputs")
-    element = site.element()
+        raise UnsupportedUse("its start and delta must be numbers, not sizes of inputs")
+    element = ctx.element()
     params = (*words_of(start, element), *words_of(delta, element))
-    return (range_kernel.launch(site.result(), types=(element,), params=params),)
+    return (range_kernel.call(ctx.result(), types=(element,), params=params),)
 
 
 range_op = Op(
@@ -69,5 +69,5 @@ range_op = Op(
     since=(11, 27),
     infer=_infer,
     reference=_reference,
-    select=_select,
+    lower=_select,
 )

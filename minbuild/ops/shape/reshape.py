@@ -9,67 +9,67 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, divide_exactly, product
-from minbuild.ops.core.definition import Case, Op, Site, Unknown, normalized_axes, same_as
-from minbuild.ops.core.graph_builder import Backward
+from minbuild.ops.core.definition import Op, OpContext, TestCase, UnsupportedUse, normalized_axes, same_as
+from minbuild.ops.core.graph_builder import GradientBuilder
 
-Cases = Callable[[np.random.Generator], Iterable[Case]]
-
-
-def _shaped(site: Site, shape: Shape) -> Sequence[TensorType]:
-    return (TensorType(site.element(), shape),)
+Cases = Callable[[np.random.Generator], Iterable[TestCase]]
 
 
-def _reshape_shape(site: Site) -> Shape:
-    shape, wanted = site.shape(), site.dims(1)
-    keep_zero = bool(site.attribute("allowzero", 0))
+def _shaped(ctx: OpContext, shape: Shape) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(), shape),)
+
+
+def _reshape_shape(ctx: OpContext) -> Shape:
+    shape, wanted = ctx.shape(), ctx.dims(1)
+    keep_zero = bool(ctx.attribute("allowzero", 0))
     dims: list[Dim] = [shape[i] if d == 0 and not keep_zero else d for i, d in enumerate(wanted)]
     if -1 in dims:
         at = dims.index(-1)
         rest = divide_exactly(product(shape), product(dims[:at] + dims[at + 1 :]))
         if rest is None:
-            raise Unknown(f"cannot tell what -1 stands for when {list(shape)} becomes {list(wanted)}")
+            raise UnsupportedUse(f"cannot tell what -1 stands for when {list(shape)} becomes {list(wanted)}")
         dims[at] = rest
     return tuple(dims)
 
 
-def _flatten_shape(site: Site) -> Shape:
-    shape, axis = site.shape(), site.axis(1)
+def _flatten_shape(ctx: OpContext) -> Shape:
+    shape, axis = ctx.shape(), ctx.axis(1)
     return product(shape[:axis]), product(shape[axis:])
 
 
-def _axes(site: Site) -> tuple[int, ...] | None:
-    if site.has(1):
-        return tuple(int(a) for a in site.dims(1))  # type: ignore[arg-type]
-    axes = site.attribute("axes")
+def _axes(ctx: OpContext) -> tuple[int, ...] | None:
+    if ctx.has(1):
+        return tuple(int(a) for a in ctx.dims(1))  # type: ignore[arg-type]
+    axes = ctx.attribute("axes")
     return None if axes is None else tuple(axes)
 
 
-def _gone(site: Site) -> tuple[int, ...]:
+def _gone(ctx: OpContext) -> tuple[int, ...]:
     """The axes that Squeeze drops: all of size 1 unless told."""
-    shape, axes = site.shape(), _axes(site)
+    shape, axes = ctx.shape(), _axes(ctx)
     if axes is None:
         return tuple(i for i, d in enumerate(shape) if d == 1)
     gone = normalized_axes(axes, len(shape))
     wide = [i for i in gone if isinstance(shape[i], int) and shape[i] != 1]
     if wide:
-        raise Unknown(f"axis {wide[0]} of {list(shape)} does not have size 1")
+        raise UnsupportedUse(f"axis {wide[0]} of {list(shape)} does not have size 1")
     return gone
 
 
-def _squeeze_shape(site: Site) -> Shape:
-    gone = _gone(site)
-    return tuple(d for i, d in enumerate(site.shape()) if i not in gone)
+def _squeeze_shape(ctx: OpContext) -> Shape:
+    gone = _gone(ctx)
+    return tuple(d for i, d in enumerate(ctx.shape()) if i not in gone)
 
 
-def _new(site: Site) -> tuple[int, ...]:
+def _new(ctx: OpContext) -> tuple[int, ...]:
     """The axes of the result that Unsqueeze adds."""
-    axes = _axes(site) or ()
-    return normalized_axes(axes, site.rank() + len(axes))
+    axes = _axes(ctx) or ()
+    return normalized_axes(axes, ctx.rank() + len(axes))
 
 
-def _unsqueeze_shape(site: Site) -> Shape:
-    new, rest = _new(site), iter(site.shape())
-    return tuple(1 if i in new else next(rest) for i in range(site.rank() + len(new)))
+def _unsqueeze_shape(ctx: OpContext) -> Shape:
+    new, rest = _new(ctx), iter(ctx.shape())
+    return tuple(1 if i in new else next(rest) for i in range(ctx.rank() + len(new)))
 
 
 # The references below also run on object arrays of dimensions, which is how shape arithmetic is followed.
@@ -103,32 +103,32 @@ def _unsqueeze(attributes: Mapping[str, Any], x: np.ndarray, axes: np.ndarray | 
     return np.expand_dims(x, _given_axes(attributes, axes) or ())
 
 
-def _passed_on(b: Backward) -> Sequence[str]:
+def _passed_on(b: GradientBuilder) -> Sequence[str]:
     return (b.add("Identity", b.dy[0]),)
 
 
-def _reshaped(b: Backward) -> Sequence[str]:
+def _reshaped(b: GradientBuilder) -> Sequence[str]:
     return b.each(b.reshape_like(b.dy[0], b.x[0]))
 
 
-def _squeezed(b: Backward) -> Sequence[str]:
-    gone = _gone(b.site)
+def _squeezed(b: GradientBuilder) -> Sequence[str]:
+    gone = _gone(b.ctx)
     return b.each(b.unsqueeze(b.dy[0], gone) if gone else b.dy[0])
 
 
-def _unsqueezed(b: Backward) -> Sequence[str]:
-    return b.each(b.squeeze(b.dy[0], _new(b.site)))
+def _unsqueezed(b: GradientBuilder) -> Sequence[str]:
+    return b.each(b.squeeze(b.dy[0], _new(b.ctx)))
 
 
 def _cases(*variants: tuple[tuple[int, ...], Sequence[int] | None, Mapping[str, Any]]) -> Cases:
     """Shapes, what the second input holds, and attributes."""
 
-    def cases(random: np.random.Generator) -> Iterable[Case]:
+    def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, second, attributes in variants:
             x = random.standard_normal(shape)
             inputs = (x,) if second is None else (x, np.array(second, np.int64))
             constant = frozenset(range(1, len(inputs)))
-            yield Case(f"{list(shape)} {second} {dict(attributes)}", inputs, attributes, constant, ulps=0)
+            yield TestCase(f"{list(shape)} {second} {dict(attributes)}", inputs, attributes, constant, ulps=0)
 
     return cases
 
@@ -139,43 +139,43 @@ identity = Op(
     since=(1, 13, 14, 16, 19, *_NEWEST),
     infer=same_as(0),
     reference=_same,
-    view=True,
+    is_view=True,
     gradient=_passed_on,
     cases=_cases(((), None, {}), ((3, 5), None, {})),
 )
 reshape = Op(
     "Reshape",
     since=(5, 13, 14, 19, *_NEWEST),
-    infer=lambda site: _shaped(site, _reshape_shape(site)),
+    infer=lambda ctx: _shaped(ctx, _reshape_shape(ctx)),
     reference=_reshape,
-    view=True,
+    is_view=True,
     gradient=_reshaped,
     cases=_cases(((2, 6), (3, 4), {}), ((2, 6), (0, -1, 3), {}), ((), (1,), {})),
 )
 flatten = Op(
     "Flatten",
     since=(1, 9, 11, 13, *_NEWEST),
-    infer=lambda site: _shaped(site, _flatten_shape(site)),
+    infer=lambda ctx: _shaped(ctx, _flatten_shape(ctx)),
     reference=_flatten,
-    view=True,
+    is_view=True,
     gradient=_reshaped,
     cases=_cases(((2, 3, 4), None, {}), ((2, 3, 4), None, {"axis": 0}), ((2, 3), None, {"axis": -1})),
 )
 squeeze = Op(
     "Squeeze",
     since=(1, 11, 13, *_NEWEST),
-    infer=lambda site: _shaped(site, _squeeze_shape(site)),
+    infer=lambda ctx: _shaped(ctx, _squeeze_shape(ctx)),
     reference=_squeeze,
-    view=True,
+    is_view=True,
     gradient=_squeezed,
     cases=_cases(((1, 3, 1), None, {}), ((1, 3, 1), (-1,), {}), ((2, 1), None, {"axes": (1,)})),
 )
 unsqueeze = Op(
     "Unsqueeze",
     since=(1, 11, 13, *_NEWEST),
-    infer=lambda site: _shaped(site, _unsqueeze_shape(site)),
+    infer=lambda ctx: _shaped(ctx, _unsqueeze_shape(ctx)),
     reference=_unsqueeze,
-    view=True,
+    is_view=True,
     gradient=_unsqueezed,
     cases=_cases(((3,), (0, -1), {}), ((), (0,), {}), ((2, 3), None, {"axes": (1,)})),
 )

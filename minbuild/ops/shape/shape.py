@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import INT64, Op, Site, Unknown
+from minbuild.ops.core.definition import INT64, Op, OpContext, UnsupportedUse
 
 
 def dims_array(dims: Sequence[Dim], shape: tuple[int, ...] | None = None) -> np.ndarray:
@@ -23,24 +23,24 @@ def _window(site_rank: int, attributes: Mapping[str, Any]) -> slice:
     return slice(attributes.get("start", 0), attributes.get("end", site_rank))
 
 
-def _shape_infer(site: Site) -> Sequence[TensorType]:
-    return (TensorType(INT64, (len(site.shape()[_window(site.rank(), site.attributes)]),)),)
+def _shape_infer(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(INT64, (len(ctx.shape()[_window(ctx.rank(), ctx.attributes)]),)),)
 
 
-def _shape_known(site: Site) -> Sequence[np.ndarray]:
-    return (dims_array(site.shape()[_window(site.rank(), site.attributes)]),)
+def _shape_known(ctx: OpContext) -> Sequence[np.ndarray]:
+    return (dims_array(ctx.shape()[_window(ctx.rank(), ctx.attributes)]),)
 
 
 def _shape_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.array(x.shape[_window(x.ndim, attributes)], np.int64)
 
 
-def _size_infer(site: Site) -> Sequence[TensorType]:
+def _size_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(INT64, ()),)
 
 
-def _size_known(site: Site) -> Sequence[np.ndarray]:
-    return (dims_array([product(site.shape())], ()),)
+def _size_known(ctx: OpContext) -> Sequence[np.ndarray]:
+    return (dims_array([product(ctx.shape())], ()),)
 
 
 def _size_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -54,28 +54,30 @@ def _constant_value(attributes: Mapping[str, Any]) -> np.ndarray:
     return np.array(attributes["value_ints"], np.int64) if "value_ints" in attributes else attributes["value"]
 
 
-def _constant_infer(site: Site) -> Sequence[TensorType]:
-    value = _constant_value(site.attributes)
+def _constant_infer(ctx: OpContext) -> Sequence[TensorType]:
+    value = _constant_value(ctx.attributes)
     element = ElementType.of(value.dtype)
     if element is None:
-        raise Unknown(f"constants of type {value.dtype} are not supported")
+        raise UnsupportedUse(f"constants of type {value.dtype} are not supported")
     return (TensorType(element, value.shape),)
 
 
-def _constant_known(site: Site) -> Sequence[np.ndarray]:
-    return (_constant_value(site.attributes),)
+def _constant_known(ctx: OpContext) -> Sequence[np.ndarray]:
+    return (_constant_value(ctx.attributes),)
 
 
 def _constant_reference(attributes: Mapping[str, Any]) -> np.ndarray:
     return _constant_value(attributes)
 
 
-shape = Op("Shape", since=(1, 13, 15, 19), infer=_shape_infer, known=_shape_known, reference=_shape_reference)
-size = Op("Size", since=(1, 13, 19), infer=_size_infer, known=_size_known, reference=_size_reference)
+shape = Op(
+    "Shape", since=(1, 13, 15, 19), infer=_shape_infer, shape_value=_shape_known, reference=_shape_reference
+)
+size = Op("Size", since=(1, 13, 19), infer=_size_infer, shape_value=_size_known, reference=_size_reference)
 constant = Op(
     "Constant",
     since=(1, 9, 11, 12, 13),
     infer=_constant_infer,
-    known=_constant_known,
+    shape_value=_constant_known,
     reference=_constant_reference,
 )

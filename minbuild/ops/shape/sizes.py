@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import INT64, KernelFunction, Launch, Op, Site, same_as
+from minbuild.ops.core.definition import INT64, KernelCall, KernelFunction, Op, OpContext, same_as
 
 sizes_kernel = KernelFunction("sizes", ("y:T=", "x:extent"), types={"T": (INT64,)})
 
 
-def _select(site: Site) -> Sequence[Launch]:
-    tensor = TensorType(INT64, site.dims(0))
-    return (sizes_kernel.launch(site.result(), tensor, types=(INT64,)),)
+def _select(ctx: OpContext) -> Sequence[KernelCall]:
+    tensor = TensorType(INT64, ctx.dims(0))
+    return (sizes_kernel.call(ctx.result(), tensor, types=(INT64,)),)
 
 
-sizes = Op("Sizes", domain="minbuild", infer=same_as(0), select=_select)
+sizes = Op("Sizes", domain="minbuild", infer=same_as(0), lower=_select)

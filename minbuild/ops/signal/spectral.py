@@ -10,8 +10,8 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import Case, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Body
+from minbuild.ops.core.definition import Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder
 
 # ----------------------------------------------------------------------------------------------------- a transform
 
@@ -33,13 +33,13 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return _transformed(x, **attributes)
 
 
-def _body(b: Body) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Sequence[str]:
     """The transform of every unit vector makes a matrix, and that times the input is its transform."""
-    shape, flags = b.site.shape(), dict(b.site.attributes)
+    shape, flags = b.ctx.shape(), dict(b.ctx.attributes)
     axis = flags.pop("axis") % len(shape)
     size, parts = shape[axis], shape[-1]
     if not isinstance(size, int) or not isinstance(parts, int):
-        raise Unknown(f"axis {axis} of {list(shape)} must be a number. Fix it with --dim")
+        raise UnsupportedUse(f"axis {axis} of {list(shape)} must be a number. Fix it with --dim")
     units = np.eye(size * parts).reshape(size * parts, size, parts)
     matrix = _transformed(units, axis=1, **flags)
     matrix = matrix.reshape(size, parts, *matrix.shape[1:])
@@ -49,67 +49,67 @@ def _body(b: Body) -> Sequence[str]:
     return (b.add("Einsum", b.x[0], b.constant(matrix), equation=f"{letters},{time}{part}YZ->{result}"),)
 
 
-def _cases(random: np.random.Generator) -> Iterable[Case]:
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for parts in (1, 2):
         for axis, length in ((1, 8), (1, 5), (-2, 9), (0, 3)):
             x = random.standard_normal((3, 8, 6, parts))
             for inverse, onesided in ((False, False), (True, False)) + ((False, True),) * (parts == 1):
                 flags = {"axis": axis, "length": length, "inverse": inverse, "onesided": onesided}
-                yield Case(f"{parts} parts, {flags}", (x,), flags, ulps=32)
+                yield TestCase(f"{parts} parts, {flags}", (x,), flags, ulps=32)
     for length in (8, 9):
         flags = {"axis": 1, "length": length, "inverse": True, "onesided": True}
-        yield Case(f"half a spectrum, {length}", (random.standard_normal((2, 5, 2)),), flags, ulps=32)
+        yield TestCase(f"half a spectrum, {length}", (random.standard_normal((2, 5, 2)),), flags, ulps=32)
 
 
-transform = Op("FourierTransform", domain="minbuild", reference=_reference, body=_body, cases=_cases)
+transform = Op("FourierTransform", domain="minbuild", reference=_reference, decompose=_body, cases=_cases)
 
 # ------------------------------------------------------------------------------------------------------- DFT, STFT
 
 
-def _number(site: Site, i: int) -> int:
+def _number(ctx: OpContext, i: int) -> int:
     """A scalar input."""
-    (value,) = site.dims(i)
+    (value,) = ctx.dims(i)
     if not isinstance(value, int):
-        raise Unknown(f"input {i} is the free dimension {value}. Fix it with --dim")
+        raise UnsupportedUse(f"input {i} is the free dimension {value}. Fix it with --dim")
     return value
 
 
-def _dft_body(b: Body) -> Sequence[str]:
+def _dft_body(b: GraphBuilder) -> Sequence[str]:
     """The axis is an attribute until opset 19, an input since."""
-    site = b.site
-    axis = int(site.attribute("axis", 1)) if site.version < 20 else -2
-    axis = _number(site, 2) if site.version >= 20 and site.has(2) else axis
-    inverse, onesided = (bool(site.attribute(name, 0)) for name in ("inverse", "onesided"))
-    length: Dim = site.shape()[axis]
-    if site.has(1):
-        length = _number(site, 1)
+    ctx = b.ctx
+    axis = int(ctx.attribute("axis", 1)) if ctx.version < 20 else -2
+    axis = _number(ctx, 2) if ctx.version >= 20 and ctx.has(2) else axis
+    inverse, onesided = (bool(ctx.attribute(name, 0)) for name in ("inverse", "onesided"))
+    length: Dim = ctx.shape()[axis]
+    if ctx.has(1):
+        length = _number(ctx, 1)
     elif inverse and onesided:
         length = 2 * (length - 1)
     return (_transform(b, b.x[0], axis, length, inverse, onesided),)
 
 
-def _transform(b: Body, x: str, axis: int, length: Dim, inverse: bool, onesided: bool) -> str:
+def _transform(b: GraphBuilder, x: str, axis: int, length: Dim, inverse: bool, onesided: bool) -> str:
     flags = {"axis": axis, "length": length, "inverse": inverse, "onesided": onesided}
     return b.add("FourierTransform", x, domain="minbuild", **flags)
 
 
-def _stft_body(b: Body) -> Sequence[str]:
+def _stft_body(b: GraphBuilder) -> Sequence[str]:
     """Frames of the signal, times the window, transformed."""
-    site = b.site
-    _, size, _ = site.shape()
+    ctx = b.ctx
+    _, size, _ = ctx.shape()
     if not isinstance(size, int):
-        raise Unknown(f"the signal's length is the free dimension {size}. Fix it with --dim")
-    step = _number(site, 1)
-    length: Dim = site.shape(2)[0] if site.has(2) else size
-    length = _number(site, 3) if site.has(3) else length
+        raise UnsupportedUse(f"the signal's length is the free dimension {size}. Fix it with --dim")
+    step = _number(ctx, 1)
+    length: Dim = ctx.shape(2)[0] if ctx.has(2) else size
+    length = _number(ctx, 3) if ctx.has(3) else length
     if not isinstance(length, int) or step < 1 or not 0 < length <= size:
-        raise Unknown(f"frames of {length} every {step} do not fit a signal of {size}")
+        raise UnsupportedUse(f"frames of {length} every {step} do not fit a signal of {size}")
     starts = np.arange((size - length) // step + 1) * step
     indices = b.constant(starts[:, None] + np.arange(length), ElementType.INT64)
     frames = b.add("Gather", b.x[0], indices, axis=1)
     if b.has(2):
         frames = b.add("Mul", frames, b.unsqueeze(b.x[2], [1]))
-    return (_transform(b, frames, 2, length, False, bool(site.attribute("onesided", 1))),)
+    return (_transform(b, frames, 2, length, False, bool(ctx.attribute("onesided", 1))),)
 
 
 def _stft_reference(
@@ -127,22 +127,24 @@ def _stft_reference(
     return _transformed(frames, 2, size, False, bool(attributes.get("onesided", 1)))
 
 
-def _stft_cases(random: np.random.Generator) -> Iterable[Case]:
+def _stft_cases(random: np.random.Generator) -> Iterable[TestCase]:
     signal, step, length = random.standard_normal((2, 20, 1)), np.array(4), np.array(8)
     window = random.uniform(0.1, 1, 8)
     for onesided in (0, 1):
         flags = {"onesided": onesided}
-        yield Case(f"window {onesided}", (signal, step, window), flags, frozenset({1}), ulps=32)
+        yield TestCase(f"window {onesided}", (signal, step, window), flags, frozenset({1}), ulps=32)
         both = (signal, step, window, length)
-        yield Case(f"window, length {onesided}", both, flags, frozenset({1, 3}), ulps=32)
+        yield TestCase(f"window, length {onesided}", both, flags, frozenset({1, 3}), ulps=32)
         inputs = (signal, step, None, length)
-        yield Case(f"length {onesided}", inputs, flags, frozenset({1, 3}), ulps=32)
+        yield TestCase(f"length {onesided}", inputs, flags, frozenset({1, 3}), ulps=32)
     pair = random.standard_normal((1, 9, 2))
-    yield Case("complex", (pair, np.array(3), None, np.array(5)), {"onesided": 0}, frozenset({1, 3}), ulps=32)
+    yield TestCase(
+        "complex", (pair, np.array(3), None, np.array(5)), {"onesided": 0}, frozenset({1, 3}), ulps=32
+    )
 
 
-dft = Op("DFT", since=(17, 20), body=_dft_body)
-stft = Op("STFT", since=(17,), reference=_stft_reference, body=_stft_body, cases=_stft_cases)
+dft = Op("DFT", since=(17, 20), decompose=_dft_body)
+stft = Op("STFT", since=(17,), reference=_stft_reference, decompose=_stft_body, cases=_stft_cases)
 
 # -------------------------------------------------------------------------------------------------- MelWeightMatrix
 
@@ -151,9 +153,9 @@ def _mel_element(attributes: Mapping[str, Any]) -> ElementType:
     return ElementType(attributes.get("output_datatype", ElementType.FLOAT))
 
 
-def _mel_infer(site: Site) -> Sequence[TensorType]:
-    bands, length = _number(site, 0), _number(site, 1)
-    return (TensorType(_mel_element(site.attributes), (length // 2 + 1, bands)),)
+def _mel_infer(ctx: OpContext) -> Sequence[TensorType]:
+    bands, length = _number(ctx, 0), _number(ctx, 1)
+    return (TensorType(_mel_element(ctx.attributes), (length // 2 + 1, bands)),)
 
 
 def _mel_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:

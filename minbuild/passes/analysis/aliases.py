@@ -57,7 +57,7 @@ def has_effect(call: Call, procedure: Procedure, registry: Registry) -> bool:
     op = registry.ops[call.op]
     kept = {procedure.values[root(procedure.alias, name)].role for name in writes(call)}
     updated = {
-        procedure.values[call.inputs[i]].role for i in op.updates if i < len(call.inputs) and call.inputs[i]
+        procedure.values[call.inputs[i]].role for i in op.mutates if i < len(call.inputs) and call.inputs[i]
     }
     return any(role.persists for role in kept | updated)
 

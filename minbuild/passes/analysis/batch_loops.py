@@ -16,7 +16,7 @@ from minbuild.ir import Call, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import PLANNED_SIZES, planned_bytes, reads, root, writes
-from minbuild.passes.analysis.instruction_selection import site_of
+from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
 
 MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
@@ -28,8 +28,8 @@ def apart(procedure: Procedure, registry: Registry) -> Procedure:
     """With a call for each output of operators that make them apart."""
     calls: list[Call] = []
     for call in procedure.calls:
-        divide = registry.ops[call.op].apart
-        calls += divide(call, site_of(call, procedure.values)) if divide else [call]
+        divide = registry.ops[call.op].split
+        calls += divide(call, context_of(call, procedure.values)) if divide else [call]
     return replace(procedure, calls=tuple(calls))
 
 
@@ -102,7 +102,7 @@ class Runs:
     def touched(self, call: Call) -> tuple[set[str], set[str]]:
         """Storage a call reads and changes."""
         alias = self.procedure.alias
-        updates = self.registry.ops[call.op].updates
+        updates = self.registry.ops[call.op].mutates
         changed = {call.inputs[i] for i in updates if i < len(call.inputs) and call.inputs[i]}
         return {root(alias, n) for n in reads(call)}, {root(alias, n) for n in (*writes(call), *changed)}
 
@@ -120,9 +120,9 @@ class Runs:
     def walking(self, call: Call) -> frozenset[str] | None:
         """The inputs of a call that go sample by sample, together with its outputs; None if it does not."""
         op, procedure = self.registry.ops[call.op], self.procedure
-        if op.samples is None or op.updates:
+        if op.batched_inputs is None or op.mutates:
             return None
-        alone = set(op.samples(site_of(call, procedure.values)))
+        alone = set(op.batched_inputs(context_of(call, procedure.values)))
         rank = max(len(procedure.values[n].type.shape or ()) for n in writes(call))
         names = set()
         for i, name in enumerate(call.inputs):
@@ -134,7 +134,7 @@ class Runs:
             elif shape and len(shape) == rank and shape[0] != 1:
                 return None
         for i, name in enumerate(call.outputs):
-            if name and not self.makes_samples(call, i, i in op.sums):
+            if name and not self.makes_samples(call, i, i in op.batch_sums):
                 return None
         return frozenset(names) or None
 
@@ -151,7 +151,7 @@ class Runs:
         """Whether an output is a sum of its own that only updates of variables read: a loop can add it up."""
         owner = root(self.procedure.alias, call.outputs[output])
         op = self.registry.ops[call.op]
-        return output in op.sums & op.adds and owner in self.for_updates and not call.accumulate
+        return output in op.batch_sums & op.accumulates and owner in self.for_updates and not call.accumulate
 
     # ----------------------------------------------------------------------------------------------- rewriting
 
@@ -176,7 +176,7 @@ class Runs:
         for index in loop:
             call = calls[index]
             walking = self.walking(call) or frozenset()
-            sums = self.registry.ops[call.op].sums
+            sums = self.registry.ops[call.op].batch_sums
             inputs = tuple(names.sample(n) if n in walking else n for n in call.inputs)
             outputs = tuple(n if i in sums else names.sample(n) for i, n in enumerate(call.outputs))
             added = {i for i in sums if i < len(outputs) and outputs[i]}

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.errors import Unsupported
 from minbuild.ir import Call, Kernel, Procedure, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Launch, Site, Unknown
+from minbuild.ops.core.definition import KernelCall, OpContext, UnsupportedUse
 from minbuild.passes.analysis.aliases import root
 
 
@@ -35,7 +35,7 @@ def select_kernels(procedure: Procedure, registry: Registry) -> tuple[Selection,
     for call in procedure.calls:
         try:
             selections += _select(call, procedure, registry, known)
-        except Unknown as error:
+        except UnsupportedUse as error:
             title = registry.ops[call.op].title
             findings.append(
                 f"{procedure.source}: node '{call.node}' ({title}, opset {call.version}): {error}."
@@ -49,18 +49,18 @@ def _select(
     call: Call, procedure: Procedure, registry: Registry, known: Mapping[str, np.ndarray]
 ) -> Iterator[Selection]:
     op = registry.ops[call.op]
-    if op.select is None:
-        raise Unknown("this operator must be known when the trainer is built; here it depends on data")
-    for launch in op.select(site_of(call, procedure.values, known)):
+    if op.lower is None:
+        raise UnsupportedUse("this operator must be known when the trainer is built; here it depends on data")
+    for launch in op.lower(context_of(call, procedure.values, known)):
         _check_data(launch, known)
         yield _selection(call, launch, registry)
 
 
-def site_of(
+def context_of(
     call: Call, values: Mapping[str, Value], known: Mapping[str, np.ndarray] = MappingProxyType({})
-) -> Site:
+) -> OpContext:
     """Where the call stands, with the contents of inputs that are `known`."""
-    return Site(
+    return OpContext(
         call.attributes,
         tuple(values[n].type if n else None for n in call.inputs),
         tuple(known.get(n) for n in call.inputs),
@@ -72,23 +72,23 @@ def site_of(
     )
 
 
-def _check_data(launch: Launch, known: Mapping[str, np.ndarray]) -> None:
+def _check_data(launch: KernelCall, known: Mapping[str, np.ndarray]) -> None:
     """Free dimensions are sizes of tensors on the device, and in none of them."""
     for arg in launch.args:
         content = known.get(arg) if isinstance(arg, str) else None
         if content is not None and content.dtype == object:
-            raise Unknown(
+            raise UnsupportedUse(
                 f"it computes with {content.ravel().tolist()}, which the device knows as sizes only. "
                 "Give the free dimensions a size with --dim"
             )
 
 
-def _selection(call: Call, launch: Launch, registry: Registry) -> Selection:
+def _selection(call: Call, launch: KernelCall, registry: Registry) -> Selection:
     function = launch.kernel
     for variable, element, offered in zip(function.types, launch.types, function.types.values(), strict=True):
         if element not in offered:
             names = ", ".join(e.label for e in offered)
-            raise Unknown(
+            raise UnsupportedUse(
                 f"no kernel for {element.label} ({variable} of {function.function}); has {names}. "
                 f"Convert the model, or add {element.label} to ops/{registry.stems[function.function]}.py"
             )

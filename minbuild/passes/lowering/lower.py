@@ -11,7 +11,6 @@ from minbuild.errors import Unsupported
 from minbuild.ir import (
     GRADIENT_SUFFIX,
     RESET_INPUT,
-    Bundle,
     Checkpoint,
     ElementType,
     Graph,
@@ -19,6 +18,7 @@ from minbuild.ir import (
     Program,
     Role,
     TensorType,
+    TrainingArtifacts,
     Value,
 )
 from minbuild.ir.dims import Dim, product, substitute, symbol, symbols_in
@@ -30,28 +30,30 @@ ELSEWHERE = 0xFFFF  # index of a parameter that the training graph does not take
 _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
 
 
-def lower(bundle: Bundle, registry: Registry, fixed: Mapping[str, Dim]) -> Program:
-    """The bundle's graphs over known operators. `fixed` gives free dimensions a size.
+def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, Dim]) -> Program:
+    """The artifacts's graphs over known operators. `fixed` gives free dimensions a size.
 
     Raises Unsupported with every node that has no operator, type or known shape.
     """
     findings: list[str] = []
     differing: list[tuple[Dim, Dim]] = []
-    parameters = _parameters(bundle.checkpoint, bundle.training)
-    procedures = [_lower(bundle.training, "train", parameters, registry, fixed, findings, differing)]
-    if bundle.evaluation is not None:
-        procedures.append(_lower(bundle.evaluation, "eval", parameters, registry, fixed, findings, differing))
+    parameters = _parameters(artifacts.checkpoint, artifacts.training)
+    procedures = [_lower(artifacts.training, "train", parameters, registry, fixed, findings, differing)]
+    if artifacts.evaluation is not None:
+        procedures.append(
+            _lower(artifacts.evaluation, "eval", parameters, registry, fixed, findings, differing)
+        )
     equal = solved(differing)
     if not findings:
         equal = {name: size for p in reversed(procedures) for name, size in equal_sizes(p).items()}
     if equal:
-        return lower(bundle, registry, {**{n: substitute(d, equal) for n, d in fixed.items()}, **equal})
+        return lower(artifacts, registry, {**{n: substitute(d, equal) for n, d in fixed.items()}, **equal})
     moments = 0
-    if bundle.optimizer is not None:
-        moments = sum(name in bundle.optimizer.sequences for name in _SEQUENCES[2:])
-        procedures.append(_lower_optimizer(bundle.optimizer, parameters, registry, findings))
-    if bundle.initialization is not None:
-        graph = bundle.initialization
+    if artifacts.optimizer is not None:
+        moments = sum(name in artifacts.optimizer.sequences for name in _SEQUENCES[2:])
+        procedures.append(_lower_optimizer(artifacts.optimizer, parameters, registry, findings))
+    if artifacts.initialization is not None:
+        graph = artifacts.initialization
         procedures.append(_lower(graph, "initialize", parameters, registry, fixed, findings, differing))
     if findings:
         raise Unsupported(findings)
@@ -70,7 +72,7 @@ def _parameters(checkpoint: Checkpoint, training: Graph) -> dict[str, Value]:
     ordered = sorted(checkpoint.parameters, key=lambda p: not p.trainable)
     names = {p.name for p in ordered}
     order = {name: i for i, name in enumerate(n for n in training.inputs if n in names)}
-    roles = {True: Role.PARAMETER, False: Role.STATE if checkpoint.nominal else Role.FROZEN}
+    roles = {True: Role.PARAMETER, False: Role.BUFFER if checkpoint.nominal else Role.FROZEN}
     return {
         p.name: Value(
             p.name, TensorType(p.element, p.shape), roles[p.trainable], index=order.get(p.name, ELSEWHERE)
@@ -81,11 +83,11 @@ def _parameters(checkpoint: Checkpoint, training: Graph) -> dict[str, Value]:
 
 def _with_state_roles(parameters: Mapping[str, Value], procedures: list[Procedure]) -> tuple[Value, ...]:
     """Frozen parameters that some call writes are STATE. Training-graph order within each role."""
-    written = {v.name for p in procedures for v in p.values.values() if v.role is Role.STATE}
+    written = {v.name for p in procedures for v in p.values.values() if v.role is Role.BUFFER}
     used = {v.name for p in procedures for v in p.values.values()}
-    values = [replace(v, role=Role.STATE) if v.name in written else v for v in parameters.values()]
+    values = [replace(v, role=Role.BUFFER) if v.name in written else v for v in parameters.values()]
     kept = [v for v in values if v.role is Role.PARAMETER or v.name in used]
-    order = {Role.PARAMETER: 0, Role.STATE: 1, Role.FROZEN: 2}
+    order = {Role.PARAMETER: 0, Role.BUFFER: 1, Role.FROZEN: 2}
     return tuple(sorted(kept, key=lambda v: order[v.role]))
 
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from minbuild.ir import Call, Procedure, TensorType, Value
 from minbuild.ir.dims import never_negative
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import INT64, Unknown
-from minbuild.passes.analysis.instruction_selection import site_of
+from minbuild.ops.core.definition import INT64, UnsupportedUse
+from minbuild.passes.analysis.instruction_selection import context_of
 
 MOST = 8  # axes of a tensor, of which a call writes the sizes
 
 
-def sizes_as_data(procedure: Procedure, registry: Registry) -> Procedure:
+def materialize_symbolic_dims(procedure: Procedure, registry: Registry) -> Procedure:
     """Puts a call that writes the numbers before the first one that reads them."""
     values, calls = dict(procedure.values), []
     made: dict[str, str] = {}
@@ -35,13 +35,13 @@ def sizes_as_data(procedure: Procedure, registry: Registry) -> Procedure:
 def _read(procedure: Procedure, registry: Registry, call: Call) -> Iterator[str]:
     """The inputs that hold free dimensions and that a kernel of the call would read as data."""
     free = {n: procedure.values[n].constant for n in call.inputs if n and _is_free(procedure.values[n])}
-    select = registry.ops[call.op].select
+    select = registry.ops[call.op].lower
     if not free or select is None:
         return
     known = {n: c for n in call.inputs if n and (c := procedure.values[n].constant) is not None}
     try:
-        launches = tuple(select(site_of(call, procedure.values, known)))
-    except Unknown:  # told when kernels are selected for good
+        launches = tuple(select(context_of(call, procedure.values, known)))
+    except UnsupportedUse:  # told when kernels are selected for good
         return
     read = {arg for launch in launches for arg in launch.args if isinstance(arg, str)}
     yield from (name for name in free if name in read)

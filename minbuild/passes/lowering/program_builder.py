@@ -14,8 +14,8 @@ from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Mismatch, Op, Site, Unknown
-from minbuild.ops.core.graph_builder import Body, named
+from minbuild.ops.core.definition import Op, OpContext, ShapeMismatch, UnsupportedUse
+from minbuild.ops.core.graph_builder import GraphBuilder, named
 
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
@@ -32,7 +32,7 @@ class Lowering:
     differing: list[tuple[Dim, Dim]] = field(default_factory=list)  # sizes that should be equal
     values: dict[str, Value] = field(default_factory=dict)
     known: dict[str, np.ndarray] = field(default_factory=dict)
-    made: dict[str, Site] = field(default_factory=dict)  # value -> the application that made it
+    made: dict[str, OpContext] = field(default_factory=dict)  # value -> the application that made it
     calls: list[Call] = field(default_factory=list)
     alias: dict[str, str] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
@@ -63,9 +63,9 @@ class Lowering:
                 self.apply(op, node, asked)
             else:
                 problem = _NO_OPERATOR
-        except Unknown as error:
+        except UnsupportedUse as error:
             problem = str(error)
-            if isinstance(error, Mismatch):
+            if isinstance(error, ShapeMismatch):
                 self.differing.append(error.sizes)
         except Unsupported as error:
             problem = f"it stands for nodes that are not supported: {error}"
@@ -85,38 +85,38 @@ class Lowering:
     def shape(self, name: str) -> Shape:
         """The dimensions of a value."""
         if name not in self.values:
-            raise Unknown(f"its input '{name}' is produced by no earlier node")
+            raise UnsupportedUse(f"its input '{name}' is produced by no earlier node")
         return self.values[name].type.shape or ()
 
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no kernel of its own."""
         missing = [name for name in node.inputs if name and name not in self.values]
         if missing:
-            raise Unknown(f"its input '{missing[0]}' is produced by no earlier node")
+            raise UnsupportedUse(f"its input '{missing[0]}' is produced by no earlier node")
         steps = unrolled(node, self)
         if steps is not None:
             return steps
         if op is None:
             return function_nodes(node, [self.values[n].type if n else None for n in node.inputs])
-        if op.body is None:
+        if op.decompose is None:
             return None
-        body = Body(self.site(node), node.inputs, node.outputs, node.name)
-        results = op.body(body)
+        body = GraphBuilder(self.ctx(node), node.inputs, node.outputs, node.name)
+        results = op.decompose(body)
         return None if results is None else named(body, results, node.outputs)
 
     def apply(self, op: Op, node: Node, asked: str) -> None:
         node = self.with_draws(op, node)
-        site = self.site(node)
+        ctx = self.ctx(node)
         if op.infer is None:
-            raise Unknown("this operator is not defined for such inputs")
-        types = op.infer(site)
-        contents = self.contents(op, site, len(types))
+            raise UnsupportedUse("this operator is not defined for such inputs")
+        types = op.infer(ctx)
+        contents = self.contents(op, ctx, len(types))
         computed = []
         for name, tensor, content in zip(node.outputs, types, contents, strict=False):
             if name and content is not None:
                 self.add_constant(name, _typed(content, tensor))
             elif name:
-                self.values[name], self.made[name] = Value(name, tensor), site
+                self.values[name], self.made[name] = Value(name, tensor), ctx
             computed.append(name if content is None else "")
         if any(content is None for content in contents):
             self.note_updates(op, node)
@@ -129,15 +129,15 @@ class Lowering:
             return node
         of = f"{self.graph.source}:{node.outputs[0]}" if "seed" in node.attributes else ""
         name = f"draws of {of or 'the session'}"
-        self.values[name] = Value(name, TensorType(ElementType.INT64, (1,)), Role.DRAWS, of=of)
+        self.values[name] = Value(name, TensorType(ElementType.INT64, (1,)), Role.RNG_COUNTER, of=of)
         absent = ("",) * (op.generator - len(node.inputs))
         return replace(node, inputs=(*node.inputs, *absent, name))
 
-    def site(self, node: Node) -> Site:
+    def ctx(self, node: Node) -> OpContext:
         types = tuple(self.values[n].type if n else None for n in node.inputs)
         known = tuple(self.known.get(n) for n in node.inputs)
         makers = tuple(self.made.get(n) for n in node.inputs)
-        return Site(
+        return OpContext(
             node.attributes,
             types,
             known,
@@ -149,16 +149,16 @@ class Lowering:
             op=f"{node.domain}:{node.op_type}",
         )
 
-    def contents(self, op: Op, site: Site, count: int) -> tuple[np.ndarray | None, ...]:
+    def contents(self, op: Op, ctx: OpContext, count: int) -> tuple[np.ndarray | None, ...]:
         """The contents of each of `count` outputs where they can be told now, else None."""
-        told = tuple(op.known(site)) if op.known else (None,) * count
+        told = tuple(op.shape_value(ctx)) if op.shape_value else (None,) * count
         if not any(content is None for content in told):
             return told
-        given = [k for k, t in zip(site.known, site.inputs, strict=True) if t is not None]
+        given = [k for k, t in zip(ctx.known, ctx.inputs, strict=True) if t is not None]
         if op.reference is None or not given or any(k is None for k in given):
             return told
         try:
-            result = op.reference(site.attributes, *site.known)
+            result = op.reference(ctx.attributes, *ctx.known)
         except (
             TypeError,
             ValueError,
@@ -170,12 +170,12 @@ class Lowering:
     def note_updates(self, op: Op, node: Node) -> None:
         """Checkpoint values that a call changes become state, and the output that is the new value shares their
         bytes. Constants of the graph are never changed: the kernel leaves such an output out."""
-        for source, output in op.updates.items():
+        for source, output in op.mutates.items():
             value = self.values[node.inputs[source]]
             if value.role is Role.CONSTANT:
                 continue
             if value.role is Role.FROZEN:
-                self.values[value.name] = replace(value, role=Role.STATE)
+                self.values[value.name] = replace(value, role=Role.BUFFER)
             if output is not None and output < len(node.outputs) and node.outputs[output]:
                 self.alias[node.outputs[output]] = value.name
 
@@ -183,7 +183,7 @@ class Lowering:
 def _element(array: np.ndarray) -> ElementType:
     element = ElementType.of(array.dtype)
     if element is None:
-        raise Unknown(f"constants of type {array.dtype} are not supported")
+        raise UnsupportedUse(f"constants of type {array.dtype} are not supported")
     return element
 
 

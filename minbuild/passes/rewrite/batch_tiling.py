@@ -14,7 +14,7 @@ from minbuild.passes.rewrite.in_place import run_in_place
 LEAST_GAIN = 8  # a trainer that would need less by less than one part in so many stays without loops
 
 
-def loop_over_samples(program: Program, registry: Registry) -> Program:
+def tile_batches(program: Program, registry: Registry) -> Program:
     """With loops in the procedures that need most, as far as all together profit from it."""
     plain = [_peak(p, registry) for p in program.procedures]
     looped = [_with_loops(p, registry) for p in program.procedures]

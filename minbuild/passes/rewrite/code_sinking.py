@@ -16,7 +16,7 @@ from minbuild.passes.analysis.aliases import planned_bytes, reads, root, writes
 from minbuild.passes.rewrite.rematerialization import SHORTEST_GAP, dropped_values
 
 
-def delay_calls(procedure: Procedure, registry: Registry) -> Procedure:
+def sink_code(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls; each pure one right before the first call that depends on it, if that saves memory."""
     calls = list(procedure.calls)
     waiting = _Waiting(procedure, registry)
@@ -36,7 +36,7 @@ def delay_calls(procedure: Procedure, registry: Registry) -> Procedure:
 def _movable(procedure: Procedure, registry: Registry, call: Call) -> bool:
     """Whether all the call does is make temporaries and add to gradients."""
     made = {procedure.values[root(procedure.alias, name)].role for name in writes(call)}
-    return not registry.ops[call.op].updates and made <= {Role.TEMPORARY, Role.GRADIENT}
+    return not registry.ops[call.op].mutates and made <= {Role.TEMPORARY, Role.GRADIENT}
 
 
 def _first_conflict(
@@ -47,7 +47,7 @@ def _first_conflict(
     read = {root(procedure.alias, name) for name in reads(calls[index])}
     for later in range(index + 1, len(calls)):
         call = calls[later]
-        updated = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+        updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
         changed = {root(procedure.alias, name) for name in (*writes(call), *updated) if name}
         if made & {root(procedure.alias, name) for name in reads(call)} or (made | read) & changed:
             return later

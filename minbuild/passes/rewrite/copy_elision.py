@@ -18,7 +18,7 @@ from minbuild.passes.analysis.aliases import reads, root, writes
 ASSIGN = "minbuild:Assign"
 
 
-def update_in_place(procedure: Procedure, registry: Registry) -> Procedure:
+def elide_copies(procedure: Procedure, registry: Registry) -> Procedure:
     """Without those calls of Assign that an alias can stand for."""
     work = _Work(procedure, registry)
     for index, call in enumerate(procedure.calls):

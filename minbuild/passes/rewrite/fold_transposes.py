@@ -73,7 +73,7 @@ class _Folding:
 
     def changes(self, call: Call) -> set[str]:
         """What a call writes, by owner."""
-        updated = [call.inputs[i] for i in self.registry.ops[call.op].updates if i < len(call.inputs)]
+        updated = [call.inputs[i] for i in self.registry.ops[call.op].mutates if i < len(call.inputs)]
         return {root(self.procedure.alias, name) for name in (*writes(call), *updated) if name}
 
     def transpose_after(self, call: Call) -> int | None:

@@ -10,7 +10,7 @@ from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, Rewrite, RewritingOp
 from minbuild.passes.analysis.aliases import readers, root, writes
-from minbuild.passes.rewrite.view_elimination import views_as_aliases
+from minbuild.passes.rewrite.view_elimination import eliminate_views
 
 
 def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
@@ -42,7 +42,7 @@ def _first_rewrite(
                 replacement = rule.build(graph.match(found)) if graph.safe(found, registry) else None
                 if replacement is None:
                     continue
-                fused = views_as_aliases(_replaced(procedure, found, replacement), registry)
+                fused = eliminate_views(_replaced(procedure, found, replacement), registry)
                 # A view that cannot be an alias (a returned input) needs the kernel it would have replaced.
                 if _views(fused, registry) <= views:
                     return fused
@@ -50,7 +50,7 @@ def _first_rewrite(
 
 
 def _views(procedure: Procedure, registry: Registry) -> int:
-    return sum(registry.ops[call.op].view for call in procedure.calls)
+    return sum(registry.ops[call.op].is_view for call in procedure.calls)
 
 
 def _replaced(procedure: Procedure, found: _Found, replacement: Replacement) -> Procedure:
@@ -139,7 +139,7 @@ class _Graph:
             return False
         lasting = {owner for name in found.names.values() if values[owner := root(alias, name)].role.persists}
         for call in calls[min(found.calls) : index]:
-            updated = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+            updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
             if lasting & {root(alias, name) for name in (*writes(call), *updated)}:
                 return False
         return True

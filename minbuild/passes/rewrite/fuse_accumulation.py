@@ -15,7 +15,7 @@ from minbuild.passes.analysis.aliases import readers, root, writes
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 
 
-def accumulate_at_once(procedure: Procedure, registry: Registry) -> Procedure:
+def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Procedure:
     """Without InPlaceAccumulatorV2."""
     alias = dict(procedure.alias)
     read_by = readers(procedure)
@@ -49,4 +49,4 @@ def accumulate_at_once(procedure: Procedure, registry: Registry) -> Procedure:
 def _can_add(procedure: Procedure, registry: Registry, maker: tuple[int, int]) -> bool:
     index, output = maker
     call = procedure.calls[index]
-    return output in registry.ops[call.op].adds and len(set(writes(call))) == len(list(writes(call)))
+    return output in registry.ops[call.op].accumulates and len(set(writes(call))) == len(list(writes(call)))

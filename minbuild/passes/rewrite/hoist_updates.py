@@ -33,7 +33,7 @@ class _Touching:
         return bool(shared) or self.call.op == CHECK
 
 
-def update_early(procedure: Procedure, registry: Registry) -> Procedure:
+def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls, those that update variables as early as they may be."""
     calls = _marked(procedure, [_touching(procedure, registry, call) for call in procedure.calls])
     loops = procedure.loops
@@ -73,7 +73,7 @@ def _behind(loop: range, moved: Sequence[int]) -> range:
 
 
 def _touching(procedure: Procedure, registry: Registry, call: Call) -> _Touching:
-    updated = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+    updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
     written = {root(procedure.alias, name) for name in (*writes(call), *updated) if name}
     return _Touching(call, frozenset(root(procedure.alias, n) for n in reads(call)), frozenset(written))
 

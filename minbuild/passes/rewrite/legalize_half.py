@@ -53,7 +53,7 @@ def _cast(node: str, source: str, target: str, to: ElementType) -> Call:
     return Call(":Cast", 13, node, (source,), (target,), {"to": int(to)})
 
 
-def widen_halves(procedure: Procedure, registry: Registry) -> Procedure:
+def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedure:
     """Casts around every call that has no kernel for its 16-bit numbers. What changes its inputs stays as it is."""
     work = _Widening(dict(procedure.values))
     for call in procedure.calls:
@@ -67,14 +67,14 @@ def widen_halves(procedure: Procedure, registry: Registry) -> Procedure:
 
 
 def _updates_half(procedure: Procedure, call: Call, registry: Registry) -> bool:
-    changed = [call.inputs[i] for i in registry.ops[call.op].updates if i < len(call.inputs)]
+    changed = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
     return any(n and procedure.values[n].type.element in HALVES for n in changed)
 
 
 def _served(procedure: Procedure, call: Call, registry: Registry) -> bool:
     """Whether there is a kernel for the call as it stands."""
     op = registry.ops[call.op]
-    if op.view:
+    if op.is_view:
         return True
     try:
         select_kernels(replace(procedure, calls=(call,)), registry)

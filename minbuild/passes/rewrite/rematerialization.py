@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import planned_size, root
-from minbuild.passes.analysis.instruction_selection import site_of
+from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
@@ -69,10 +69,10 @@ class _Plan:
         if index is None or name in self.fixed or self.procedure.values[name].role is not Role.TEMPORARY:
             return None
         call = self.procedure.calls[index]
-        repeat = self.registry.ops[call.op].again
+        repeat = self.registry.ops[call.op].rematerialize
         if repeat is None or call.outputs[0] != name or not self.is_cheap(call):
             return None
-        return repeat(call, site_of(call, self.procedure.values))
+        return repeat(call, context_of(call, self.procedure.values))
 
     def is_cheap(self, call: Call) -> bool:
         """Real work is worth doing twice where it is little and what it is done on is there for nothing."""
@@ -82,8 +82,8 @@ class _Plan:
 
     def work(self, call: Call) -> int:
         """Multiplications of a call, at the largest planned sizes."""
-        count = self.registry.ops[call.op].work
-        return planned_size(count(site_of(call, self.procedure.values))) if count else 0
+        count = self.registry.ops[call.op].flops
+        return planned_size(count(context_of(call, self.procedure.values))) if count else 0
 
     def remake(self, name: str, index: int) -> list[Call] | None:
         """Calls that make `name` before call `index`, what they need first; None where that is impossible or too
@@ -133,7 +133,7 @@ def _choose(plan: _Plan) -> dict[str, tuple[int, list[Call]]]:
     return remade
 
 
-def recompute_cheap(procedure: Procedure, registry: Registry) -> Procedure:
+def rematerialize_cheap(procedure: Procedure, registry: Registry) -> Procedure:
     """Adds a second call of cheap operators whose results have readers far behind the others."""
     plan = _Plan(procedure, registry)
     for name, (late, calls) in sorted(_choose(plan).items(), key=lambda item: item[1][0]):

@@ -9,14 +9,14 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import root
 
 
-def views_as_aliases(procedure: Procedure, registry: Registry) -> Procedure:
+def eliminate_views(procedure: Procedure, registry: Registry) -> Procedure:
     """Without calls of view operators. A view of an input that the procedure returns becomes a copy: the input's bytes
     are the caller's, and gone after the step."""
     alias = dict(procedure.alias)
     calls = []
     for call in procedure.calls:
         source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
-        if not registry.ops[call.op].view:
+        if not registry.ops[call.op].is_view:
             calls.append(call)
         elif result in procedure.outputs and procedure.values[root(alias, source)].role is Role.INPUT:
             calls.append(replace(call, op="minbuild:Copy", inputs=(source,), attributes={}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minbuild.ir import Bundle, Routine
+from minbuild.ir import Routine, TrainingArtifacts
 from minbuild.ir.size_report import Alive, Arena
 from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, skyline
 from minbuild.planning.phases import step_phases
@@ -15,7 +15,7 @@ def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
     return skyline(routine.buffers, buffer_sizes(routine.buffers, assignment))[1]
 
 
-def arena_of(bundle: Bundle, routine: Routine, assignment: Mapping[str, int]) -> Arena:
+def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping[str, int]) -> Arena:
     """A graph's arena at these sizes: its height, the most bytes alive at once, and the tensors which those are. Sizes
     are those in the arena, rounded up to its alignment, so that they add up to the bound."""
     sizes = buffer_sizes(routine.buffers, assignment)
@@ -28,7 +28,7 @@ def arena_of(bundle: Bundle, routine: Routine, assignment: Mapping[str, int]) ->
     step = next(
         s for s in starts if sum(size for b, size in spans if b.first <= s <= b.last) == bound
     )  # it only grows where something starts
-    phases = step_phases(bundle, routine)
+    phases = step_phases(artifacts, routine)
     alive = [
         Alive(buffer.name, routine.steps[buffer.first].node, phases[buffer.first], size)
         for buffer, size in spans

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring.graph_builder import Composer
+from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.ir import ElementType
 from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.training.onnxblock.context import composer
@@ -23,7 +23,7 @@ class Block:
         """`temp_file_name` is there for calls written for onnxruntime, and not read."""
 
     @property
-    def base(self) -> Composer:
+    def base(self) -> TypedGraphBuilder:
         """The graph being written."""
         return composer()
 

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from minbuild.authoring.graph_builder import Composer
+from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.reader import opset_in, read_model
 from minbuild.ir import Graph
@@ -17,10 +17,10 @@ from minbuild.ops import registry
 
 OPSET = 17  # of graphs that begin with nothing: the newest that ONNX Runtime 1.19.2's training kernels take
 _folders: ContextVar[tuple[Path, ...]] = ContextVar("folders with operators of one's own", default=())
-_current: ContextVar[Composer | None] = ContextVar("graph that blocks write into", default=None)
+_current: ContextVar[TypedGraphBuilder | None] = ContextVar("graph that blocks write into", default=None)
 
 
-def composer() -> Composer:
+def composer() -> TypedGraphBuilder:
     """The graph being written. Raises BadInput where there is none."""
     current = _current.get()
     if current is None:
@@ -32,7 +32,7 @@ def composer() -> Composer:
 
 
 @contextmanager
-def writing(into: Composer) -> Iterator[Composer]:
+def writing(into: TypedGraphBuilder) -> Iterator[TypedGraphBuilder]:
     """Blocks write into this graph."""
     token = _current.set(into)
     try:
@@ -42,20 +42,20 @@ def writing(into: Composer) -> Iterator[Composer]:
 
 
 @contextmanager
-def base(model: Any, model_path: str | None = None) -> Iterator[Composer]:
+def base(model: Any, model_path: str | None = None) -> Iterator[TypedGraphBuilder]:
     """Blocks continue `model`, an onnx.ModelProto; `model_path` names it in messages and says where its external data
     is. Raises BadInput and Unsupported."""
     path = Path(model_path or "model.onnx")
     known = registry(_folders.get())
-    with writing(Composer(read_model(model, path), known, opset_in(model))) as current:
+    with writing(TypedGraphBuilder(read_model(model, path), known, opset_in(model))) as current:
         yield current
 
 
 @contextmanager
-def empty_base(opset_version: int | None = None) -> Iterator[Composer]:
+def empty_base(opset_version: int | None = None) -> Iterator[TypedGraphBuilder]:
     """Blocks begin a graph of their own, such as an optimizer's."""
     nothing = Graph("model.onnx", (), {}, {}, (), {})
-    with writing(Composer(nothing, registry(_folders.get()), opset_version or OPSET)) as current:
+    with writing(TypedGraphBuilder(nothing, registry(_folders.get()), opset_version or OPSET)) as current:
         yield current
 
 

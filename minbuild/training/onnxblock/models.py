@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from minbuild.authoring import Recipe, Source, bundle_of, types_of
-from minbuild.authoring.graph_builder import Composer
+from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.writer import model_proto, opsets_of, tensor_proto
-from minbuild.ir import Bundle
+from minbuild.ir import TrainingArtifacts
 from minbuild.training.onnxblock.blocks import Block
 
 
@@ -18,14 +18,14 @@ class ForwardBlock(Block):
 
     def __init__(self) -> None:
         super().__init__()
-        self._made: tuple[Composer, tuple[str, ...]] | None = None
+        self._made: tuple[TypedGraphBuilder, tuple[str, ...]] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = self.build(*args, **kwargs)
         self._made = (self.base, (names,) if isinstance(names, str) else tuple(names))
         return names
 
-    def _built(self) -> tuple[Composer, tuple[str, ...]]:
+    def _built(self) -> tuple[TypedGraphBuilder, tuple[str, ...]]:
         if self._made is None:
             raise BadInput(f"{type(self).__name__}: not built yet. Call it first, inside of onnxblock.base.")
         return self._made
@@ -59,15 +59,15 @@ class TrainingBlock(ForwardBlock):
 
     def to_model_proto(self) -> tuple[Any, Any]:
         """The training and the evaluation model as onnx.ModelProto. Raises BadInput and Unsupported."""
-        compose, bundle = self._built()[0], self._bundle()
-        types = types_of(bundle, compose.registry)
+        compose, artifacts = self._built()[0], self._bundle()
+        types = types_of(artifacts, compose.registry)
         return tuple(
             model_proto(graph, types[graph.source], opsets_of(graph.nodes, compose.opset))
-            for graph in (bundle.training, bundle.evaluation)
+            for graph in (artifacts.training, artifacts.evaluation)
             if graph is not None
         )  # type: ignore[return-value]
 
-    def _bundle(self) -> Bundle:
+    def _bundle(self) -> TrainingArtifacts:
         compose, names = self._built()
         wanted = tuple(n for n, value in self._wanted.items() if value)
         frozen = tuple(n for n, value in self._wanted.items() if not value)
