@@ -79,7 +79,7 @@ def test_without_parameters_seeded_ones_are_used(model: CompiledModel) -> None:
     empty = tuple(replace(p, data=None) for p in model.artifacts.checkpoint.parameters)
     nominal = replace(model.artifacts.checkpoint, parameters=empty, nominal=True)
     seeded = read_checkpoint(
-        starting_point(replace(model, bundle=replace(model.artifacts, checkpoint=nominal)))
+        starting_point(replace(model, artifacts=replace(model.artifacts, checkpoint=nominal)))
     )
     assert [p.name for p in seeded.parameters] == [p.name for p in empty] and not seeded.nominal
     assert all(p.data is not None and p.data.any() for p in seeded.parameters)
@@ -150,8 +150,12 @@ def test_without_an_emulator_nothing_is_claimed(
     monkeypatch.setattr(foreign, "find_emulator", lambda target: None)
     target = parse_target("aarch64-linux-musl")
     found = foreign.prove_foreign(trial, model.plan_bytes, good, target, find_toolchain(), {})
-    assert found.text.startswith("not proven for aarch64-linux-musl: no emulator (qemu-aarch64)")
-    assert found.stack is None
+    assert not found.proven and found.stack is None and found.steps == 0
+    assert (
+        found.reason
+        == "no emulator is installed. Install qemu-aarch64 (package qemu-user on most Linux systems)."
+    )
+    assert found.text == f"NOT PROVEN: {found.reason}"
 
 
 def test_an_emulator_without_an_instruction_is_named(

@@ -217,13 +217,36 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDeviation:
+    """The element that came nearest to its bound of all that were compared step by step: where it is, its error in
+    units of the bound, and both values. At most 1 in a proof."""
+
+    graph: str
+    step: int  # of the graph, from 0
+    kernel: str
+    node: str
+    output: int  # argument slot of the kernel
+    element: int
+    units: float
+    found: float
+    expected: float
+    bound: float
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
-    """What was proven, in one sentence; `worst` in units of the reference's own noise, None without a
-    reference; `stack` as measured on the way, None where nothing could be run."""
+    """Whether a library was run and computes what it should. `text` says what was proven; where nothing
+    was, `reason` says why, and what would help. `worst` is in units of the reference's own noise, None without a
+    reference; `stack` as measured on the way, None where nothing could be run. `steps` counts the steps whose outputs
+    were compared one by one, `step` is the worst of them, None where bits are identical or nothing was compared so."""
 
     text: str
     worst: float | None = None
     stack: Stack | None = None
+    proven: bool = True
+    reason: str = ""
+    steps: int = 0
+    step: StepDeviation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from minbuild.toolchain.driver import find_driver
 from minbuild.toolchain.library import BuildOutput, Sources, Toolchain, checked, processors, workshop
 from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
-from minbuild.toolchain.run_binaries import ProgramResult, find_emulator, run_program, run_python
+from minbuild.toolchain.run_binaries import ProgramResult, find_emulator, run_program, run_python, why_not_run
 from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
 from minbuild.toolchain.zig import find_zig
 
@@ -42,6 +42,7 @@ __all__ = [
     "parse_target",
     "run_program",
     "run_python",
+    "why_not_run",
 ]
 
 

@@ -52,6 +52,15 @@ def find_emulator(target: Target) -> list[str] | None:
     return [path]
 
 
+def why_not_run(target: Target) -> str:
+    """Why programs of a target do not run here, and what would help: for targets without an emulator."""
+    needed = target.traits.emulator
+    if not needed:
+        return "its programs do not run here, and nothing emulates it. Run it on such a machine."
+    package = _PACKAGES.get(needed, "qemu-user")
+    return f"no emulator is installed. Install {needed} (package {package} on most Linux systems)."
+
+
 def _runs_here(target: Target) -> bool:
     try:
         host = host_target().traits
@@ -76,16 +85,7 @@ def run_program(
     """
     emulator = find_emulator(target)
     if emulator is None:
-        needed = target.traits.emulator
-        package = _PACKAGES.get(needed, "qemu-user")
-        raise ToolchainFailed(
-            f"{target}: programs for it do not run here. "
-            + (
-                f"Install {needed} (package {package} on most Linux systems)."
-                if needed
-                else "Run it on such a machine."
-            )
-        )
+        raise ToolchainFailed(f"{target}: {why_not_run(target)}")
     with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
         folder = Path(name)
         for path, data in (files or {}).items():

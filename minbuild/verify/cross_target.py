@@ -12,7 +12,15 @@ import numpy as np
 from minbuild import assets
 from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import Stack, Verification
-from minbuild.toolchain import BuildOutput, Target, Toolchain, build_program, find_emulator, run_program
+from minbuild.toolchain import (
+    BuildOutput,
+    Target,
+    Toolchain,
+    build_program,
+    find_emulator,
+    run_program,
+    why_not_run,
+)
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import FIRST, REPORT, TRIMMED_GARBAGE, death, scratch
 from minbuild.verify.script import Results, TestScript
@@ -36,15 +44,16 @@ def prove_foreign(
     machine recorded. Raises VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
-        needed = target.traits.emulator
-        why = f"no emulator ({needed}) is installed" if needed else "its programs do not run here"
-        return Verification(
-            f"not proven for {target}: {why}. The same sources, built for this machine, are proven."
-        )
+        return not_proven(why_not_run(target))
     said = _performed(trial, plan, built, target, toolchain)
     first, later = agreement(runner.decode(said, expected), expected, str(target))
     where = f"run under {Path(emulator[0]).name}" if emulator else "run as a static program"
     return Verification(f"{where}, {_sentence(trial, first, later)}", stack=runner.stack_of(said))
+
+
+def not_proven(reason: str) -> Verification:
+    """What is said of a library that was not run."""
+    return Verification(f"NOT PROVEN: {reason}", proven=False, reason=reason)
 
 
 def _sentence(trial: TestScript, first: float, later: float) -> str:

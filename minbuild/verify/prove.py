@@ -16,7 +16,7 @@ from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import OPTIMIZE, TRAIN, select_graphs
 from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, find_toolchain, host_target
-from minbuild.verify.cross_target import measure_stack, prove_foreign
+from minbuild.verify.cross_target import measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
     TRIMMED_GARBAGE,
     EquivalenceResult,
@@ -44,12 +44,21 @@ def prove_all(
             f"--reference {recording}: is of one model, and there are {len(models)}. Reduce it by itself."
         )
     found = {name: prove(bench, model, pairs, None, note, name) for name, model in models.items()}
-    return tuple(
-        Verification(
-            " ".join(f"{name}: {proofs[index].text}" for name, proofs in found.items()),
-            stack=_together([proofs[index].stack for proofs in found.values()]),
-        )
-        for index in range(len(pairs))
+    each = [{name: proofs[index] for name, proofs in found.items()} for index in range(len(pairs))]
+    return tuple(_of_several(proofs) for proofs in each)
+
+
+def _of_several(proofs: Mapping[str, Verification]) -> Verification:
+    """What is proven of one library that serves several models: the least that is of any."""
+    reasons = dict.fromkeys(proof.reason for proof in proofs.values() if not proof.proven)
+    steps = [proof.step for proof in proofs.values() if proof.step is not None]
+    return Verification(
+        " ".join(f"{name}: {proof.text}" for name, proof in proofs.items()),
+        stack=_together([proof.stack for proof in proofs.values()]),
+        proven=not reasons,
+        reason=" ".join(reasons),
+        steps=sum(proof.steps for proof in proofs.values()),
+        step=max(steps, key=lambda step: step.units, default=None),
     )
 
 
@@ -77,7 +86,7 @@ def prove(
     try:
         host = host_target()
     except BadInput as error:
-        return tuple(Verification(f"not proven: {error}") for _ in pairs)
+        return tuple(not_proven(str(error)) for _ in pairs)
     here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
     start, saves = starting_point(model), bench.contents.saving
     trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
