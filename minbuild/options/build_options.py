@@ -149,8 +149,8 @@ class BuildOptions:
         SOURCES,
         saving="nothing that needs a file system",
         min_size=OFF,
-        tradeoff="Sessions are created from bytes and memory that the program provides; nothing is read from or written "
-        "to files.",
+        tradeoff="Sessions are created from bytes and memory that the program provides; nothing is read from or "
+        "written to files.",
     )
     messages: str = _choice(
         ("text", "codes"),
