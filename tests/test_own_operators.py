@@ -63,11 +63,11 @@ struct SignedSquareGradOf {
 
 template <class T>
 Status signed_square(const Call& call) {
-  return stream<T>(call, SignedSquareOf{}, 1);
+  return map<kBaseline, T>(call, SignedSquareOf{}, 1);
 }
 template <class T>
 Status signed_square_grad(const Call& call) {
-  return stream<T>(call, SignedSquareGradOf{}, 1, 2);
+  return map<kBaseline, T>(call, SignedSquareGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_SIGNED_SQUARE

@@ -7,7 +7,7 @@
 namespace minbuild {
 
 // The parameters of losses: reduction, whether a label is ignored, and which.
-enum Reduction { kEach, kMean, kSum };
+enum LossReduction { kEach, kMean, kSum };
 
 // `count` labels [N,D] of scores [N,C,D]. Flags that are constants cost nothing.
 template <class T, class I>

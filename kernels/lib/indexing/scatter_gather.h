@@ -8,15 +8,15 @@
 namespace minbuild {
 
 // How an update meets what is there.
-enum class Meeting : int32_t { kReplace, kAdd, kMultiply, kMin, kMax };
+enum class ScatterReduction : int32_t { kReplace, kAdd, kMultiply, kMin, kMax };
 
 template <class T>
-MB_INLINE T met(Meeting how, T old, T update) {
+MB_INLINE T reduce_into(ScatterReduction how, T old, T update) {
   switch (how) {
-    case Meeting::kAdd: return static_cast<T>(old + update);
-    case Meeting::kMultiply: return static_cast<T>(old * update);
-    case Meeting::kMin: return update < old || update != update ? update : old;
-    case Meeting::kMax: return update > old || update != update ? update : old;
+    case ScatterReduction::kAdd: return static_cast<T>(old + update);
+    case ScatterReduction::kMultiply: return static_cast<T>(old * update);
+    case ScatterReduction::kMin: return update < old || update != update ? update : old;
+    case ScatterReduction::kMax: return update > old || update != update ? update : old;
     default: return update;
   }
 }
@@ -27,37 +27,37 @@ MB_INLINE bool counted(int64_t& index, int32_t size) {
   return index >= 0 && index < size;
 }
 
-// `count` places one after the other, `inner` elements side by side at each. `next` gives the first element, or -1
+// `count` indices one after the other, `inner` elements side by side at each. `next` gives the first element, or -1
 // where the index names nothing.
-struct Places {
-  int32_t (*next)(Places& places);
+struct IndexIterator {
+  int32_t (*next)(IndexIterator& indices);
   int32_t count, inner;
 };
 
-// Whether all places exist.
-MB_NOINLINE inline bool all_exist(Places& places) {
-  for (int i = 0; i < places.count; ++i)
-    if (places.next(places) < 0) return false;
+// Whether all indices exist.
+MB_NOINLINE inline bool all_exist(IndexIterator& indices) {
+  for (int i = 0; i < indices.count; ++i)
+    if (indices.next(indices) < 0) return false;
   return true;
 }
 
-// y = what stands in x at the places
+// y = what stands in x at the indices
 template <class T>
-MB_NOINLINE Status take(const Tensor& y, const Tensor& x, Places& places) {
+MB_NOINLINE Status gather_at(const Tensor& y, const Tensor& x, IndexIterator& indices) {
   T* to = y.as<T>();
-  for (int i = 0; i < places.count; ++i) {
-    int32_t place = places.next(places);
+  for (int i = 0; i < indices.count; ++i) {
+    int32_t place = indices.next(indices);
     if (place < 0) return Status::kBadValue;
     const T* from = x.as<T>() + place;
-    for (int k = 0; k < places.inner; ++k) *to++ = *from++;
+    for (int k = 0; k < indices.inner; ++k) *to++ = *from++;
   }
   return Status::kOk;
 }
 
-// y = x (arguments 0 and 1; zeros, or what is there, without x) with the updates (argument 3) at the places, which
+// y = x (arguments 0 and 1; zeros, or what is there, without x) with the updates (argument 3) at the indices, which
 // exist: without `meets` they replace what is there.
-template <class T, bool kMeets>
-MB_NOINLINE Status put(const Call& call, Places& places, int32_t meeting) {
+template <class T, bool kReduces>
+MB_NOINLINE Status scatter(const Call& call, IndexIterator& indices, int32_t reduction) {
   const Tensor &y = call[0], &x = call[1];
   size_t bytes = y.count * sizeof(T);
   if (!x) {
@@ -68,22 +68,22 @@ MB_NOINLINE Status put(const Call& call, Places& places, int32_t meeting) {
     copy_bytes(y.data, x.data, bytes);
   }
   const T* from = call[3].as<T>();
-  for (int i = 0; i < places.count; ++i) {
-    int32_t place = places.next(places);
+  for (int i = 0; i < indices.count; ++i) {
+    int32_t place = indices.next(indices);
     if (place < 0) return Status::kBadValue;  // an output over its own indices
     T* to = y.as<T>() + place;
-    for (int k = 0; k < places.inner; ++k, ++to, ++from)
-      *to = kMeets ? met(static_cast<Meeting>(meeting), *to, *from) : *from;
+    for (int k = 0; k < indices.inner; ++k, ++to, ++from)
+      *to = kReduces ? reduce_into(static_cast<ScatterReduction>(reduction), *to, *from) : *from;
   }
   return Status::kOk;
 }
 
 // The same after all indices were looked at, so that nothing changes where one is wrong.
-template <class T, bool kMeets, class Found>
-MB_INLINE Status put_checked(const Call& call, Found places, int32_t meeting) {
-  Found first = places;
+template <class T, bool kReduces, class Found>
+MB_INLINE Status scatter_checked(const Call& call, Found indices, int32_t reduction) {
+  Found first = indices;
   if (!all_exist(first)) return Status::kBadValue;
-  return put<T, kMeets>(call, places, meeting);
+  return scatter<T, kReduces>(call, indices, reduction);
 }
 
 }  // namespace minbuild

@@ -22,7 +22,7 @@ struct BinaryBody {
 };
 template <class T, class F>
 MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
-  stream_range<T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask,
+  for_range<kBaseline, T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask,
                                     static_cast<const T*>(b), b_mask);
 }
 // For what vectors are not worth their bytes: f takes single elements.
@@ -47,12 +47,12 @@ MB_INLINE constexpr int sizes_of(int y, int a, int b, int c = 0) { return y | a 
 MB_INLINE int size_in(int sizes, int operand) { return sizes >> (8 * operand + 8) & 0xff; }
 
 template <int N>
-struct Places {
+struct Operands {
   const char* at[N];
 };
 // Runs a loop over one stretch of N operands.
 template <int N, class Loop>
-MB_INLINE void run_loop(Loop loop, void* y, Places<N> x, const int* masks, int count) {
+MB_INLINE void run_loop(Loop loop, void* y, Operands<N> x, const int* masks, int count) {
   if constexpr (N == 2) {
     loop(y, x.at[0], masks[0], x.at[1], masks[1], count);
   } else {
@@ -72,7 +72,7 @@ struct Walk {
   Copies copies[N];
 
   // Along the last axis an operand moves, or stands.
-  MB_INLINE void run(Places<N> x) {
+  MB_INLINE void run(Operands<N> x) {
     int masks[N];
     for (int o = 0; o < N; ++o) {
       masks[o] = -(steps[o][last] != 0);
@@ -81,7 +81,7 @@ struct Walk {
     run_loop(loop, to, x, masks, sizes[last]);
     to += static_cast<ptrdiff_t>(sizes[last]) * (bytes & 0xff);
   }
-  MB_NOINLINE void descend(int axis, Places<N> x) {
+  MB_NOINLINE void descend(int axis, Operands<N> x) {
     if (axis == last) return run(x);
     for (int i = 0; i < sizes[axis]; ++i) {
       descend(axis + 1, x);
@@ -94,7 +94,7 @@ struct Walk {
 template <int N, class Loop>
 MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* x, int bytes, Loop loop) {
   Copies copies[N];
-  Places<N> from;
+  Operands<N> from;
   int masks[N];
   for (int o = 0; o < N; ++o) {
     masks[o] = -(x[o].count == y.count);
@@ -122,7 +122,7 @@ MB_NOINLINE Status broadcast(const Call& call, const Tensor* x, int bytes, Loop 
   walk.last = shapes ? axes.rank - 1 : 0;
   walk.bytes = bytes;
   walk.to = y.data;
-  Places<N> from;
+  Operands<N> from;
   for (int o = 0; o < N; ++o) {
     int moves = shapes ? call.params[o] : x[o].count == y.count, count = 1;
     from.at[o] = x[o].data;
@@ -152,7 +152,7 @@ MB_INLINE Status binary(const Call& call) {
   } else if constexpr (kShapes || kScalars) {
     return broadcast_two<T, T, kShapes>(call, binary_loop<T, F>);
   } else {
-    return stream<T>(call, F{}, 1, 2);
+    return map<kBaseline, T>(call, F{}, 1, 2);
   }
 }
 

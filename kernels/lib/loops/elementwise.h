@@ -1,7 +1,15 @@
-// Elementwise drivers. A kernel brings a functor over vectors; the loops over memory are written here once.
+// Elementwise loops: a kernel brings a functor over vectors, the walk over memory is written once, here.
 //
-// Where the vector width is picked at run time, only the wide loop exists twice: what it leaves over, and everything on
-// processors without wide vectors, goes through one loop over single elements.
+//   form                        vectors                 rest of a range       take it for
+//   map<kBaseline, T>           16 bytes, everywhere    one element a time    functions that cost less than reading their
+//                                                                             arguments (add, relu): memory is the limit
+//   map<kWidest, T>             widest at run time      one element a time    short functions with some arithmetic
+//   map_padded<kBaseline, T>    16 bytes, everywhere    padded with zeros     long functions that models seldom compute
+//   map_padded<kWidest, T>      widest at run time      padded with zeros     long functions in hot places (exp, tanh, gelu)
+//
+// map compiles the functor once more for single elements, which is free where the functor is a few instructions;
+// map_padded zero-fills the tail lanes of the last vector instead, so that a long functor exists once per width.
+// for_range<...> and map_range<...> are the same loops over plain pointers, for kernels with their own arguments.
 #ifndef MINBUILD_LIB_LOOPS_ELEMENTWISE_H_
 #define MINBUILD_LIB_LOOPS_ELEMENTWISE_H_
 
@@ -9,9 +17,12 @@
 
 namespace minbuild {
 
-// Body::step<V>(i, args...) for i = 0, V::size, ... over `count` elements. V is a vector, at last of one lane.
+// Bytes of a vector: what every processor with vectors has, or the most that the processor at hand has.
+enum Lanes : int { kBaseline = 16, kWidest = 32 };
+
+// Body::step<V>(i, args...) for i = 0, V::size, ... as far as whole vectors reach; returns where they end.
 template <class T, class Body>
-struct WideLoop {
+struct WholeVectors {
   template <class W, class... Args>
   static MB_INLINE int run(int count, Args... args) {
     using V = typename W::template of<T>;
@@ -21,14 +32,20 @@ struct WideLoop {
   }
 };
 
-template <class T, class Body, class... Args>
+// The same over `count` elements, single elements last. Where the vector width is picked at run time only the wide loop
+// exists twice: its rest, and everything on processors without wide vectors, goes through one loop over single elements.
+template <Lanes kLanes, class T, class Body, class... Args>
 MB_INLINE void for_range(int count, Args... args) {
   int i = 0;
+  if constexpr (kLanes == kBaseline) {
+    i = WholeVectors<T, Body>::template run<Width<16>>(count, args...);
+  } else {
 #if MB_DISPATCHES
-  if (vector_bytes() >= 32) i = run_avx2<WideLoop<T, Body>>(count, args...);
+    if (vector_bytes() >= 32) i = run_avx2<WholeVectors<T, Body>>(count, args...);
 #else
-  i = dispatch<WideLoop<T, Body>>(count, args...);
+    i = dispatch<WholeVectors<T, Body>>(count, args...);
 #endif
+  }
   for (; i < count; ++i) Body::template step<Vec<T, 1>>(i, args...);
 }
 
@@ -41,36 +58,41 @@ struct MapBody {
   }
 };
 
-template <class T, class F, class... X>
+template <Lanes kLanes, class T, class F, class... X>
 MB_INLINE void map_range(F f, int count, T* y, X... x) {
-  for_range<T, MapBody<T, F>>(count, f, y, x...);
+  for_range<kLanes, T, MapBody<T, F>>(count, f, y, x...);
 }
 
 // One output (argument 0) and as many inputs of the same size as follow in `inputs`.
-template <class T, class F, class... Index>
+template <Lanes kLanes, class T, class F, class... Index>
 MB_INLINE Status map(const Call& call, F f, Index... inputs) {
   bool same = ((call[inputs].count == call[0].count) && ...);
   if (!same) return Status::kBadPlan;
-  map_range<T>(f, call[0].count, call[0].as<T>(), static_cast<const T*>(call[inputs].template as<T>())...);
+  map_range<kLanes>(f, call[0].count, call[0].as<T>(), static_cast<const T*>(call[inputs].template as<T>())...);
   return Status::kOk;
 }
 
-// For loops that wait for memory: vectors of 16 bytes, which every processor with vectors has, keep up with it, so one
-// loop does, and the results are the same everywhere.
-template <class T, class Body, class... Args>
-MB_INLINE void stream_range(int count, Args... args) {
-  using V = Width<16>::of<T>;
-  int i = 0;
-  for (; i <= count - V::size; i += V::size) Body::template step<V>(i, args...);
-  for (; i < count; ++i) Body::template step<Vec<T, 1>>(i, args...);
-}
+template <class T, class F>
+struct PaddedLoop {
+  template <class W, class... X>
+  static MB_INLINE void run(F f, int left, T* y, X... x) {
+    using V = typename W::template of<T>;
+    for (; left > 0; left -= V::size, y += V::size, ((x += V::size), ...)) f(V::load(x, left)...).store(y, left);
+  }
+};
 
-// map() for functions that cost less than reading their arguments.
-template <class T, class F, class... Index>
-MB_INLINE Status stream(const Call& call, F f, Index... inputs) {
+// The same with the tail lanes of the last vector zero-filled. double serves tests of gradients and takes 16 bytes.
+template <Lanes kLanes, class T, class F, class... Index>
+MB_INLINE Status map_padded(const Call& call, F f, Index... inputs) {
   bool same = ((call[inputs].count == call[0].count) && ...);
   if (!same) return Status::kBadPlan;
-  stream_range<T, MapBody<T, F>>(call[0].count, f, call[0].as<T>(), static_cast<const T*>(call[inputs].template as<T>())...);
+  int count = call[0].count;
+  T* y = call[0].as<T>();
+  if constexpr (kLanes == kWidest && sizeof(T) == 4) {
+    dispatch<PaddedLoop<T, F>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
+  } else {
+    PaddedLoop<T, F>::template run<Width<16>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
+  }
   return Status::kOk;
 }
 

@@ -29,7 +29,7 @@ struct TanhFunction {
     return tanh(x);
   }
 };
-struct SeldomFunction {
+struct UncommonActivation {
   Activation a;
 
   template <class T, int N>
@@ -84,7 +84,7 @@ template <class T, bool kAny>
 MB_NOINLINE void activate(const Activation& a, T* x, int count) {
   if (a.kind == Activation::kSigmoid) return dispatch<FunctionLoop<T, SigmoidFunction>>(SigmoidFunction{}, count, x);
   if (!kAny || a.kind == Activation::kTanh) return dispatch<FunctionLoop<T, TanhFunction>>(TanhFunction{}, count, x);
-  if constexpr (kAny) FunctionLoop<T, SeldomFunction>::template run<Width<16>>(SeldomFunction{a}, count, x);
+  if constexpr (kAny) FunctionLoop<T, UncommonActivation>::template run<Width<16>>(UncommonActivation{a}, count, x);
 }
 
 // The same of what is first limited to [-limit, limit].
@@ -97,7 +97,7 @@ struct LimitBody {
 };
 template <class T, bool kAny>
 MB_INLINE void activate_limited(const Activation& a, T* x, int count, float limit) {
-  if (kAny && limit < __builtin_inff()) stream_range<T, LimitBody<T>>(count, x, T(limit));
+  if (kAny && limit < __builtin_inff()) for_range<kBaseline, T, LimitBody<T>>(count, x, T(limit));
   activate<T, kAny>(a, x, count);
 }
 
@@ -129,8 +129,8 @@ struct InsideBody {
 // d *= f'(x), where y = f(x).
 template <class T, bool kAny>
 MB_NOINLINE void multiply_by_slope(const Activation& a, const T* y, T* d, int count) {
-  if (a.kind == Activation::kSigmoid) return stream_range<T, SigmoidSlopeBody<T>>(count, d, y);
-  if (!kAny || a.kind == Activation::kTanh) return stream_range<T, TanhSlopeBody<T>>(count, d, y);
+  if (a.kind == Activation::kSigmoid) return for_range<kBaseline, T, SigmoidSlopeBody<T>>(count, d, y);
+  if (!kAny || a.kind == Activation::kTanh) return for_range<kBaseline, T, TanhSlopeBody<T>>(count, d, y);
   if constexpr (kAny) {
     using V = Width<16>::of<T>;
     SeldomSlope slope{a};
@@ -153,7 +153,7 @@ MB_INLINE void multiply_by_limited_slope(const Activation& a, const T* y, T* d, 
     activate<T, kAny>(a, ends, 2);
     const bool falls = ends[1] < ends[0];
     const T unit = sizeof(T) == 4 ? T(1e-6) : T(1e-15), low = ends[falls], high = ends[!falls];
-    stream_range<T, InsideBody<T>>(count, d, y, low + unit * magnitude(low), high - unit * magnitude(high));
+    for_range<kBaseline, T, InsideBody<T>>(count, d, y, low + unit * magnitude(low), high - unit * magnitude(high));
   }
   multiply_by_slope<T, kAny>(a, y, d, count);
 }

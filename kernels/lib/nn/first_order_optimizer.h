@@ -1,4 +1,4 @@
-// Optimizers with one moment: rules that say which way to go, and the step that goes there.
+// Optimizers with one moment: update rules that give a direction, and the step along it.
 #ifndef MINBUILD_LIB_NN_FIRST_ORDER_OPTIMIZER_H_
 #define MINBUILD_LIB_NN_FIRST_ORDER_OPTIMIZER_H_
 
@@ -7,25 +7,25 @@
 
 namespace minbuild {
 
-// `step` updates a moment, given the gradient, and answers with the direction.
-// m = momentum m + take g; direction: m, or g + momentum m
+// `step` updates a moment, given the gradient, and returns the direction.
+// m = momentum m + (1 - beta) g; direction: m, or g + momentum m
 template <class T>
-struct MomentumRule {
-  T rate, decay, momentum, take;
+struct MomentumUpdate {
+  T rate, decay, momentum, one_minus_beta;
   bool nesterov;
   template <class V>
   MB_INLINE V step(V& m, V g) const {
-    m = muladd(V(momentum), m, V(take) * g);
+    m = muladd(V(momentum), m, V(one_minus_beta) * g);
     return nesterov ? muladd(V(momentum), m, g) : m;
   }
 };
-// m = keep m + take g^2; direction: g / (sqrt(m) + epsilon)
+// m = beta m + (1 - beta) g^2; direction: g / (sqrt(m) + epsilon)
 template <class T>
-struct ScalingRule {
-  T rate, decay, keep, take, epsilon;
+struct ScalingUpdate {
+  T rate, decay, beta, one_minus_beta, epsilon;
   template <class V>
   MB_INLINE V step(V& m, V g) const {
-    m = muladd(V(take) * g, g, V(keep) * m);
+    m = muladd(V(one_minus_beta) * g, g, V(beta) * m);
     return g / (sqrt(m) + V(epsilon));
   }
 };
@@ -33,7 +33,7 @@ struct ScalingRule {
 // g += decay x; then x -= rate direction. Results may stand where x and m do; unless they are `kAsked` for, they may be
 // null.
 template <class T, class Rule, bool kAsked>
-struct DescendBody {
+struct ApplyUpdateBody {
   template <class V>
   static MB_INLINE void step(int i, Rule rule, T* new_x, T* new_m, const T* x, const T* m, const T* g) {
     V from = V::load(x + i), moment = V::load(m + i);
@@ -44,9 +44,9 @@ struct DescendBody {
 };
 
 template <class T, bool kAsked, class Rule>
-MB_INLINE void descend_range(Rule rule, const Tensor& new_x, const Tensor& new_m, const Tensor& x, const Tensor& m,
+MB_INLINE void apply_update(Rule rule, const Tensor& new_x, const Tensor& new_m, const Tensor& x, const Tensor& m,
                              const Tensor& g) {
-  stream_range<T, DescendBody<T, Rule, kAsked>>(x.count, rule, new_x.as<T>(), new_m.as<T>(),
+  for_range<kBaseline, T, ApplyUpdateBody<T, Rule, kAsked>>(x.count, rule, new_x.as<T>(), new_m.as<T>(),
                                                 static_cast<const T*>(x.as<T>()), static_cast<const T*>(m.as<T>()),
                                                 static_cast<const T*>(g.as<T>()));
 }

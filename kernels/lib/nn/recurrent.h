@@ -8,17 +8,17 @@
 #define MINBUILD_LIB_NN_RECURRENT_H_
 
 #include "lib/nn/activation.h"
-#include "lib/loops/add_range.h"
+#include "lib/loops/blas1.h"
 #include "lib/gemm/gemm.h"
 
 namespace minbuild {
 
 // Scratch memory handed out piece by piece, for what a call does not name.
-struct Room {
+struct Scratch {
   char* at;
   int64_t left;
 
-  explicit Room(const Tensor& bytes) : at(bytes.scratch<char>()), left(bytes.count) {}
+  explicit Scratch(const Tensor& bytes) : at(bytes.scratch<char>()), left(bytes.count) {}
 
   // The tensor's own memory or a piece of the room; null where neither has `count` elements.
   template <class T>
@@ -54,11 +54,11 @@ struct AddProductBody {
 // y = a * b and y += a * b, element by element.
 template <class T>
 MB_NOINLINE void multiply_range(T* y, const T* a, const T* b, int count) {
-  stream_range<T, ProductBody<T>>(count, y, a, b);
+  for_range<kBaseline, T, ProductBody<T>>(count, y, a, b);
 }
 template <class T>
 MB_NOINLINE void add_product(T* y, const T* a, const T* b, int count) {
-  stream_range<T, AddProductBody<T>>(count, y, a, b);
+  for_range<kBaseline, T, AddProductBody<T>>(count, y, a, b);
 }
 
 enum Direction : int32_t { kForward, kReverse, kBidirectional };

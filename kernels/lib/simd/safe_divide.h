@@ -8,12 +8,12 @@
 namespace minbuild {
 
 template <class T, int N>
-MB_INLINE Vec<T, N> quotient(Vec<T, N> a, Vec<T, N> b) {
+MB_INLINE Vec<T, N> safe_divide(Vec<T, N> a, Vec<T, N> b) {
   return a / b;
 }
 // Integers, towards zero.
 template <class T>
-MB_INLINE T quotient(T a, T b) {
+MB_INLINE T safe_divide(T a, T b) {
   if (b == 0) return 0;
   if (T(-1) < T(0) && b == T(-1)) return static_cast<T>(0 - uint64_t(a));
   return static_cast<T>(a / b);

@@ -27,7 +27,7 @@ struct ClipOf {
 // y = min(high, max(low, x))
 template <class T>
 Status clip(const Call& call) {
-  return map<T>(call, ClipOf<T>{Bounds<T>(call)}, 1);
+  return map<kWidest, T>(call, ClipOf<T>{Bounds<T>(call)}, 1);
 }
 
 template <class T>
@@ -43,7 +43,7 @@ struct ClipGradOf {
 // dx = dy where low <= x <= high, else 0
 template <class T>
 Status clip_grad(const Call& call) {
-  return stream<T>(call, ClipGradOf<T>{Bounds<T>(call)}, 1, 2);
+  return map<kBaseline, T>(call, ClipGradOf<T>{Bounds<T>(call)}, 1, 2);
 }
 
 MB_INSTANTIATE_CLIP

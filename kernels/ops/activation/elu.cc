@@ -1,6 +1,6 @@
 // Elu, Celu and Selu, which are one function of three numbers, and its gradient, over any shape.
 #include "lib/simd/expm1_log1p.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -25,7 +25,7 @@ struct EluOf {
 // y = slope * (x where x >= 0, else scale * (e^(x / width) - 1)). params: slope, scale, width
 template <class T>
 Status elu(const Call& call) {
-  return map_narrow<T>(call, EluOf<T>{EluParams<T>(call)}, 1);
+  return map_padded<kBaseline, T>(call, EluOf<T>{EluParams<T>(call)}, 1);
 }
 
 template <class T>
@@ -41,7 +41,7 @@ struct EluGradOf {
 // dx = dy * slope * (1 where x >= 0, else scale / width * e^(x / width)). params: slope, scale, width
 template <class T>
 Status elu_grad(const Call& call) {
-  return map_narrow<T>(call, EluGradOf<T>{EluParams<T>(call)}, 1, 2);
+  return map_padded<kBaseline, T>(call, EluGradOf<T>{EluParams<T>(call)}, 1, 2);
 }
 
 MB_INSTANTIATE_ELU

@@ -1,6 +1,6 @@
 // Gelu with the normal distribution or with an approximation of it, and the gradients, over any shape.
 #include "lib/simd/sigmoid.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -21,7 +21,7 @@ struct GeluOf {
 // y = x * P(X < x) for a normal X
 template <class T>
 Status gelu(const Call& call) {
-  return map_wide<T>(call, GeluOf{}, 1);
+  return map_padded<kWidest, T>(call, GeluOf{}, 1);
 }
 
 template <class T>
@@ -36,7 +36,7 @@ struct GeluGradOf {
 // dx = dy * (P(X < x) + x * density(x))
 template <class T>
 Status gelu_grad(const Call& call) {
-  return map_wide<T>(call, GeluGradOf<T>{}, 1, 2);
+  return map_padded<kWidest, T>(call, GeluGradOf<T>{}, 1, 2);
 }
 
 // Of u = sqrt(2/pi) * (x + 0.044715 x^3), (1 + tanh(u)) / 2 is sigmoid(2u), which takes less.
@@ -53,7 +53,7 @@ struct FastGeluOf {
 // y = x * (1 + tanh(u)) / 2
 template <class T>
 Status fast_gelu(const Call& call) {
-  return map_wide<T>(call, FastGeluOf<T>{}, 1);
+  return map_padded<kWidest, T>(call, FastGeluOf<T>{}, 1);
 }
 
 template <class T>
@@ -71,7 +71,7 @@ struct FastGeluGradOf {
 // dx = dy * (s + s * (1 - s) * x * 2 du/dx), s = sigmoid(2u)
 template <class T>
 Status fast_gelu_grad(const Call& call) {
-  return map_wide<T>(call, FastGeluGradOf<T>{}, 1, 2);
+  return map_padded<kWidest, T>(call, FastGeluGradOf<T>{}, 1, 2);
 }
 
 MB_INSTANTIATE_GELU

@@ -16,7 +16,7 @@ struct HardSigmoidOf {
 // y = alpha * x + beta, bounded by 0 and 1. params: alpha, beta
 template <class T>
 Status hard_sigmoid(const Call& call) {
-  return stream<T>(call, HardSigmoidOf<T>{T(call.real(0)), T(call.real(1))}, 1);
+  return map<kBaseline, T>(call, HardSigmoidOf<T>{T(call.real(0)), T(call.real(1))}, 1);
 }
 
 template <class T>
@@ -33,7 +33,7 @@ struct HardSigmoidGradOf {
 // dx = alpha * dy where y is within its bounds, else 0. params: alpha, beta
 template <class T>
 Status hard_sigmoid_grad(const Call& call) {
-  return stream<T>(call, HardSigmoidGradOf<T>{T(call.real(0)), T(call.real(1))}, 1, 2);
+  return map<kBaseline, T>(call, HardSigmoidGradOf<T>{T(call.real(0)), T(call.real(1))}, 1, 2);
 }
 
 template <class T>
@@ -47,7 +47,7 @@ struct HardSwishOf {
 // y = x * (x / 6 + 1/2, bounded by 0 and 1)
 template <class T>
 Status hard_swish(const Call& call) {
-  return stream<T>(call, HardSwishOf<T>{}, 1);
+  return map<kBaseline, T>(call, HardSwishOf<T>{}, 1);
 }
 
 template <class T>
@@ -62,7 +62,7 @@ struct HardSwishGradOf {
 // dx = dy * (0 up to -3, x / 3 + 1/2 up to 3, then 1)
 template <class T>
 Status hard_swish_grad(const Call& call) {
-  return stream<T>(call, HardSwishGradOf<T>{}, 1, 2);
+  return map<kBaseline, T>(call, HardSwishGradOf<T>{}, 1, 2);
 }
 
 MB_INSTANTIATE_HARD_SIGMOID

@@ -15,7 +15,7 @@ struct ReluOf {
 template <class T>
 Status relu(const Call& call) {
   if constexpr (Stored<T>::is_real) {
-    return stream<T>(call, ReluOf{}, 1);
+    return map<kBaseline, T>(call, ReluOf{}, 1);
   } else {
     const Tensor &y = call[0], &x = call[1];
     if (x.count != y.count) return Status::kBadPlan;
@@ -34,7 +34,7 @@ struct ReluGradOf {
 // dx = dy where x > 0, else 0. `x` may as well be relu's output: both are positive at the same places.
 template <class T>
 Status relu_grad(const Call& call) {
-  return stream<T>(call, ReluGradOf{}, 1, 2);
+  return map<kBaseline, T>(call, ReluGradOf{}, 1, 2);
 }
 
 template <class T>
@@ -50,7 +50,7 @@ struct LeakyReluGradOf {
 // dx = dy where x > 0, else alpha * dy. params: alpha
 template <class T>
 Status leaky_relu_grad(const Call& call) {
-  return stream<T>(call, LeakyReluGradOf<T>{T(call.real(0))}, 1, 2);
+  return map<kBaseline, T>(call, LeakyReluGradOf<T>{T(call.real(0))}, 1, 2);
 }
 
 template <class T>
@@ -66,7 +66,7 @@ struct LeakyReluOf {
 // y = x where x > 0, else alpha * x. params: alpha
 template <class T>
 Status leaky_relu(const Call& call) {
-  return stream<T>(call, LeakyReluOf<T>{T(call.real(0))}, 1);
+  return map<kBaseline, T>(call, LeakyReluOf<T>{T(call.real(0))}, 1);
 }
 
 MB_INSTANTIATE_RELU

@@ -1,7 +1,6 @@
 // Sigmoid, Tanh and their gradients, over any shape.
 #include "lib/loops/elementwise.h"
 #include "lib/simd/math.h"
-#include "lib/loops/wide_map.h"
 
 namespace minbuild {
 
@@ -33,25 +32,25 @@ struct TanhGradOf {
 // y = 1 / (1 + e^-x)
 template <class T>
 Status sigmoid(const Call& call) {
-  return map_wide<T>(call, SigmoidOf{}, 1);
+  return map_padded<kWidest, T>(call, SigmoidOf{}, 1);
 }
 
 // dx = dy * y * (1 - y), where y = sigmoid(x)
 template <class T>
 Status sigmoid_grad(const Call& call) {
-  return stream<T>(call, SigmoidGradOf{}, 1, 2);
+  return map<kBaseline, T>(call, SigmoidGradOf{}, 1, 2);
 }
 
 // y = tanh(x)
 template <class T>
 Status tanh(const Call& call) {
-  return map_wide<T>(call, TanhOf{}, 1);
+  return map_padded<kWidest, T>(call, TanhOf{}, 1);
 }
 
 // dx = dy * (1 - y^2), where y = tanh(x)
 template <class T>
 Status tanh_grad(const Call& call) {
-  return stream<T>(call, TanhGradOf{}, 1, 2);
+  return map<kBaseline, T>(call, TanhGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_SIGMOID

@@ -1,6 +1,6 @@
 // Softplus, Mish and the gradient of Mish, over any shape.
 #include "lib/simd/expm1_log1p.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -14,7 +14,7 @@ struct SoftplusOf {
 // y = log(1 + e^x)
 template <class T>
 Status softplus(const Call& call) {
-  return map_narrow<T>(call, SoftplusOf{}, 1);
+  return map_padded<kBaseline, T>(call, SoftplusOf{}, 1);
 }
 
 // tanh(log(1 + e^x)) is n / (n + 2) with n = e^2x + 2e^x, and 1 in all digits from 20 on.
@@ -39,7 +39,7 @@ struct MishOf {
 // y = x * tanh(log(1 + e^x))
 template <class T>
 Status mish(const Call& call) {
-  return map_narrow<T>(call, MishOf{}, 1);
+  return map_padded<kBaseline, T>(call, MishOf{}, 1);
 }
 
 // With 1 - tanh^2 = 4 (n + 1) / (n + 2)^2 and n + 1 = (1 + e^x)^2, whose root goes away against the sigmoid.
@@ -56,7 +56,7 @@ struct MishGradOf {
 // dx = dy * (t + x * (1 - t^2) * sigmoid(x)), t = tanh(log(1 + e^x))
 template <class T>
 Status mish_grad(const Call& call) {
-  return map_narrow<T>(call, MishGradOf{}, 1, 2);
+  return map_padded<kBaseline, T>(call, MishGradOf{}, 1, 2);
 }
 
 MB_INSTANTIATE_SOFTPLUS

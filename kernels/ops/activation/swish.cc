@@ -1,6 +1,6 @@
 // Products with a sigmoid: Swish, QuickGelu and the gradient of Softplus; and the gradient of Swish. Over any shape.
 #include "lib/simd/sigmoid.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -17,7 +17,7 @@ struct GatedOf {
 // y = a * sigmoid(alpha * b). params: alpha
 template <class T>
 Status gated(const Call& call) {
-  return map_wide<T>(call, GatedOf<T>{T(call.real(0))}, 1, 2);
+  return map_padded<kWidest, T>(call, GatedOf<T>{T(call.real(0))}, 1, 2);
 }
 
 template <class T>
@@ -35,7 +35,7 @@ struct SwishGradOf {
 // dx = dy * (s + alpha * x * s * (1 - s)), s = sigmoid(alpha * x). params: alpha
 template <class T>
 Status swish_grad(const Call& call) {
-  return map_wide<T>(call, SwishGradOf<T>{T(call.real(0))}, 1, 2);
+  return map_padded<kWidest, T>(call, SwishGradOf<T>{T(call.real(0))}, 1, 2);
 }
 
 MB_INSTANTIATE_SWISH

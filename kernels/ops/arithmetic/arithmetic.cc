@@ -32,7 +32,7 @@ struct MulOf {
 struct DivOf {
   template <class V>
   MB_INLINE V operator()(V a, V b) const {
-    return quotient(a, b);
+    return safe_divide(a, b);
   }
 };
 

@@ -1,6 +1,6 @@
 // Hyperbolic functions but tanh, and their inverses, over any shape.
 #include "lib/simd/expm1_log1p.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -61,23 +61,23 @@ struct AtanhOf {
 
 template <class T>
 Status sinh(const Call& call) {
-  return map_narrow<T>(call, SinhOf{}, 1);
+  return map_padded<kBaseline, T>(call, SinhOf{}, 1);
 }
 template <class T>
 Status cosh(const Call& call) {
-  return map_narrow<T>(call, CoshOf{}, 1);
+  return map_padded<kBaseline, T>(call, CoshOf{}, 1);
 }
 template <class T>
 Status asinh(const Call& call) {
-  return map_narrow<T>(call, AsinhOf{}, 1);
+  return map_padded<kBaseline, T>(call, AsinhOf{}, 1);
 }
 template <class T>
 Status acosh(const Call& call) {
-  return map_narrow<T>(call, AcoshOf{}, 1);
+  return map_padded<kBaseline, T>(call, AcoshOf{}, 1);
 }
 template <class T>
 Status atanh(const Call& call) {
-  return map_narrow<T>(call, AtanhOf{}, 1);
+  return map_padded<kBaseline, T>(call, AtanhOf{}, 1);
 }
 
 MB_INSTANTIATE_HYPERBOLIC

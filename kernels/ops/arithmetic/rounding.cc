@@ -35,15 +35,15 @@ struct CeilOf {
 
 template <class T>
 Status round(const Call& call) {
-  return stream<T>(call, RoundOf{}, 1);
+  return map<kBaseline, T>(call, RoundOf{}, 1);
 }
 template <class T>
 Status floor(const Call& call) {
-  return stream<T>(call, FloorOf{}, 1);
+  return map<kBaseline, T>(call, FloorOf{}, 1);
 }
 template <class T>
 Status ceil(const Call& call) {
-  return stream<T>(call, CeilOf{}, 1);
+  return map<kBaseline, T>(call, CeilOf{}, 1);
 }
 
 MB_INSTANTIATE_ROUNDING

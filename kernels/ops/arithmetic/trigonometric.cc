@@ -1,6 +1,6 @@
 // Functions of angles and their inverses, over any shape.
 #include "lib/simd/trigonometry.h"
-#include "lib/loops/wide_map.h"
+#include "lib/loops/elementwise.h"
 
 namespace minbuild {
 
@@ -44,27 +44,27 @@ struct AcosOf {
 
 template <class T>
 Status sin(const Call& call) {
-  return map_narrow<T>(call, SinOf{}, 1);
+  return map_padded<kBaseline, T>(call, SinOf{}, 1);
 }
 template <class T>
 Status cos(const Call& call) {
-  return map_narrow<T>(call, CosOf{}, 1);
+  return map_padded<kBaseline, T>(call, CosOf{}, 1);
 }
 template <class T>
 Status tan(const Call& call) {
-  return map_narrow<T>(call, TanOf{}, 1);
+  return map_padded<kBaseline, T>(call, TanOf{}, 1);
 }
 template <class T>
 Status atan(const Call& call) {
-  return map_narrow<T>(call, AtanOf{}, 1);
+  return map_padded<kBaseline, T>(call, AtanOf{}, 1);
 }
 template <class T>
 Status asin(const Call& call) {
-  return map_narrow<T>(call, AsinOf{}, 1);
+  return map_padded<kBaseline, T>(call, AsinOf{}, 1);
 }
 template <class T>
 Status acos(const Call& call) {
-  return map_narrow<T>(call, AcosOf{}, 1);
+  return map_padded<kBaseline, T>(call, AcosOf{}, 1);
 }
 
 MB_INSTANTIATE_TRIGONOMETRIC

@@ -2,7 +2,6 @@
 #include "lib/loops/elementwise.h"
 #include "lib/simd/math.h"
 #include "lib/types/storage_type.h"
-#include "lib/loops/wide_map.h"
 
 namespace minbuild {
 
@@ -10,7 +9,7 @@ namespace minbuild {
 template <class T, class F>
 MB_INLINE Status of_number(const Call& call, F f) {
   if constexpr (Stored<T>::is_real) {
-    return stream<T>(call, f, 1);
+    return map<kBaseline, T>(call, f, 1);
   } else {
     const Tensor &y = call[0], &x = call[1];
     if (x.count != y.count) return Status::kBadPlan;
@@ -98,23 +97,23 @@ Status sign(const Call& call) {
 }
 template <class T>
 Status log(const Call& call) {
-  return map_narrow<T>(call, LogOf{}, 1);
+  return map_padded<kBaseline, T>(call, LogOf{}, 1);
 }
 template <class T>
 Status sqrt(const Call& call) {
-  return stream<T>(call, SqrtOf{}, 1);
+  return map<kBaseline, T>(call, SqrtOf{}, 1);
 }
 template <class T>
 Status exp(const Call& call) {
-  return map_wide<T>(call, ExpOf{}, 1);
+  return map_padded<kWidest, T>(call, ExpOf{}, 1);
 }
 template <class T>
 Status erf(const Call& call) {
-  return map_wide<T>(call, ErfOf{}, 1);
+  return map_padded<kWidest, T>(call, ErfOf{}, 1);
 }
 template <class T>
 Status reciprocal(const Call& call) {
-  return stream<T>(call, ReciprocalOf{}, 1);
+  return map<kBaseline, T>(call, ReciprocalOf{}, 1);
 }
 
 MB_INSTANTIATE_UNARY

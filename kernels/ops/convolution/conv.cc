@@ -144,7 +144,7 @@ struct Conv {
     grid = planes + int64_t(xs.channels) * xs.step + kWhole;
     places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
     if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
-    if (!apart(written, sizeof(T), bytes, 1)) return false;  // results must not become places
+    if (!disjoint(written, sizeof(T), bytes, 1)) return false;  // results must not become places
     // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
     char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
     char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);

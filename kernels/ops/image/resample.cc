@@ -1,5 +1,5 @@
 // Weighted sums of elements along an axis: interpolation, and with the table transposed its gradient.
-#include "lib/loops/add_scaled.h"
+#include "lib/loops/blas1.h"
 
 namespace minbuild {
 
@@ -22,7 +22,7 @@ Status resample(const Call& call) {
   for (int a = 0; a < outer; ++a, from += size * inner) {
     for (int i = 0; i < index.count; ++i) {
       // Rows of fewer taps are filled up with weights of zero, which must not spread what is not finite.
-      if (weights[i] != T(0)) add_scaled(to, from + indices[i] * inner, weights[i], inner);
+      if (weights[i] != T(0)) axpy(to, from + indices[i] * inner, weights[i], inner);
       if ((i + 1) % taps == 0) to += inner;
     }
   }

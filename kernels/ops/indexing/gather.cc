@@ -1,5 +1,5 @@
 // Takes slices of a tensor by index, and adds their gradients back.
-#include "lib/loops/add_range.h"
+#include "lib/loops/blas1.h"
 
 namespace minbuild {
 

@@ -4,7 +4,7 @@
 namespace minbuild {
 
 // The part has an element for every index; the whole is at least as large along all axes but one.
-struct ElementPlaces : Places {
+struct ElementIterator : IndexIterator {
   const int64_t* indices;
   const int32_t* sizes;
   int32_t last, axis, size, base;
@@ -26,8 +26,8 @@ struct ElementPlaces : Places {
     return true;
   }
 
-  static int32_t find(Places& places) {
-    ElementPlaces& p = static_cast<ElementPlaces&>(places);
+  static int32_t find(IndexIterator& places) {
+    ElementIterator& p = static_cast<ElementIterator&>(places);
     int64_t index = *p.indices++;
     if (!counted(index, p.size)) return -1;
     int32_t place = p.base + static_cast<int32_t>(index) * p.strides[p.axis];
@@ -45,24 +45,24 @@ struct ElementPlaces : Places {
 // Parameter 0 is the axis.
 template <class T>
 Status gather_elements(const Call& call) {
-  ElementPlaces places;
+  ElementIterator places;
   if (!places.read(call[1], call[0], call[2], call.params[0])) return Status::kBadPlan;
-  return take<T>(call[0], call[1], places);
+  return gather_at<T>(call[0], call[1], places);
 }
 
 template <class T>
 Status scatter_elements(const Call& call) {
-  ElementPlaces places;
+  ElementIterator places;
   if (!places.read(call[0], call[3], call[2], call.params[0])) return Status::kBadPlan;
-  return put_checked<T, false>(call, places, 0);
+  return scatter_checked<T, false>(call, places, 0);
 }
 
 // Parameter 1 says how an update meets what is there.
 template <class T>
 Status scatter_elements_meeting(const Call& call) {
-  ElementPlaces places;
+  ElementIterator places;
   if (!places.read(call[0], call[3], call[2], call.params[0])) return Status::kBadPlan;
-  return put_checked<T, true>(call, places, call.params[1]);
+  return scatter_checked<T, true>(call, places, call.params[1]);
 }
 
 MB_INSTANTIATE_GATHER_ELEMENTS

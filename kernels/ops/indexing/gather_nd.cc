@@ -4,7 +4,7 @@
 namespace minbuild {
 
 // layout, of the whole tensor: [batches, axes that indices name..., slice]
-struct SlicePlaces : Places {
+struct SliceIterator : IndexIterator {
   const int64_t* indices;
   const int32_t* sizes;
   int32_t depth, per_batch, batch, at;
@@ -23,8 +23,8 @@ struct SlicePlaces : Places {
     return int64_t(count) * inner == part.count && int64_t(count) * depth == index.count;
   }
 
-  static int32_t find(Places& places) {
-    SlicePlaces& p = static_cast<SlicePlaces&>(places);
+  static int32_t find(IndexIterator& places) {
+    SliceIterator& p = static_cast<SliceIterator&>(places);
     int32_t place = p.batch;
     for (int k = 0; k < p.depth; ++k) {
       int64_t index = *p.indices++;
@@ -39,24 +39,24 @@ struct SlicePlaces : Places {
 // The last argument is the layout.
 template <class T>
 Status gather_nd(const Call& call) {
-  SlicePlaces places;
+  SliceIterator places;
   if (!places.read(call[1], call[0], call[2], call[3])) return Status::kBadPlan;
-  return take<T>(call[0], call[1], places);
+  return gather_at<T>(call[0], call[1], places);
 }
 
 template <class T>
 Status scatter_nd(const Call& call) {
-  SlicePlaces places;
+  SliceIterator places;
   if (!places.read(call[0], call[3], call[2], call[4])) return Status::kBadPlan;
-  return put_checked<T, false>(call, places, 0);
+  return scatter_checked<T, false>(call, places, 0);
 }
 
 // Parameter 0 says how an update meets what is there.
 template <class T>
 Status scatter_nd_meeting(const Call& call) {
-  SlicePlaces places;
+  SliceIterator places;
   if (!places.read(call[0], call[3], call[2], call[4])) return Status::kBadPlan;
-  return put_checked<T, true>(call, places, call.params[0]);
+  return scatter_checked<T, true>(call, places, call.params[0]);
 }
 
 MB_INSTANTIATE_GATHER_ND

@@ -70,7 +70,7 @@ MB_NOINLINE Status top_k_of(const Call& call, Larger larger, int element) {
       reinterpret_cast<uintptr_t>(heap.data) % 4 != 0)
     return Status::kBadPlan;
   for (int i = 0; i < 2; ++i)
-    if (call[i] && (call[i].count != rows * count || !apart(heap, 1, call[i], i == 0 ? element : 8)))
+    if (call[i] && (call[i].count != rows * count || !disjoint(heap, 1, call[i], i == 0 ? element : 8)))
       return Status::kBadPlan;
   if (count == 0) return Status::kOk;
   Best best = {larger, call.params[0] == 0, ptrdiff_t(inner) * element, x.data, heap.as<int32_t>(), 0};

@@ -1,7 +1,7 @@
 // Gemm: y = alpha * a' * b' + beta * c, where ' transposes when asked.
 #include "lib/gemm/gemm.h"
 
-#include "lib/loops/add_range.h"
+#include "lib/loops/blas1.h"
 #include "lib/gemm/integer_gemm.h"
 #include "lib/types/storage_type.h"
 

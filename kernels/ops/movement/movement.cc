@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr int kStands = 15;  // in place of an axis: nothing moves there
+constexpr int kBroadcastAxis = 15;  // in place of an axis: nothing moves there
 
 // One of the two tensors, as its layout says. `sizes` are those of the walk's axes; nibble i of `moves` is the axis of
 // the layout along which axis i of the walk moves. Gives the walk's steps and the first element, or says that some
@@ -30,7 +30,7 @@ struct Side {
     for (int i = 0; i < sizes.rank; ++i, moves >>= 4, backwards >>= 1) {
       int a = moves & 15;
       steps[i] = 0;
-      if (a == kStands) continue;
+      if (a == kBroadcastAxis) continue;
       if (a >= layout.rank) return false;
       int64_t step = paced ? pace.dims[i] : 1, reach = (sizes.dims[i] - 1) * step;
       if (backwards & 1) {

@@ -16,7 +16,7 @@ template <class T>
 MB_NOINLINE Status add_value(const Call& call) {
   if (call[0].count != call[1].count) return Status::kBadPlan;
   if constexpr (sizeof(T) > 2) {
-    return stream<T>(call, SumOf{}, 0, 1);
+    return map<kBaseline, T>(call, SumOf{}, 0, 1);
   } else {
     T *to = call[0].as<T>(), *from = call[1].as<T>();
     for (int i = 0; i < call[0].count; ++i) to[i] = T(float(to[i]) + float(from[i]));

@@ -37,7 +37,7 @@ Status clip_grad_norm(const Call& call) {
   for (int first = 0; first < g.count; first += kNormBlock) {
     int left = g.count - first;
     T totals[kNormLanes] = {}, block = -lost;
-    stream_range<T, PartialSquares<T>>(left < kNormBlock ? left : kNormBlock, totals, data + first);
+    for_range<kBaseline, T, PartialSquares<T>>(left < kNormBlock ? left : kNormBlock, totals, data + first);
     for (T total : totals) block += total;
     T next = sum + block;
     lost = (next - sum) - block;
@@ -47,7 +47,7 @@ Status clip_grad_norm(const Call& call) {
   sqrt(Vec<T, 1>(sum)).store(&norm);
   T factor = static_cast<T>(call.real(0)) / (norm + static_cast<T>(1e-6f));
   // No number above 1 changes anything; what is no number reaches all gradients, as in ORT.
-  if (!(factor >= 1)) stream_range<T, MapBody<T, ScaledBy<T>>>(g.count, ScaledBy<T>{factor}, data, data);
+  if (!(factor >= 1)) for_range<kBaseline, T, MapBody<T, ScaledBy<T>>>(g.count, ScaledBy<T>{factor}, data, data);
   return Status::kOk;
 }
 

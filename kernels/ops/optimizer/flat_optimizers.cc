@@ -11,16 +11,16 @@ MB_INLINE Status descend(const Call& call, Rule rule) {
   if (m.count != p.count || g.count != p.count || rate.count != 1) return Status::kBadPlan;
   rule.rate = *rate.as<float>();
   rule.decay = call.real(0);
-  descend_range<T, true>(rule, p, m, p, m, g);
+  apply_update<T, true>(rule, p, m, p, m, g);
   return Status::kOk;
 }
 
 // g += decay p;  m = momentum m + g;  p -= rate m, or p -= rate (g + momentum m)
 template <class T>
 Status momentum(const Call& call) {
-  MomentumRule<T> rule;
+  MomentumUpdate<T> rule;
   rule.momentum = call.real(1);
-  rule.take = 1;
+  rule.one_minus_beta = 1;
   rule.nesterov = call.params[2] != 0;
   return descend<T>(call, rule);
 }
@@ -28,9 +28,9 @@ Status momentum(const Call& call) {
 // g += decay p;  m = keep m + take g^2;  p -= rate g / (sqrt(m) + epsilon)
 template <class T>
 Status scaled_descent(const Call& call) {
-  ScalingRule<T> rule;
-  rule.keep = call.real(1);
-  rule.take = call.real(2);
+  ScalingUpdate<T> rule;
+  rule.beta = call.real(1);
+  rule.one_minus_beta = call.real(2);
   rule.epsilon = call.real(3);
   return descend<T>(call, rule);
 }

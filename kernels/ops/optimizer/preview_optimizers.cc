@@ -6,7 +6,7 @@ namespace minbuild {
 
 // Arguments: new x, new moments, each of them if asked for; rate, count of steps; x, gradient, moments.
 template <int kMoments>
-struct Places {
+struct ArgumentIndex {
   static constexpr int rate = 1 + kMoments, step = rate + 1, x = step + 1, g = x + 1, moments = g + 1;
 
   static MB_INLINE bool fit(const Call& call) {
@@ -18,21 +18,21 @@ struct Places {
 
 template <class T, class Rule>
 MB_INLINE Status descend_once(const Call& call, Rule rule) {
-  using At = Places<1>;
+  using At = ArgumentIndex<1>;
   rule.decay = call.real(0);
-  descend_range<T, false>(rule, call[0], call[1], call[At::x], call[At::moments], call[At::g]);
+  apply_update<T, false>(rule, call[0], call[1], call[At::x], call[At::moments], call[At::g]);
   return Status::kOk;
 }
 
 // g += decay x;  v = alpha v + beta g, beta 1 at step 0;  x -= rate v, or x -= rate (g + alpha v)
 template <class T>
 Status preview_momentum(const Call& call) {
-  using At = Places<1>;
+  using At = ArgumentIndex<1>;
   if (!At::fit(call)) return Status::kBadPlan;
-  MomentumRule<T> rule;
+  MomentumUpdate<T> rule;
   rule.rate = *call[At::rate].as<T>();
   rule.momentum = call.real(1);
-  rule.take = *call[At::step].as<int64_t>() > 0 ? call.real(2) : 1;
+  rule.one_minus_beta = *call[At::step].as<int64_t>() > 0 ? call.real(2) : 1;
   rule.nesterov = call.params[3] != 0;
   return descend_once<T>(call, rule);
 }
@@ -40,12 +40,12 @@ Status preview_momentum(const Call& call) {
 // g += decay x;  h += g^2;  x -= rate / (1 + slowing step) g / (sqrt(h) + epsilon)
 template <class T>
 Status preview_adagrad(const Call& call) {
-  using At = Places<1>;
+  using At = ArgumentIndex<1>;
   if (!At::fit(call)) return Status::kBadPlan;
-  ScalingRule<T> rule;
+  ScalingUpdate<T> rule;
   T slowing = call.real(1);
   rule.rate = *call[At::rate].as<T>() / (1 + static_cast<T>(*call[At::step].as<int64_t>()) * slowing);
-  rule.keep = rule.take = 1;
+  rule.beta = rule.one_minus_beta = 1;
   rule.epsilon = call.real(2);
   return descend_once<T>(call, rule);
 }
@@ -76,7 +76,7 @@ struct AdamStepBody {
 // x = (1 - decay_after) (x - rate sqrt(1 - beta^step) / (1 - alpha^step) v / (sqrt(h) + epsilon)), at step 0 with rate
 template <class T>
 Status preview_adam(const Call& call) {
-  using At = Places<2>;
+  using At = ArgumentIndex<2>;
   if (!At::fit(call)) return Status::kBadPlan;
   AdamStep<T> all;
   const int64_t step = *call[At::step].as<int64_t>();
@@ -93,7 +93,7 @@ Status preview_adam(const Call& call) {
   all.kept = 1 - T(call.real(1));
   all.epsilon = call.real(4);
   const T *x = call[At::x].as<T>(), *g = call[At::g].as<T>(), *v = call[At::moments].as<T>();
-  for_range<T, AdamStepBody<T>>(call[At::x].count, static_cast<const AdamStep<T>*>(&all), call[0].as<T>(),
+  for_range<kWidest, T, AdamStepBody<T>>(call[At::x].count, static_cast<const AdamStep<T>*>(&all), call[0].as<T>(),
                                 call[1].as<T>(), call[2].as<T>(), x, g, v,
                                 static_cast<const T*>(call[At::moments + 1].as<T>()));
   return Status::kOk;

@@ -18,7 +18,7 @@ Status sgd(const Call& call) {
   const Tensor &p = call[0], &g = call[1], &rate = call[2];
   if (g.count != p.count || rate.count != 1) return Status::kBadPlan;
   using Body = MapBody<T, DescentOf<T>>;
-  stream_range<T, Body>(p.count, DescentOf<T>{T(rate.as<float>()[0])}, p.as<T>(), p.as<T>(), g.as<T>());
+  for_range<kBaseline, T, Body>(p.count, DescentOf<T>{T(rate.as<float>()[0])}, p.as<T>(), p.as<T>(), g.as<T>());
   return Status::kOk;
 }
 

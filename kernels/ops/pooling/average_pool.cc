@@ -1,5 +1,5 @@
 // Averages and sums over windows with one to three spatial axes, and their gradients.
-#include "lib/loops/add_scaled.h"
+#include "lib/loops/blas1.h"
 
 namespace minbuild {
 
@@ -90,8 +90,8 @@ MB_NOINLINE Status average(const Call& call, const Tensor& x, const Tensor& y, b
             continue;
           }
           for (int c = 0; c < w.seen; ++c, from += n.w.dilation) {
-            if (backward) add_scaled_strided(from, n.w.stride, to, 1, weight, run);
-            else add_scaled_strided(to, 1, from, n.w.stride, weight, run);
+            if (backward) axpy_strided(from, n.w.stride, to, 1, weight, run);
+            else axpy_strided(to, 1, from, n.w.stride, weight, run);
           }
         }
       }

@@ -54,7 +54,7 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
       continue;
     }
     activate_limited<T, kAny>(f.activations[1], row + 2 * hidden, hidden, f.limit);
-    stream_range<T, BlendBody<T>>(hidden, h, row, row + 2 * hidden);
+    for_range<kBaseline, T, BlendBody<T>>(hidden, h, row, row + 2 * hidden);
     f.put(h, n);
   }
 }
@@ -65,12 +65,12 @@ Status gru(const Call& call) {
   Gru<T> u;
   Status status = u.read(&call[3], call.params + 1, 3, 2);
   if (status != Status::kOk) return status;
-  Room room(call[9]);
+  Scratch scratch(call[9]);
   if (call[0] && call[0].count != u.states() * u.steps) return Status::kBadPlan;
   u.y = call[0].as<T>();
-  u.h = room.of<T>(call[1], u.states());
-  u.gates = room.of<T>(call[2], u.states() * u.steps * 3);
-  u.part = room.take<T>(int64_t(u.batch) * u.hidden);
+  u.h = scratch.of<T>(call[1], u.states());
+  u.gates = scratch.of<T>(call[2], u.states() * u.steps * 3);
+  u.part = scratch.take<T>(int64_t(u.batch) * u.hidden);
   if (!u.h || !u.gates || !u.part) return Status::kBadPlan;
   u.reset_after = call.params[0] != 0;
   u.recurrent = 2 * u.hidden;
@@ -138,7 +138,7 @@ void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
       continue;
     }
     const T* c = row + 2 * hidden;
-    stream_range<T, UnblendBody<T>>(hidden, state, d, d + 2 * hidden, row, c, before);
+    for_range<kBaseline, T, UnblendBody<T>>(hidden, state, d, d + 2 * hidden, row, c, before);
     multiply_by_limited_slope<T, kAny>(b.activations[0], row, d, hidden, b.limit);
     multiply_by_limited_slope<T, kAny>(b.activations[1], c, d + 2 * hidden, hidden, b.limit);
   }
@@ -151,12 +151,12 @@ Status gru_grad(const Call& call) {
   GruGrad<T> b;
   Status status = b.read(&call[5], call.params + 1, 3, 2);
   if (status != Status::kOk) return status;
-  Room room(call[15]);
+  Scratch scratch(call[15]);
   if (!b.bind(call, &call[11])) return Status::kBadPlan;
-  b.dh = room.of<T>(call[4], b.states());
-  b.dgates = room.take<T>(int64_t(b.steps) * b.batch * b.width);
-  b.before = room.take<T>(int64_t(b.batch) * b.hidden);
-  b.part = room.take<T>(int64_t(b.batch) * b.hidden);
+  b.dh = scratch.of<T>(call[4], b.states());
+  b.dgates = scratch.take<T>(int64_t(b.steps) * b.batch * b.width);
+  b.before = scratch.take<T>(int64_t(b.batch) * b.hidden);
+  b.part = scratch.take<T>(int64_t(b.batch) * b.hidden);
   if (!b.dh || !b.dgates || !b.before || !b.part) return Status::kBadPlan;
   b.clear(call);
   b.reset_after = call.params[0] != 0;

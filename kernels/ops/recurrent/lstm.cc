@@ -14,7 +14,7 @@ struct MemoryBody {
   }
 };
 template <class T>
-struct RestBody {
+struct OneMinusBody {
   template <class V>
   static MB_INLINE void step(int k, T* f, const T* i) {
     (V(T(1)) - V::load(i + k)).store(f + k);
@@ -58,8 +58,8 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
       activate_limited<T, kAny>(l.activations[0], i, 3 * hidden, l.limit);
     }
     activate_limited<T, kAny>(l.activations[1], g, hidden, l.limit);
-    if (l.coupled) stream_range<T, RestBody<T>>(hidden, f, i);
-    stream_range<T, MemoryBody<T>>(hidden, c, f, i, g);
+    if (l.coupled) for_range<kBaseline, T, OneMinusBody<T>>(hidden, f, i);
+    for_range<kBaseline, T, MemoryBody<T>>(hidden, c, f, i, g);
     if (MB_LSTM_PEEPHOLES && peepholes) {
       add_product(o, peepholes + hidden, c, hidden);
       activate_limited<T, kAny>(l.activations[0], o, hidden, l.limit);
@@ -80,14 +80,14 @@ Status lstm(const Call& call) {
   if (status != Status::kOk) return status;
   const int64_t states = l.states(), all = states * l.steps;
   const Tensor &c0 = call[11], &peepholes = call[12];
-  Room room(call[13]);
+  Scratch scratch(call[13]);
   if ((call[0] && call[0].count != all) || (call[3] && call[3].count != all) || (c0 && c0.count != states) ||
       (peepholes && (!MB_LSTM_PEEPHOLES || peepholes.count != int64_t(3) * l.directions * l.hidden)))
     return Status::kBadPlan;
   l.y = call[0].as<T>(), l.cells = call[3].as<T>(), l.c0 = c0.as<T>(), l.peepholes = peepholes.as<T>();
-  l.h = room.of<T>(call[1], states);
-  l.c = room.of<T>(call[2], states);
-  l.gates = room.of<T>(call[4], all * 4);
+  l.h = scratch.of<T>(call[1], states);
+  l.c = scratch.of<T>(call[2], states);
+  l.gates = scratch.of<T>(call[4], all * 4);
   if (!l.h || !l.c || !l.gates) return Status::kBadPlan;
   l.coupled = call.params[0] != 0;
   l.cell = lstm_cell<T>;
@@ -137,7 +137,7 @@ MB_NOINLINE void lstm_row_grad(LstmGrad<T>& l, const T* gates, T* d, const T* dh
   multiply_range(di, dc, g, hidden);
   multiply_range(df, dc, before, hidden);
   if (l.coupled) {
-    stream_range<T, SubtractBody<T>>(hidden, di, df);
+    for_range<kBaseline, T, SubtractBody<T>>(hidden, di, df);
     clear_bytes(df, hidden * sizeof(T));
   }
   multiply_range(dg, dc, i, hidden);
@@ -183,18 +183,18 @@ Status lstm_grad(const Call& call) {
   if (status != Status::kOk) return status;
   const int64_t states = l.states(), weights = int64_t(3) * l.directions * l.hidden;
   const Tensor &d_peepholes = call[6], &cells = call[17], &dc_last = call[18], &c0 = call[19], &peepholes = call[20];
-  Room room(call[21]);
+  Scratch scratch(call[21]);
   if (!l.bind(call, &call[13]) || cells.count != states * l.steps || (dc_last && dc_last.count != states) ||
       (c0 && c0.count != states))
     return Status::kBadPlan;
   if ((peepholes && (!MB_LSTM_PEEPHOLES || peepholes.count != weights)) ||
       (d_peepholes && (!MB_LSTM_PEEPHOLES || d_peepholes.count != weights)))
     return Status::kBadPlan;
-  l.dh = room.of<T>(call[4], states);
-  l.dc = room.of<T>(call[5], states);
-  l.dgates = room.take<T>(int64_t(l.steps) * l.batch * l.width);
-  l.before = room.take<T>(int64_t(l.batch) * l.hidden);
-  l.c_before = room.take<T>(int64_t(l.batch) * l.hidden);
+  l.dh = scratch.of<T>(call[4], states);
+  l.dc = scratch.of<T>(call[5], states);
+  l.dgates = scratch.take<T>(int64_t(l.steps) * l.batch * l.width);
+  l.before = scratch.take<T>(int64_t(l.batch) * l.hidden);
+  l.c_before = scratch.take<T>(int64_t(l.batch) * l.hidden);
   if (!l.dh || !l.dc || !l.dgates || !l.before || !l.c_before) return Status::kBadPlan;
   l.cells = cells.as<T>(), l.c0 = c0.as<T>(), l.dc_last = dc_last.as<T>(), l.peepholes = peepholes.as<T>();
   l.d_peepholes = d_peepholes.as<T>();

@@ -26,9 +26,9 @@ Status rnn(const Call& call) {
   Forward<T> f;
   Status status = f.read(&call[2], call.params, 1, 1);
   if (status != Status::kOk) return status;
-  Room room(call[8]);
-  f.gates = room.of<T>(call[0], f.states() * f.steps);
-  f.h = room.of<T>(call[1], f.states());
+  Scratch scratch(call[8]);
+  f.gates = scratch.of<T>(call[0], f.states() * f.steps);
+  f.h = scratch.of<T>(call[1], f.states());
   if (!f.gates || !f.h) return Status::kBadPlan;
   f.y = nullptr;
   f.cell = rnn_cell<T>;
@@ -57,11 +57,11 @@ Status rnn_grad(const Call& call) {
   Status status = b.read(&call[5], call.params, 1, 1);
   if (status != Status::kOk) return status;
   const Tensor given[] = {call[11], call[11], call[12], call[13]};
-  Room room(call[14]);
+  Scratch scratch(call[14]);
   if (!b.bind(call, given)) return Status::kBadPlan;
-  b.dh = room.of<T>(call[4], b.states());
-  b.dgates = room.take<T>(int64_t(b.steps) * b.batch * b.width);
-  b.before = room.take<T>(int64_t(b.batch) * b.hidden);
+  b.dh = scratch.of<T>(call[4], b.states());
+  b.dgates = scratch.take<T>(int64_t(b.steps) * b.batch * b.width);
+  b.before = scratch.take<T>(int64_t(b.batch) * b.hidden);
   if (!b.dh || !b.dgates || !b.before) return Status::kBadPlan;
   b.clear(call);
   b.cell = rnn_cell_grad<T>;

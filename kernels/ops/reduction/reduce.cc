@@ -1,6 +1,5 @@
 // Sums and means over axes.
-#include "lib/loops/add_range.h"
-#include "lib/loops/sum.h"
+#include "lib/loops/blas1.h"
 
 namespace minbuild {
 
