@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent / "golden"))
 
 from forward import CASES, Case  # noqa: E402
 
-from minbuild.authoring import Recipe, Source, bundle_of  # noqa: E402
+from minbuild.authoring import Recipe, Source, artifacts_of  # noqa: E402
 from minbuild.frontend.onnx.reader import opset_in, read_model  # noqa: E402
 from minbuild.ir import TrainingArtifacts  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
@@ -36,7 +36,7 @@ def source(
 
 def trainer_of(model: Source, recipe: Recipe) -> ReferenceTrainer:
     """The artifacts of a model, in float64."""
-    return ReferenceTrainer(bundle_of(model, recipe, registry()))
+    return ReferenceTrainer(artifacts_of(model, recipe, registry()))
 
 
 def stepped(trainer: ReferenceTrainer, *batch: np.ndarray) -> float:

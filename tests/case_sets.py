@@ -68,7 +68,7 @@ class CaseSet:
     """One artifact set. `reference` holds the arrays of reference.npz by name."""
 
     folder: Path
-    bundle: TrainingArtifacts
+    artifacts: TrainingArtifacts
     meta: Mapping[str, Any]
     reference: Mapping[str, np.ndarray]
 
@@ -77,8 +77,8 @@ class CaseSet:
         return [self.reference[prefix + n][step % self.meta["n_batches"]] for n in self.inputs]
 
     def eval_batch(self) -> list[np.ndarray]:
-        assert self.bundle.evaluation is not None
-        names = user_inputs(self.bundle.evaluation, self.parameters)
+        assert self.artifacts.evaluation is not None
+        names = user_inputs(self.artifacts.evaluation, self.parameters)
         return [self.reference[f"eval_in/{n}"] for n in names]
 
     def samples(self, count: int) -> list[np.ndarray]:
@@ -93,16 +93,16 @@ class CaseSet:
 
     def _free_axis(self, name: str) -> int:
         """The axis of an input that counts samples: its first free one; recurrent networks have time in front."""
-        shape = self.bundle.training.inputs[name].shape or ()
+        shape = self.artifacts.training.inputs[name].shape or ()
         return next((i for i, d in enumerate(shape) if not isinstance(d, int)), 0)
 
     @property
     def parameters(self) -> frozenset[str]:
-        return frozenset(p.name for p in self.bundle.checkpoint.parameters)
+        return frozenset(p.name for p in self.artifacts.checkpoint.parameters)
 
     @property
     def inputs(self) -> list[str]:
-        return list(user_inputs(self.bundle.training, self.parameters))
+        return list(user_inputs(self.artifacts.training, self.parameters))
 
     @property
     def rate(self) -> float:
@@ -112,7 +112,7 @@ class CaseSet:
     def fixed(self) -> bool:
         """Whether the batch size stands in the artifacts."""
         return all(
-            isinstance(d, int) for n in self.inputs for d in self.bundle.training.inputs[n].shape or ()
+            isinstance(d, int) for n in self.inputs for d in self.artifacts.training.inputs[n].shape or ()
         )
 
     @property
@@ -159,9 +159,9 @@ def _loaded(shared: bytes) -> tuple[Path, Library]:
 def trainer(folder: Path, batch: int | None = None) -> Trainer:
     """The trimmed trainer of a set; with `batch`, the first free dimension fixed. Raises Unsupported."""
     case, operators = load(folder), registry()
-    program = lower(case.bundle, operators, {})
+    program = lower(case.artifacts, operators, {})
     if batch is not None:
-        program = lower(case.bundle, operators, dict.fromkeys(program.symbols[:1], batch))
+        program = lower(case.artifacts, operators, dict.fromkeys(program.symbols[:1], batch))
     plan = build_plan(optimize(program, operators), operators)
     contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())

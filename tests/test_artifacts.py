@@ -73,16 +73,16 @@ def rewrite(folder: Path, change) -> None:
 
 @pytest.mark.parametrize("path", SETS, ids=lambda p: p.name)
 def test_golden_sets_load(path):
-    bundle = load_artifacts(path)
+    loaded = load_artifacts(path)
     form = "ort" if path.name.endswith("_ort") else "onnx"
-    assert bundle.training.source == f"training_model.{form}"
-    assert bundle.evaluation is not None and bundle.optimizer is not None
-    assert sorted(bundle.digests) == sorted(f.replace("onnx", form) for f in FILES)
-    for p in bundle.checkpoint.parameters:
-        assert bundle.training.inputs[p.name].shape == p.shape
-    for g in (bundle.training, bundle.evaluation, bundle.optimizer):
+    assert loaded.training.source == f"training_model.{form}"
+    assert loaded.evaluation is not None and loaded.optimizer is not None
+    assert sorted(loaded.digests) == sorted(f.replace("onnx", form) for f in FILES)
+    for p in loaded.checkpoint.parameters:
+        assert loaded.training.inputs[p.name].shape == p.shape
+    for g in (loaded.training, loaded.evaluation, loaded.optimizer):
         assert all(n.name and n.version for n in g.nodes)
-    assert set(bundle.optimizer.sequences) >= {"params", "gradients"}
+    assert set(loaded.optimizer.sequences) >= {"params", "gradients"}
 
 
 @pytest.mark.skipif(not CASES.is_dir(), reason="the larger cases are not here")
@@ -114,26 +114,26 @@ def test_any_prefix_and_unrelated_files(folder):
 def test_evaluation_and_optimizer_are_optional(folder):
     (folder / "eval_model.onnx").unlink()
     (folder / "optimizer_model.onnx").unlink()
-    bundle = load_artifacts(folder)
-    assert bundle.evaluation is None and bundle.optimizer is None
+    loaded = load_artifacts(folder)
+    assert loaded.evaluation is None and loaded.optimizer is None
 
 
 def test_nominal_checkpoint_takes_shapes_from_the_graph(folder):
     rewrite(folder, lambda c: replace(c, nominal=True))
-    full, bundle = load_artifacts(GOLDEN / "dense"), load_artifacts(folder)
-    assert bundle.checkpoint.nominal
-    assert [p.shape for p in bundle.checkpoint.parameters] == [p.shape for p in full.checkpoint.parameters]
-    assert all(p.data is None for p in bundle.checkpoint.parameters)
+    full, loaded = load_artifacts(GOLDEN / "dense"), load_artifacts(folder)
+    assert loaded.checkpoint.nominal
+    assert [p.shape for p in loaded.checkpoint.parameters] == [p.shape for p in full.checkpoint.parameters]
+    assert all(p.data is None for p in loaded.checkpoint.parameters)
     (folder / "checkpoint").rename(folder / "nominal_checkpoint")
     assert load_artifacts(folder).checkpoint.nominal
 
 
 def test_normalization_in_eval_models_is_repaired_and_said_so():
-    bundle = load_artifacts(GOLDEN / "residual")
-    assert bundle.evaluation is not None
-    norms = [n for n in bundle.evaluation.nodes if n.op_type == "BatchNormalization"]
+    loaded = load_artifacts(GOLDEN / "residual")
+    assert loaded.evaluation is not None
+    norms = [n for n in loaded.evaluation.nodes if n.op_type == "BatchNormalization"]
     assert norms and all(len(n.outputs) == 1 for n in norms)
-    assert len(bundle.notes) == 1 and f"{len(norms)} BatchNormalization" in bundle.notes[0]
+    assert len(loaded.notes) == 1 and f"{len(norms)} BatchNormalization" in loaded.notes[0]
     raw = read_graph((GOLDEN / "residual/eval_model.onnx").read_bytes(), Path("eval_model.onnx"))
     assert sum(len(n.outputs) for n in raw.nodes if n.op_type == "BatchNormalization") == 3 * len(norms)
 

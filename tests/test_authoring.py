@@ -11,7 +11,7 @@ from agreement import check_gradients, close, gradient_noise, gradients, loss_of
 from authored import FORWARD, differences, operators, source, stepped, trainer_of, uniform
 from case_sets import GOLDEN, TRAIN, load, trainer
 
-from minbuild.authoring import Recipe, Source, bundle_of, make_artifacts, types_of, write_artifacts
+from minbuild.authoring import Recipe, Source, artifacts_of, make_artifacts, types_of, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.errors import BadInput, Unsupported
@@ -47,7 +47,7 @@ def golden_recipe(name):
     """What the golden set's artifacts were asked to be."""
     asked, meta = FORWARD[name], load(GOLDEN / name).meta
     options = {}
-    for node in load(GOLDEN / name).bundle.optimizer.nodes:
+    for node in load(GOLDEN / name).artifacts.optimizer.nodes:
         given = node.attributes
         options |= {n: given[n] for n in ("epsilon", "weight_decay", "max_norm") if n in given}
         options |= {"betas": (given["alpha"], given["beta"])} if "beta" in given else {}
@@ -70,8 +70,8 @@ def test_golden_models_train_as_onnx_runtime_trained_its_own_artifacts(name, tmp
     for file in ("meta.json", "reference.npz"):
         os.symlink(GOLDEN / name / file, path / file)
     made = load(path)
-    assert {p.name: p.trainable for p in made.bundle.checkpoint.parameters} == {
-        p.name: p.trainable for p in theirs.bundle.checkpoint.parameters
+    assert {p.name: p.trainable for p in made.artifacts.checkpoint.parameters} == {
+        p.name: p.trainable for p in theirs.artifacts.checkpoint.parameters
     }
     session = trainer(path).session(made.checkpoint)
     session.learning_rate = made.rate
@@ -149,7 +149,7 @@ def test_a_loss_may_be_taken_of_several_outputs():
         "m (float[n,4] x) => (float[n,3] y, float[n,3] z) { y = MatMul (x, w) z = Neg (y) }", {"w": W}
     )
     made = trainer_of(both, Recipe(loss="mse", loss_inputs=("y", "z")))
-    assert list(made.bundle.training.inputs)[:3] == ["x", "y_target", "z_target"]
+    assert list(made.artifacts.training.inputs)[:3] == ["x", "y_target", "z_target"]
     y = X.astype(np.float64) @ W
     assert stepped(made, X, T, T) == pytest.approx(((y - T) ** 2).mean() + ((-y - T) ** 2).mean())
 
@@ -161,7 +161,7 @@ def test_a_model_may_compute_its_own_loss():
     )
     made = trainer_of(own, Recipe(loss="none", loss_output="l", outputs=("y",)))
     assert stepped(made, X) == pytest.approx((X.astype(np.float64) @ W).mean())
-    assert made.bundle.training.outputs[:2] == ("l", "y")
+    assert made.artifacts.training.outputs[:2] == ("l", "y")
 
 
 def test_a_loss_may_be_an_onnx_file(tmp_path):
@@ -176,7 +176,7 @@ def test_a_loss_may_be_an_onnx_file(tmp_path):
     assert stepped(made, X, T) == pytest.approx(4 * ((y - T) ** 2).sum())
     with pytest.raises(BadInput, match="imports opset 17, but the model imports 13"):
         older = source("m (float[n,4] x) => (float[n,3] y) { y = MatMul (x, w) }", {"w": W}, 13)
-        bundle_of(older, Recipe(loss=str(path)), registry())
+        artifacts_of(older, Recipe(loss=str(path)), registry())
 
 
 # ------------------------------------------------------------------------------------------------ parameters
@@ -200,13 +200,14 @@ DEEP = source(
     ],
 )
 def test_parameters_are_chosen_by_name_pattern_and_place(train, trained):
-    bundle = bundle_of(DEEP, Recipe(loss="mse", train=train), registry())
-    assert [p.name for p in bundle.checkpoint.parameters if p.trainable] == trained
+    loaded = artifacts_of(DEEP, Recipe(loss="mse", train=train), registry())
+    assert [p.name for p in loaded.checkpoint.parameters if p.trainable] == trained
 
 
 def test_nothing_below_the_first_trained_parameter_is_differentiated():
     everything, head = (
-        operators(bundle_of(DEEP, Recipe(loss="mse", train=train), registry())) for train in ((), ("top_*",))
+        operators(artifacts_of(DEEP, Recipe(loss="mse", train=train), registry()))
+        for train in ((), ("top_*",))
     )
     assert "ReluGrad" in everything and "ReluGrad" not in head
     assert head.count("Gemm") < everything.count("Gemm")
@@ -217,16 +218,16 @@ def test_nothing_below_the_first_trained_parameter_is_differentiated():
 def test_a_frozen_backbone_is_only_run_forward():
     forward = source_of(FORWARD["transfer"].build()[1])
     recipe = golden_recipe("transfer")
-    head = operators(bundle_of(forward, recipe, registry()))
-    whole = operators(bundle_of(forward, Recipe(loss="cross-entropy"), registry()))
+    head = operators(artifacts_of(forward, recipe, registry()))
+    whole = operators(artifacts_of(forward, Recipe(loss="cross-entropy"), registry()))
     assert "ConvGrad" in whole and "BatchNormalizationGrad" in whole
     assert not {"ConvGrad", "BatchNormalizationGrad", "Expand", "Scale"} & set(head)
 
 
 def test_parameters_in_neither_list_stay_in_the_graph():
-    bundle = bundle_of(DEEP, Recipe(loss="mse", train=("top_*",), frozen=("head_w",)), registry())
-    assert [p.name for p in bundle.checkpoint.parameters] == ["top_w", "top_bias", "head_w"]
-    assert {"body_w", "head_bias"} <= set(bundle.training.initializers)
+    loaded = artifacts_of(DEEP, Recipe(loss="mse", train=("top_*",), frozen=("head_w",)), registry())
+    assert [p.name for p in loaded.checkpoint.parameters] == ["top_w", "top_bias", "head_w"]
+    assert {"body_w", "head_bias"} <= set(loaded.training.initializers)
 
 
 def test_parameters_that_the_loss_does_not_reach_are_reported_and_frozen():
@@ -234,10 +235,10 @@ def test_parameters_that_the_loss_does_not_reach_are_reported_and_frozen():
         "m (float[n,4] x) => (float[n,3] y, float[n,3] z) { y = MatMul (x, w) z = MatMul (x, v) }",
         {"w": W, "v": W},
     )
-    bundle = bundle_of(two, Recipe(loss="mse"), registry())
-    assert bundle.notes == ("v: the loss does not depend on them; they are frozen.",)
+    loaded = artifacts_of(two, Recipe(loss="mse"), registry())
+    assert loaded.notes == ("v: the loss does not depend on them; they are frozen.",)
     with pytest.raises(BadInput, match="depends on none of the parameters"):
-        bundle_of(two, Recipe(loss="mse", train=("v",)), registry())
+        artifacts_of(two, Recipe(loss="mse", train=("v",)), registry())
 
 
 @pytest.mark.parametrize(
@@ -259,18 +260,18 @@ def test_parameters_that_the_loss_does_not_reach_are_reported_and_frozen():
 )  # fmt: skip
 def test_what_cannot_be_is_refused_with_the_cure(recipe, said):
     with pytest.raises(BadInput, match=said.replace("*", ".")):
-        bundle_of(LINEAR, recipe, registry())
+        artifacts_of(LINEAR, recipe, registry())
 
 
 def test_a_loss_must_be_one_number():
     with pytest.raises(BadInput, match="a loss is a single number"):
-        bundle_of(LINEAR, Recipe(loss="none"), registry())
+        artifacts_of(LINEAR, Recipe(loss="none"), registry())
 
 
 def test_every_node_in_the_way_is_named():
     text = "m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) b = own.Odd (a) c = own.Strange (a) y = Add (b, c) }"
     with pytest.raises(Unsupported) as refused:
-        bundle_of(source(text, {"w": W}), Recipe(loss="mse"), registry())
+        artifacts_of(source(text, {"w": W}), Recipe(loss="mse"), registry())
     assert [finding.split("(")[1].split(",")[0] for finding in refused.value.findings] == [
         "own:Odd",
         "own:Strange",
@@ -282,7 +283,7 @@ def test_unknown_operators_behind_others_are_named_too():
     text = """m (float[n,4] x) => (float[n,3] y) {
         a = own.Odd (x) b = MatMul (a, w) c = own.Strange (b) d = Mish (c) y = Add (b, d) }"""
     with pytest.raises(Unsupported) as refused:
-        bundle_of(source(text, {"w": W}, 18), Recipe(loss="mse"), registry())
+        artifacts_of(source(text, {"w": W}, 18), Recipe(loss="mse"), registry())
     assert [finding.split("(")[1].split(",")[0] for finding in refused.value.findings] == [
         "own:Odd",
         "own:Strange",
@@ -293,12 +294,12 @@ def test_unknown_operators_behind_others_are_named_too():
 
 
 def test_large_constants_stand_beside_the_model(tmp_path):
-    bundle = bundle_of(DEEP, Recipe(loss="mse", train=("top_*",)), registry())
-    types = types_of(bundle, registry())["training_model.onnx"]
+    loaded = artifacts_of(DEEP, Recipe(loss="mse", train=("top_*",)), registry())
+    types = types_of(loaded, registry())["training_model.onnx"]
     big = np.arange(1024, dtype=np.float32).reshape(32, 32)
-    graph = bundle.training.__class__(
-        "training_model.onnx", bundle.training.nodes, bundle.training.inputs, {}, bundle.training.outputs,
-        {**bundle.training.initializers, "body_w": big},
+    graph = loaded.training.__class__(
+        "training_model.onnx", loaded.training.nodes, loaded.training.inputs, {}, loaded.training.outputs,
+        {**loaded.training.initializers, "body_w": big},
     )  # fmt: skip
     files = write_files(graph, types, {"": 17, "com.microsoft": 1}, "p_", largest=4000)
     assert set(files) == {"p_training_model.onnx", "p_training_model.onnx.data"}
@@ -349,7 +350,7 @@ def test_artifacts_of_large_models_stand_in_two_files_each(tmp_path, monkeypatch
 
 
 def test_large_checkpoints_stand_in_two_files(tmp_path):
-    checkpoint = bundle_of(
+    checkpoint = artifacts_of(
         DEEP, Recipe(loss="mse", train=("top_*",), frozen=("body_*", "head_*")), registry()
     ).checkpoint
     assert set(write_checkpoint_files(checkpoint, "checkpoint")) == {"checkpoint"}

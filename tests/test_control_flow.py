@@ -74,7 +74,7 @@ def graph_of(text: str, version: int = 17) -> tuple[onnx.ModelProto, Graph]:
     return model, read_graph(model.SerializeToString(), Path("model.onnx"))
 
 
-def bundle_of(graph: Graph) -> TrainingArtifacts:
+def artifacts_of(graph: Graph) -> TrainingArtifacts:
     return TrainingArtifacts(graph, None, None, Checkpoint(()), {})
 
 
@@ -104,8 +104,8 @@ def test_unrolled_graphs_compute_what_onnx_says(name, tmp_path):
     feeds = feeds_of(graph)
     named = dict(zip(graph.inputs, feeds, strict=True))
     wanted = OWN[name](*feeds) if name in OWN else ReferenceEvaluator(model).run(None, named)
-    meaning = ReferenceTrainer(bundle_of(graph)).train_step(*feeds)
-    plan = trainers.plan_of(bundle_of(graph), REGISTRY)
+    meaning = ReferenceTrainer(artifacts_of(graph)).train_step(*feeds)
+    plan = trainers.plan_of(artifacts_of(graph), REGISTRY)
     library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, tmp_path)
     found = trainers.session_of(library, plan, {}).run(0, feeds)
     for want, exact, device in zip(wanted, meaning, found, strict=True):
@@ -115,12 +115,15 @@ def test_unrolled_graphs_compute_what_onnx_says(name, tmp_path):
 
 def test_only_the_branch_that_is_taken_is_left():
     _, graph = graph_of(MODELS["else"])
-    assert [c.op for c in lower(bundle_of(graph), REGISTRY, {}).procedures[0].calls] == [":Neg", ":Identity"]
+    assert [c.op for c in lower(artifacts_of(graph), REGISTRY, {}).procedures[0].calls] == [
+        ":Neg",
+        ":Identity",
+    ]
 
 
 def test_loops_end_when_their_condition_says_so():
     _, graph = graph_of(WHILE)
-    procedure = lower(bundle_of(graph), REGISTRY, {}).procedures[0]
+    procedure = lower(artifacts_of(graph), REGISTRY, {}).procedures[0]
     assert [c.op for c in procedure.calls if c.op == ":Add"] == [":Add"] * 5
     assert procedure.values["rounds"].constant == 5
 
@@ -146,7 +149,7 @@ def test_gradients_flow_through_rounds():
         (made.gradients["start"],),
         {**graph.initializers, **made.initializers, **seed},
     )
-    (found,) = ReferenceTrainer(bundle_of(whole)).train_step(X)
+    (found,) = ReferenceTrainer(artifacts_of(whole)).train_step(X)
     states = np.cumprod(np.concatenate([np.ones((3, 1)), X], axis=1), axis=1)
     np.testing.assert_allclose(found, (states[:, 1:] + states[:, :-1]).sum(1), rtol=1e-5)
 
@@ -183,5 +186,5 @@ REFUSED = {
 def test_what_depends_on_data_is_refused_by_name(reason):
     _, graph = graph_of(REFUSED[reason])
     with pytest.raises(Unsupported) as caught:
-        lower(bundle_of(graph), REGISTRY, {})
+        lower(artifacts_of(graph), REGISTRY, {})
     assert any(reason in finding for finding in caught.value.findings), caught.value.findings

@@ -7,7 +7,7 @@ import pytest
 from authored import differences, operators, source, stepped, trainer_of, uniform
 from case_sets import TRAIN, trainer
 
-from minbuild.authoring import GeneratedArtifacts, Recipe, bundle_of, make_artifacts, write_artifacts
+from minbuild.authoring import GeneratedArtifacts, Recipe, artifacts_of, make_artifacts, write_artifacts
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
@@ -32,7 +32,7 @@ def test_gradients_of_a_shared_parameter_add_up():
     )
     made = trainer_of(tied, Recipe(loss="mse"))
     assert max(differences(made, X, T).values()) < EXACT
-    assert "Sum" in operators(made.bundle)
+    assert "Sum" in operators(made.artifacts)
 
 
 def test_gradients_stop_where_they_are_told_to():
@@ -77,7 +77,7 @@ def test_parameters_of_branches_train(tmp_path):
     for choice, reached, lost in (("1", "v", "u"), ("0", "u", "v")):
         model = source(text.replace("CHOICE", choice), {"w": W, "v": V, "u": V + 1})
         made = trainer_of(model, Recipe(loss="mse"))
-        assert set(made.trained) == {"w", reached} and lost in made.bundle.notes[0]
+        assert set(made.trained) == {"w", reached} and lost in made.artifacts.notes[0]
         assert max(differences(made, X, T).values()) < EXACT
         write_artifacts(make_artifacts(model, Recipe(loss="mse", train=("last:1",))), tmp_path / choice)
         read = ReferenceTrainer(load_artifacts(tmp_path / choice))
@@ -233,11 +233,11 @@ def test_models_with_a_name_twice_are_differentiated_and_written_with_each_once(
         [same] a = MatMul (x, w) [same] b = Tanh (a) [same] y = MatMul (b, v) }"""
     model = source(text, {"w": W, "v": V})
     assert [node.name for node in model.graph.nodes] == ["same"] * 3
-    bundle = bundle_of(model, Recipe(loss="mse"), registry())
-    names = [node.name for node in bundle.training.nodes]
-    outputs = [name for node in bundle.training.nodes for name in node.outputs]
+    artifacts = artifacts_of(model, Recipe(loss="mse"), registry())
+    names = [node.name for node in artifacts.training.nodes]
+    outputs = [name for node in artifacts.training.nodes for name in node.outputs]
     assert len(set(names)) == len(names) and len(set(outputs)) == len(outputs)
-    assert max(differences(ReferenceTrainer(bundle), X, T).values()) < EXACT
+    assert max(differences(ReferenceTrainer(artifacts), X, T).values()) < EXACT
 
 
 def test_running_statistics_of_half_models_are_kept_in_float():
@@ -245,7 +245,7 @@ def test_running_statistics_of_half_models_are_kept_in_float():
         a = MatMul (x, w) y, m, s = BatchNormalization <training_mode = 1> (a, scale, shift, mean, spread) }"""
     ones = np.ones(3, np.float16)
     weights = {"w": W.astype(np.float16), "scale": ones, "shift": ones * 0, "mean": ones * 0, "spread": ones}
-    bundle = bundle_of(source(text, weights), Recipe(loss="mse"), registry())
-    roles = {v.name: v.role for v in lower(bundle, registry(), {}).parameters}
+    artifacts = artifacts_of(source(text, weights), Recipe(loss="mse"), registry())
+    roles = {v.name: v.role for v in lower(artifacts, registry(), {}).parameters}
     assert roles["mean"] is roles["spread"] is Role.BUFFER and roles["w"] is Role.PARAMETER
-    assert {p.element for p in bundle.checkpoint.parameters} == {ElementType.FLOAT}
+    assert {p.element for p in artifacts.checkpoint.parameters} == {ElementType.FLOAT}

@@ -99,13 +99,13 @@ def test_options_of_an_optimizer_block_reach_the_model(model, tmp_path):
         additional_output_names=["h"],
         loss_input_names=["y"],
     )
-    bundle = load_artifacts(tmp_path)
-    clip, step = bundle.optimizer.nodes
+    loaded = load_artifacts(tmp_path)
+    clip, step = loaded.optimizer.nodes
     assert clip.attributes["max_norm"] == 2.0
     wanted = {"alpha": 0.8, "beta": 0.99, "epsilon": 1e-5, "weight_decay": 0.1, "correct_bias": 0}
     assert {n: step.attributes[n] for n in wanted} == pytest.approx(wanted)
-    assert bundle.training.outputs[:2] == ("loss", "h")
-    assert [(p.name, p.trainable) for p in bundle.checkpoint.parameters] == [("w", True), ("b", False)]
+    assert loaded.training.outputs[:2] == ("loss", "h")
+    assert [(p.name, p.trainable) for p in loaded.checkpoint.parameters] == [("w", True), ("b", False)]
 
 
 class Head(onnxblock.TrainingBlock):
@@ -214,9 +214,9 @@ def test_the_command_says_what_it_made_and_what_it_will_need(model, minbuild, tm
     assert said.code == 0, said.err
     assert "gradient check, all trained parameters together" in said.out
     assert "memory for temporaries of train at n 32" in said.out
-    bundle = load_artifacts(tmp_path / "made")
-    assert [p.name for p in bundle.checkpoint.parameters] == ["w"]
-    assert bundle.optimizer.nodes[0].attributes["alpha"] == pytest.approx(0.8)
+    loaded = load_artifacts(tmp_path / "made")
+    assert [p.name for p in loaded.checkpoint.parameters] == ["w"]
+    assert loaded.optimizer.nodes[0].attributes["alpha"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(

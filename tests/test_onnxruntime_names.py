@@ -120,9 +120,9 @@ def test_labels_may_be_encoded_before_the_loss(model, tmp_path):
     code.attribute.append(onnx.helper.make_attribute("keepdims", 0))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1]), "axes"))
     generate_artifacts(model, loss=Encoded(), artifact_directory=tmp_path, loss_input_names=["y"])
-    bundle = load_artifacts(tmp_path)
+    loaded = load_artifacts(tmp_path)
     x = uniform((3, 4))[0]
-    found = ReferenceTrainer(bundle).train_step(x, np.array([10.0, 30.0, 20.0]))[0]
+    found = ReferenceTrainer(loaded).train_step(x, np.array([10.0, 30.0, 20.0]))[0]
     scores = x.astype(np.float64) @ W
     logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
     assert found == pytest.approx(-logs[[0, 1, 2], [0, 2, 1]].mean())

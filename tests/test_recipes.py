@@ -13,7 +13,7 @@ from authored import FORWARD, operators, source, trainer_of, uniform
 from commands import command_fixture  # noqa: F401
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.authoring import Recipe, bundle_of, in_folder, make_artifacts, write_artifacts
+from minbuild.authoring import Recipe, artifacts_of, in_folder, make_artifacts, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.authoring.training_info.model import make_training_model
@@ -33,7 +33,7 @@ DEEP = source(
 
 def refusal(recipe: Recipe, model=DEEP) -> list[str]:
     with pytest.raises(BadInput) as refused:
-        bundle_of(model, recipe, registry())
+        artifacts_of(model, recipe, registry())
     return str(refused.value).splitlines()
 
 
@@ -145,7 +145,7 @@ def test_models_without_parameters_are_told_from_those_where_none_is_left():
 
 def test_weights_broadcast():
     for shape in ((), (1,), (3,), (1, 1), (1, 3)):
-        bundle_of(DEEP, Recipe("bce", loss_options=LossOptions(pos_weight=np.ones(shape))), registry())
+        artifacts_of(DEEP, Recipe("bce", loss_options=LossOptions(pos_weight=np.ones(shape))), registry())
 
 
 def test_the_rest_may_stay_in_the_checkpoint_and_costs_no_memory():
@@ -159,14 +159,14 @@ def test_the_rest_may_stay_in_the_checkpoint_and_costs_no_memory():
     assert plans[0].plan.persistent_bytes == plans[1].plan.persistent_bytes
     assert [a.peak for a in plans[0].arenas] == [a.peak for a in plans[1].arenas]
     assert len(plans[1].plan_bytes) < len(plans[0].plan_bytes)
-    assert operators(bundle_of(DEEP, Recipe("mse", train=("top_*",)), registry())) == operators(
-        bundle_of(DEEP, Recipe("mse", train=("top_*",), frozen=("rest",)), registry())
+    assert operators(artifacts_of(DEEP, Recipe("mse", train=("top_*",)), registry())) == operators(
+        artifacts_of(DEEP, Recipe("mse", train=("top_*",), frozen=("rest",)), registry())
     )
 
 
 def test_the_rest_is_what_does_not_train():
     def split(**chosen) -> tuple[list[str], list[str]]:
-        parameters = bundle_of(DEEP, Recipe("mse", **chosen), registry()).checkpoint.parameters
+        parameters = artifacts_of(DEEP, Recipe("mse", **chosen), registry()).checkpoint.parameters
         return [p.name for p in parameters if p.trainable], [p.name for p in parameters if not p.trainable]
 
     assert split(frozen=("rest",)) == (list(NAMES), [])
@@ -189,7 +189,7 @@ def test_scales_of_a_resize_are_no_parameters():
 
 
 def test_values_may_be_returned_once_only():
-    bundle = bundle_of(DEEP, Recipe("mse", outputs=("b", "loss", "b")), registry())
+    bundle = artifacts_of(DEEP, Recipe("mse", outputs=("b", "loss", "b")), registry())
     assert bundle.evaluation is not None and bundle.evaluation.outputs == ("loss", "b")
 
 

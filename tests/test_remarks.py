@@ -8,7 +8,7 @@ import numpy as np
 from authored import source
 from onnx import ModelProto, helper, numpy_helper
 
-from minbuild.authoring import Recipe, bundle_of, make_artifacts, read_source
+from minbuild.authoring import Recipe, artifacts_of, make_artifacts, read_source
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
 from minbuild.ops import registry
@@ -102,7 +102,7 @@ def test_a_torn_list_is_no_list() -> None:
 
 
 def notes_of(text: str, arrays, **recipe) -> tuple[str, ...]:
-    return bundle_of(source(text, arrays), Recipe(loss="mse", **recipe), registry()).notes
+    return artifacts_of(source(text, arrays), Recipe(loss="mse", **recipe), registry()).notes
 
 
 NORMALIZED = "m (float[n,4,3] x) => (float[n,4,3] y) { y = BatchNormalization (x, s, b, m, v) }"

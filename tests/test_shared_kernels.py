@@ -1,4 +1,4 @@
-"""kernels/shared: the matrix product and the vector mathematics against float64."""
+"""kernels/lib: the matrix product and the vector mathematics against float64."""
 
 from __future__ import annotations
 

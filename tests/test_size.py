@@ -13,6 +13,7 @@ import pytest
 from minbuild import ir as model
 from minbuild.analysis import measure
 from minbuild.analysis.attribution import Attribution, attribute
+from minbuild.codegen.library_builder import LinkedLibrary
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
 from minbuild.formats import ar, elf
 from minbuild.formats import symbol_names as names
@@ -459,7 +460,7 @@ def test_build_report_measures(x86: Library) -> None:
     facts = ModelReport("m", "0", (), (("batch", 8),), arenas,
                         Persistent(10, 10, 20, 3, 1, 7), 5, 6, 5, 9)  # fmt: skip
     uses = {"gemm": (measure.Use("fc1", "Gemm"), measure.Use("fc2", "MatMul"), measure.Use("fc2", "Gemm"))}
-    build = measure.Build(x86.binary, x86.owners, KERNELS)
+    build = LinkedLibrary(x86.binary, x86.owners, KERNELS)
     extra = replace(build, kernels=(*KERNELS, kernel("never", "never")))
     inputs = measure.TargetInputs(x86.target, extra, build, "zig", ("-Oz",))
     report = measure.build_report(facts, uses, (inputs,))

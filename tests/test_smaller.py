@@ -95,9 +95,9 @@ def test_steps_come_in_the_order_of_their_phases(model: CompiledModel) -> None:
 def test_a_model_that_carries_its_own_training(tmp_path: Path) -> None:
     """Its one graph computes gradients and updates what it trains."""
     step = [node("Mul", "lr dW", "u"), node("Sub", "W u", "W1")]
-    bundle = regression(step, "W=W1", {"lr": single(0.1)}).bundle(tmp_path)
-    routine = next(r for r in plan_of(bundle, registry()).routines if r.name == "train")
-    phases = step_phases(bundle, routine)
+    artifacts = regression(step, "W=W1", {"lr": single(0.1)}).artifacts(tmp_path)
+    routine = next(r for r in plan_of(artifacts, registry()).routines if r.name == "train")
+    phases = step_phases(artifacts, routine)
     assert [s.node for s, phase in zip(routine.steps, phases, strict=True) if phase == "optimizer"] == [
         "Sub of W1"
     ]

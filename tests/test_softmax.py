@@ -25,5 +25,5 @@ X = TensorType(ElementType.FLOAT, (2, 3, 4, 5))
 )
 def test_axes_by_version(op, version, attributes, groups):
     ctx = OpContext(attributes, (X, X), (None, None), version, ("a", "b"), (X,), ("c",))
-    (launch,) = op.select(ctx)
+    (launch,) = op.lower(ctx)
     assert launch.args[-2].shape == groups

@@ -53,7 +53,7 @@ class Classifier:
         name = of_table(name)
         path = PurePosixPath(self._sources.get(name, ""))
         folders = path.parts[:-1]
-        if "shared" in folders:
+        if "lib" in folders:
             helper = self._helpers.get(name) or parts(name)[0]
             return Owner("shared", f"{helper} ({path.name})", self._who_uses(name))
         if path.name and ("runtime" in folders or path.stem not in self._stems):

@@ -40,7 +40,7 @@ __all__ = [
     "GeneratedArtifacts",
     "Recipe",
     "Source",
-    "bundle_of",
+    "artifacts_of",
     "generate_artifacts",
     "in_folder",
     "make_artifacts",
@@ -59,7 +59,7 @@ def read_source(path: Path) -> Source:
     return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
 
 
-def bundle_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:
+def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:
     """The graphs and the checkpoint that train `model`. Raises BadInput and Unsupported with all findings."""
     settled = settle(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
@@ -97,7 +97,7 @@ def make_artifacts(
     trainer could not run is refused here."""
     model = read_source(model) if isinstance(model, Path) else model
     operators = registry(ops_folders)
-    artifacts = bundle_of(model, recipe, operators)
+    artifacts = artifacts_of(model, recipe, operators)
     types = types_of(artifacts, operators)
     files: dict[str, bytes] = {}
     findings: list[str] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from authored import differences, operators, source, trainer_of, uniform
 
-from minbuild.authoring import Recipe, bundle_of
+from minbuild.authoring import Recipe, artifacts_of
 from minbuild.ops import registry
 
 TEXT = (
@@ -27,7 +27,7 @@ def model(opset: int):
 @pytest.mark.parametrize("opset", [9, 13])
 def test_it_trains_as_in_newer_opsets(opset):
     recipe = Recipe(loss="mse")
-    older, newer = (operators(bundle_of(model(v), recipe, registry())) for v in (opset, 14))
+    older, newer = (operators(artifacts_of(model(v), recipe, registry())) for v in (opset, 14))
     assert "BatchNormInternal" in older and len(older) <= len(newer)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from authored import differences, operators, source, trainer_of, uniform
 
-from minbuild.authoring import Recipe, bundle_of
+from minbuild.authoring import Recipe, artifacts_of
 from minbuild.errors import Unsupported
 from minbuild.ops import registry
 
@@ -43,7 +43,7 @@ def test_gradients_flow_through_sequences(way):
 
 @pytest.mark.parametrize("opset", [11, 13])
 def test_sizes_are_an_attribute_before_opset_13(opset):
-    artifacts = bundle_of(model("sizes", opset), Recipe(loss="mse"), registry())
+    artifacts = artifacts_of(model("sizes", opset), Recipe(loss="mse"), registry())
     assert "Split" in operators(artifacts) and "SplitToSequence" not in operators(artifacts)
 
 

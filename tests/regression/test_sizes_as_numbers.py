@@ -8,7 +8,7 @@ import pytest
 import trainers
 from authored import source, uniform
 
-from minbuild.authoring import Recipe, bundle_of
+from minbuild.authoring import Recipe, artifacts_of
 from minbuild.ops import registry
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN
@@ -29,7 +29,7 @@ def artifacts(divisor: str):
         "g (float[N,4] x) => (float y) <int64 zero = {0}, int64 one = {1}, int64 two = {2}>"
         f"{{ h = MatMul(x, w) q = Mul(h, h) t = ReduceSum <keepdims = 0> (q) {DIVISORS[divisor]} y = Div(t, d) }}"
     )
-    return bundle_of(source(text, {"w": uniform((4, 3))[0]}), Recipe(), REGISTRY)
+    return artifacts_of(source(text, {"w": uniform((4, 3))[0]}), Recipe(), REGISTRY)
 
 
 @pytest.mark.parametrize("divisor", DIVISORS)

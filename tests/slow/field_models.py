@@ -170,8 +170,8 @@ def _train_ort(folder: Path, meta: Mapping[str, Any], row: Row, place: Path, qui
 def _interpreted(artifacts: Path, meta: Mapping[str, Any], record: Arrays) -> float:
     """The distance of the first loss and gradients of artifacts, read node by node in float64."""
     trainer = ReferenceTrainer(load(artifacts, registry()))
-    same = matched({p.name: p.data for p in trainer.bundle.checkpoint.parameters}, record)
-    names = user_inputs(trainer.bundle.training, trainer.parameters)
+    same = matched({p.name: p.data for p in trainer.artifacts.checkpoint.parameters}, record)
+    names = user_inputs(trainer.artifacts.training, trainer.parameters)
     loss = trainer.train_step(*(record[f"in/{n}" if n in meta["inputs"] else "target"][0] for n in names))[0]
     return _distance(loss, trainer.gradients, record, same)
 

@@ -129,7 +129,7 @@ def _session(told: Told, place: Path, library):
     """The model, ready to train from its first parameters, and what it was made of."""
     from trainers import plan_of
 
-    from minbuild.authoring import Recipe, bundle_of, read_source
+    from minbuild.authoring import Recipe, artifacts_of, read_source
     from minbuild.frontend.checkpoint import write_checkpoint
     from minbuild.ops import registry
     from minbuild.planning.plan_encoding import encode_plan
@@ -137,7 +137,7 @@ def _session(told: Told, place: Path, library):
 
     model = read_source(place / f"{told.file}.onnx")
     stops = [n.outputs[0] for n in model.graph.nodes if n.op_type == told.stops][:1]
-    artifacts = bundle_of(model, Recipe(loss="mse", optimizer="sgd", stops=stops), registry())
+    artifacts = artifacts_of(model, Recipe(loss="mse", optimizer="sgd", stops=stops), registry())
     plan = plan_of(artifacts, registry())
     data = encode_plan(plan, dict.fromkeys(plan.symbols, max(SIZES)))
     arena = aligned_copy(b"\xff" * arena_size(library, data))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minbuild.authoring import Recipe, Source, bundle_of, types_of
+from minbuild.authoring import Recipe, Source, artifacts_of, types_of
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.writer import model_proto, opsets_of, tensor_proto
@@ -73,4 +73,4 @@ class TrainingBlock(ForwardBlock):
         frozen = tuple(n for n, value in self._wanted.items() if not value)
         recipe = Recipe(train=wanted, frozen=frozen, loss_output=names[0], outputs=names[1:], optimizer="")
         model = Source(compose.graph(names), compose.opset, Path(compose.start.source))
-        return bundle_of(model, recipe, compose.registry)
+        return artifacts_of(model, recipe, compose.registry)
