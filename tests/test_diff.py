@@ -311,10 +311,10 @@ def test_a_build_over_budget_ends_with_5(minbuild: Command, tmp_path: Path) -> N
     said = minbuild("reduce", artifacts, "-o", out)
     assert said.code == 0 and "warning" not in said.err
     flash = json.loads((out / "report/report.json").read_text())["summary"][0]["loadable"]
-    (tmp_path / "pyproject.toml").write_text(f"[tool.minbuild.analysis.budgets]\nflash = {flash}\n")
+    (tmp_path / "pyproject.toml").write_text(f"[tool.minbuild.budgets]\nflash = {flash}\n")
     said = minbuild("reduce", artifacts, "-o", out, "--config", tmp_path / "pyproject.toml")
     assert said.code == 0 and f"warning: {TARGET}: flash: {flash:,} bytes, 100 %" in said.err
-    (tmp_path / "pyproject.toml").write_text('[tool.minbuild.analysis.budgets]\nflash = "4 KiB"\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.minbuild.budgets]\nflash = "4 KiB"\n')
     said = minbuild("reduce", artifacts, "-o", out, "--config", tmp_path / "pyproject.toml")
     assert said.code == 5 and "over the budget of 4,096; largest: " in said.err
     assert (out / "manifest.json").is_file()  # what was built can be looked at

@@ -96,7 +96,7 @@ template <class T> Status move(const Call& c) {
 }
 template Status move<int32_t>(const Call&);
 }""",
-    "kernels/shared/math.cc": """
+    "kernels/lib/math.cc": """
 #include "lib/math.h"
 namespace minbuild {
 static const float powers[16] = {1, 2, 3, 4, 5.5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7.25};

@@ -129,7 +129,7 @@ def test_a_kernel_counts_for_its_phases_alone() -> None:
     found = {phase.title: (phase.bytes, phase.owners) for phase in module.phases_of(rows, uses)}
     assert found == {
         "Forward": (10, ("relu",)),
-        "GradientBuilder": (20, ("relu",)),
+        "Backward": (20, ("relu",)),
         "Not used by the models": (7, ("conv",)),
         "Shared by forward and backward": (15, ("relu", "dot (dot.h)")),
         "File format": (9, ("headers",)),
