@@ -64,9 +64,7 @@ def parse_budgets(table: Any, path: str) -> Budgets:
 
 def _parse(table: Any, where: str, nested: bool) -> Budgets:
     if not isinstance(table, dict):
-        raise BadInput(
-            f"{where}: is no table. Write [tool.minbuild.budgets], or [budgets] in minbuild.toml."
-        )
+        raise BadInput(f"{where}: is no table. Write [tool.minbuild.budgets], or [budgets] in minbuild.toml.")
     limits: dict[str, int] = {}
     operators: dict[str, int] = {}
     targets: dict[str, Budgets] = {}
