@@ -65,7 +65,7 @@ MB_INLINE Vec<T, N> with_sign_of(Vec<T, N> magnitude, Vec<T, N> x) {
 
 template <class T, int N>
 MB_INLINE Vec<T, N> sqrt(Vec<T, N> x) {
-#if defined(__clang__)
+#if __has_builtin(__builtin_elementwise_sqrt)  // clang 16 and newer
   return __builtin_elementwise_sqrt(x.v);
 #else
   for (int i = 0; i < N; ++i) x.v[i] = sizeof(T) == 4 ? __builtin_sqrtf(x.v[i]) : __builtin_sqrt(x.v[i]);

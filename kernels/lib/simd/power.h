@@ -21,7 +21,10 @@ MB_INLINE uint64_t multiply_high(uint64_t a, uint64_t b) {
 // because 1 - base^exponent cancels and would show every error of a product of T.
 template <class T>
 MB_INLINE T power(float base, int64_t exponent) {
-  constexpr float kTwo63 = 9223372036854775808.0f;
+  constexpr float kTwo63 = 9223372036854775808.0f, kBelowOne = 0x1.fffffep-1f;
+  // Only a damaged plan has another base (or NaN), which no integer could hold.
+  base = base > 0 ? base : 0;
+  base = base < kBelowOne ? base : kBelowOne;
   uint64_t factor = static_cast<uint64_t>(static_cast<int64_t>(base * kTwo63)) * 2, result = ~uint64_t{0};
   for (; exponent > 0; exponent >>= 1) {
     if (exponent & 1) result = multiply_high(result, factor);
