@@ -34,6 +34,7 @@ signed_square = Op(
     infer=same_as(0),
     reference=lambda attributes, x: x * np.abs(x),
     lower=lambda ctx: (square.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),),
+    kernels=(square,),
 )
 signed_square_grad = Op(
     "SignedSquareGrad",
@@ -41,7 +42,11 @@ signed_square_grad = Op(
     infer=same_as(0),
     reference=lambda attributes, dy, x: 2 * dy * np.abs(x),
     lower=lambda ctx: (slope.call(ctx.result(), ctx.name(0), ctx.name(1), types=(ctx.element(),)),),
+    kernels=(slope,),
 )
+
+KERNELS = (square, slope)
+OPS = (signed_square, signed_square_grad)
 '''
 CXX = """
 #include "lib/loops/elementwise.h"
@@ -103,6 +108,26 @@ def test_without_the_folder_the_operator_is_missing(own, minbuild):
     answer = minbuild("scan", own[0])
     assert answer.code == 3
     assert "acme:SignedSquare" in answer.err and "--ops-dir" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("OPS = (signed_square, signed_square_grad)", "", "the file declares no operators"),
+        ("OPS = (signed_square, signed_square_grad)", "OPS = signed_square", "OPS is a tuple of Op"),
+        ("KERNELS = (square, slope)", "", "which no file lists"),
+        ("kernels=(square,)", "kernels=(slope,)", "calls kernel signed_square, which it does not declare"),
+        ("types=(ctx.element(),)", "types=()", "declares 1 element types, the call has 0"),
+        ('"signed_square",', '"relu",', "both declare kernel relu"),
+    ],
+)
+def test_a_definition_that_contradicts_itself_is_an_error(own, tmp_path, minbuild, line, instead, message):
+    assert line in PYTHON
+    (tmp_path / "signed_square.py").write_text(PYTHON.replace(line, instead))
+    shutil.copy(own[1] / "signed_square.cc", tmp_path)
+    answer = minbuild("reduce", own[0], "--out", tmp_path / "dist", "--ops-dir", tmp_path)
+    assert answer.code == 2
+    assert message in " ".join(answer.err.split())
 
 
 def test_an_operator_of_ones_own_is_built_proven_and_reported(own, tmp_path, minbuild):

@@ -5,35 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from minbuild.compat.ort_config.requirements import Requirements
 from minbuild.compat.ort_config.tracked import type_name
-from minbuild.errors import BadInput, Unsupported
-from minbuild.ir import (
-    Checkpoint,
-    ElementType,
-    Graph,
-    Kernel,
-    Node,
-    Parameter,
-    Procedure,
-    TensorType,
-    TrainingArtifacts,
-)
+from minbuild.errors import BadInput
+from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op, TestCase
+from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
 from minbuild.options.build_options import ON, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
-from minbuild.passes.analysis.instruction_selection import select_kernels
-from minbuild.passes.lowering.lower import lower
-from minbuild.passes.manager import optimize
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
-
-_SEED = 2024  # of the numbers in test cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +172,23 @@ def _find(title: str, registry: Registry, option: str) -> Op:
 
 
 def _functions(op: Op, registry: Registry) -> frozenset[str]:
-    """The kernel functions that the operator's own test cases run; all of its file where they cannot tell."""
+    """The kernel functions that the operator declares, and those of what it decomposes to."""
     found: set[str] = set()
-    for case in op.cases(np.random.default_rng(_SEED)) if op.cases else ():
-        try:
-            procedure = _procedure(op, case, registry)
-            found |= {s.kernel.function for s in select_kernels(procedure, registry)}
-        except Unsupported:
-            continue  # such a case needs more around it than one node
-    if not found and op.lower is not None:
-        found = {name for name, stem in registry.stems.items() if stem == registry.op_stems[op.key]}
+    pending, visited = [op], {op.key}
+    while pending:
+        current = pending.pop()
+        found.update(kernel.function for kernel in current.kernels)
+        for title in current.decomposes_to:
+            domain, _, name = title.rpartition(":")
+            part = registry.find(domain, name)
+            if part is None:
+                raise BadInput(
+                    f"ops/{registry.op_stems[current.key]}.py: {current.title} decomposes to {title}, which no file "
+                    "defines. Correct `decomposes_to`."
+                )
+            if part.key not in visited:
+                visited.add(part.key)
+                pending.append(part)
     return frozenset(found)
 
 
@@ -238,36 +228,3 @@ def _files(option: str, names: Sequence[str], registry: Registry) -> tuple[str, 
             )
         found |= here
     return tuple(sorted(found))
-
-
-def _procedure(op: Op, case: TestCase, registry: Registry) -> Procedure:
-    """One application of an operator, after all passes."""
-    names = tuple("" if x is None else f"x{i}" for i, x in enumerate(case.inputs))
-    held = {
-        n: x
-        for i, (n, x) in enumerate(zip(names, case.inputs, strict=True))
-        if x is not None and (i in case.constant or op.is_view or not x.size)
-    }
-    fed = {
-        n: TensorType(_element(x), x.shape)
-        for n, x in zip(names, case.inputs, strict=True)
-        if x is not None and n not in held
-    }
-    outputs = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
-    node = Node(op.name, op.domain, max(op.since), op.name, names, outputs, case.attributes)
-    updated = [names[i] for i in op.mutates if i < len(names) and names[i]]
-    parameters = tuple(
-        Parameter(n, fed[n].element, tuple(int(str(d)) for d in fed[n].shape or ()), False, None)
-        for n in updated
-        if n in fed
-    )
-    graph = Graph(op.name, (node,), fed, {}, tuple(filter(None, outputs)), held)
-    artifacts = TrainingArtifacts(graph, None, None, Checkpoint(parameters), {})
-    return optimize(lower(artifacts, registry, {}), registry).procedures[0]
-
-
-def _element(array: np.ndarray) -> ElementType:
-    element = ElementType.of(array.dtype)
-    if element is None:
-        raise Unsupported([f"a test case is of type {array.dtype}"])
-    return element

@@ -24,7 +24,7 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 
-_PARAMS = ("low_0", "low_1", "high_0", "high_1")  # two words each: the bits of one element
+_PARAMS = ("low_0:int", "low_1:int", "high_0:int", "high_1:int")  # two words each: the bits of one element
 clip_kernel = KernelFunction("clip", ("y:T=", "x:T"), params=_PARAMS, types={"T": FLOATS})
 clip_grad_kernel = KernelFunction("clip_grad", ("dx:T=", "dy:T", "x:T"), params=_PARAMS, types={"T": FLOATS})
 
@@ -124,10 +124,12 @@ clip = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(clip_kernel,),
     in_place=((0, 0),),
     rematerialize=itself,
     batched_inputs=first_input,
     decompose=_body,
+    decomposes_to=("Max", "Min"),
     cases=_cases,
     gradient=_gradient,
 )
@@ -178,6 +180,7 @@ clip_grad = RewritingOp(
     infer=same_as(0),
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(clip_grad_kernel,),
     in_place=((0, 0), (0, 1)),
     batched_inputs=every_input,
     cases=_grad_cases,
@@ -186,3 +189,6 @@ clip_grad = RewritingOp(
         Rewrite(("Mul", "dy", ("Cast", mask)), _fused) for mask in (("And", _LOW, _HIGH), _LOW, _HIGH)
     ),
 )
+
+KERNELS = (clip_kernel, clip_grad_kernel)
+OPS = (clip, clip_grad)

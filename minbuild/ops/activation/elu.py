@@ -23,11 +23,12 @@ from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 _Three = Callable[[Mapping[str, Any]], tuple[float, float, float]]
 _NUMBERS = ("slope", "scale", "width")
+_PARAMS = tuple(f"{name}:float" for name in _NUMBERS)
 _SELU = {"alpha": 1.6732631921768188, "gamma": 1.0507010221481323}  # ONNX's defaults, floats written out
 _PLAIN = dict.fromkeys(_NUMBERS, 1.0)
 
-elu_kernel = kernel_of("elu", params=_NUMBERS)
-elu_grad_kernel = gradient_kernel_of("elu_grad", params=_NUMBERS)
+elu_kernel = kernel_of("elu", params=_PARAMS)
+elu_grad_kernel = gradient_kernel_of("elu_grad", params=_PARAMS)
 
 
 def _of_elu(attributes: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -91,3 +92,6 @@ elu_grad = gradient_op(
     words=lambda ctx: _of_gradient(ctx.attributes),
     slope=_slope,
 )
+
+KERNELS = (elu_kernel, elu_grad_kernel)
+OPS = (elu, celu, selu, elu_grad)

@@ -105,6 +105,7 @@ onnx_gelu = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(fast_gelu_kernel, gelu_kernel),
     in_place=((0, 0),),
     cases=unary_cases(4, ({}, {"approximate": "tanh"}, {"approximate": "none"}), special=_FAR),
     gradient=_gradient,
@@ -194,8 +195,10 @@ fast_gelu = Op(
     infer=same_as(0),
     reference=_biased(_fast_gelu),
     lower=lower_to(fast_gelu_kernel),
+    kernels=(fast_gelu_kernel,),
     in_place=((0, 0),),
     decompose=_fast_body,
+    decomposes_to=("Add",),
     cases=_fast_cases,
     gradient=_fast_gradient,
 )
@@ -204,6 +207,7 @@ bias_gelu = Op(
     domain=MICROSOFT,
     reference=_biased(_gelu),
     decompose=lambda b: (b.microsoft("Gelu", b.add("Add", b.x[0], b.x[1])),),
+    decomposes_to=("Add", "com.microsoft:Gelu"),
     cases=_bias_cases,
     gradient=_bias_gradient("BiasGeluGrad_dX"),
 )
@@ -212,6 +216,7 @@ bias_gelu_grad = Op(
     domain=MICROSOFT,
     reference=_biased_grad(_gelu_grad),
     decompose=_gradient_body("GeluGrad"),
+    decomposes_to=("Add", "com.microsoft:GeluGrad"),
     cases=_bias_grad_cases,
 )
 bias_fast_gelu_grad = Op(
@@ -219,5 +224,9 @@ bias_fast_gelu_grad = Op(
     domain=MICROSOFT,
     reference=_biased_grad(_fast_gelu_grad),
     decompose=_gradient_body("FastGeluGrad"),
+    decomposes_to=("Add", "com.microsoft:FastGeluGrad"),
     cases=_bias_grad_cases,
 )
+
+KERNELS = (gelu_kernel, gelu_grad_kernel, fast_gelu_kernel, fast_gelu_grad_kernel)
+OPS = (onnx_gelu, gelu, gelu_grad, fast_gelu_grad, fast_gelu, bias_gelu, bias_gelu_grad, bias_fast_gelu_grad)

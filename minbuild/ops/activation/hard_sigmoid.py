@@ -21,11 +21,11 @@ from minbuild.ops.core.elementwise import (
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 _ALPHA, _BETA = ("alpha", float(np.float32(0.2))), ("beta", 0.5)
-_NUMBERS = (_ALPHA[0], _BETA[0])
+_PARAMS = (f"{_ALPHA[0]}:float", f"{_BETA[0]}:float")
 _ATTRIBUTES: tuple[Mapping[str, Any], ...] = ({}, {"alpha": 0.5, "beta": 0.25}, {"alpha": -1.0, "beta": 0.0})
 
-hard_sigmoid_kernel = kernel_of("hard_sigmoid", params=_NUMBERS)
-hard_sigmoid_grad_kernel = gradient_kernel_of("hard_sigmoid_grad", params=_NUMBERS)
+hard_sigmoid_kernel = kernel_of("hard_sigmoid", params=_PARAMS)
+hard_sigmoid_grad_kernel = gradient_kernel_of("hard_sigmoid_grad", params=_PARAMS)
 hard_swish_kernel = kernel_of("hard_swish")
 hard_swish_grad_kernel = gradient_kernel_of("hard_swish_grad")
 
@@ -109,3 +109,6 @@ hard_swish_grad = gradient_op(
     domain="minbuild",
     slope=_hard_swish_slope,
 )
+
+KERNELS = (hard_sigmoid_kernel, hard_sigmoid_grad_kernel, hard_swish_kernel, hard_swish_grad_kernel)
+OPS = (hard_sigmoid, hard_sigmoid_grad, hard_swish, hard_swish_grad)

@@ -82,8 +82,10 @@ prelu = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(prelu_kernel,),
     in_place=((0, 0),),
     decompose=_body,
+    decomposes_to=("Less", "Mul", "Where"),
     cases=_cases,
     gradient=_gradient,
 )
@@ -93,7 +95,11 @@ prelu_slope = Op(
     infer=same_as(0),
     reference=_slope_reference,
     lower=_slope_select,
+    kernels=(prelu_slope_kernel,),
     in_place=((0, 0),),
     cases=_pairs,
     decompose_for_grad=_slope_parts,
 )
+
+KERNELS = (prelu_kernel, prelu_slope_kernel)
+OPS = (prelu, prelu_slope)

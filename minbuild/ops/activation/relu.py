@@ -22,8 +22,8 @@ from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 relu_kernel = kernel_of("relu", types=FLOATS + SIGNED)
 relu_grad_kernel = gradient_kernel_of("relu_grad")
-leaky_relu_kernel = kernel_of("leaky_relu", params=("alpha",))
-leaky_relu_grad_kernel = gradient_kernel_of("leaky_relu_grad", params=("alpha",))
+leaky_relu_kernel = kernel_of("leaky_relu", params=("alpha:float",))
+leaky_relu_grad_kernel = gradient_kernel_of("leaky_relu_grad", params=("alpha:float",))
 
 _LEAK = ("alpha", float(np.float32(0.01)))
 _LEAKS: tuple[Mapping[str, Any], ...] = (
@@ -122,6 +122,10 @@ thresholded_relu = Op(
     since=(10, 22),
     reference=_thresholded,
     decompose=lambda b: (_kept(b, b.x[0]),),
+    decomposes_to=("Greater", "Where"),
     cases=unary_cases(1, ({}, {"alpha": 0.5}, {"alpha": -1.0})),
     gradient=lambda b: (_kept(b, b.dy[0]),),
 )
+
+KERNELS = (relu_kernel, relu_grad_kernel, leaky_relu_kernel, leaky_relu_grad_kernel)
+OPS = (relu, relu_grad, leaky_relu, leaky_relu_grad, thresholded_relu)

@@ -65,3 +65,6 @@ tanh_grad = gradient_op(
     gradient_cases(4, saved=lambda x: 0.7 * np.tanh(x)),
     _tanh_second,
 )
+
+KERNELS = (sigmoid_kernel, sigmoid_grad_kernel, tanh_kernel, tanh_grad_kernel)
+OPS = (sigmoid, sigmoid_grad, tanh, tanh_grad)

@@ -25,10 +25,14 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBui
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
 _FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
 softmax_kernel = KernelFunction(
-    "softmax", ("y:T=", "x:T", "groups:extent", "apart:T=?"), ("log",), {"T": FLOATS}, _FEATURES
+    "softmax", ("y:T=", "x:T", "groups:extent", "apart:T=?"), ("log:int",), {"T": FLOATS}, _FEATURES
 )
 grad_kernel = KernelFunction(
-    "softmax_grad", ("dx:T=", "dy:T", "y:T", "groups:extent", "apart:T=?"), ("log",), {"T": FLOATS}, _FEATURES
+    "softmax_grad",
+    ("dx:T=", "dy:T", "y:T", "groups:extent", "apart:T=?"),
+    ("log:int",),
+    {"T": FLOATS},
+    _FEATURES,
 )
 
 
@@ -141,6 +145,7 @@ def _op(name: str, log: bool) -> Op:
         infer=same_as(0),
         reference=_reference(_softmax, log=log),
         lower=_select(softmax_kernel, 1, log, _before_13),
+        kernels=(softmax_kernel,),
         in_place=((0, 0),),
         cases=_cases,
         gradient=_forward_gradient(log),
@@ -180,6 +185,7 @@ def _grad_op(name: str, log: bool, flat: bool) -> Op:
         infer=same_as(0),
         reference=_reference(_softmax_grad, log, flat),
         lower=_select(grad_kernel, 2, log, lambda ctx: flat),
+        kernels=(grad_kernel,),
         in_place=((0, 0), (0, 1)),
         cases=_grad_cases(log, flat),
         gradient=_second_gradient(log, flat),
@@ -229,5 +235,17 @@ hardmax = Op(
     since=(1, 11, 13),
     reference=_hardmax_reference,
     decompose=_hardmax_body,
+    decomposes_to=("ArgMax", "Cast", "Equal"),
     cases=_hardmax_cases,
+)
+
+KERNELS = (softmax_kernel, grad_kernel)
+OPS = (
+    softmax,
+    log_softmax,
+    softmax_grad,
+    log_softmax_grad,
+    flat_softmax_grad,
+    flat_log_softmax_grad,
+    hardmax,
 )

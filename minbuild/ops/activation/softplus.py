@@ -92,6 +92,10 @@ softsign = Op(
     since=(1, 22),
     reference=computing(lambda x: x / (1 + np.abs(x))),
     decompose=_softsign_body,
+    decomposes_to=("Abs", "Add", "Div"),
     cases=unary_cases(2, special=_FAR),
     gradient=_softsign_gradient,
 )
+
+KERNELS = (softplus_kernel, mish_kernel, mish_grad_kernel)
+OPS = (softplus, softplus_grad, mish, mish_grad, softsign)

@@ -19,8 +19,8 @@ from minbuild.ops.core.elementwise import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
-gated_kernel = kernel_of("gated", "a", "b", params=("alpha",))
-swish_grad_kernel = gradient_kernel_of("swish_grad", params=("alpha",))
+gated_kernel = kernel_of("gated", "a", "b", params=("alpha:float",))
+swish_grad_kernel = gradient_kernel_of("swish_grad", params=("alpha:float",))
 
 _SWISH, _QUICK = ("alpha", 1.0), ("alpha", float(np.float32(1.702)))
 _FAR = np.array(
@@ -66,6 +66,7 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
         infer=same_as(0),
         reference=_swish(default),
         lower=lower_to(gated_kernel, numbers(default), (0, 0)),
+        kernels=(gated_kernel,),
         in_place=((0, 0),),
         cases=unary_cases(4, _ALPHAS, special=_FAR),
         gradient=gradient,
@@ -111,6 +112,10 @@ swiglu = Op(
     since=(28,),
     reference=_swiglu,
     decompose=lambda b: (b.add("Mul", _gate(b), b.x[1]),),
+    decomposes_to=("Mul", "Swish"),
     cases=_swiglu_cases,
     gradient=_swiglu_gradient,
 )
+
+KERNELS = (gated_kernel, swish_grad_kernel)
+OPS = (swish, quick_gelu, quick_gelu_grad, swiglu)

@@ -128,6 +128,7 @@ def _op(
         infer=joint_type,
         reference=_reference(function),
         lower=select_binary(kernel),
+        kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         rematerialize=again,
         batched_inputs=every_input,
@@ -140,3 +141,6 @@ add = _op("Add", add_kernel, np.add, _add_gradient, again=itself)
 sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient)
 mul = _op("Mul", mul_kernel, np.multiply, _mul_gradient)
 div = _op("Div", div_kernel, _divide, _div_gradient, _div_cases)
+
+KERNELS = (add_kernel, sub_kernel, mul_kernel, div_kernel)
+OPS = (add, sub, mul, div)

@@ -78,6 +78,7 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any]) -> Op:
         infer=joint_type,
         reference=_reference(function),
         lower=select_binary(kernel),
+        kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         cases=_cases,
     )
@@ -92,6 +93,10 @@ shift = Op(
     infer=joint_type,
     reference=_shift_reference,
     lower=_shift_select,
+    kernels=(shift_left_kernel, shift_right_kernel),
     in_place=((0, 0), (0, 1)),
     cases=_shift_cases,
 )
+
+KERNELS = (and_kernel, or_kernel, xor_kernel, shift_left_kernel, shift_right_kernel)
+OPS = (bitwise_and, bitwise_or, bitwise_xor, shift)

@@ -46,6 +46,10 @@ bitwise_not = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(bitwise_not_kernel,),
     in_place=((0, 0),),
     cases=_cases,
 )
+
+KERNELS = (bitwise_not_kernel,)
+OPS = (bitwise_not,)

@@ -24,7 +24,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 cumulative_kernel = KernelFunction(
     "cumulative",
     ("y:T=", "x:T", "groups:extent"),
-    params=("product", "exclusive", "reverse"),
+    params=("product:int", "exclusive:int", "reverse:int"),
     types={"T": NUMBERS},
 )
 
@@ -99,6 +99,7 @@ cum_sum = Op(
     infer=same_as(0),
     reference=_reference(np.add),
     lower=_select(products=False),
+    kernels=(cumulative_kernel,),
     cases=_cases,
     gradient=_sum_gradient,
 )
@@ -108,6 +109,10 @@ cum_prod = Op(
     infer=same_as(0),
     reference=_reference(np.multiply),
     lower=_select(products=True),
+    kernels=(cumulative_kernel,),
     cases=_cases,
     gradient=_product_gradient,
 )
+
+KERNELS = (cumulative_kernel,)
+OPS = (cum_sum, cum_prod)

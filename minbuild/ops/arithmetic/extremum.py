@@ -82,6 +82,7 @@ def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray])
         infer=joint_type,
         reference=reference,
         lower=_select(kernel),
+        kernels=(kernel,),
         decompose=_body,
         cases=_cases,
         gradient=_gradient,
@@ -90,3 +91,6 @@ def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray])
 
 maximum = _op("Max", maximum_kernel, _reference(np.maximum, dim_max))
 minimum = _op("Min", minimum_kernel, _reference(np.minimum, dim_min))
+
+KERNELS = (maximum_kernel, minimum_kernel)
+OPS = (maximum, minimum)

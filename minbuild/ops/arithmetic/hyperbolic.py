@@ -93,3 +93,6 @@ atanh = unary(
     _atanh_gradient,
     since=(9, 22),
 )
+
+KERNELS = (sinh_kernel, cosh_kernel, asinh_kernel, acosh_kernel, atanh_kernel)
+OPS = (sinh, cosh, asinh, acosh, atanh)

@@ -75,7 +75,11 @@ mod = Op(
     infer=joint_type,
     reference=_reference,
     lower=_select,
+    kernels=(modulo_kernel, remainder_kernel),
     in_place=((0, 0), (0, 1)),
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (remainder_kernel, modulo_kernel)
+OPS = (mod,)

@@ -169,10 +169,15 @@ power = RewritingOp(
     infer=joint_type,
     reference=_reference,
     lower=_select,
+    kernels=(_arithmetic.mul_kernel, pow_kernel, _unary.sqrt_kernel),
     # Only the base: an exponent is not needed where it is known.
     in_place=((0, 0),),
     decompose=_body,
+    decomposes_to=("Cast",),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Pow", "x", "exponent"), _first_power),),
 )
+
+KERNELS = (pow_kernel,)
+OPS = (power,)

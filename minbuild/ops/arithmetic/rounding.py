@@ -25,3 +25,6 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 ceil = unary("Ceil", ceil_kernel, computing(np.ceil), _cases, zero_gradient)
 floor = unary("Floor", floor_kernel, computing(np.floor), _cases, zero_gradient)
 round_ = unary("Round", round_kernel, computing(np.rint), _cases, zero_gradient, since=(11, 22))
+
+KERNELS = (ceil_kernel, floor_kernel, round_kernel)
+OPS = (ceil, floor, round_)

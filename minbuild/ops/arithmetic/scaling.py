@@ -44,6 +44,7 @@ batch_scale = Op(
     domain="com.microsoft",
     reference=_batch_reference,
     decompose=_batch_body,
+    decomposes_to=("Mul",),
     cases=_batch_cases,
     gradient=_batch_gradient,
     differentiable=frozenset({0, 1, 2}),
@@ -79,6 +80,7 @@ scaled_sum = Op(
     domain="com.microsoft",
     reference=_sum_reference,
     decompose=_sum_body,
+    decomposes_to=("Mul", "Sum"),
     cases=_sum_cases,
     gradient=_sum_gradient,
 )
@@ -123,5 +125,8 @@ mixed_precision_scale = Op(
     domain="com.microsoft",
     reference=_mixed_reference,
     decompose=_mixed_body,
+    decomposes_to=("Cast", "Concat", "Mul"),
     cases=_mixed_cases,
 )
+
+OPS = (batch_scale, scaled_sum, mixed_precision_scale)

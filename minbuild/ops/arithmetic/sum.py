@@ -77,6 +77,7 @@ total = RewritingOp(
     infer=joint_type,
     reference=_reference,
     lower=_select,
+    kernels=(_arithmetic.add_kernel,),
     decompose=_body,
     cases=_cases,
     gradient=_gradient,
@@ -87,6 +88,9 @@ mean = Op(
     since=(6, 8, 13),
     reference=_mean_reference,
     decompose=_mean_body,
+    decomposes_to=("Div", "Sum"),
     cases=_cases,
     gradient=_mean_gradient,
 )
+
+OPS = (total, mean)

@@ -85,3 +85,6 @@ acos = unary(
     since=(7, 22),
 )
 atan = unary("Atan", atan_kernel, computing(np.arctan), unary_cases(3), _atan_gradient, since=(7, 22))
+
+KERNELS = (sin_kernel, cos_kernel, tan_kernel, asin_kernel, acos_kernel, atan_kernel)
+OPS = (sin, cos, tan, asin, acos, atan)

@@ -107,6 +107,7 @@ absolute = Op(
     infer=same_as(0),
     reference=computing(np.abs),
     lower=_abs_select,
+    kernels=(abs_kernel, _copy.copy_kernel),
     in_place=((0, 0),),
     cases=_with_integers(_EITHER, _SIGNED + _UNSIGNED),
     gradient=_abs_gradient,
@@ -148,3 +149,15 @@ log = unary(
     lambda b: (b.add("Div", b.dy[0], b.x[0]),),
 )
 erf = unary("Erf", erf_kernel, computing(_erf), unary_cases(2), _erf_gradient, since=(9, 13))
+
+KERNELS = (
+    neg_kernel,
+    abs_kernel,
+    sign_kernel,
+    sqrt_kernel,
+    reciprocal_kernel,
+    exp_kernel,
+    log_kernel,
+    erf_kernel,
+)
+OPS = (neg, absolute, sign, sqrt, reciprocal, exp, log, erf)

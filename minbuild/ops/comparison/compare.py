@@ -122,9 +122,17 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any], exchang
     order = (1, 0) if exchanged else (0, 1)
     pairs = () if kernel.types else ((0, 0), (0, 1))
     since = (7, 9, 11, 12, 13, 16)
-    select = _select(kernel, *order)
     reference = _reference(function)
-    return Op(name, since=since, infer=_infer, reference=reference, lower=select, in_place=pairs, cases=cases)
+    return Op(
+        name,
+        since=since,
+        infer=_infer,
+        reference=reference,
+        lower=_select(kernel, *order),
+        kernels=(kernel,),
+        in_place=pairs,
+        cases=cases,
+    )
 
 
 less = _op("Less", less_kernel, np.less)
@@ -137,7 +145,9 @@ equal = Op(
     infer=_infer,
     reference=_equal_reference,
     lower=_select(equal_kernel, 0, 1),
+    kernels=(equal_kernel,),
     decompose=_equal_body,
+    decomposes_to=("Not", "Xor"),
     cases=_equal_cases,
 )
 both = _op("And", and_kernel, np.logical_and)
@@ -149,6 +159,10 @@ negation = Op(
     infer=_infer,
     reference=_reference(np.logical_not),
     lower=_not_select,
+    kernels=(not_kernel,),
     in_place=((0, 0),),
     cases=_not_cases,
 )
+
+KERNELS = (less_kernel, less_or_equal_kernel, equal_kernel, and_kernel, or_kernel, xor_kernel, not_kernel)
+OPS = (less, greater, less_or_equal, greater_or_equal, equal, both, either, exclusive, negation)

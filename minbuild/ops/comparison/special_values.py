@@ -13,7 +13,7 @@ from minbuild.ops.core.elementwise import SHAPES, computing, lower_to
 
 is_nan_kernel = KernelFunction("is_nan", ("y:bool=", "x:T"), types={"T": FLOATS})
 is_inf_kernel = KernelFunction(
-    "is_inf", ("y:bool=", "x:T"), params=("negative", "positive"), types={"T": FLOATS}
+    "is_inf", ("y:bool=", "x:T"), params=("negative:int", "positive:int"), types={"T": FLOATS}
 )
 
 
@@ -54,6 +54,7 @@ is_nan = Op(
     infer=_infer,
     reference=computing(np.isnan),
     lower=lower_to(is_nan_kernel),
+    kernels=(is_nan_kernel,),
     cases=_cases,
 )
 is_inf = Op(
@@ -62,5 +63,9 @@ is_inf = Op(
     infer=_infer,
     reference=_is_inf,
     lower=_is_inf_select,
+    kernels=(is_inf_kernel,),
     cases=_is_inf_cases,
 )
+
+KERNELS = (is_nan_kernel, is_inf_kernel)
+OPS = (is_nan, is_inf)

@@ -23,7 +23,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 where_kernel = KernelFunction(
     "where",
     ("y:T=", "condition:bool", "a:T", "b:T", "walk:extent?"),
-    params=("condition_axes", "a_axes", "b_axes"),
+    params=("condition_axes:int", "a_axes:int", "b_axes:int"),
     types={"T": STORAGE_TYPES},
     features={"broadcast": FEATURES["broadcast"]},
 )
@@ -100,7 +100,11 @@ where = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(where_kernel,),
     in_place=((0, 1), (0, 2)),
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (where_kernel,)
+OPS = (where,)

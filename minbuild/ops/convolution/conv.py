@@ -23,7 +23,9 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 
-_WINDOW = ("groups",) + tuple(f"{name}_{axis}" for name in ("stride", "pad", "dilation") for axis in "dhw")
+_WINDOW = ("groups:int",) + tuple(
+    f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
+)
 _TYPES = {"T": FLOATS}
 _FEATURES = {
     "pointwise": "windows of one element",
@@ -36,8 +38,8 @@ _FEATURES = {
     "bias": "adds a number to every channel",
 }
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
-kernel = KernelFunction(
-    "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted", *_WINDOW), _TYPES, _FEATURES
+conv_kernel = KernelFunction(
+    "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted:int", *_WINDOW), _TYPES, _FEATURES
 )
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -137,7 +139,7 @@ def launch_layer(
     layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
 ) -> KernelCall:
     """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
-    return kernel.call(
+    return conv_kernel.call(
         *names,
         bias,
         layer.scratch(),
@@ -271,9 +273,13 @@ conv = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(conv_kernel,),
     rematerialize=_again,
     flops=_work,
     batched_inputs=first_input,
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (conv_kernel,)
+OPS = (conv,)

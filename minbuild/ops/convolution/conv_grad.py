@@ -16,6 +16,7 @@ from minbuild.ops.convolution.conv import (
     VARIANTS,
     WEIGHT_GRADIENT,
     Layer,
+    conv_kernel,
     filters_of,
     grouped,
     launch_layer,
@@ -24,7 +25,7 @@ from minbuild.ops.convolution.conv import (
 from minbuild.ops.convolution.spatial import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
-from minbuild.ops.reduction.reduce import reduce_over
+from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
 def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
@@ -130,6 +131,7 @@ conv_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(conv_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     flops=_grad_work,
     batched_inputs=_grad_samples,
@@ -139,3 +141,5 @@ conv_grad = Op(
     gradient=_second_gradient,
     differentiable=frozenset({0, 1, 2}),
 )
+
+OPS = (conv_grad,)

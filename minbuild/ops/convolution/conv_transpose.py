@@ -13,7 +13,7 @@ from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
-from minbuild.ops.reduction.reduce import reduce_over
+from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
 def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
@@ -145,8 +145,10 @@ conv_transpose = Op(
     since=(1, 11, 22),
     infer=_infer,
     decompose=_body,
+    decomposes_to=("Add",),
     reference=_reference,
     lower=_select,
+    kernels=(_conv.conv_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -228,7 +230,10 @@ conv_transpose_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(_conv.conv_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_grad_parts,
 )
+
+OPS = (conv_transpose, conv_transpose_grad)

@@ -194,5 +194,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 deform_conv = Op(
-    "DeformConv", since=(19, 22), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases
+    "DeformConv",
+    since=(19, 22),
+    decompose=_body,
+    decomposes_to=("Add", "Gather", "GridSample", "MatMul", "Mul", "Transpose"),
+    reference=_reference,
+    gradient=_gradient,
+    cases=_cases,
 )
+
+OPS = (deform_conv,)

@@ -108,7 +108,9 @@ def reshaped(b: GraphBuilder, x: str, dims: Sequence[Dim]) -> str:
 
 # --------------------------------------------------------------------------------------------------- pooling
 
-WINDOW_PARAMS = tuple(f"{name}_{axis}" for axis in "dhw" for name in ("taps", "stride", "pad", "dilation"))
+WINDOW_PARAMS = tuple(
+    f"{name}_{axis}:int" for axis in "dhw" for name in ("taps", "stride", "pad", "dilation")
+)
 
 
 def pool_axes(ctx: OpContext, sizes: Shape) -> tuple[Axis, ...]:
@@ -165,3 +167,6 @@ def unpadded(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> Seen:
 def _number(dim: Dim) -> int:
     assert isinstance(dim, int)
     return dim
+
+
+OPS: tuple[()] = ()

@@ -22,7 +22,7 @@ from minbuild.ops.core.definition import (
 
 FEATURES = {"broadcast": "operands of different shapes", "scalar": "operands of one element"}
 WALK = "walk:extent?"  # argument 3 of such a kernel
-AXES = ("a_axes", "b_axes")  # and its first two parameters
+AXES = ("a_axes:int", "b_axes:int")  # and its first two parameters
 
 
 @dataclass(frozen=True)

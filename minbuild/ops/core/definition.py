@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,8 +41,9 @@ class KernelFunction:
 
     `args` declares the argument slots in order, outputs first, as `name:type` with `type` one of the template
     variables in `types`, an element type (`int64`), `extent` or `scratch`; a trailing `=` marks what the kernel
-    writes, a trailing `?` what may be absent. `params` names the int32 words; `features` the parts that compile away
-    (macro `MB_<STEM>_<FEATURE>`) with a line of explanation each.
+    writes, a trailing `?` what may be absent. `params` declares the int32 words as `name:int` or `name:float`: a float
+    travels as its bits. `features` are the parts that compile away (macro `MB_<STEM>_<FEATURE>`), with a line of
+    explanation each.
     """
 
     function: str
@@ -49,6 +51,13 @@ class KernelFunction:
     params: tuple[str, ...] = ()
     types: Mapping[str, tuple[ElementType, ...]] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for param in self.params:
+            if param.partition(":")[2] not in ("int", "float"):
+                raise InvalidDefinition(
+                    f"kernel {self.function}: parameter '{param}' is neither 'name:int' nor 'name:float'"
+                )
 
     def call(
         self,
@@ -58,11 +67,36 @@ class KernelFunction:
         features: Iterable[str] = (),
         accumulate: int = 0,
     ) -> KernelCall:
-        """One execution: `args` are value names ("" or None where absent), or the type of an extent or scratch."""
-        if len(args) != len(self.args) or len(params) != len(self.params) or len(types) != len(self.types):
-            raise AssertionError(f"{self.function}: a launch that does not fit the declaration")
-        words = tuple(float_bits(p) if isinstance(p, float) else int(p) for p in params)
+        """One execution: `args` are value names ("" or None where absent), or the type of an extent or scratch; `types`
+        the element type of each template variable; `params` the numbers of the declared parameters; `accumulate` the
+        outputs that add to a gradient buffer, bit i for output i. Raises InvalidDefinition where a number of these, or
+        the kind of a parameter, is not the declared one."""
+        for what, found, declared in (
+            ("argument", args, self.args),
+            ("parameter", params, self.params),
+            ("element type", types, self.types),
+        ):
+            if len(found) != len(declared):
+                text = f"kernel {self.function} declares {len(declared)} {what}s, the call has {len(found)}"
+                raise InvalidDefinition(text)
+        words = tuple(self._word(spec, value) for spec, value in zip(self.params, params, strict=True))
         return KernelCall(self, tuple(a or "" for a in args), types, words, frozenset(features), accumulate)
+
+    def _word(self, spec: str, value: Any) -> int:
+        """The int32 of a parameter: Python's and numpy's scalars alike; a float may be given as a whole number."""
+        name, _, kind = spec.partition(":")
+        if kind == "float" and isinstance(value, Real) and not isinstance(value, bool):
+            return float_bits(float(value))
+        if kind == "int" and isinstance(value, (Integral, np.bool_)):
+            if not -(2**31) <= int(value) < 2**31:
+                raise InvalidDefinition(
+                    f"kernel {self.function}: parameter '{name}' = {value} exceeds 32 bits"
+                )
+            return int(value)
+        given = f"{value!r}, {type(value).__name__}"
+        raise InvalidDefinition(
+            f"kernel {self.function}: parameter '{name}' is declared {kind}, given {given}"
+        )
 
 
 def storage_type(element: ElementType) -> ElementType:
@@ -163,6 +197,10 @@ class OpContext:
         return sum(1 << i for i in self.accumulates)
 
 
+class InvalidDefinition(Exception):
+    """A definition contradicts itself: a kernel is called with something else than it declares."""
+
+
 class UnsupportedUse(Exception):
     """The operator is applied in a way that this definition does not cover; the text says which."""
 
@@ -202,26 +240,30 @@ Known = Callable[[OpContext], Sequence[np.ndarray | None]]
 class Op:
     """One operator of a domain.
 
-    infer      types of the outputs from the context
-    reference  the plain numpy meaning, `(attributes, *inputs) -> outputs`, used to fold constants, to propagate
-               shape arithmetic (object arrays of dimensions) and as the oracle of tests in float64
-    known      contents that follow from types alone (Shape, Size); None for an output that only the device will know
-    select     kernels to launch; None for operators that never reach the device
-    view       output 0 has the bytes of input 0
-    in_place   (output, input) pairs that may share bytes when shape and type agree and the input dies here
-    updates    inputs whose bytes it changes -> the output that is the new value, or None (running statistics, moments)
-    adds       outputs that can accumulate into a gradient buffer
-    generator  the input, behind those that files give, by which the count of random draws comes in
-    again      the call that makes output 0 a second time, for results that are cheaper to make than to keep
-    work       multiplications, of operators that many are spent in: what `again` makes must not take a notable share
-    samples    the inputs whose first dimension counts samples, where each sample of the outputs is computed alone, from
-               these inputs' own, to the same bits whatever the batch
-    sums       outputs that are sums over the samples instead, added one after the other
-    apart      the calls that make each output alone, where outputs have kernels of their own, in a good order
-    body       what the operator is made of, where it needs no kernel of its own (body.py); None where it does
-    gradient   the nodes that compute the gradients of its inputs from those of its outputs (body.py)
-    parts      what an operator without a rule is made of where gradients flow through it; elsewhere it has its kernel
-    differentiable  outputs through which gradients flow
+    infer       types of the outputs, from the context; None only where `decompose` covers every use
+    reference   the operator in numpy, `(attributes, *inputs) -> outputs`: folds constants, propagates shape arithmetic
+                (object arrays of dimensions) and is the oracle of tests, in float64
+    shape_value contents that follow from types alone (Shape, Size); None for an output whose contents depend on data
+    lower       the kernel calls of one application; None for operators that never reach the device
+    kernels     the kernels that `lower` may call
+    is_view     output 0 shares the bytes of input 0
+    in_place    (output, input) pairs that may share bytes when shape and type agree and the input dies here
+    mutates     inputs whose bytes change -> the output that is the new value, or None (running statistics, moments)
+    accumulates outputs that can add to a gradient buffer
+    generator   the input, after those in the model, that holds the count of random draws
+    rematerialize  the call that computes output 0 a second time, for results cheaper to compute than to keep
+    flops       multiplications of an application, for operators where they dominate: a bound for rematerialization
+    batched_inputs inputs whose first dimension is the batch, where each sample of the outputs depends on its own sample
+                of these inputs only, with the same bits for any batch size
+    batch_sums  outputs that are sums over the batch instead, added sample by sample
+    split       one call per output, where outputs have kernels of their own, in execution order
+    decompose   the nodes that replace an application without a kernel of its own (graph_builder.py); it returns None
+                for applications that `lower` serves
+    decomposes_to  the operators that `decompose` may write, as `Name` or `domain:Name`
+    gradient    the nodes that compute the inputs' gradients from those of the outputs (graph_builder.py)
+    decompose_for_grad  the decomposition through which gradients flow, for operators without `gradient`
+    differentiable outputs through which gradients flow
+    cases       applications to test, made with a random generator
     """
 
     name: str
@@ -246,6 +288,8 @@ class Op:
     decompose_for_grad: Callable[[GraphBuilder], Sequence[str]] | None = None
     differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[TestCase]] | None = None
+    kernels: tuple[KernelFunction, ...] = ()
+    decomposes_to: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -1,4 +1,5 @@
-"""The registry: every operator and kernel, found in the folders of `minbuild/ops`, so that adding one edits nothing."""
+"""The registry: the operators and kernels that the files of `minbuild/ops` declare (`OPS`, `KERNELS`). Adding a file
+edits nothing; what a file imports is not collected."""
 
 from __future__ import annotations
 
@@ -6,17 +7,19 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops.core.definition import EXTENT, SCRATCH, KernelFunction, Op
 
 _OPERATORS = Path(__file__).resolve().parents[1]
+_Declared = TypeVar("_Declared", Op, KernelFunction)
 
 
 @dataclass(frozen=True)
@@ -73,37 +76,62 @@ def _slot(spec: str, chosen: Mapping[str, ElementType]) -> tuple[int, bool, bool
 
 @cache
 def registry(extra: tuple[Path, ...] = ()) -> Registry:
-    """Reads every `ops/<stem>.py`, then those of the `extra` folders a user brings."""
-    modules = [
-        (path.stem, importlib.import_module(f"minbuild.ops.{path.parent.name}.{path.stem}"))
-        for path in sorted(_OPERATORS.glob("*/*.py"), key=lambda path: path.stem)
-        if path.stem != "__init__" and path.parent.name != "core"
-    ]
+    """The operators and kernels that every `ops/<family>/<stem>.py` declares, then those of the `extra` folders a user
+    brings, whose operators replace those of the same name. Raises BadInput where a file declares nothing, or a name
+    that another one has."""
+    found = _Declarations()
+    for path in sorted(_OPERATORS.glob("*/*.py"), key=lambda path: path.stem):
+        if path.stem != "__init__" and path.parent.name != "core":
+            found.add(path, importlib.import_module(f"minbuild.ops.{path.parent.name}.{path.stem}"))
     for folder in extra:
-        modules += [(path.stem, _load(path)) for path in sorted(folder.glob("*.py"))]
-    ops: dict[str, Op] = {}
-    functions: dict[str, KernelFunction] = {}
-    stems: dict[str, str] = {}
-    op_stems: dict[str, str] = {}
-    for stem, module in modules:
-        for thing in _declared(module):
-            if isinstance(thing, Op):
-                ops[thing.key] = thing
-                op_stems[thing.key] = stem
-            else:
-                if stems.setdefault(thing.function, stem) != stem:
-                    raise BadInput(
-                        f"ops/{stem}.py and ops/{stems[thing.function]}.py both declare kernel {thing.function}. "
-                        "Rename one, or let one launch through a function of the other."
-                    )
-                functions[thing.function] = thing
-    return Registry(ops, functions, stems, op_stems, extra)
+        found.sources.clear()
+        for path in sorted(folder.glob("*.py")):
+            found.add(path, _load(path))
+    return Registry(found.ops, found.functions, found.stems, found.op_stems, extra)
 
 
-def _declared(module: ModuleType) -> list[Op | KernelFunction]:
-    """The operators and kernel functions among a module's names."""
-    values = [v for value in vars(module).values() for v in (value if isinstance(value, tuple) else (value,))]
-    return [v for v in values if isinstance(v, (Op, KernelFunction))]
+@dataclass
+class _Declarations:
+    """What files declare, by `OPS = (...)` and `KERNELS = (...)`."""
+
+    ops: dict[str, Op] = field(default_factory=dict)
+    functions: dict[str, KernelFunction] = field(default_factory=dict)
+    stems: dict[str, str] = field(default_factory=dict)  # of kernels
+    op_stems: dict[str, str] = field(default_factory=dict)
+    sources: dict[str, Path] = field(default_factory=dict)  # of operators, in the folders of one author
+
+    def add(self, path: Path, module: ModuleType) -> None:
+        if not hasattr(module, "OPS"):
+            raise BadInput(
+                f"{path}: the file declares no operators. List them at its end, and the kernels of "
+                f"{path.stem}.cc: OPS = (...) and KERNELS = (...)."
+            )
+        for kernel in _listed(path, module, "KERNELS", KernelFunction):
+            if kernel.function in self.functions:
+                raise BadInput(
+                    f"{path} and {self.stems[kernel.function]}.py both declare kernel {kernel.function}. Rename one, "
+                    "or list it in the KERNELS of one file only."
+                )
+            self.functions[kernel.function], self.stems[kernel.function] = kernel, path.stem
+        for op in _listed(path, module, "OPS", Op):
+            if op.key in self.sources:
+                raise BadInput(
+                    f"{path} and {self.sources[op.key]} both declare operator {op.title}. Remove one."
+                )
+            self.sources[op.key], self.ops[op.key], self.op_stems[op.key] = path, op, path.stem
+
+
+def _listed(path: Path, module: ModuleType, name: str, kind: type[_Declared]) -> tuple[_Declared, ...]:
+    """The declaration `name` of a module, () where it has none."""
+    listed = getattr(module, name, ())
+    wrong = (
+        listed
+        if not isinstance(listed, tuple)
+        else next((x for x in listed if not isinstance(x, kind)), None)
+    )
+    if wrong is not None:
+        raise BadInput(f"{path}: {name} is a tuple of {kind.__name__}, and holds {wrong!r}. Correct it.")
+    return listed
 
 
 def _load(path: Path) -> ModuleType:

@@ -53,4 +53,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
             yield TestCase(name, (theta, size), {"align_corners": corners}, frozenset({1}))
 
 
-affine_grid = Op("AffineGrid", since=(20,), reference=_reference, decompose=_body, cases=_cases)
+affine_grid = Op(
+    "AffineGrid",
+    since=(20,),
+    reference=_reference,
+    decompose=_body,
+    decomposes_to=("MatMul", "Transpose"),
+    cases=_cases,
+)
+
+OPS = (affine_grid,)

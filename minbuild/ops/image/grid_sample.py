@@ -28,7 +28,7 @@ _MODES = {
     "bicubic": 2,
 }  # opset 16 has names for two axes
 _PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-_PARAMS = ("mode", "padding", "align_corners")
+_PARAMS = ("mode:int", "padding:int", "align_corners:int")
 _FEATURES = {"cubic": "cubic interpolation"}
 sample_kernel = KernelFunction("grid_sample", ("y:T=", "x:T", "grid:T"), _PARAMS, {"T": FLOATS}, _FEATURES)
 grad_kernel = KernelFunction(
@@ -178,6 +178,7 @@ grid_sample = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(sample_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -222,5 +223,9 @@ grid_sample_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     cases=_grad_cases,
 )
+
+KERNELS = (sample_kernel, grad_kernel)
+OPS = (grid_sample, grid_sample_grad)

@@ -15,3 +15,5 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 
 image_decoder = Op("ImageDecoder", since=(20,), infer=_infer)
+
+OPS = (image_decoder,)

@@ -210,6 +210,7 @@ col2im = Op(
     since=(18,),
     reference=_col2im_reference,
     decompose=_col2im_body,
+    decomposes_to=("Concat", "Pad", "Slice", "Transpose", "com.microsoft:GatherGrad"),
     cases=_col2im_cases,
     gradient=_col2im_gradient,
 )
@@ -218,6 +219,9 @@ max_unpool = Op(
     since=(9, 11, 22),
     reference=_unpool_reference,
     decompose=_unpool_body,
+    decomposes_to=("Concat", "ConstantOfShape", "Pad", "ScatterElements", "Slice"),
     cases=_unpool_cases,
     gradient=_unpool_gradient,
 )
+
+OPS = (col2im, max_unpool)

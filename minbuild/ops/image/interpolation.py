@@ -101,3 +101,6 @@ def _taps(x: np.ndarray, mode: str, narrowing: float, a: float) -> tuple[np.ndar
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return indices, np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+
+
+OPS: tuple[()] = ()

@@ -19,7 +19,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 
-_PARAMS, _TYPES = ("scale",), {"T": FLOATS}
+_PARAMS, _TYPES = ("scale:float",), {"T": FLOATS}
 pool_kernel = KernelFunction("max_roi_pool", ("y:T=", "x:T", "rois:T"), _PARAMS, _TYPES)
 grad_kernel = KernelFunction("max_roi_pool_grad", ("dx:T=", "dy:T", "x:T", "rois:T"), _PARAMS, _TYPES)
 
@@ -114,6 +114,7 @@ max_roi_pool = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(pool_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -152,5 +153,9 @@ max_roi_pool_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     cases=_grad_cases,
 )
+
+KERNELS = (pool_kernel, grad_kernel)
+OPS = (max_roi_pool, max_roi_pool_grad)

@@ -121,6 +121,10 @@ resample = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(resample_kernel,),
     gradient=_gradient,
     cases=_cases,
 )
+
+KERNELS = (resample_kernel,)
+OPS = (resample,)

@@ -287,10 +287,18 @@ resize = Op(
     "Resize",
     since=(10, 11, 13, 18, 19),
     decompose=_body,
+    decomposes_to=("Gather", "Where", "minbuild:Resample"),
     reference=resized,
     gradient=_gradient,
     cases=_cases,
 )
 resize_grad = Op(
-    "ResizeGrad", domain=MICROSOFT, decompose=_grad_body, reference=_grad_reference, cases=_grad_cases
+    "ResizeGrad",
+    domain=MICROSOFT,
+    decompose=_grad_body,
+    decomposes_to=("minbuild:Resample",),
+    reference=_grad_reference,
+    cases=_grad_cases,
 )
+
+OPS = (resize, resize_grad)

@@ -19,7 +19,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 
-_PARAMS = ("sampling_ratio", "half_pixel", "largest", "scale")
+_PARAMS = ("sampling_ratio:int", "half_pixel:int", "largest:int", "scale:float")
 _FEATURES = {"max": "the largest instead of the mean"}
 _INPUTS = ("x:T", "rois:T", "images:int64")
 align_kernel = KernelFunction("roi_align", ("y:T=", *_INPUTS), _PARAMS, {"T": FLOATS}, _FEATURES)
@@ -153,6 +153,7 @@ roi_align = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(align_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -212,6 +213,10 @@ roi_align_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
+
+KERNELS = (align_kernel, grad_kernel)
+OPS = (roi_align, roi_align_grad)

@@ -49,7 +49,10 @@ upsample = Op(
     "Upsample",
     since=(7, 9, 10),
     decompose=_body,
+    decomposes_to=("Resize",),
     reference=_reference,
     gradient=_gradient,
     cases=_cases,
 )
+
+OPS = (upsample,)

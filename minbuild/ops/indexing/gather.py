@@ -98,6 +98,7 @@ gather = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(gather_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -148,7 +149,11 @@ gather_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     accumulates=frozenset({0}),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
+
+KERNELS = (gather_kernel, grad_kernel)
+OPS = (gather, shrunken_gather, gather_grad)

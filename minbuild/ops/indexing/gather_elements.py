@@ -32,12 +32,12 @@ from minbuild.ops.indexing.indexed import (
 )
 
 take_kernel = KernelFunction(
-    "gather_elements", ("y:T=", "x:T", "indices:int64"), params=("axis",), types={"T": STORAGE_TYPES}
+    "gather_elements", ("y:T=", "x:T", "indices:int64"), params=("axis:int",), types={"T": STORAGE_TYPES}
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T")
-put_kernel = KernelFunction("scatter_elements", _PUT, params=("axis",), types={"T": STORAGE_TYPES})
+put_kernel = KernelFunction("scatter_elements", _PUT, params=("axis:int",), types={"T": STORAGE_TYPES})
 meet_kernel = KernelFunction(
-    "scatter_elements_meeting", _PUT, params=("axis", "meeting"), types={"T": NUMBERS}
+    "scatter_elements_meeting", _PUT, params=("axis:int", "meeting:int"), types={"T": NUMBERS}
 )
 
 
@@ -127,7 +127,9 @@ gather_elements = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(take_kernel,),
     decompose=with_int64(1, "GatherElements"),
+    decomposes_to=("Cast",),
     cases=_cases,
     gradient=_gradient,
 )
@@ -179,7 +181,9 @@ gather_elements_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(meet_kernel,),
     decompose=with_int64(2, "GatherElementsGrad", "com.microsoft"),
+    decomposes_to=("Cast",),
     accumulates=frozenset({0}),
     cases=_grad_cases,
     gradient=_grad_gradient,
@@ -245,9 +249,20 @@ scatter_elements = Op(
     infer=_scatter_infer,
     reference=_scatter_reference,
     lower=_scatter_select,
+    kernels=(put_kernel, meet_kernel),
     decompose=with_int64(1, "ScatterElements"),
+    decomposes_to=("Cast",),
     in_place=((0, 0),),
     cases=_scatter_cases,
     gradient=scatter_gradient("GatherElements", "ScatterElements"),
 )
-scatter = replace(scatter_elements, name="Scatter", since=(9, 11), decompose=with_int64(1, "Scatter"))
+scatter = replace(
+    scatter_elements,
+    name="Scatter",
+    since=(9, 11),
+    decompose=with_int64(1, "Scatter"),
+    decomposes_to=("Cast",),
+)
+
+KERNELS = (take_kernel, put_kernel, meet_kernel)
+OPS = (gather_elements, gather_elements_grad, scatter_elements, scatter)

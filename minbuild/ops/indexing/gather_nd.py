@@ -37,7 +37,7 @@ take_kernel = KernelFunction(
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T", "layout:extent")
 put_kernel = KernelFunction("scatter_nd", _PUT, types={"T": STORAGE_TYPES})
-meet_kernel = KernelFunction("scatter_nd_meeting", _PUT, params=("meeting",), types={"T": NUMBERS})
+meet_kernel = KernelFunction("scatter_nd_meeting", _PUT, params=("meeting:int",), types={"T": NUMBERS})
 
 
 def _named(whole: Shape, indices: Shape, batch: int) -> tuple[int, Shape]:
@@ -127,7 +127,9 @@ gather_nd = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(take_kernel,),
     decompose=with_int64(1, "GatherND"),
+    decomposes_to=("Cast",),
     cases=_cases,
     gradient=_gradient,
 )
@@ -180,6 +182,7 @@ gather_nd_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(meet_kernel,),
     decompose=with_int64(1, "GatherNDGrad", "com.microsoft"),
     accumulates=frozenset({0}),
     cases=_grad_cases,
@@ -245,8 +248,12 @@ scatter_nd = Op(
     infer=_scatter_infer,
     reference=_scatter_reference,
     lower=_scatter_select,
+    kernels=(put_kernel, meet_kernel),
     decompose=with_int64(1, "ScatterND"),
     in_place=((0, 0),),
     cases=_scatter_cases,
     gradient=scatter_gradient("GatherND", "ScatterND"),
 )
+
+KERNELS = (take_kernel, put_kernel, meet_kernel)
+OPS = (gather_nd, gather_nd_grad, scatter_nd)

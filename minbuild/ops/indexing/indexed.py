@@ -119,3 +119,6 @@ def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Sequenc
         return b.each(where_equal(dy, x, y), "", where_equal(taken(dy), updates, taken(y)))
 
     return gradient
+
+
+OPS: tuple[()] = ()

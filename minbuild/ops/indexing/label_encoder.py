@@ -80,6 +80,9 @@ label_encoder = Op(
     since=(2, 4),
     reference=_reference,
     decompose=_body,
+    decomposes_to=("Cast", "Equal", "Gather", "Mul", "ReduceMax"),
     differentiable=frozenset(),
     cases=_cases,
 )
+
+OPS = (label_encoder,)

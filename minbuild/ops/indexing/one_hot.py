@@ -75,6 +75,11 @@ one_hot = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(one_hot_kernel,),
     decompose=with_int64(0, "OneHot"),
+    decomposes_to=("Cast",),
     cases=_cases,
 )
+
+KERNELS = (one_hot_kernel,)
+OPS = (one_hot,)

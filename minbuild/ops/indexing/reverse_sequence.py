@@ -25,7 +25,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 reverse_kernel = KernelFunction(
     "reverse_sequence",
     ("y:T=", "x:T", "lengths:int64", "layout:extent"),
-    params=("batch_first",),
+    params=("batch_first:int",),
     types={"T": STORAGE_TYPES},
 )
 
@@ -79,6 +79,10 @@ reverse_sequence = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(reverse_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (reverse_kernel,)
+OPS = (reverse_sequence,)

@@ -64,6 +64,7 @@ compress = Op(
     since=(9, 11, 28),
     reference=_compress_reference,
     decompose=_compress_body,
+    decomposes_to=("Gather",),
     cases=_compress_cases,
     gradient=_compress_gradient,
 )
@@ -160,6 +161,7 @@ eye_like = Op(
     shape_value=_eye_known,
     reference=_eye_reference,
     lower=_eye_select,
+    kernels=(_fill.fill_kernel, _trilu.trilu_kernel),
     cases=_eye_cases,
 )
 
@@ -186,6 +188,7 @@ array_feature_extractor = Op(
     domain="ai.onnx.ml",
     reference=_features_reference,
     decompose=_features_body,
+    decomposes_to=("Gather",),
     cases=_features_cases,
 )
 
@@ -254,6 +257,9 @@ tensor_scatter = Op(
     since=(24,),
     reference=_cache_reference,
     decompose=_cache_body,
+    decomposes_to=("Add", "Expand", "ScatterElements"),
     cases=_cache_cases,
     gradient=_cache_gradient,
 )
+
+OPS = (compress, non_zero, unique, eye_like, array_feature_extractor, tensor_scatter)

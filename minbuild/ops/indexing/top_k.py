@@ -24,7 +24,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 top_k_kernel = KernelFunction(
     "top_k",
     ("values:T=?", "indices:int64=?", "x:T", "groups:extent", "heap:scratch"),
-    params=("largest",),
+    params=("largest:int",),
     types={"T": NUMBERS},
 )
 
@@ -116,6 +116,10 @@ top_k = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(top_k_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (top_k_kernel,)
+OPS = (top_k,)

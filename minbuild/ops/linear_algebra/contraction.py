@@ -35,7 +35,7 @@ TYPICAL_SIZE = 32  # of a free dimension, to tell long axes from short ones
 contraction_kernel = KernelFunction(
     "contraction",
     ("y:T=", "a:T", "b:T", "bias:T?", "outer:extent", "inner:extent"),
-    params=("y_order", "a_order", "b_order", "alpha"),
+    params=("y_order:int", "a_order:int", "b_order:int", "alpha:float"),
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand"},
 )
@@ -229,9 +229,13 @@ contraction = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(contraction_kernel,),
     accumulates=frozenset({0}),
     cases=_cases,
     equation=_equation,
     gradient=_gradient,
     rewrites=product_rewrites("minbuild:Contraction", _equation),
 )
+
+KERNELS = (contraction_kernel,)
+OPS = (contraction,)

@@ -88,6 +88,7 @@ det = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(det_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -97,5 +98,9 @@ det_grad = Op(
     infer=same_as(1),
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     cases=_grad_cases,
 )
+
+KERNELS = (det_kernel, grad_kernel)
+OPS = (det, det_grad)

@@ -118,4 +118,14 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(str(np.dtype(dtype)), whole, {"equation": "ij,jk->ki"})
 
 
-einsum = Op("Einsum", since=(12,), reference=_reference, decompose=_body, cases=_cases, gradient=_gradient)
+einsum = Op(
+    "Einsum",
+    since=(12,),
+    reference=_reference,
+    decompose=_body,
+    decomposes_to=("Mul", "ReduceSum", "Transpose", "minbuild:Contraction"),
+    cases=_cases,
+    gradient=_gradient,
+)
+
+OPS = (einsum,)

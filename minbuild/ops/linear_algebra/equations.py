@@ -117,3 +117,6 @@ def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Writ
     if any(shape[a] != 1 for a in missing):
         made = b.add("Expand", made, b.shape_of(b.x[i]))
     return made
+
+
+OPS: tuple[()] = ()

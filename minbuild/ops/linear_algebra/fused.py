@@ -110,8 +110,20 @@ def _conv_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 fused_gemm = Op(
-    "FusedGemm", domain=MICROSOFT, reference=_gemm_reference, decompose=_gemm_body, cases=_gemm_cases
+    "FusedGemm",
+    domain=MICROSOFT,
+    reference=_gemm_reference,
+    decompose=_gemm_body,
+    decomposes_to=("Gemm", *_ACTIVATIONS),
+    cases=_gemm_cases,
 )
 fused_conv = Op(
-    "FusedConv", domain=MICROSOFT, reference=_conv_reference, decompose=_conv_body, cases=_conv_cases
+    "FusedConv",
+    domain=MICROSOFT,
+    reference=_conv_reference,
+    decompose=_conv_body,
+    decomposes_to=("Add", "Conv", *_ACTIVATIONS),
+    cases=_conv_cases,
 )
+
+OPS = (fused_gemm, fused_conv)

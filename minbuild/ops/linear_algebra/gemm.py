@@ -26,7 +26,7 @@ from minbuild.ops.linear_algebra.products import ProductOp
 gemm_kernel = KernelFunction(
     "gemm",
     ("y:T=", "a:T", "b:T", "c:T?"),
-    params=("trans_a", "trans_b", "alpha", "beta"),
+    params=("trans_a:int", "trans_b:int", "alpha:float", "beta:float"),
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
 )
@@ -150,9 +150,13 @@ gemm = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(gemm_kernel,),
     accumulates=frozenset({0}),
     equation=_equation,
     reordered=_reordered,
     cases=_cases,
     gradient=_gradient,
 )
+
+KERNELS = (gemm_kernel,)
+OPS = (gemm,)

@@ -80,3 +80,6 @@ def product_rewrites(
         Rewrite(("Mul", product, "s"), lambda match: build(match, ("a", "b"), _factor(match, False))),
         Rewrite(("Div", product, "s"), lambda match: build(match, ("a", "b"), _factor(match, True))),
     )
+
+
+OPS: tuple[()] = ()

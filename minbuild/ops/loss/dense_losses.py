@@ -82,6 +82,7 @@ softmax_cross_entropy = Op(
     domain=MICROSOFT,
     reference=_dense_reference,
     decompose=_dense_body,
+    decomposes_to=("LogSoftmax", "Mul", "Neg", "ReduceMean", "ReduceSum"),
     cases=_dense_cases,
     gradient=_dense_gradient,
     differentiable=frozenset({0, 1}),
@@ -114,6 +115,7 @@ softmax_cross_entropy_grad = Op(
     domain=MICROSOFT,
     reference=_dense_grad_reference,
     decompose=_dense_grad_body,
+    decomposes_to=("Div", "Exp", "Gather", "Mul", "Sub", "com.microsoft:Scale"),
     cases=_dense_grad_cases,
 )
 
@@ -215,6 +217,7 @@ sparse_softmax_cross_entropy = Op(
     since=(9,),
     reference=_sparse_reference,
     decompose=_sparse_body,
+    decomposes_to=("Div", "Mul", "ReduceSum", "SoftmaxCrossEntropyLoss"),
     cases=_sparse_cases(gradient=False),
     gradient=_sparse_gradient,
     differentiable=frozenset({0, 1}),
@@ -224,5 +227,13 @@ sparse_softmax_cross_entropy_grad = Op(
     since=(9,),
     reference=_sparse_grad_reference,
     decompose=_sparse_grad_body,
+    decomposes_to=("Div", "Mul", "ReduceSum", "com.microsoft:SoftmaxCrossEntropyLossGrad"),
     cases=_sparse_cases(gradient=True),
+)
+
+OPS = (
+    softmax_cross_entropy,
+    softmax_cross_entropy_grad,
+    sparse_softmax_cross_entropy,
+    sparse_softmax_cross_entropy_grad,
 )

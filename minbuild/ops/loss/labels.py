@@ -11,7 +11,7 @@ from minbuild.ops.core.definition import INT64, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
 
 REDUCTIONS = ("none", "mean", "sum")
-PARAMS = ("reduction", "ignores", "ignore_index")
+PARAMS = ("reduction:int", "ignores:int", "ignore_index:int")
 _NEVER = np.iinfo(np.int32).min  # no label
 
 
@@ -83,3 +83,6 @@ def some_labels(
     if attributes.get("ignore_index") == -100:
         labels.ravel()[::2] = -100
     return labels
+
+
+OPS: tuple[()] = ()

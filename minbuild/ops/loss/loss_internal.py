@@ -38,6 +38,7 @@ loss_internal = Op(
     domain=MICROSOFT,
     reference=_reference,
     decompose=_body,
+    decomposes_to=("Cast", "Equal", "SoftmaxCrossEntropyLoss", "Where"),
     cases=with_ignored_input(_loss.cases, 3),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -73,5 +74,8 @@ loss_internal_grad = Op(
     domain=MICROSOFT,
     reference=_grad_reference,
     decompose=_grad_body,
+    decomposes_to=("Add", "Cast", "Equal", "Where", "com.microsoft:SoftmaxCrossEntropyLossGrad"),
     cases=_grad_cases,
 )
+
+OPS = (loss_internal, loss_internal_grad)

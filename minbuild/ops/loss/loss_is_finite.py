@@ -33,6 +33,10 @@ loss_is_finite = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(loss_is_finite_kernel,),
     in_place=((0, 0),),
     cases=_cases,
 )
+
+KERNELS = (loss_is_finite_kernel,)
+OPS = (loss_is_finite,)

@@ -82,6 +82,7 @@ negative_log_likelihood_loss = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(loss_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -132,6 +133,7 @@ negative_log_likelihood_loss_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
@@ -180,6 +182,7 @@ def _internal_op(name: str) -> Op:
         domain=MICROSOFT,
         reference=_internal_reference,
         decompose=_internal_body,
+        decomposes_to=("Cast", "Equal", "NegativeLogLikelihoodLoss", "Where"),
         cases=with_ignored_input(_cases, 3),
         gradient=_internal_gradient,
     )
@@ -187,3 +190,6 @@ def _internal_op(name: str) -> Op:
 
 internal = _internal_op("NegativeLogLikelihoodLossInternal")
 internal_2 = _internal_op("NegativeLogLikelihoodLossInternal2")
+
+KERNELS = (loss_kernel, grad_kernel)
+OPS = (negative_log_likelihood_loss, negative_log_likelihood_loss_grad, internal, internal_2)

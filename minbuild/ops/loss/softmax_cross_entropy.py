@@ -186,6 +186,7 @@ loss = Op(
     infer=_infer,
     reference=reference,
     lower=_select,
+    kernels=(loss_kernel,),
     cases=cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -196,8 +197,13 @@ grad = Op(
     infer=_like_scores,
     reference=grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     in_place=((0, 1),),
     decompose=_grad_body,
+    decomposes_to=("Add",),
     decompose_for_grad=_grad_parts,
     cases=grad_cases,
 )
+
+KERNELS = (loss_kernel, grad_kernel)
+OPS = (loss, grad)

@@ -27,7 +27,7 @@ from minbuild.ops.shape.shape import dims_array
 piece_kernel = KernelFunction(
     "copy_piece",
     ("y:T=", "x:T", "place:extent"),
-    params=("out",),
+    params=("out:int",),
     types={"T": STORAGE_TYPES},
 )
 
@@ -122,6 +122,7 @@ concat = RewritingOp(
     infer=_concat_infer,
     reference=_concat_reference,
     lower=_concat_select,
+    kernels=(piece_kernel,),
     cases=_concat_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Concat", "x"), _alone),),
@@ -153,6 +154,10 @@ concat_training = Op(
     shape_value=_training_known,
     reference=_training_reference,
     lower=_concat_select,
+    kernels=(piece_kernel,),
     cases=_training_cases,
     gradient=_training_gradient,
 )
+
+KERNELS = (piece_kernel,)
+OPS = (concat, concat_training)

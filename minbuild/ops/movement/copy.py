@@ -20,7 +20,7 @@ from minbuild.ops.core.definition import (
     same_as,
     storage_type,
 )
-from minbuild.ops.shape.fill import launch_fill
+from minbuild.ops.shape.fill import fill_kernel, launch_fill
 
 copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
@@ -40,7 +40,15 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
             yield TestCase(f"{np.dtype(dtype)} {list(shape)}", (x,), ulps=0)
 
 
-copy = Op("Copy", domain="minbuild", infer=same_as(0), reference=_reference, lower=_select, cases=_cases)
+copy = Op(
+    "Copy",
+    domain="minbuild",
+    infer=same_as(0),
+    reference=_reference,
+    lower=_select,
+    kernels=(copy_kernel,),
+    cases=_cases,
+)
 
 
 def _assigned(ctx: OpContext) -> Sequence[TensorType]:
@@ -89,6 +97,10 @@ assign = Op(
     infer=_assigned,
     reference=_new_value,
     lower=_overwrite,
+    kernels=(copy_kernel, fill_kernel),
     mutates={0: 0},
     cases=_assignments,
 )
+
+KERNELS = (copy_kernel,)
+OPS = (copy, assign)

@@ -33,9 +33,9 @@ expand_kernel = KernelFunction(
     ("y:T=", "x:T", "size:extent?", WALK),
     params=(
         *AXES,
-        "factor_0",
-        "factor_1",
-        "use_size",
+        "factor_0:int",
+        "factor_1:int",
+        "use_size:int",
     ),  # the factor's bits; 1: times the size, -1: divided by it
     types={"T": (*FLOATS, *INDICES, BOOL)},
     features={
@@ -220,6 +220,7 @@ expand = RewritingOp(
     infer=_expand_infer,
     reference=_expand_reference,
     lower=_expand_select,
+    kernels=(expand_kernel, _movement.move_kernel),
     cases=_expand_cases,
     gradient=_expand_gradient,
     rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),
@@ -230,7 +231,9 @@ scale = Op(
     infer=same_as(0),
     reference=_scale_reference,
     lower=_scale_select,
+    kernels=(_arithmetic.div_kernel, expand_kernel, _arithmetic.mul_kernel),
     decompose=_scale_body,
+    decomposes_to=("Cast",),
     in_place=((0, 0),),
     cases=_scale_cases,
     gradient=_scale_gradient,
@@ -241,6 +244,10 @@ scaled_expand = RewritingOp(
     infer=_scaled_infer,
     reference=_scaled_reference,
     lower=_scaled_select,
+    kernels=(_arithmetic.div_kernel, expand_kernel, _arithmetic.mul_kernel),
     cases=_scaled_cases,
     rewrites=(Rewrite(("Expand", ("com.microsoft:Scale", "x", "scale"), "shape"), _scale_then_expand),),
 )
+
+KERNELS = (expand_kernel,)
+OPS = (expand, scale, scaled_expand)

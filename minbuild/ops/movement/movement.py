@@ -34,7 +34,7 @@ move_kernel = KernelFunction(
         "from_start:extent?",
         "steps:extent?",
     ),
-    params=("to_axes", "from_axes", "backwards", "steps_to"),
+    params=("to_axes:int", "from_axes:int", "backwards:int", "steps_to:int"),
     types={"T": STORAGE_TYPES},
     features={"windows": "parts of tensors, and elements some steps apart"},
 )
@@ -166,3 +166,7 @@ def _nibbles(numbers: Sequence[int] | range) -> int:
     """Four bits each, as an int32."""
     packed = sum(n << 4 * i for i, n in enumerate(numbers))
     return packed - (1 << 32) if packed >= 1 << 31 else packed
+
+
+KERNELS = (move_kernel,)
+OPS: tuple[()] = ()

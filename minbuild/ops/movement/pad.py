@@ -204,7 +204,11 @@ pad = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_fill.fill_kernel, _movement.move_kernel),
     decompose=_body,
+    decomposes_to=("Gather",),
     cases=_cases,
     gradient=_gradient,
 )
+
+OPS = (pad,)

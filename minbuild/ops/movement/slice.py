@@ -199,6 +199,7 @@ slice_op = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=tuple(
@@ -258,6 +259,9 @@ slice_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(_fill.fill_kernel, _movement.move_kernel),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
+
+OPS = (slice_op, slice_grad)

@@ -118,6 +118,7 @@ split = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_concat.piece_kernel,),
     cases=_equal_cases,
     gradient=_gradient,
     differentiable=MANY,
@@ -128,7 +129,10 @@ split_training = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_concat.piece_kernel,),
     cases=_cases,
     gradient=_gradient,
     differentiable=MANY,
 )
+
+OPS = (split, split_training)

@@ -103,7 +103,10 @@ tile = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Tile", "x", "repeats"), _once),),
 )
+
+OPS = (tile,)

@@ -86,6 +86,7 @@ transpose = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Transpose", "x"), _keeps_order),),
@@ -186,6 +187,7 @@ def _shuffling(name: str, opposite: str, to_space: bool) -> Op:
         infer=_shuffle_infer(to_space),
         reference=_shuffle_reference(to_space),
         lower=_shuffle_select(to_space),
+        kernels=(_movement.move_kernel,),
         cases=_shuffle_cases(to_space),
         gradient=_shuffle_gradient(opposite),
     )
@@ -193,3 +195,5 @@ def _shuffling(name: str, opposite: str, to_space: bool) -> Op:
 
 depth_to_space = _shuffling("DepthToSpace", "SpaceToDepth", True)
 space_to_depth = _shuffling("SpaceToDepth", "DepthToSpace", False)
+
+OPS = (transpose, depth_to_space, space_to_depth)

@@ -24,7 +24,10 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder
 
 trilu_kernel = KernelFunction(
-    "trilu", ("y:T=", "x:T", "layout:extent"), params=("diagonal", "upper"), types={"T": STORAGE_TYPES}
+    "trilu",
+    ("y:T=", "x:T", "layout:extent"),
+    params=("diagonal:int", "upper:int"),
+    types={"T": STORAGE_TYPES},
 )
 
 
@@ -87,8 +90,12 @@ trilu = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(trilu_kernel,),
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
 )
 trilu_microsoft = replace(trilu, domain="com.microsoft", since=(1,))
+
+KERNELS = (trilu_kernel,)
+OPS = (trilu, trilu_microsoft)

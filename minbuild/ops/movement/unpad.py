@@ -49,6 +49,7 @@ flatten_and_unpad = Op(
     domain="com.microsoft",
     reference=_unpad_reference,
     decompose=_unpad_body,
+    decomposes_to=("Concat", "Gather", "Slice"),
     cases=_unpad_cases,
     gradient=_unpad_gradient,
 )
@@ -94,6 +95,9 @@ pad_and_unflatten = Op(
     domain="com.microsoft",
     reference=_pad_reference,
     decompose=_pad_body,
+    decomposes_to=("Cast", "Concat", "ConstantOfShape", "ScatterND", "Slice"),
     cases=_pad_cases,
     gradient=_pad_gradient,
 )
+
+OPS = (flatten_and_unpad, pad_and_unflatten)

@@ -29,13 +29,13 @@ train_kernel = KernelFunction(
     "batch_norm_train",
     ("y:T=", "running_mean:T=?", "running_var:T=?", "saved_mean:T=?", "saved_inv_std:T=?")
     + ("x:T", "scale:T", "bias:T"),
-    params=("epsilon", "momentum"),
+    params=("epsilon:float", "momentum:float"),
     types=_TYPES,
 )
 infer_kernel = KernelFunction(
     "batch_norm",
     ("y:T=", "x:T", "scale:T", "bias:T", "mean:T", "var:T"),
-    params=("epsilon", "again"),
+    params=("epsilon:float", "again:int"),
     types=_TYPES,
     features={"again": "normalises a second time in a training step instead of keeping the result"},
 )
@@ -152,6 +152,7 @@ batch_norm_internal = Op(
     infer=_train_infer,
     reference=_train_reference,
     lower=_train_select,
+    kernels=(train_kernel,),
     in_place=((0, 0),),
     mutates={3: 1, 4: 2},
     rematerialize=_once_more,
@@ -172,6 +173,7 @@ batch_norm_apart = Op(
     domain="minbuild",
     reference=_train_reference,
     decompose=_statistics.apart,
+    decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
     cases=_apart_cases,
 )
 
@@ -215,9 +217,11 @@ batch_normalization = Op(
     infer=same_as(0),
     reference=_reference,
     lower=_select,
+    kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=_samples,
     decompose=_statistics.body,
+    decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
     cases=_cases,
     gradient=_statistics.gradient,
 )
@@ -254,6 +258,7 @@ normalize_again = Op(
     infer=same_as(0),
     reference=_again_reference,
     lower=_again_select,
+    kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=first_input,
     cases=_again_cases,
@@ -308,8 +313,12 @@ batch_normalization_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_statistics.grad_parts,
 )
+
+KERNELS = (train_kernel, infer_kernel, grad_kernel)
+OPS = (batch_norm_internal, batch_norm_apart, batch_normalization, normalize_again, batch_normalization_grad)

@@ -142,3 +142,6 @@ def grad_parts(b: GraphBuilder) -> Sequence[str]:
     g = b.add("Mul", dy, b.unsqueeze(scale, tuple(range(1, rank - 1))))
     sums = [b.reduce("ReduceSum", e, others, False) for e in (b.add("Mul", dy, normal), dy)]
     return gradient_parts(b, g, normal, inverse, others), *sums
+
+
+OPS: tuple[()] = ()

@@ -118,6 +118,7 @@ def _op(name: str, domain: str, since: tuple[int, ...]) -> Op:
         infer=_infer if domain else lambda ctx: _infer(ctx)[:1],
         reference=_reference(count),
         lower=_select,
+        kernels=(_layer.norm_kernel,),
         in_place=((0, 0),),
         cases=_cases(grouped, count),
         gradient=_gradient(name),
@@ -197,8 +198,17 @@ group_normalization_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(_layer.norm_grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_grad_parts,
+)
+
+OPS = (
+    instance_normalization,
+    group_normalization,
+    instance_normalization_training,
+    group_normalization_training,
+    group_normalization_grad,
 )

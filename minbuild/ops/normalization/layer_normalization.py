@@ -28,14 +28,14 @@ _FEATURES = {
 norm_kernel = KernelFunction(
     "layer_norm",
     ("y:T=?", "mean:T=?", "inv_std:T=?", "x:T", "scale:T", "bias:T?", "rows:extent"),
-    params=("epsilon", "simple", "own_entries"),
+    params=("epsilon:float", "simple:int", "own_entries:int"),
     types={"T": FLOATS},
     features=_FEATURES,
 )
 norm_grad_kernel = KernelFunction(
     "layer_norm_grad",
     ("dx:T=?", "d_scale:T=?", "d_bias:T=?", "dy:T", "x:T", "scale:T", "mean:T?", "inv_std:T", "rows:extent"),
-    params=("own_entries",),
+    params=("own_entries:int",),
     types={"T": FLOATS},
     features=_FEATURES,
 )
@@ -278,8 +278,10 @@ def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, .
         infer=_infer(simple, outputs > 1),
         reference=_reference(simple, outputs > 1),
         lower=_select(simple),
+        kernels=(norm_kernel,),
         in_place=((0, 0),),
         decompose=_body(name, outputs),
+        decomposes_to=("Add", "Expand", "Mul") if biased else ("Expand", "Mul"),
         cases=_cases(simple, outputs, biased),
         gradient=_root_mean_square_gradient if outputs == 1 else _gradient(simple),
         differentiable=frozenset(range(outputs)),
@@ -391,6 +393,7 @@ def _grad_op(name: str, simple: bool) -> Op:
         infer=_grad_infer(simple),
         reference=_grad_reference(simple),
         lower=_grad_select(simple),
+        kernels=(norm_grad_kernel,),
         in_place=((0, 0), (0, 1)),
         accumulates=frozenset({1} if simple else {1, 2}),
         decompose_for_grad=_grad_parts(simple),
@@ -400,3 +403,12 @@ def _grad_op(name: str, simple: bool) -> Op:
 
 layer_normalization_grad = _grad_op("LayerNormalizationGrad", simple=False)
 simplified_layer_normalization_grad = _grad_op("SimplifiedLayerNormalizationGrad", simple=True)
+
+KERNELS = (norm_kernel, norm_grad_kernel)
+OPS = (
+    layer_normalization,
+    simplified_layer_normalization,
+    rms_normalization,
+    layer_normalization_grad,
+    simplified_layer_normalization_grad,
+)

@@ -78,4 +78,14 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{list(shape)} {attributes}", (random.standard_normal(shape),), attributes, ulps=32)
 
 
-lrn = Op("LRN", since=(1, 13), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases)
+lrn = Op(
+    "LRN",
+    since=(1, 13),
+    decompose=_body,
+    decomposes_to=("Add", "Mul", "Pow", "minbuild:SumPool"),
+    reference=_reference,
+    gradient=_gradient,
+    cases=_cases,
+)
+
+OPS = (lrn,)

@@ -65,6 +65,7 @@ mean_variance_normalization = Op(
     since=(9, 13),
     reference=_mean_variance_reference,
     decompose=_mean_variance_body,
+    decomposes_to=("Add", "Div", "Mul", "ReduceMean", "Sqrt", "Sub"),
     cases=_mean_variance_cases,
     gradient=_mean_variance_gradient,
 )
@@ -111,6 +112,9 @@ lp_normalization = Op(
     since=(1, 22),
     reference=_lp_reference,
     decompose=_lp_body,
+    decomposes_to=("Add", "Cast", "Div", "Equal", "ReduceL1", "ReduceL2"),
     cases=_lp_cases,
     gradient=_lp_gradient,
 )
+
+OPS = (mean_variance_normalization, lp_normalization)

@@ -93,6 +93,7 @@ def _op(name: str, simple: bool) -> Op:
         domain=MICROSOFT,
         reference=_reference(simple),
         decompose=_body(simple),
+        decomposes_to=("Add", "SimplifiedLayerNormalization" if simple else "LayerNormalization"),
         differentiable=frozenset(range(4)),
         cases=_cases(simple),
         gradient=_gradient(simple),
@@ -144,5 +145,8 @@ invertible_layer_normalization_grad = Op(
     domain=MICROSOFT,
     reference=_invertible_reference,
     decompose=_invertible_body,
+    decomposes_to=("Div", "Sub", "com.microsoft:LayerNormalizationGrad"),
     cases=_invertible_cases,
 )
+
+OPS = (skip_layer_normalization, skip_simplified_layer_normalization, invertible_layer_normalization_grad)

@@ -95,6 +95,7 @@ add_to_gradient = Op(
     domain="minbuild",
     infer=lambda ctx: (TensorType(ctx.element(), ctx.shape()),),
     lower=_select,
+    kernels=(accumulate_kernel,),
 )
 first_accumulator = Op(
     "InPlaceAccumulator",
@@ -102,8 +103,10 @@ first_accumulator = Op(
     infer=same_as(0),
     reference=_first_reference,
     lower=_first_select,
+    kernels=(add_kernel, _copy.copy_kernel),
     mutates={0: 0},
     decompose=_first_body,
+    decomposes_to=("Where",),
     cases=_first_cases,
 )
 zero_gradient = Op(
@@ -112,6 +115,10 @@ zero_gradient = Op(
     infer=same_as(0),
     reference=_zero_reference,
     lower=_zero_select,
+    kernels=(clear_kernel,),
     mutates={0: 0},
     cases=_zero_cases,
 )
+
+KERNELS = (accumulate_kernel, add_kernel, clear_kernel)
+OPS = (accumulator, add_to_gradient, first_accumulator, zero_gradient)

@@ -14,7 +14,14 @@ from minbuild.ops.optimizer.update import numbers
 adamw_kernel = KernelFunction(
     "adamw",
     ("p:T=", "m:T=", "v:T=", "g:T", "rate:float", "step:int64"),
-    params=("alpha", "beta", "epsilon", "weight_decay", "correct_bias", "adam_mode"),
+    params=(
+        "alpha:float",
+        "beta:float",
+        "epsilon:float",
+        "weight_decay:float",
+        "correct_bias:int",
+        "adam_mode:int",
+    ),
     types={"T": FLOATS},
     features={
         "decay": "weight decay",
@@ -141,6 +148,7 @@ adamw = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(adamw_kernel,),
     mutates={2: None, 4: None, 5: None},
     cases=_cases_of(
         {},
@@ -155,6 +163,10 @@ adam = Op(
     infer=_infer,
     reference=_adam_reference,
     lower=_adam_select,
+    kernels=(adamw_kernel,),
     mutates={2: None, 4: None, 5: None},
     cases=_cases_of({}, {"weight_decay": 0.25, "epsilon": 0.0625}, {"alpha": 0.75, "beta": 0.5}),
 )
+
+KERNELS = (adamw_kernel,)
+OPS = (adamw, adam)

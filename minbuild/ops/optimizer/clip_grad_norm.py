@@ -18,7 +18,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 
-clip_kernel = KernelFunction("clip_grad_norm", ("g:T=",), params=("max_norm",), types={"T": FLOATS})
+clip_kernel = KernelFunction("clip_grad_norm", ("g:T=",), params=("max_norm:float",), types={"T": FLOATS})
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -52,6 +52,10 @@ clip_grad_norm = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(clip_kernel,),
     mutates={0: 0},
     cases=_cases,
 )
+
+KERNELS = (clip_kernel,)
+OPS = (clip_grad_norm,)

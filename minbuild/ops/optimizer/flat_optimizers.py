@@ -13,8 +13,12 @@ from minbuild.ops.optimizer.update import numbers
 
 _ARGS = ("p:T=", "m:T=", "g:T", "rate:float")
 _TYPES = {"T": FLOATS}
-momentum_kernel = KernelFunction("momentum", _ARGS, ("weight_decay", "momentum", "nesterov"), _TYPES)
-scaled_kernel = KernelFunction("scaled_descent", _ARGS, ("weight_decay", "keep", "take", "epsilon"), _TYPES)
+momentum_kernel = KernelFunction(
+    "momentum", _ARGS, ("weight_decay:float", "momentum:float", "nesterov:int"), _TYPES
+)
+scaled_kernel = KernelFunction(
+    "scaled_descent", _ARGS, ("weight_decay:float", "keep:float", "take:float", "epsilon:float"), _TYPES
+)
 
 Step = Callable[[Mapping[str, Any], np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -70,6 +74,7 @@ def _launch(ctx: OpContext, kernel: KernelFunction, *numbers: float) -> KernelCa
 def _optimizer(
     name: str,
     step: Step,
+    kernel: KernelFunction,
     select: Callable[[OpContext], Sequence[KernelCall]],
     variants: Sequence[Mapping[str, Any]],
 ) -> Op:
@@ -97,6 +102,7 @@ def _optimizer(
         infer=lambda ctx: (TensorType(BOOL, (1,)),),
         reference=reference,
         lower=select,
+        kernels=(kernel,),
         mutates={1: None, 3: None},
         cases=cases,
     )
@@ -105,15 +111,24 @@ def _optimizer(
 momentum = _optimizer(
     "MomentumOptimizer",
     momentum_step,
+    momentum_kernel,
     _select_momentum,
     ({}, {"momentum": 0.5, "nesterov": 1}, {"momentum": 0.75, "weight_decay": 0.25}),
 )
 adagrad = _optimizer(
-    "AdagradOptimizer", adagrad_step, _select_adagrad, ({}, {"epsilon": 0.125, "weight_decay": 0.25})
+    "AdagradOptimizer",
+    adagrad_step,
+    scaled_kernel,
+    _select_adagrad,
+    ({}, {"epsilon": 0.125, "weight_decay": 0.25}),
 )
 rmsprop = _optimizer(
     "RMSPropOptimizer",
     rmsprop_step,
+    scaled_kernel,
     _select_rmsprop,
     ({}, {"alpha": 0.5, "epsilon": 0.125}, {"alpha": 0.75, "weight_decay": 0.25}),
 )
+
+KERNELS = (momentum_kernel, scaled_kernel)
+OPS = (momentum, adagrad, rmsprop)

@@ -31,15 +31,21 @@ _TYPES = {"T": FLOATS}
 _RESULTS = ("new_x:T=?", "new_v:T=?")
 _GIVEN = ("rate:T", "step:int64", "x:T", "g:T", "v:T")
 momentum_kernel = KernelFunction(
-    "preview_momentum", (*_RESULTS, *_GIVEN), ("norm_coefficient", "alpha", "beta", "nesterov"), _TYPES
+    "preview_momentum",
+    (*_RESULTS, *_GIVEN),
+    ("norm_coefficient:float", "alpha:float", "beta:float", "nesterov:int"),
+    _TYPES,
 )
 adagrad_kernel = KernelFunction(
-    "preview_adagrad", (*_RESULTS, *_GIVEN), ("norm_coefficient", "decay_factor", "epsilon"), _TYPES
+    "preview_adagrad",
+    (*_RESULTS, *_GIVEN),
+    ("norm_coefficient:float", "decay_factor:float", "epsilon:float"),
+    _TYPES,
 )
 adam_kernel = KernelFunction(
     "preview_adam",
     (*_RESULTS, "new_h:T=?", *_GIVEN, "h:T"),
-    ("norm_coefficient", "norm_coefficient_post", "alpha", "beta", "epsilon"),
+    ("norm_coefficient:float", "norm_coefficient_post:float", "alpha:float", "beta:float", "epsilon:float"),
     _TYPES,
 )
 
@@ -209,8 +215,10 @@ def _preview(
         infer=_inferring(words),
         reference=reference,
         lower=_selecting(kernel, words),
+        kernels=(kernel,),
         in_place=((0, FIRST), *((i, FIRST + 1 + i) for i in range(1, results))),
         decompose=_body(kinds),
+        decomposes_to=("Cast",),
         cases=cases,
     )
 
@@ -249,3 +257,6 @@ momentum = _preview(
         {"alpha": 0.75, "beta": 0.5, "norm_coefficient": 0.0, "mode": "nesterov"},
     ),
 )
+
+KERNELS = (momentum_kernel, adagrad_kernel, adam_kernel)
+OPS = (adagrad, adam, momentum)

@@ -33,7 +33,14 @@ def _sgd_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{list(shape)} gradients only", inputs, outputs=2, absent=frozenset({0}))
 
 
-sgd = Op("SGDOptimizer", domain=MICROSOFT, reference=_sgd_reference, decompose=_sgd_body, cases=_sgd_cases)
+sgd = Op(
+    "SGDOptimizer",
+    domain=MICROSOFT,
+    reference=_sgd_reference,
+    decompose=_sgd_body,
+    decomposes_to=("Add", "Mul", "Neg"),
+    cases=_sgd_cases,
+)
 
 
 def _scaled(u: Update, g: str, loss_scale: str, norm: str, limit: float) -> str:
@@ -134,6 +141,7 @@ runtime_adam = Op(
     domain=MICROSOFT,
     reference=_runtime_adam_reference,
     decompose=_runtime_adam_body,
+    decomposes_to=("Add", "Cast", "Div", "Max", "Mul", "Neg", "Pow", "Sqrt", "Sub", "Where"),
     cases=_runtime_adam_cases,
 )
 
@@ -254,5 +262,26 @@ def _lamb_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 lamb = Op(
-    "LambOptimizer", domain=MICROSOFT, reference=_lamb_reference, decompose=_lamb_body, cases=_lamb_cases
+    "LambOptimizer",
+    domain=MICROSOFT,
+    reference=_lamb_reference,
+    decompose=_lamb_body,
+    decomposes_to=(
+        "Add",
+        "Cast",
+        "Div",
+        "Equal",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Pow",
+        "ReduceL2",
+        "Sqrt",
+        "Sub",
+        "Where",
+    ),
+    cases=_lamb_cases,
 )
+
+OPS = (sgd, runtime_adam, lamb)

@@ -42,6 +42,10 @@ sgd = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(sgd_kernel,),
     mutates={1: None},
     cases=_cases,
 )
+
+KERNELS = (sgd_kernel,)
+OPS = (sgd,)

@@ -77,3 +77,6 @@ class Update(GraphBuilder):
 def numbers(attributes: Mapping[str, Any], **defaults: float) -> tuple[float, ...]:
     """Attributes with their defaults, as the float32 numbers that files hold."""
     return tuple(float(np.float32(attributes.get(name, default))) for name, default in defaults.items())
+
+
+OPS: tuple[()] = ()

@@ -32,7 +32,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 
-_PARAMS = (*WINDOW_PARAMS, "after_d", "after_h", "after_w", "divides")
+_PARAMS = (*WINDOW_PARAMS, "after_d:int", "after_h:int", "after_w:int", "divides:int")
 _FEATURES = {"volumes": "three spatial axes"}
 _EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
 pool_kernel = KernelFunction("average_pool", ("y:T=", "x:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES)
@@ -139,6 +139,7 @@ average_pool = Op(
     infer=_infer,
     reference=_reference,
     lower=_select(divides=True),
+    kernels=(pool_kernel,),
     cases=_cases,
     gradient=_gradient,
 )
@@ -191,6 +192,7 @@ average_pool_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select(divides=True),
+    kernels=(grad_kernel,),
     # Linear in dy: what it spreads, the forward operator gathers.
     gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.ctx.attributes)),
 )
@@ -208,6 +210,7 @@ sum_pool = Op(
     infer=_infer,
     reference=_sum_reference,
     lower=_select(divides=False),
+    kernels=(pool_kernel,),
     cases=_cases,
     gradient=_sum_gradient,
 )
@@ -230,6 +233,10 @@ sum_pool_grad = Op(
     infer=_sum_grad_infer,
     reference=_sum_grad_reference,
     lower=_grad_select(divides=False),
+    kernels=(grad_kernel,),
     cases=_sum_grad_cases,
     gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.ctx.attributes),),
 )
+
+KERNELS = (pool_kernel, grad_kernel)
+OPS = (average_pool, average_pool_grad, sum_pool, sum_pool_grad)

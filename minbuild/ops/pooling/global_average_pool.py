@@ -11,7 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, first_input
 from minbuild.ops.core.graph_builder import GradientBuilder
-from minbuild.ops.reduction.reduce import reduce_over
+from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -51,7 +51,10 @@ global_average_pool = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(reduce_kernel,),
     batched_inputs=first_input,
     cases=_cases,
     gradient=_gradient,
 )
+
+OPS = (global_average_pool,)

@@ -35,5 +35,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 global_max_pool = Op(
-    "GlobalMaxPool", since=(1, 22), decompose=_body, reference=_reference, gradient=_gradient, cases=_cases
+    "GlobalMaxPool",
+    since=(1, 22),
+    decompose=_body,
+    decomposes_to=("ReduceMax",),
+    reference=_reference,
+    gradient=_gradient,
+    cases=_cases,
 )
+
+OPS = (global_max_pool,)

@@ -74,6 +74,7 @@ lp_pool = Op(
     "LpPool",
     since=(1, 2, 11, 18, 22),
     decompose=_pool_body,
+    decomposes_to=("Abs", "Mul", "Pow", "Sqrt", "minbuild:SumPool"),
     reference=_pool_reference,
     gradient=_pool_gradient,
     cases=_pool_cases,
@@ -105,7 +106,10 @@ global_lp_pool = Op(
     "GlobalLpPool",
     since=(1, 2, 22),
     decompose=_global_body,
+    decomposes_to=("Abs", "Mul", "Pow", "ReduceSum", "Sqrt"),
     reference=_global_reference,
     gradient=_global_gradient,
     cases=_global_cases,
 )
+
+OPS = (lp_pool, global_lp_pool)

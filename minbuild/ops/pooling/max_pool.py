@@ -173,8 +173,10 @@ max_pool = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(pool_kernel,),
     batched_inputs=_samples,
     decompose=_body,
+    decomposes_to=("Add", "Cast", "Div", "Mul", "Sub"),
     gradient=_gradient,
     cases=_cases,
 )
@@ -204,6 +206,10 @@ max_pool_grad = Op(
     since=(9,),
     infer=_grad_infer,
     lower=_grad_select,
+    kernels=(grad_kernel,),
     batched_inputs=_samples,
     gradient=_grad_gradient,
 )
+
+KERNELS = (pool_kernel, grad_kernel)
+OPS = (max_pool, max_pool_grad)

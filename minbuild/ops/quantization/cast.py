@@ -40,7 +40,7 @@ whole_kernel = _kernel("cast_whole", U=FLOATS + STORAGE_TYPES, T=INTEGERS)
 to_whole_kernel = _kernel("cast_to_whole", U=STORAGE_TYPES, T=FLOATS)
 real_kernel = _kernel("cast_real", U=FLOATS + HALVES, T=FLOATS + HALVES)
 bool_kernel = KernelFunction(
-    "cast_bool", ("y:U=", "x:bool"), params=("one_0", "one_1"), types={"U": STORAGE_TYPES}
+    "cast_bool", ("y:U=", "x:bool"), params=("one_0:int", "one_1:int"), types={"U": STORAGE_TYPES}
 )
 to_bool_kernel = _kernel("cast_to_bool", T=FLOATS + STORAGE_TYPES)
 
@@ -134,6 +134,7 @@ cast = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(bool_kernel, real_kernel, to_bool_kernel, to_whole_kernel, whole_kernel, _copy.copy_kernel),
     decompose=_body,
     cases=_cases,
     gradient=_gradient,
@@ -155,3 +156,6 @@ def _bit_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 
 bit_cast = Op("BitCast", since=(26,), infer=_bit_infer, reference=_bit_reference, is_view=True)
+
+KERNELS = (whole_kernel, to_whole_kernel, real_kernel, bool_kernel, to_bool_kernel)
+OPS = (cast, bit_cast)

@@ -25,7 +25,7 @@ _LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
 fake_quant_kernel = KernelFunction(
     "fake_quant",
     ("y:T=?", "inside:bool=?", "x:T", "scale:T", "zero_point:T"),
-    params=("quant_min", "quant_max"),
+    params=("quant_min:float", "quant_max:float"),
     types={"T": FLOATS},
 )
 
@@ -83,6 +83,7 @@ fake_quant = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(fake_quant_kernel,),
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
@@ -112,6 +113,10 @@ fake_quant_grad = Op(
     domain="com.microsoft",
     reference=_grad_reference,
     decompose=_grad_body,
+    decomposes_to=("Where",),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
+
+KERNELS = (fake_quant_kernel,)
+OPS = (fake_quant, fake_quant_grad)

@@ -87,5 +87,24 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 matmul_bnb4 = Op(
-    "MatMulBnb4", domain=MICROSOFT, reference=_reference, decompose=_body, cases=_cases, gradient=_gradient
+    "MatMulBnb4",
+    domain=MICROSOFT,
+    reference=_reference,
+    decompose=_body,
+    decomposes_to=(
+        "BitShift",
+        "BitwiseAnd",
+        "Cast",
+        "Concat",
+        "Expand",
+        "Gather",
+        "MatMul",
+        "Mul",
+        "Slice",
+        "Transpose",
+    ),
+    cases=_cases,
+    gradient=_gradient,
 )
+
+OPS = (matmul_bnb4,)

@@ -145,6 +145,7 @@ quantize = Op(
     since=(10, 13, 19, 21, 23, 24, 25),
     reference=_quantize_reference,
     decompose=_quantize_body,
+    decomposes_to=("Add", "Cast", "Clip", "Div", "Gather", "Round"),
     cases=_quantize_cases,
 )
 dequantize = Op(
@@ -152,5 +153,8 @@ dequantize = Op(
     since=(10, 13, 19, 21, 23, 24, 25),
     reference=_dequantize_reference,
     decompose=_dequantize_body,
+    decomposes_to=("Cast", "Gather", "Mul", "Sub"),
     cases=_dequantize_cases,
 )
+
+OPS = (quantize, dequantize)

@@ -186,16 +186,27 @@ def _qlinear_conv_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 matmul_integer = Op(
-    "MatMulInteger", since=(10,), reference=_matmul_reference, decompose=_matmul_body, cases=_matmul_cases
+    "MatMulInteger",
+    since=(10,),
+    reference=_matmul_reference,
+    decompose=_matmul_body,
+    decomposes_to=("Cast", "MatMul", "Sub"),
+    cases=_matmul_cases,
 )
 conv_integer = Op(
-    "ConvInteger", since=(10,), reference=_conv_reference, decompose=_conv_body, cases=_conv_cases
+    "ConvInteger",
+    since=(10,),
+    reference=_conv_reference,
+    decompose=_conv_body,
+    decomposes_to=("Cast", "Conv", "Sub"),
+    cases=_conv_cases,
 )
 qlinear_matmul = Op(
     "QLinearMatMul",
     since=(10, 21),
     reference=_qlinear_matmul_reference,
     decompose=_qlinear_matmul_body,
+    decomposes_to=("Cast", "MatMul", "Mul", "QuantizeLinear", "Sub"),
     cases=_qlinear_matmul_cases,
 )
 qlinear_conv = Op(
@@ -203,5 +214,8 @@ qlinear_conv = Op(
     since=(10,),
     reference=_qlinear_conv_reference,
     decompose=_qlinear_conv_body,
+    decomposes_to=("Cast", "Conv", "Mul", "QuantizeLinear", "Sub"),
     cases=_qlinear_conv_cases,
 )
+
+OPS = (matmul_integer, conv_integer, qlinear_matmul, qlinear_conv)

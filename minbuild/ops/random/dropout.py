@@ -142,6 +142,7 @@ masked_scale = Op(
     infer=same_as(0),
     reference=_scale_reference,
     lower=_scale_select,
+    kernels=(masked_scale_kernel,),
     in_place=((0, 0),),
     cases=_scale_cases,
     gradient=_scale_gradient,
@@ -177,6 +178,7 @@ pack_bits = Op(
     infer=_packed,
     reference=_pack_reference,
     lower=_pack_select,
+    kernels=(pack_bits_kernel,),
     cases=_pack_cases,
 )
 
@@ -205,5 +207,9 @@ unpack_bits = Op(
     infer=_unpacked,
     reference=_unpack_reference,
     lower=_unpack_select,
+    kernels=(unpack_bits_kernel,),
     cases=_unpack_cases,
 )
+
+KERNELS = (masked_scale_kernel, pack_bits_kernel, unpack_bits_kernel)
+OPS = (dropout, dropout_grad, bitmask_dropout, bitmask_dropout_grad, masked_scale, pack_bits, unpack_bits)

@@ -34,18 +34,18 @@ _NUMBERS = _MODULUS - 1
 
 _DRAWS = "draws:int64="
 random_mask_kernel = KernelFunction(
-    "random_mask", ("mask:bool=", _DRAWS, "x:extent", "ratio:R"), params=("seed",), types={"R": FLOATS}
+    "random_mask", ("mask:bool=", _DRAWS, "x:extent", "ratio:R"), params=("seed:int",), types={"R": FLOATS}
 )
 random_uniform_kernel = KernelFunction(
-    "random_uniform", ("y:T=", _DRAWS), params=("seed", "low", "high"), types={"T": FLOATS}
+    "random_uniform", ("y:T=", _DRAWS), params=("seed:int", "low:float", "high:float"), types={"T": FLOATS}
 )
 random_normal_kernel = KernelFunction(
-    "random_normal", ("y:T=", _DRAWS), params=("seed", "mean", "scale"), types={"T": FLOATS}
+    "random_normal", ("y:T=", _DRAWS), params=("seed:int", "mean:float", "scale:float"), types={"T": FLOATS}
 )
 multinomial_kernel = KernelFunction(
     "multinomial",
     ("y:I=", _DRAWS, "x:T", "sums:scratch"),
-    params=("seed",),
+    params=("seed:int",),
     types={"T": FLOATS, "I": INDICES},
 )
 
@@ -129,6 +129,7 @@ random_mask = Op(
     infer=_mask_infer,
     reference=_mask_reference,
     lower=_mask_select,
+    kernels=(random_mask_kernel,),
     mutates={2: None},
     generator=2,
     cases=_mask_cases,
@@ -212,6 +213,7 @@ def _distribution(
         infer=_like if like else _shaped,
         reference=_reference(drawn, numbers, like),
         lower=_select(kernel, generator, numbers),
+        kernels=(kernel,),
         mutates={generator: None},
         generator=generator,
         cases=_cases(like, names),
@@ -278,8 +280,20 @@ multinomial = Op(
     infer=_multinomial_infer,
     reference=_multinomial_reference,
     lower=_multinomial_select,
+    kernels=(multinomial_kernel,),
     mutates={1: None},
     generator=1,
     cases=_multinomial_cases,
     gradient=zero_gradient,
+)
+
+KERNELS = (random_mask_kernel, random_uniform_kernel, random_normal_kernel, multinomial_kernel)
+OPS = (
+    random_mask,
+    random_uniform,
+    random_uniform_like,
+    random_normal,
+    random_normal_like,
+    bernoulli,
+    multinomial,
 )

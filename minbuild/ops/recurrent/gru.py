@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("sigmoid", "tanh")
-_WORDS = ("reset_after", *rec.words_of(2))
+_WORDS = ("reset_after:int", *rec.words_of(2))
 _TYPES = {"T": FLOATS}
 gru_kernel = KernelFunction(
     "gru",
@@ -263,7 +263,9 @@ gru = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(gru_kernel,),
     decompose=rec.body_of("GRU", "", _STATES, _KINDS),
+    decomposes_to=("Transpose",),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -274,7 +276,9 @@ gru_training = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(gru_kernel,),
     decompose=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
+    decomposes_to=("Transpose",),
     cases=_cases_of(1),
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -285,6 +289,10 @@ gru_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(gru_grad_kernel,),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )
+
+KERNELS = (gru_kernel, gru_grad_kernel)
+OPS = (gru, gru_training, gru_grad)

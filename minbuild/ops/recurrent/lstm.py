@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
-_WORDS = ("coupled", *rec.words_of(3))
+_WORDS = ("coupled:int", *rec.words_of(3))
 _FEATURES = {**rec.FEATURES, "peepholes": "gates that see the memory"}
 _TYPES = {"T": FLOATS}
 lstm_kernel = KernelFunction(
@@ -208,7 +208,9 @@ lstm = Op(
     infer=infer,
     reference=_reference,
     lower=_select,
+    kernels=(lstm_kernel,),
     decompose=rec.body_of("LSTM", "", STATES, _KINDS),
+    decomposes_to=("Transpose",),
     cases=_cases_of(0),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),
@@ -219,8 +221,13 @@ lstm_training = Op(
     infer=infer,
     reference=_reference,
     lower=_select,
+    kernels=(lstm_kernel,),
     decompose=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
+    decomposes_to=("Transpose",),
     cases=_cases_of(2),
     gradient=_gradient,
     differentiable=frozenset({0, 1, 2}),
 )
+
+KERNELS = (lstm_kernel, lstm_grad_kernel)
+OPS = (lstm, lstm_training)

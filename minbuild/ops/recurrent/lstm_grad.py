@@ -128,6 +128,7 @@ lstm_grad = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(forward.lstm_grad_kernel,),
     accumulates=frozenset({1, 2, 3}),
     cases=_cases_of(False),
 )
@@ -137,6 +138,9 @@ lstm_grad_with_peepholes = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(forward.lstm_grad_kernel,),
     accumulates=frozenset({1, 2, 3, 6}),
     cases=_cases_of(True),
 )
+
+OPS = (lstm_grad, lstm_grad_with_peepholes)

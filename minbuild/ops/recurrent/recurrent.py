@@ -139,8 +139,9 @@ def check_slopes(activations: Sequence[Sequence[Activation]]) -> None:
 
 def words_of(count: int) -> tuple[str, ...]:
     """Parameters of kernels that have `count` activations for each direction."""
-    each = (f"{n}_{d}{i}" for d in range(2) for i in range(count) for n in ("function", "alpha", "beta"))
-    return ("course", "limit", *each)
+    words = (("function", "int"), ("alpha", "float"), ("beta", "float"))
+    each = (f"{name}_{d}{i}:{kind}" for d in range(2) for i in range(count) for name, kind in words)
+    return ("course:int", "limit:float", *each)
 
 
 def params(ctx: OpContext, defaults: Sequence[str]) -> tuple[int | float, ...]:
@@ -323,3 +324,6 @@ def layer(
     arrays.append(random.standard_normal((d, 2 * gates * h)))
     lengths = random.integers(0, s + 1, n).astype(np.int32)
     return [*arrays, lengths, *random.standard_normal((2, d, n, h))]
+
+
+OPS: tuple[()] = ()

@@ -220,7 +220,9 @@ rnn = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(rnn_kernel,),
     decompose=rec.body_of("RNN", "", _STATES, ("y", "state")),
+    decomposes_to=("Transpose",),
     cases=_cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
@@ -231,6 +233,10 @@ rnn_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
+    kernels=(rnn_grad_kernel,),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )
+
+KERNELS = (rnn_kernel, rnn_grad_kernel)
+OPS = (rnn, rnn_grad)

@@ -14,7 +14,7 @@ from minbuild.ops.core.definition import INT64, NUMBERS, KernelCall, KernelFunct
 arg_max_kernel = KernelFunction(
     "arg_max",
     ("y:int64=", "x:T", "groups:extent"),
-    params=("last", "min"),
+    params=("last:int", "min:int"),
     types={"T": NUMBERS},
     features={"last": "takes the last of equal elements", "min": "finds the smallest"},
 )
@@ -72,6 +72,7 @@ arg_max = Op(
     infer=_infer,
     reference=_reference(np.argmax),
     lower=_select(smallest=False),
+    kernels=(arg_max_kernel,),
     cases=_cases,
 )
 arg_min = Op(
@@ -80,5 +81,9 @@ arg_min = Op(
     infer=_infer,
     reference=_reference(np.argmin),
     lower=_select(smallest=True),
+    kernels=(arg_max_kernel,),
     cases=_cases,
 )
+
+KERNELS = (arg_max_kernel,)
+OPS = (arg_max, arg_min)

@@ -93,6 +93,7 @@ def _log_sum_exp_gradient(b: GradientBuilder) -> Sequence[str]:
 def _op(
     name: str,
     body: Callable[[GraphBuilder], Sequence[str]],
+    decomposes_to: tuple[str, ...],
     function: Callable[..., Any],
     gradient: Callable[[GradientBuilder], Sequence[str]],
     numbers: Numbers = normal,
@@ -102,6 +103,7 @@ def _op(
         since=(1, 11, 13, 18),
         reference=reduction(function),
         decompose=body,
+        decomposes_to=decomposes_to,
         cases=cases(numbers, ulps=32),
         gradient=gradient,
     )
@@ -116,6 +118,7 @@ def _stable_log_sum_exp(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) ->
 reduce_l1 = _op(
     "ReduceL1",
     lambda b: (total(b, b.add("Abs", b.x[0])),),
+    ("Abs", "ReduceSum"),
     lambda x, **options: np.sum(np.abs(x), **options),
     _l1_gradient,
     apart,
@@ -123,6 +126,7 @@ reduce_l1 = _op(
 reduce_l2 = _op(
     "ReduceL2",
     _in_double(lambda b, x: b.add("Sqrt", total(b, b.add("Mul", x, x)))),
+    ("Mul", "ReduceSum", "Sqrt"),
     lambda x, **options: np.sqrt(np.sum(x * x, **options)),
     _l2_gradient,
     positive,
@@ -130,12 +134,14 @@ reduce_l2 = _op(
 reduce_sum_square = _op(
     "ReduceSumSquare",
     lambda b: (total(b, b.add("Mul", b.x[0], b.x[0])),),
+    ("Mul", "ReduceSum"),
     lambda x, **options: np.sum(x * x, **options),
     _sum_square_gradient,
 )
 reduce_log_sum = _op(
     "ReduceLogSum",
     _in_double(lambda b, x: b.add("Log", total(b, x))),
+    ("Log", "ReduceSum"),
     lambda x, **options: np.log(np.sum(x, **options)),
     _log_sum_gradient,
     positive,
@@ -156,6 +162,7 @@ reduce_log_sum_exp = Op(
     since=(1, 11, 13, 18),
     reference=reduction(_stable_log_sum_exp),
     decompose=_in_double(_log_sum_exp),
+    decomposes_to=("Add", "Clip", "Exp", "Log", "ReduceMax", "ReduceSum", "Sub"),
     cases=_log_sum_exp_cases,
     gradient=_log_sum_exp_gradient,
 )
@@ -190,6 +197,9 @@ reduce_all_l2 = Op(
     domain=MICROSOFT,
     reference=_all_reference,
     decompose=_all_body,
+    decomposes_to=("Mul", "ReduceSum", "Sqrt", "Sum"),
     cases=_all_cases,
     gradient=_all_gradient,
 )
+
+OPS = (reduce_l1, reduce_l2, reduce_sum_square, reduce_log_sum, reduce_log_sum_exp, reduce_all_l2)

@@ -25,7 +25,7 @@ from minbuild.ops.reduction.reducing import (
 reduce_kernel = KernelFunction(
     "reduce",
     ("y:T=", "x:T", "groups:extent"),
-    params=("mean",),
+    params=("mean:int",),
     types={"T": FLOATS},
     features={
         "mean": "divides by the number of elements",
@@ -103,8 +103,10 @@ def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
         infer=infer,
         reference=reference(_mean if mean else np.sum),
         lower=_select(mean),
+        kernels=(reduce_kernel, _fold.integer_kernel),
         accumulates=frozenset({0}),
         decompose=in_steps("ReduceMean" if mean else "ReduceSum"),
+        decomposes_to=("ReduceMean" if mean else "ReduceSum",),
         cases=_cases,
         gradient=_mean_gradient if mean else _sum_gradient,
     )
@@ -113,3 +115,6 @@ def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
 reduce_sum = _op("ReduceSum", False, (1, 11, 13))
 reduce_sum_training = _op("ReduceSumTraining", False, (1,), MICROSOFT)
 reduce_mean = _op("ReduceMean", True, (1, 11, 13, 18))
+
+KERNELS = (reduce_kernel,)
+OPS = (reduce_sum, reduce_sum_training, reduce_mean)

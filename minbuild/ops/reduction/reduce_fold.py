@@ -36,7 +36,7 @@ _ARGS = ("y:T=", "x:T", "groups:extent")
 extremum_kernel = KernelFunction(
     "reduce_extremum",
     _ARGS,
-    params=("smallest",),
+    params=("smallest:int",),
     types={"T": (*FLOATS, *INTEGERS, BOOL)},
     features={"max": "finds the largest", "min": "finds the smallest"},
 )
@@ -46,7 +46,7 @@ product_kernel = KernelFunction(
 integer_kernel = KernelFunction(
     "reduce_integers",
     _ARGS,
-    params=("mean",),
+    params=("mean:int",),
     types={"T": SUMMED},
     features={"mean": "divides by the number of elements"},
 )
@@ -120,6 +120,7 @@ def _extremum_op(name: str, kind: str, sign: int) -> Op:
         infer=infer,
         reference=reference(_extremum(np.max if sign > 0 else np.min, sign)),
         lower=lambda ctx: (launch_fold(ctx, kind),),
+        kernels=(extremum_kernel,),
         decompose=in_steps(name),
         cases=_extremum_cases,
         gradient=_extremum_gradient,
@@ -155,7 +156,11 @@ reduce_prod = Op(
     infer=infer,
     reference=reference(np.prod),
     lower=lambda ctx: (launch_fold(ctx, "product"),),
+    kernels=(product_kernel,),
     decompose=in_steps("ReduceProd"),
     cases=_product_cases,
     gradient=_product_gradient,
 )
+
+KERNELS = (extremum_kernel, product_kernel, integer_kernel)
+OPS = (reduce_max, reduce_min, reduce_prod)

@@ -152,3 +152,6 @@ def spread(b: GradientBuilder, value: str) -> str:
 def expanded(b: GradientBuilder, value: str) -> str:
     """`spread`, and as large as the input."""
     return b.add("Expand", spread(b, value), b.shape_of(b.x[0]))
+
+
+OPS: tuple[()] = ()

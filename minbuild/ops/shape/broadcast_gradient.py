@@ -93,5 +93,8 @@ div_grad = Op(
     domain="com.microsoft",
     reference=_div_grad_reference,
     decompose=_div_grad_body,
+    decomposes_to=("Div", "Mul", "Neg", "ReduceSum"),
     cases=_div_grad_cases,
 )
+
+OPS = (broadcast_gradient_args, div_grad)

@@ -47,3 +47,5 @@ pass_through = Op(
     gradient=_pass_gradient,
     differentiable=frozenset(range(64)),
 )
+
+OPS = (group, pass_through)

@@ -20,7 +20,7 @@ from minbuild.ops.core.definition import (
 )
 
 fill_kernel = KernelFunction(
-    "fill", ("y:T=", "value:T?"), params=("value_0", "value_1"), types={"T": STORAGE_TYPES}
+    "fill", ("y:T=", "value:T?"), params=("value_0:int", "value_1:int"), types={"T": STORAGE_TYPES}
 )
 SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
 
@@ -79,4 +79,8 @@ constant_of_shape = Op(
     shape_value=_known,
     reference=_reference,
     lower=_select,
+    kernels=(fill_kernel,),
 )
+
+KERNELS = (fill_kernel,)
+OPS = (constant_of_shape,)

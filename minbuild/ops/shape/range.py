@@ -15,7 +15,7 @@ from minbuild.ops.shape.fill import SMALL, words_of
 range_kernel = KernelFunction(
     "range",
     ("y:T=",),
-    params=("start_0", "start_1", "delta_0", "delta_1"),
+    params=("start_0:int", "start_1:int", "delta_0:int", "delta_1:int"),
     types={"T": (*FLOATS, ElementType.INT16, ElementType.INT32, ElementType.INT64)},
 )
 
@@ -70,4 +70,8 @@ range_op = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
+    kernels=(range_kernel,),
 )
+
+KERNELS = (range_kernel,)
+OPS = (range_op,)

@@ -179,3 +179,5 @@ unsqueeze = Op(
     gradient=_unsqueezed,
     cases=_cases(((3,), (0, -1), {}), ((), (0,), {}), ((2, 3), None, {"axes": (1,)})),
 )
+
+OPS = (identity, reshape, flatten, squeeze, unsqueeze)

@@ -81,3 +81,5 @@ constant = Op(
     shape_value=_constant_known,
     reference=_constant_reference,
 )
+
+OPS = (shape, size, constant)

@@ -18,4 +18,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (sizes_kernel.call(ctx.result(), tensor, types=(INT64,)),)
 
 
-sizes = Op("Sizes", domain="minbuild", infer=same_as(0), lower=_select)
+sizes = Op("Sizes", domain="minbuild", infer=same_as(0), lower=_select, kernels=(sizes_kernel,))
+
+KERNELS = (sizes_kernel,)
+OPS = (sizes,)

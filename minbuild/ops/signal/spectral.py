@@ -61,7 +61,14 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"half a spectrum, {length}", (random.standard_normal((2, 5, 2)),), flags, ulps=32)
 
 
-transform = Op("FourierTransform", domain="minbuild", reference=_reference, decompose=_body, cases=_cases)
+transform = Op(
+    "FourierTransform",
+    domain="minbuild",
+    reference=_reference,
+    decompose=_body,
+    decomposes_to=("Einsum",),
+    cases=_cases,
+)
 
 # ------------------------------------------------------------------------------------------------------- DFT, STFT
 
@@ -144,7 +151,14 @@ def _stft_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 dft = Op("DFT", since=(17, 20), decompose=_dft_body)
-stft = Op("STFT", since=(17,), reference=_stft_reference, decompose=_stft_body, cases=_stft_cases)
+stft = Op(
+    "STFT",
+    since=(17,),
+    reference=_stft_reference,
+    decompose=_stft_body,
+    decomposes_to=("Gather", "Mul", "minbuild:FourierTransform"),
+    cases=_stft_cases,
+)
 
 # -------------------------------------------------------------------------------------------------- MelWeightMatrix
 
@@ -175,3 +189,5 @@ def _mel_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.nda
 
 
 mel_weight_matrix = Op("MelWeightMatrix", since=(17,), infer=_mel_infer, reference=_mel_reference)
+
+OPS = (transform, dft, stft, mel_weight_matrix)

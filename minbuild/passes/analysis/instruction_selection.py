@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from minbuild.errors import Unsupported
+from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Call, Kernel, Procedure, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import KernelCall, OpContext, UnsupportedUse
+from minbuild.ops.core.definition import InvalidDefinition, KernelCall, Op, OpContext, UnsupportedUse
 from minbuild.passes.analysis.aliases import root
 
 
@@ -51,9 +51,28 @@ def _select(
     op = registry.ops[call.op]
     if op.lower is None:
         raise UnsupportedUse("this operator must be known when the trainer is built; here it depends on data")
-    for launch in op.lower(context_of(call, procedure.values, known)):
-        _check_data(launch, known)
-        yield _selection(call, launch, registry)
+    try:
+        kernel_calls = tuple(op.lower(context_of(call, procedure.values, known)))
+    except InvalidDefinition as error:
+        raise BadInput(
+            f"ops/{registry.op_stems[op.key]}.py: {op.title}: {error}. Correct the definition."
+        ) from error
+    for kernel_call in kernel_calls:
+        _check_declared(kernel_call, op, registry)
+        _check_data(kernel_call, known)
+        yield _selection(call, kernel_call, registry)
+
+
+def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None:
+    """An operator calls the kernels that it declares, and these belong to a file."""
+    function = kernel_call.kernel.function
+    problem = ""
+    if all(kernel is not kernel_call.kernel for kernel in op.kernels):
+        problem = f"calls kernel {function}, which it does not declare. Add it to `kernels=(...)`"
+    elif function not in registry.stems:
+        problem = f"calls kernel {function}, which no file lists. Add it to KERNELS = (...) of the file that defines it"
+    if problem:
+        raise BadInput(f"ops/{registry.op_stems[op.key]}.py: {op.title} {problem}.")
 
 
 def context_of(
@@ -72,9 +91,9 @@ def context_of(
     )
 
 
-def _check_data(launch: KernelCall, known: Mapping[str, np.ndarray]) -> None:
+def _check_data(kernel_call: KernelCall, known: Mapping[str, np.ndarray]) -> None:
     """Free dimensions are sizes of tensors on the device, and in none of them."""
-    for arg in launch.args:
+    for arg in kernel_call.args:
         content = known.get(arg) if isinstance(arg, str) else None
         if content is not None and content.dtype == object:
             raise UnsupportedUse(
@@ -83,9 +102,11 @@ def _check_data(launch: KernelCall, known: Mapping[str, np.ndarray]) -> None:
             )
 
 
-def _selection(call: Call, launch: KernelCall, registry: Registry) -> Selection:
-    function = launch.kernel
-    for variable, element, offered in zip(function.types, launch.types, function.types.values(), strict=True):
+def _selection(call: Call, kernel_call: KernelCall, registry: Registry) -> Selection:
+    function = kernel_call.kernel
+    for variable, element, offered in zip(
+        function.types, kernel_call.types, function.types.values(), strict=True
+    ):
         if element not in offered:
             names = ", ".join(e.label for e in offered)
             raise UnsupportedUse(
@@ -93,9 +114,9 @@ def _selection(call: Call, launch: KernelCall, registry: Registry) -> Selection:
                 f"Convert the model, or add {element.label} to ops/{registry.stems[function.function]}.py"
             )
     stem = registry.stems[function.function]
-    features = frozenset(f"{stem}.{name}" for name in launch.features)
-    kernel = registry.kernel(function, launch.types)
-    return Selection(call, kernel, launch.args, launch.params, features, launch.accumulate)
+    features = frozenset(f"{stem}.{name}" for name in kernel_call.features)
+    kernel = registry.kernel(function, kernel_call.types)
+    return Selection(call, kernel, kernel_call.args, kernel_call.params, features, kernel_call.accumulate)
 
 
 def touched(selection: Selection, procedure: Procedure) -> Iterator[tuple[str, bool]]:
