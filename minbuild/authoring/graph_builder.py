@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,32 +11,32 @@ import numpy as np
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.ir import Graph, Node, Role, TensorType, Value
+from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.passes.lowering.program_builder import Lowering
+from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 _MAKE_SEQUENCES = ("SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert")
 _VERSIONS = {"ai.onnx.ml": 2}  # of domains that begin with others: the first with tables for LabelEncoder
 
 
 class TypedGraphBuilder:
-    """Writes behind `graph`. Methods raise Unsupported where a node's types do not fit its operator."""
+    """Writes behind `graph`. Free dimensions of its inputs get the sizes that nodes require, both the graph's and those
+    written here. Methods raise Unsupported where a node's types do not fit its operator."""
 
-    def __init__(self, graph: Graph, registry: Registry, opset: int) -> None:
+    def __init__(
+        self, graph: Graph, registry: Registry, opset: int, sizes: Mapping[str, Dim] | None = None
+    ) -> None:
+        """`sizes` fixes free dimensions of the graph's inputs, by name."""
         self.start, self.registry, self.opset = graph, registry, opset
         self.inputs = dict(graph.inputs)
         self.initializers = dict(graph.initializers)
         self.nodes: list[Node] = []
         self._taken = {node.name for node in graph.nodes}
         self._imported = {node.domain: node.version for node in graph.nodes}
-        self._lowering = Lowering(graph, registry, [])
+        self._sizes = SymbolUnification(dict(sizes or {}))
         self._sequences: list[Node] = []  # those that make sequences
-        for name, tensor in graph.inputs.items():
-            self._lowering.values[name] = Value(name, tensor, Role.INPUT)
-        for name, array in graph.initializers.items():
-            self._lowering.add_constant(name, np.asarray(array))
-        for node in graph.nodes:
-            self._type(node)
-        self._raise()
+        self._lowering = self._lowered(())
 
     def many(
         self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
@@ -56,8 +56,9 @@ class TypedGraphBuilder:
         """Nodes written elsewhere. Raises BadInput where they use a sequence in a way that is not known beforehand."""
         on_tensors = self._followed(nodes)
         for node in on_tensors:
-            self._type(node)
-        self._raise()
+            self._lowering.node(node)
+        if self._lowering.findings:
+            self._lowering = self._lowered(on_tensors)
         self.nodes += on_tensors
 
     def _followed(self, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -151,9 +152,19 @@ class TypedGraphBuilder:
             outputs=tuple(dict.fromkeys(outputs)),
         )
 
-    def _type(self, node: Node) -> None:
-        self._lowering.node(node)
-
-    def _raise(self) -> None:
-        if self._lowering.findings:
-            raise Unsupported(self._lowering.findings)
+    def _lowered(self, more: Sequence[Node]) -> Lowering:
+        """The types of all values, `more` nodes written behind the others. Free dimensions are unified on the way."""
+        while True:
+            lowering = Lowering(self.start, self.registry, [], self._sizes)
+            self.inputs = {n: t.substituted(self._sizes.sizes) for n, t in self.inputs.items()}
+            for name, tensor in self.inputs.items():
+                lowering.values[name] = Value(name, tensor, Role.INPUT)
+            for name, array in self.initializers.items():
+                lowering.add_constant(name, np.asarray(array))
+            for node in (*self.start.nodes, *self.nodes, *more):
+                lowering.node(node)
+            if not self._sizes.solve():
+                break
+        if lowering.findings:
+            raise Unsupported(lowering.findings)
+        return lowering

@@ -24,9 +24,9 @@ def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph
     """The graph with the loss behind it; the loss's name, then those of what a loss of one's own returns beside it.
     Raises BadInput and Unsupported."""
     graph = model.graph
+    compose = TypedGraphBuilder(graph, operators, model.opset, recipe.sizes)
     if not recipe.loss or recipe.loss == "none":
-        return graph, (_loss_there(model, recipe.loss_output, operators),)
-    compose = TypedGraphBuilder(graph, operators, model.opset)
+        return compose.graph(graph.outputs), (_loss_there(compose, recipe.loss_output),)
     if not isinstance(recipe.loss, str):
         made = recipe.loss(compose, *_outputs(graph, recipe.loss_inputs or graph.outputs))
         names = (made,) if isinstance(made, str) else tuple(made)
@@ -38,16 +38,16 @@ def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph
     return compose.graph((*graph.outputs, *names)), names
 
 
-def _loss_there(model: Source, name: str, operators: Registry) -> str:
+def _loss_there(compose: TypedGraphBuilder, name: str) -> str:
     """The output that is the loss already."""
-    graph = model.graph
+    graph = compose.start
     loss = name or graph.outputs[0]
     if loss not in graph.outputs:
         raise BadInput(
             f"{graph.source}: the loss '{loss}' is no output; there are {', '.join(graph.outputs)}."
         )
     cure = "Choose a loss with --loss, or another output with --loss-output."
-    _check_single(TypedGraphBuilder(graph, operators, model.opset), loss, cure)
+    _check_single(compose, loss, cure)
     return loss
 
 

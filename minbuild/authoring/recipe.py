@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from minbuild.authoring.losses import LossOptions
@@ -25,8 +25,8 @@ class Recipe:
     the first) is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first.
     `optimizer` is one of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the
     training and evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
-    detach. `nominal` asks for a checkpoint without data beside the other, `ort` for the models in ONNX Runtime's own
-    format beside the ONNX files.
+    detach. `sizes` fixes free dimensions of the inputs, by name. `nominal` asks for a checkpoint without data beside
+    the other, `ort` for the models in ONNX Runtime's own format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""
@@ -39,6 +39,7 @@ class Recipe:
     frozen: Sequence[str] = ()
     outputs: Sequence[str] = ()
     stops: Sequence[str] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
     nominal: bool = False
     ort: bool = False
 

@@ -15,6 +15,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Graph
+from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.options.did_you_mean import did_you_mean, listed
 
@@ -45,6 +46,7 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
             findings.append(str(error))
             return None
 
+    findings += _unknown_sizes(model, recipe)
     made = tried(lambda: with_loss(model, recipe, operators))
     graph, losses = made or (model.graph, ())
     split = None
@@ -96,6 +98,20 @@ def _optimizer(recipe: Recipe) -> Graph | None:
     if findings:
         raise BadInput("\n".join(findings))
     return graph
+
+
+def free_dimensions(graph: Graph) -> tuple[str, ...]:
+    """The names of the free dimensions of a graph's inputs."""
+    return tuple(sorted({n for t in graph.inputs.values() for d in t.shape or () for n in symbols_in(d)}))
+
+
+def _unknown_sizes(model: Source, recipe: Recipe) -> Iterator[str]:
+    """Sizes given to dimensions that no input has."""
+    free = free_dimensions(model.graph)
+    for name in recipe.sizes:
+        if name not in free:
+            cure = did_you_mean(name, free) or f" The inputs have: {listed(free) or 'none'}."
+            yield f"--dim {name}={recipe.sizes[name]}: {model.path}: no such free dimension.{cure}"
 
 
 def _wrong_values(model: Source, recipe: Recipe, graph: Graph) -> Iterator[str]:

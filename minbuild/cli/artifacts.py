@@ -12,7 +12,7 @@ from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model import make_training_model
-from minbuild.cli.progress import OpsFolders, Verbose, failures
+from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, sizes_given
 from minbuild.cli.training_options import (
     LOSS,
     OPTIMIZER,
@@ -128,6 +128,15 @@ def artifacts(
         list[str] | None,
         typer.Option(help="Value that no gradient flows into. Repeatable.", rich_help_panel=PARAMETERS),
     ] = None,
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            metavar=SIZES,
+            help="Fix a free dimension of the model's inputs, such as seq=128. Repeatable.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -168,10 +177,11 @@ def artifacts(
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
     with failures(verbose):
-        weights, positive, decays = all_given(
+        weights, positive, decays, sizes = all_given(
             lambda: numbers_given("--class-weights", class_weights),
             lambda: numbers_given("--pos-weight", pos_weight),
             lambda: pair_given("--betas", betas),
+            lambda: sizes_given("--dim", dim),
         )
         recipe = Recipe(
             loss="" if loss == "none" else loss,
@@ -198,6 +208,7 @@ def artifacts(
             frozen=tuple(frozen or ()),
             outputs=tuple(output or ()),
             stops=tuple(stop_gradient or ()),
+            sizes=sizes,
             nominal=nominal,
             ort=ort,
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from minbuild import pipeline as reducing
-from minbuild.authoring import Recipe, in_folder, make_artifacts
+from minbuild.authoring import Recipe, Source, in_folder, make_artifacts, read_source
+from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import Accounts
 from minbuild.cli.option_parsing import Chosen, configured
@@ -67,19 +69,23 @@ def reduce(
     """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
     --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
-        folders = tuple(artifacts)
+        folders, sizes = tuple(artifacts), sizes_given("--dim", dim)
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
+            models = [read_source(path) for path in artifacts]
             folders = tuple(
-                kept.enter_context(_made(path, recipe, tuple(ops_dir or ()), terminal)) for path in artifacts
+                kept.enter_context(_made(model, recipe, sizes, tuple(ops_dir or ()), terminal))
+                for model in models
             )
+            made_with = {name for model in models for name in free_dimensions(model.graph)}
+            sizes = {name: size for name, size in sizes.items() if name not in made_with}
         elif train or frozen:
             raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
         request = reducing.Request(
             folders,
             out,
             tuple(target or ()),
-            sizes_given("--dim", dim),
+            sizes,
             sizes_given("--max", max_),
             cxx,
             cmake_toolchain,
@@ -116,10 +122,17 @@ def reduce(
 
 
 @contextmanager
-def _made(model: Path, recipe: Recipe, ops_folders: tuple[Path, ...], terminal: Terminal) -> Iterator[Path]:
-    """A folder with artifacts of a forward model."""
-    terminal.stage(f"Making artifacts of {model}")
-    made = make_artifacts(model, recipe, ops_folders, f"{model.stem}_")
+def _made(
+    model: Source,
+    recipe: Recipe,
+    sizes: Mapping[str, int],
+    ops_folders: tuple[Path, ...],
+    terminal: Terminal,
+) -> Iterator[Path]:
+    """A folder with artifacts of a forward model, whose free dimensions have `sizes` where these name them."""
+    terminal.stage(f"Making artifacts of {model.path}")
+    own = {name: sizes[name] for name in free_dimensions(model.graph) if name in sizes}
+    made = make_artifacts(model, replace(recipe, sizes=own), ops_folders, f"{model.path.stem}_")
     for note in made.notes:
         terminal.note(note)
     with in_folder(made) as folder:

@@ -57,7 +57,7 @@ class Poly:
 
     def __add__(self, other: Dim) -> Dim:
         total = dict(self.terms)
-        for monomial, coefficient in _terms(other):
+        for monomial, coefficient in terms_of(other):
             total[monomial] = total.get(monomial, 0) + coefficient
         return _poly(total)
 
@@ -78,7 +78,7 @@ class Poly:
             return Poly(tuple((m, c * scale) for m, c in self.terms)) if scale else 0
         total: dict[Monomial, int] = {}
         for left, a in self.terms:
-            for right, b in _terms(other):
+            for right, b in terms_of(other):
                 key = tuple(sorted(left + right, key=str))
                 total[key] = total.get(key, 0) + a * b
         return _poly(total)
@@ -116,7 +116,8 @@ def symbol_of(atom: Atom) -> Poly:
     return Poly((((atom,), 1),))
 
 
-def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+def terms_of(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The terms of the sum: a product of atoms and its coefficient each."""
     return dim.terms if isinstance(dim, Poly) else (((), int(dim)),)
 
 
@@ -131,13 +132,13 @@ def _poly(terms: Mapping[Monomial, int]) -> Dim:
 
 def divide_exactly(numerator: Dim, denominator: Dim) -> Dim | None:
     """numerator / denominator when every term divides, else None. The divisor must be a single term."""
-    divisor = _terms(denominator)
+    divisor = terms_of(denominator)
     if numerator == denominator:
         return 1
     if len(divisor) != 1 or divisor[0][1] == 0:
         return None
     (atoms, coefficient), result = divisor[0], {}
-    for monomial, c in _terms(numerator):
+    for monomial, c in terms_of(numerator):
         rest = list(monomial)
         for atom in atoms:
             if atom not in rest:
@@ -173,7 +174,7 @@ def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
 
 def never_negative(dim: Dim) -> bool:
     """Whether `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
-    terms = dict(_terms(dim))
+    terms = dict(terms_of(dim))
     constant = terms.pop((), 0)
     sure = all(c > 0 and all(isinstance(a, Symbol) for a in m) for m, c in terms.items())
     return sure and sum(terms.values()) + constant >= 0
@@ -200,7 +201,7 @@ def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
         pick: Callable[[int, int], int] = max if a.kind == "max" else min
         return pick(evaluate(a.left, values), evaluate(a.right, values))
 
-    return sum(c * reduce(mul, (atom(a) for a in m), 1) for m, c in _terms(dim))
+    return sum(c * reduce(mul, (atom(a) for a in m), 1) for m, c in terms_of(dim))
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
@@ -214,7 +215,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
         return _extremum(a.kind, substitute(a.left, values), substitute(a.right, values))
 
     total: Dim = 0
-    for monomial, coefficient in _terms(dim):
+    for monomial, coefficient in terms_of(dim):
         total = total + product([atom(a) for a in monomial]) * coefficient
     return total
 
@@ -222,7 +223,7 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 def symbols_in(dim: Dim) -> frozenset[str]:
     """Names of all symbols `dim` depends on."""
     names: set[str] = set()
-    for monomial, _ in _terms(dim):
+    for monomial, _ in terms_of(dim):
         for a in monomial:
             if isinstance(a, Symbol):
                 names.add(a.name)

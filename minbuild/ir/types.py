@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from minbuild.ir.dims import Dim
+from minbuild.ir.dims import Dim, substitute
 
 
 class ElementType(IntEnum):
@@ -86,3 +86,9 @@ class TensorType:
 
     element: ElementType
     shape: Shape | None
+
+    def substituted(self, sizes: Mapping[str, Dim]) -> TensorType:
+        """The type with free dimensions in `sizes` replaced."""
+        if self.shape is None:
+            return self
+        return TensorType(self.element, tuple(substitute(d, sizes) for d in self.shape))

@@ -16,7 +16,7 @@ from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.frontend.onnx.template_writer import Piece, open_file, opsets_imported
 from minbuild.ir import Checkpoint, Graph, PlanParameter, Program, TensorType, TrainingArtifacts
-from minbuild.ir.dims import Dim, substitute
+from minbuild.ir.dims import Dim
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 
@@ -99,11 +99,7 @@ def inference(
     holes = {
         n: TensorType(p.element, p.shape) for n, p in parameters.items() if n in used and n not in stored
     }
-    inputs = {
-        n: replace(t, shape=None if t.shape is None else tuple(substitute(d, fixed or {}) for d in t.shape))
-        for n, t in pruned.inputs.items()
-        if n not in parameters
-    }
+    inputs = {n: t.substituted(fixed or {}) for n, t in pruned.inputs.items() if n not in parameters}
     pruned = replace(pruned, inputs=inputs, initializers={**pruned.initializers, **stored})
     types = {name: values[name].type for name in chosen}
     pieces = open_file(pruned, types, opsets_imported(graph.nodes), holes)

@@ -6,10 +6,13 @@ generate_artifacts("model.onnx", requires_grad=["fc.weight"], loss=LossType.Cros
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.graph_builder import TypedGraphBuilder
@@ -70,6 +73,7 @@ def generate_artifacts(
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
     ops_folders: Sequence[str | os.PathLike[str]] = (),
+    dims: Mapping[str, int] | None = None,
 ) -> None:
     """Writes training, evaluation and optimizer model and checkpoint of `model`, an onnx.ModelProto or the path of one.
 
@@ -77,8 +81,9 @@ def generate_artifacts(
     every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is the
     loss; a block, a function of a TypedGraphBuilder and the names of outputs, or an ONNX file's path is one of your
     own, and so is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in
-    `ops_folders`: <stem>.py beside <stem>.cc. Raises, with all findings, BadInput and Unsupported that are
-    RuntimeErrors as well, and WrongType, which is a TypeError too: programs written for ONNX Runtime catch those.
+    `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. Raises, with all
+    findings, BadInput and Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs
+    written for ONNX Runtime catch those.
     """
     try:
         recipe = Recipe(
@@ -90,6 +95,7 @@ def generate_artifacts(
             outputs=_names("additional_output_names", additional_output_names),
             nominal=nominal_checkpoint,
             ort=ort_format,
+            sizes=_sizes(dims),
         )
         folders = tuple(Path(folder) for folder in ops_folders)
         if custom_op_library is not None:
@@ -99,9 +105,27 @@ def generate_artifacts(
     except WrongType:
         raise
     except BadInput as error:
-        raise Refused(str(error)) from error
+        raise Refused(in_python_words(str(error))) from error
     except Unsupported as error:
-        raise Lacking(list(error.findings)) from error
+        raise Lacking([in_python_words(finding) for finding in error.findings]) from error
+
+
+_ARGUMENTS = {  # what command line options that messages name are called here
+    "dim": "dims",
+    "frozen": "frozen_params",
+    "loss": "loss",
+    "loss-input": "loss_input_names",
+    "loss-output": "loss_input_names",
+    "ops-dir": "ops_folders",
+    "optimizer": "optimizer",
+    "output": "additional_output_names",
+    "train": "requires_grad",
+}
+
+
+def in_python_words(text: str) -> str:
+    """A message about options of the command line with this function's arguments in their place."""
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: _ARGUMENTS.get(found[1], found[0]), text)
 
 
 class Refused(BadInput, RuntimeError):
@@ -123,6 +147,15 @@ def _names(argument: str, given: Sequence[str] | None) -> tuple[str, ...]:
             f"{argument}: '{given}' is one text, but a list of names is wanted. Put it in brackets."
         )
     return tuple(given or ())
+
+
+def _sizes(given: Mapping[str, int] | None) -> Mapping[str, int]:
+    for name, size in (given or {}).items():
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 < size < 2**31:
+            raise WrongType(
+                f"dims: {name} is {size!r}, which is no size. Give a whole number from 1 to 2147483647."
+            )
+    return {name: int(size) for name, size in (given or {}).items()}
 
 
 def _source(model: Any) -> Source:

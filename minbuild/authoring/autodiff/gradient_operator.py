@@ -6,7 +6,7 @@ these very values, what is there of the forward pass is used; where they are oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,11 +16,10 @@ from minbuild.authoring.autodiff.topological_order import in_order
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.subgraphs import names_read, renamed
 from minbuild.frontend.onnx.training_info import DOMAIN
-from minbuild.ir import Graph, Node, Role, TensorType, Value
-from minbuild.ir.dims import Dim, substitute
+from minbuild.ir import Graph, Node, Role, Value
+from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.passes.lowering.program_builder import Lowering
-from minbuild.passes.lowering.symbol_unification import solved
 
 GRADIENT = "Gradient"
 
@@ -46,20 +45,14 @@ def without_gradient_nodes(graph: Graph, variables: Iterable[str], registry: Reg
         return graph
     expansion = _Expansion(graph, frozenset(variables), registry, opset)
     expansion.run()
-    equal = solved(expansion.lowering.differing)
-    inputs = {n: _substituted(t, equal) for n, t in graph.inputs.items()}
-    if inputs != graph.inputs:  # free dimensions under two names that must be one
+    sizes = expansion.lowering.sizes
+    if sizes.solve():  # free dimensions that must be a number, or under two names that must be one
+        inputs = {n: t.substituted(sizes.sizes) for n, t in graph.inputs.items()}
         return without_gradient_nodes(replace(graph, inputs=inputs), variables, registry, opset)
     if expansion.findings:
         raise Unsupported(expansion.findings)
     constants = {**graph.initializers, **expansion.seeds}
     return replace(graph, nodes=tuple(expansion.nodes), initializers=constants)
-
-
-def _substituted(tensor: TensorType, equal: Mapping[str, Dim]) -> TensorType:
-    if tensor.shape is None:
-        return tensor
-    return replace(tensor, shape=tuple(substitute(d, equal) for d in tensor.shape))
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ import numpy as np
 
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
 from minbuild.ir import Graph, Node, Shape, TensorType, TrainingArtifacts, Value
-from minbuild.ir.dims import Dim, substitute
 from minbuild.ops import Registry
 from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.passes.lowering.program_builder import Lowering
-from minbuild.passes.lowering.symbol_unification import solved
+from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 _BODY_OPSET = 16  # of the nodes that ONNX Runtime writes in place of an operator
 
@@ -153,7 +152,7 @@ class _Recorder(Lowering):
             self.recorded.append(node)
             # Nodes of branches and loops are kernels of their own, beside that of If or Loop.
             self.inside = not any(graphs_in(node))
-        found = len(self.findings), len(self.differing)
+        found = len(self.findings), len(self.sizes.pairs)
         blind = any(name in self.guessed for name in node.inputs)
         try:
             super().node(node, asked)
@@ -162,7 +161,7 @@ class _Recorder(Lowering):
                 raise
         self.inside = outer
         failed = any(name in self.broken for name in node.outputs)
-        if len(self.differing) == found[1] and (failed or blind):
+        if len(self.sizes.pairs) == found[1] and (failed or blind):
             del self.findings[found[0] :]
             for graph in graphs_in(node):
                 self.walk(graph)
@@ -202,7 +201,7 @@ class _Recorder(Lowering):
 def running_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[Running, ...]:
     """All graphs of the artifacts; the optimizer's has no types, and needs none."""
     graphs = [
-        _typed(g, artifacts, registry, {})
+        _typed(g, artifacts, registry, SymbolUnification())
         for g in (artifacts.training, artifacts.evaluation)
         if g is not None
     ]
@@ -214,21 +213,19 @@ def running_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[Ru
 
 
 def _typed(
-    graph: Graph, artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, Dim]
+    graph: Graph, artifacts: TrainingArtifacts, registry: Registry, sizes: SymbolUnification
 ) -> Running:
-    recorder = _Recorder(graph, registry, [])
+    recorder = _Recorder(graph, registry, [], sizes)
     saved = {p.name: TensorType(p.element, p.shape) for p in artifacts.checkpoint.parameters}
     for name, tensor in graph.inputs.items():
-        known = saved.get(name, tensor)
-        shape = tuple(substitute(d, fixed) for d in known.shape or ())
-        recorder.values[name] = Value(name, TensorType(known.element, shape))
+        known = saved.get(name, tensor).substituted(sizes.sizes)
+        recorder.values[name] = Value(name, TensorType(known.element, known.shape or ()))
     for name, array in graph.initializers.items():
         recorder.add_constant(name, np.asarray(array))
     for node in graph.nodes:
         recorder.node(node)
-    equal = solved(recorder.differing)
-    if equal:  # dimensions with different names turn out to be the same
-        return _typed(graph, artifacts, registry, {**fixed, **equal})
+    if sizes.solve():  # dimensions with different names turn out to be the same
+        return _typed(graph, artifacts, registry, sizes)
     return Running(
         graph.source,
         recorder.recorded,

@@ -7,8 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.ir import TensorType
 from minbuild.ops.core.broadcasting import AXES, FEATURES, WALK, launch_binary
-from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase, same_as
+from minbuild.ops.core.definition import (
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    broadcast_shapes,
+    same_as,
+)
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 
@@ -19,6 +29,11 @@ def _kernel(function: str) -> KernelFunction:
 
 prelu_kernel = _kernel("prelu")
 prelu_slope_kernel = _kernel("prelu_slope")
+
+
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    broadcast_shapes(ctx.shape(0), ctx.shape(1))
+    return (TensorType(ctx.element(), ctx.shape()),)
 
 
 def _select(ctx: OpContext) -> Sequence[KernelCall]:
@@ -79,7 +94,7 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 prelu = Op(
     "PRelu",
     since=(7, 9, 16),
-    infer=same_as(0),
+    infer=_infer,
     reference=_reference,
     lower=_select,
     kernels=(prelu_kernel,),

@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     TestCase,
     UnsupportedUse,
     first_input,
+    require_equal,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 
@@ -65,6 +66,8 @@ def _number(dim: Dim) -> int:
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
     x, w = ctx.shape(0), ctx.shape(1)
     spatial = tuple(a.outputs for a in _window(ctx.attributes, x, w))
+    channels = w[1] * int(ctx.attribute("group", 1))
+    require_equal(x[1], channels, f"channels of {list(x)} do not fit weights {list(w)}")
     return (TensorType(ctx.element(), (x[0], w[0], *spatial)),)
 
 

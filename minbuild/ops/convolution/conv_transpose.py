@@ -11,7 +11,7 @@ from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
-from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
@@ -61,6 +61,7 @@ def _extent(same: Dim, whole: Dim, wanted: int | None, pads: tuple[int, int], mo
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
     x, w = ctx.shape(0), ctx.shape(1)
     spatial = tuple(a.size for a in window_of(ctx.attributes, x, w))
+    require_equal(x[1], w[0], f"channels of {list(x)} do not fit weights {list(w)}")
     return (TensorType(ctx.element(), (x[0], w[1] * int(ctx.attribute("group", 1)), *spatial)),)
 
 

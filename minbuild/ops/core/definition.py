@@ -206,7 +206,8 @@ class UnsupportedUse(Exception):
 
 
 class ShapeMismatch(UnsupportedUse):
-    """Two sizes of operands differ by what is written, but may be meant to be equal: a free dimension and a size."""
+    """Two sizes of operands that an operator needs equal differ. Where one of them is a free dimension, lowering makes
+    them equal (passes/lowering/symbol_unification.py)."""
 
     def __init__(self, text: str, sizes: tuple[Dim, Dim]) -> None:
         super().__init__(text)
@@ -326,6 +327,12 @@ def same_as(i: int = 0) -> Infer:
         return (TensorType(ctx.element(i), ctx.shape(i)),)
 
     return infer
+
+
+def require_equal(left: Dim, right: Dim, text: str) -> None:
+    """Raises ShapeMismatch, with `text` in front of the two sizes, where they differ."""
+    if left != right:
+        raise ShapeMismatch(f"{text}: {left} is not {right}", (left, right))
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.ir import Shape
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import UnsupportedUse
+from minbuild.ops.core.definition import UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder
 
 ELLIPSIS = "..."
@@ -62,7 +62,7 @@ class Equation:
                     found[letter] = size
                 elif size not in (1, found[letter]):
                     sizes = " and ".join(str(list(s)) for s in shapes)
-                    raise UnsupportedUse(f"shapes {sizes} do not fit {self}: {found[letter]} is not {size}")
+                    require_equal(found[letter], size, f"shapes {sizes} do not fit {self}")
         return found
 
     def evaluate(self, *operands: np.ndarray) -> np.ndarray:

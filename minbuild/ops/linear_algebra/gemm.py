@@ -16,6 +16,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    require_equal,
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
@@ -38,8 +39,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
         raise UnsupportedUse(f"operands are {list(a)} and {list(b)}, but Gemm takes two matrices. Use MatMul")
     depth, rows = a if ctx.attribute("transA", 0) else a[::-1]
     columns, height = b if ctx.attribute("transB", 0) else b[::-1]
-    if depth != height:
-        raise UnsupportedUse(f"cannot multiply {list(a)} with {list(b)}: {depth} is not {height}")
+    require_equal(depth, height, f"cannot multiply {list(a)} with {list(b)}")
     return (TensorType(ctx.element(), (rows, columns)),)
 
 

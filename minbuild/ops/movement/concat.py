@@ -18,6 +18,8 @@ from minbuild.ops.core.definition import (
     Op,
     OpContext,
     TestCase,
+    UnsupportedUse,
+    require_equal,
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
@@ -55,6 +57,14 @@ def _sizes(ctx: OpContext) -> list[Dim]:
 
 def _concat_infer(ctx: OpContext) -> Sequence[TensorType]:
     axis, shape = ctx.axis(1), ctx.shape()
+    for i in range(1, len(ctx.inputs)):
+        if ctx.rank(i) != len(shape):
+            raise UnsupportedUse(f"cannot join {list(shape)} with {list(ctx.shape(i))}: their ranks differ")
+        for at, size in enumerate(ctx.shape(i)):
+            if at != axis:
+                require_equal(
+                    shape[at], size, f"cannot join {list(shape)} with {list(ctx.shape(i))} along axis {axis}"
+                )
     total: Dim = sum(_sizes(ctx), 0)
     return (TensorType(ctx.element(), shape[:axis] + (total,) + shape[axis + 1 :]),)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, ceil_div
-from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.movement import concat as _concat
@@ -32,7 +32,10 @@ def _sizes(ctx: OpContext) -> tuple[Dim, ...]:
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
     axis, shape = ctx.axis(0), ctx.shape()
-    return [TensorType(ctx.element(), shape[:axis] + (s,) + shape[axis + 1 :]) for s in _sizes(ctx)]
+    sizes = _sizes(ctx)
+    text = f"axis {axis} of {list(shape)} cannot be split into {list(sizes)}"
+    require_equal(shape[axis], sum(sizes, 0), text)
+    return [TensorType(ctx.element(), shape[:axis] + (s,) + shape[axis + 1 :]) for s in sizes]
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, split: np.ndarray | None = None) -> Any:

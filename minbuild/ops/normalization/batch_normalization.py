@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Call, TensorType
+from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -18,6 +19,7 @@ from minbuild.ops.core.definition import (
     TestCase,
     UnsupportedUse,
     first_input,
+    require_equal,
     same_as,
 )
 from minbuild.ops.normalization import batch_statistics as _statistics
@@ -58,9 +60,17 @@ def _over(x: np.ndarray) -> tuple[int, ...]:
 # ---------------------------------------- training
 
 
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    x, scale = ctx.shape(0), ctx.shape(1)
+    if len(x) < 2:
+        raise UnsupportedUse(f"its input {list(x)} has no axis of channels")
+    require_equal(x[1], product(scale), f"channels of {list(x)} do not fit a scale {list(scale)}")
+    return (TensorType(ctx.element(), x),)
+
+
 def _train_infer(ctx: OpContext) -> Sequence[TensorType]:
     channels = TensorType(ctx.element(), ctx.shape(1))
-    return (TensorType(ctx.element(), ctx.shape()),) + (channels,) * 4
+    return (*_infer(ctx), *(channels,) * 4)
 
 
 def _train_reference(
@@ -214,7 +224,7 @@ def _samples(ctx: OpContext) -> Iterable[int]:
 batch_normalization = Op(
     "BatchNormalization",
     since=(7, 9, 14, 15),
-    infer=same_as(0),
+    infer=_infer,
     reference=_reference,
     lower=_select,
     kernels=(infer_kernel,),

@@ -12,7 +12,7 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.normalization import layer_normalization as _layer
 
@@ -23,6 +23,10 @@ def _groups(ctx: OpContext, x: int) -> int:
     """Into how many groups the channels are divided."""
     channels = ctx.shape(x)[1]
     groups = ctx.attribute("num_groups", channels)
+    if not isinstance(channels, int) and "num_groups" not in ctx.attributes and ctx.has(1):
+        require_equal(
+            channels, product(ctx.shape(1)), "channels do not fit the scale"
+        )  # of an InstanceNormalization
     if not isinstance(channels, int) or not isinstance(groups, int) or channels % groups:
         raise UnsupportedUse(f"{channels} channels cannot be divided into {groups} groups")
     return groups

@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    broadcast_shapes,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 
@@ -130,7 +131,7 @@ def _ones(b: GraphBuilder) -> str:
     rest = b.ctx.shape()[b.ctx.axis(-1) :]
     if not all(isinstance(d, int) for d in rest):
         raise UnsupportedUse(
-            "free dimensions are normalised with a scale that is broadcast; fix them with --dim"
+            "free dimensions are normalised with a scale that is broadcast; give them a size"
         )
     return b.add("Expand", b.constant(1), b.integers(rest))
 
@@ -139,6 +140,7 @@ def _body(op_type: str, outputs: int) -> Callable[[GraphBuilder], Sequence[str] 
     """ONNX lets scale and bias broadcast in every way. What the kernel does not take is done behind it."""
 
     def body(b: GraphBuilder) -> Sequence[str] | None:
+        broadcast_shapes(b.ctx.shape(), *(b.ctx.shape(i) for i in (1, 2) if b.has(i)))
         if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
             return None
         y, *statistics = b.many(outputs, op_type, b.x[0], _ones(b), **b.ctx.attributes)

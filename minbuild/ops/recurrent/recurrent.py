@@ -15,7 +15,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.core.definition import OpContext, UnsupportedUse
+from minbuild.ops.core.definition import OpContext, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
@@ -183,8 +183,10 @@ class Sizes:
             raise UnsupportedUse(f"direction is {direction}; it must be one of {', '.join(DIRECTIONS)}")
         directions = directions_of(ctx.attributes)
         fits = len(x) == len(w) == len(r) == 3 and isinstance(r[2], int)
-        if not fits or w != (directions, gates * r[2], x[2]) or r != (directions, gates * r[2], r[2]):
-            raise UnsupportedUse(f"x {list(x)}, w {list(w)} and r {list(r)} do not belong together")
+        text = f"x {list(x)}, w {list(w)} and r {list(r)} do not belong together"
+        if not fits or w[:2] != (directions, gates * r[2]) or r != (directions, gates * r[2], r[2]):
+            raise UnsupportedUse(text)
+        require_equal(x[2], w[2], text)
         if ctx.attribute("hidden_size", r[2]) != r[2]:
             raise UnsupportedUse(f"hidden_size is {ctx.attribute('hidden_size')}, but r is {list(r)}")
         return cls(x[0], x[1], x[2], directions, r[2], gates)

@@ -9,7 +9,15 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, divide_exactly, product
-from minbuild.ops.core.definition import Op, OpContext, TestCase, UnsupportedUse, normalized_axes, same_as
+from minbuild.ops.core.definition import (
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    normalized_axes,
+    require_equal,
+    same_as,
+)
 from minbuild.ops.core.graph_builder import GradientBuilder
 
 Cases = Callable[[np.random.Generator], Iterable[TestCase]]
@@ -29,6 +37,7 @@ def _reshape_shape(ctx: OpContext) -> Shape:
         if rest is None:
             raise UnsupportedUse(f"cannot tell what -1 stands for when {list(shape)} becomes {list(wanted)}")
         dims[at] = rest
+    require_equal(product(shape), product(dims), f"cannot reshape {list(shape)} to {list(wanted)}")
     return tuple(dims)
 
 
@@ -50,9 +59,8 @@ def _gone(ctx: OpContext) -> tuple[int, ...]:
     if axes is None:
         return tuple(i for i, d in enumerate(shape) if d == 1)
     gone = normalized_axes(axes, len(shape))
-    wide = [i for i in gone if isinstance(shape[i], int) and shape[i] != 1]
-    if wide:
-        raise UnsupportedUse(f"axis {wide[0]} of {list(shape)} does not have size 1")
+    for axis in gone:
+        require_equal(shape[axis], 1, f"axis {axis} of {list(shape)} cannot be left out")
     return gone
 
 

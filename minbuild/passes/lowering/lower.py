@@ -24,37 +24,38 @@ from minbuild.ir import (
 from minbuild.ir.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.ops import Registry
 from minbuild.passes.lowering.program_builder import Lowering
-from minbuild.passes.lowering.symbol_unification import equal_sizes, solved
+from minbuild.passes.lowering.symbol_unification import SymbolUnification, labelled_pairs
 
 ELSEWHERE = 0xFFFF  # index of a parameter that the training graph does not take
 _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moments")
 
 
 def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, Dim]) -> Program:
-    """The artifacts's graphs over known operators. `fixed` gives free dimensions a size.
+    """The graphs of the artifacts over known operators. `fixed` gives free dimensions a size; others get the one that
+    weights, constants and reshapes imply.
 
     Raises Unsupported with every node that has no operator, type or known shape.
     """
     findings: list[str] = []
-    differing: list[tuple[Dim, Dim]] = []
+    sizes = SymbolUnification(dict(fixed))
     parameters = _parameters(artifacts.checkpoint, artifacts.training)
-    procedures = [_lower(artifacts.training, "train", parameters, registry, fixed, findings, differing)]
+    forward = [(artifacts.training, "train")]
     if artifacts.evaluation is not None:
-        procedures.append(
-            _lower(artifacts.evaluation, "eval", parameters, registry, fixed, findings, differing)
-        )
-    equal = solved(differing)
-    if not findings:
-        equal = {name: size for p in reversed(procedures) for name, size in equal_sizes(p).items()}
-    if equal:
-        return lower(artifacts, registry, {**{n: substitute(d, equal) for n, d in fixed.items()}, **equal})
+        forward.append((artifacts.evaluation, "eval"))
+    while True:
+        procedures = [_lower(graph, name, parameters, registry, sizes, findings) for graph, name in forward]
+        if not findings:
+            sizes.pairs += [pair for p in procedures for pair in labelled_pairs(p)]
+        if not sizes.solve():
+            break
+        findings.clear()
     moments = 0
     if artifacts.optimizer is not None:
         moments = sum(name in artifacts.optimizer.sequences for name in _SEQUENCES[2:])
         procedures.append(_lower_optimizer(artifacts.optimizer, parameters, registry, findings))
     if artifacts.initialization is not None:
         graph = artifacts.initialization
-        procedures.append(_lower(graph, "initialize", parameters, registry, fixed, findings, differing))
+        procedures.append(_lower(graph, "initialize", parameters, registry, sizes, findings))
     if findings:
         raise Unsupported(findings)
     return Program(
@@ -106,11 +107,10 @@ def _lower(
     name: str,
     parameters: Mapping[str, Value],
     registry: Registry,
-    fixed: Mapping[str, Dim],
+    sizes: SymbolUnification,
     findings: list[str],
-    differing: list[tuple[Dim, Dim]],
 ) -> Procedure:
-    lowering = Lowering(graph, registry, findings, differing)
+    lowering, fixed = Lowering(graph, registry, findings, sizes), sizes.sizes
     inputs: list[str] = []
     given = {d for tensor in graph.inputs.values() for d in tensor.shape or ()}
     told = {name for d in given for name in symbols_in(d) if d == symbol(name) and name not in fixed}

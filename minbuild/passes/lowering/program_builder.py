@@ -12,10 +12,10 @@ from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
-from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import Op, OpContext, ShapeMismatch, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder, named
+from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
@@ -29,7 +29,7 @@ class Lowering:
     graph: Graph
     registry: Registry
     findings: list[str]
-    differing: list[tuple[Dim, Dim]] = field(default_factory=list)  # sizes that should be equal
+    sizes: SymbolUnification = field(default_factory=SymbolUnification)
     values: dict[str, Value] = field(default_factory=dict)
     known: dict[str, np.ndarray] = field(default_factory=dict)
     made: dict[str, OpContext] = field(default_factory=dict)  # value -> the application that made it
@@ -66,7 +66,8 @@ class Lowering:
         except UnsupportedUse as error:
             problem = str(error)
             if isinstance(error, ShapeMismatch):
-                self.differing.append(error.sizes)
+                problem += self.sizes.explanation(error.sizes)
+                self.sizes.add(*error.sizes, f"node '{node.name}' ({node.title})")
         except Unsupported as error:
             problem = f"it stands for nodes that are not supported: {error}"
         if problem is not None:
