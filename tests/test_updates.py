@@ -14,7 +14,7 @@ from training_models import Info, Trainable, check_steps, gradient, graph, node,
 
 from minbuild.ir import Plan, Routine, TrainingArtifacts
 from minbuild.ops import registry
-from minbuild.passes.analysis import batch_loops as samples
+from minbuild.passes.analysis import batch_tiles as samples
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite import batch_tiling as loops
@@ -129,7 +129,7 @@ def test_no_update_comes_before_the_loss_is_checked(tmp_path):
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops wherever they are possible."""
-    monkeypatch.setattr(samples, "LEAST_BYTES", 1)
+    monkeypatch.setattr(samples, "MINIMUM_SAVING", 1)
     monkeypatch.setattr(loops, "LEAST_GAIN", 1 << 30)
 
 

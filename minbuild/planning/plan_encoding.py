@@ -10,9 +10,10 @@ from functools import cache
 import numpy as np
 
 from minbuild import assets
-from minbuild.ir import Buffer, Plan, PlanTensor, Role, Routine, Shape
+from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape
 from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
+from minbuild.planning.arena.supports import supports_of
 from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 
 VERSION = 5
@@ -156,23 +157,14 @@ _FOLD: Mapping[str, Callable[[int, int], int]] = {
 
 
 def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
-    """Expressions of every buffer's offset and of the peak: each buffer stands on the highest of the earlier
-    ones it is alive together with. One that lies below another of these is left out, for it can never be the
-    highest."""
+    """Expressions of every buffer's offset and of the peak: each buffer stands on the highest of those it may rest on."""
+    supports, highest = supports_of(routine.buffers)
     offsets: list[_Part] = []
     tops: list[_Part] = []
-    below: list[set[int]] = []  # everything a buffer stands on, directly or not
-    for i, buffer in enumerate(routine.buffers):
-        together = {j for j in range(i) if _overlap(buffer, routine.buffers[j])}
-        covered = set().union(*(below[j] for j in together)) if together else set()
-        offsets.append(tables.highest(tops[j] for j in together - covered))
-        tops.append(tables.expr("Stack", offsets[i], tables.dim(buffer.bytes)))
-        below.append(together | covered)
-    return offsets, tables.highest(tops[i] for i in set(range(len(tops))) - set().union(set(), *below))
-
-
-def _overlap(a: Buffer, b: Buffer) -> bool:
-    return a.first <= b.last and b.first <= a.last
+    for buffer, below in zip(routine.buffers, supports, strict=True):
+        offsets.append(tables.highest(tops[j] for j in below))
+        tops.append(tables.expr("Stack", offsets[-1], tables.dim(buffer.bytes)))
+    return offsets, tables.highest(tops[i] for i in highest)
 
 
 def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Whatever a batch can go through sample by sample does so, where that makes the trainer need notably less memory."""
+"""Batch tiling: loops over the batch one sample at a time where that lowers peak memory notably."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from minbuild.ir import Procedure, Program, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import lifetimes, planned_bytes, reads, root, writes
-from minbuild.passes.analysis.batch_loops import Runs, apart
+from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.batch_tiles import Tiles, split_calls
+from minbuild.passes.analysis.liveness import live_ranges
+from minbuild.passes.analysis.planned_sizes import planned_bytes
 from minbuild.passes.rewrite.in_place import run_in_place
 
 LEAST_GAIN = 8  # a trainer that would need less by less than one part in so many stays without loops
@@ -31,14 +33,14 @@ def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
     samples = next((shape[0] for shape in shapes if shape), 1)
     if samples == 1:
         return procedure
-    runs = Runs(replace(apart(procedure, registry), samples=samples), registry)
-    kept = tuple(runs.loops)
-    least = _peak(runs.looped(kept), registry)
-    for loop in runs.loops:
+    tiles = Tiles(replace(split_calls(procedure, registry), samples=samples), registry)
+    kept = tuple(tiles.loops)
+    least = _peak(tiles.looped(kept), registry)
+    for loop in tiles.loops:
         others = tuple(each for each in kept if each != loop)
-        if (peak := _peak(runs.looped(others), registry)) <= least:
+        if (peak := _peak(tiles.looped(others), registry)) <= least:
             kept, least = others, peak
-    return runs.looped(kept) if kept else procedure
+    return tiles.looped(kept) if kept else procedure
 
 
 def _lasting(program: Program) -> int:
@@ -56,9 +58,9 @@ def _peak(procedure: Procedure, registry: Registry) -> int:
         {owner for n in (*reads(c), *writes(c)) if (owner := root(procedure.alias, n)) in sizes}
         for c in procedure.calls
     ]
-    walked = {root(procedure.alias, n) for n, v in procedure.values.items() if v.sample}
+    sliced = {root(procedure.alias, n) for n, v in procedure.values.items() if v.sample}
     change: dict[int, int] = defaultdict(int)
-    for name, (first, last) in lifetimes(accesses, walked, procedure.loops).items():
+    for name, (first, last) in live_ranges(accesses, sliced, procedure.loops).items():
         change[first] += sizes[name]
         change[last + 1] -= sizes[name]
     peak = now = 0

@@ -1,89 +1,84 @@
-"""Calls wait until somebody needs their results, where what they read takes less room than what they make.
+"""Code sinking: schedules a call as late as possible when its inputs are smaller than its outputs.
 
-Of two branches that meet again in a sum, the second one's gradient would otherwise wait, at the size of the larger
-side, while the first one's is worked out.
+Of two branches that meet in a sum, the gradient of the second one is otherwise live, at the size of the larger side,
+while the gradient of the first one is computed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import planned_bytes, reads, root, writes
+from minbuild.passes.analysis.effects import Effects
+from minbuild.passes.analysis.planned_sizes import planned_bytes
+from minbuild.passes.analysis.schedule import Schedule
 from minbuild.passes.rewrite.rematerialization import SHORTEST_GAP, dropped_values
 
 
 def sink_code(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls; each pure one right before the first call that depends on it, if that saves memory."""
-    calls = list(procedure.calls)
-    waiting = _Waiting(procedure, registry)
-    for index in range(len(calls) - 1, -1, -1):
-        call = calls[index]
-        needed = (
-            _first_conflict(procedure, registry, calls, index)
-            if _movable(procedure, registry, call)
-            else None
-        )
-        if needed is not None and waiting.gain(call, needed) > 0:
-            calls.insert(needed - 1, calls.pop(index))
-            waiting.follow(calls, index, needed)
-    return replace(procedure, calls=tuple(calls))
+    work = _Sinking(procedure, registry)
+    for index in reversed(range(len(procedure.calls))):
+        work.sink(index)
+    return replace(procedure, calls=tuple(procedure.calls[i] for i in work.schedule))
 
 
-def _movable(procedure: Procedure, registry: Registry, call: Call) -> bool:
-    """Whether all the call does is make temporaries and add to gradients."""
-    made = {procedure.values[root(procedure.alias, name)].role for name in writes(call)}
-    return not registry.ops[call.op].mutates and made <= {Role.TEMPORARY, Role.GRADIENT}
-
-
-def _first_conflict(
-    procedure: Procedure, registry: Registry, calls: Sequence[Call], index: int
-) -> int | None:
-    """The first later call that must stay behind the one at `index`."""
-    made = {root(procedure.alias, name) for name in writes(calls[index])}
-    read = {root(procedure.alias, name) for name in reads(calls[index])}
-    for later in range(index + 1, len(calls)):
-        call = calls[later]
-        updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
-        changed = {root(procedure.alias, name) for name in (*writes(call), *updated) if name}
-        if made & {root(procedure.alias, name) for name in reads(call)} or (made | read) & changed:
-            return later
-    return None
-
-
-class _Waiting:
-    """What a call's operands cost while it waits: who else reads them, and where those calls stand by now."""
+class _Sinking:
+    """One procedure, scheduled from its last call to its first. Calls are named by their original index."""
 
     def __init__(self, procedure: Procedure, registry: Registry) -> None:
-        self.alias = procedure.alias
+        self.calls = procedure.calls
+        self.registry = registry
+        self.effects = effects = Effects(procedure, registry)
         self.sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
-        self.dropped = dropped_values(procedure, registry)
-        self.returned = {root(self.alias, name) for name in procedure.outputs}
-        self.place: dict[int, int] = {}  # identity of a call -> its index
-        self.follow(procedure.calls, 0, len(procedure.calls))
-        self.readers: dict[str, list[tuple[str, Call]]] = defaultdict(list)
-        for call in procedure.calls:
-            for name in reads(call):
-                self.readers[root(self.alias, name)].append((name, call))
+        self.rematerialized = dropped_values(procedure, registry)
+        self.returned = effects.owners(procedure.outputs)
+        self.schedule = Schedule(len(self.calls))
+        # Of the calls scheduled so far, by the storage they read and change.
+        self.later_reads: dict[str, list[int]] = defaultdict(list)
+        self.later_writes: dict[str, list[int]] = defaultdict(list)
+        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(list)  # of all calls, and the name they read by
+        for index, call in enumerate(self.calls):
+            for name in filter(None, call.inputs):
+                if (owner := effects.owner(name)) in self.sizes:
+                    self.readers[owner].append((name, index))
 
-    def follow(self, calls: Sequence[Call], start: int, stop: int) -> None:
-        """Takes note of where the calls from `start` on stand."""
-        self.place.update((id(calls[i]), i) for i in range(start, stop))
+    def sink(self, index: int) -> None:
+        """Schedules the call at `index`, the last one that is not scheduled yet."""
+        call = self.calls[index]
+        needed = self.first_dependent(call) if self.is_movable(call) else None
+        if needed is not None and self.gain(call, needed) > 0:
+            self.schedule.move_before(index, needed)
+        for owner in self.effects.reads(call):
+            self.later_reads[owner].append(index)
+        for owner in self.effects.writes(call):
+            self.later_writes[owner].append(index)
+
+    def is_movable(self, call: Call) -> bool:
+        """Whether the call only makes temporaries and adds to gradients."""
+        made = {self.effects.role(owner) for owner in self.effects.produces(call)}
+        return not self.registry.ops[call.op].mutates and made <= {Role.TEMPORARY, Role.GRADIENT}
+
+    def first_dependent(self, call: Call) -> int | None:
+        """The first later call that must stay behind this one, which makes what it changes."""
+        made = self.effects.produces(call)
+        later = [i for owner in made for i in self.later_reads.get(owner, ())]
+        later += [i for owner in made | self.effects.reads(call) for i in self.later_writes.get(owner, ())]
+        return min(later, key=self.schedule.key, default=None)
 
     def gain(self, call: Call, needed: int) -> int:
-        """Bytes less that are alive while `call` waits for the one at `needed`."""
-        made = {root(self.alias, name) for name in writes(call)}
-        waiting = {root(self.alias, name) for name in reads(call)} - self.returned
-        alone = (name for name in waiting if not self._kept(name, needed))
-        return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes.get(n, 0) for n in alone)
+        """Bytes less that are live while `call` waits for the one at `needed`."""
+        made, sources = self.effects.produces(call), self.effects.reads(call) - self.returned
+        alone = (owner for owner in sources if owner in self.sizes and not self.is_kept(owner, needed))
+        return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes[n] for n in alone)
 
-    def _kept(self, owner: str, needed: int) -> bool:
-        """Whether a call from index `needed` on reads these bytes, and nobody makes them anew for it."""
-        for name, call in self.readers[owner]:
-            place = self.place[id(call)]
-            if place >= needed and (place < needed + SHORTEST_GAP or name not in self.dropped):
-                return True
-        return False
+    def is_kept(self, owner: str, needed: int) -> bool:
+        """Whether the call at `needed` or one behind it reads these bytes and no call recomputes them for it."""
+        key = self.schedule.key
+        start, near = key(needed), self.schedule.key_behind(needed, SHORTEST_GAP)
+        return any(
+            key(index) >= start and (key(index) < near or name not in self.rematerialized)
+            for name, index in reversed(self.readers[owner])
+        )

@@ -1,4 +1,4 @@
-"""Calls whose results nobody reads are dropped."""
+"""Dead code elimination: drops calls whose results nothing reads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from dataclasses import replace
 
 from minbuild.ir import Procedure
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import has_effect, reads, root, writes
+from minbuild.passes.analysis.effects import Effects
 
 
 def drop_dead_code(procedure: Procedure, registry: Registry) -> Procedure:
     """Only calls that reach an output or change what persists, and only the outputs of them that are read."""
-    needed = {root(procedure.alias, name) for name in procedure.outputs}
+    effects = Effects(procedure, registry)
+    needed = set(effects.owners(procedure.outputs))
     kept = []
     for call in reversed(procedure.calls):
-        effect = has_effect(call, procedure, registry)
-        if not effect and not any(root(procedure.alias, name) in needed for name in writes(call)):
+        if not effects.outlives(call) and not effects.produces(call) & needed:
             continue
         outputs = tuple(
-            name if name and (root(procedure.alias, name) in needed or _persists(procedure, name)) else ""
+            name
+            if name and ((owner := effects.owner(name)) in needed or effects.role(owner).persists)
+            else ""
             for name in call.outputs
         )
         kept.append(replace(call, outputs=outputs))
-        needed.update(root(procedure.alias, name) for name in reads(call))
+        needed |= effects.reads(call)
     return replace(procedure, calls=tuple(reversed(kept)))
-
-
-def _persists(procedure: Procedure, name: str) -> bool:
-    return procedure.values[root(procedure.alias, name)].role.persists

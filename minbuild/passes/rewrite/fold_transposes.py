@@ -1,4 +1,4 @@
-"""Products read and write transposed: a Transpose around one costs nothing, as it only reorders axes in memory."""
+"""Transpose folding: a Transpose around a product becomes strides of the product, which reads or writes transposed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.linear_algebra.equations import Equation
 from minbuild.ops.linear_algebra.products import ProductOp
-from minbuild.passes.analysis.aliases import readers, root, writes
+from minbuild.passes.analysis.aliases import writes
+from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.liveness import readers
 
 
 def fold_transposes(procedure: Procedure, registry: Registry) -> Procedure:
@@ -24,16 +26,20 @@ def fold_transposes(procedure: Procedure, registry: Registry) -> Procedure:
 
 @dataclass
 class _Folding:
-    """One procedure, with what may be asked about it."""
+    """One procedure with its makers, readers and effects; calls that are folded away are deleted from `calls`."""
 
     procedure: Procedure
     registry: Registry
     calls: dict[int, Call] = field(init=False)
     made_by: Mapping[str, int] = field(init=False)
     read_by: Mapping[str, list[int]] = field(init=False)
+    effects: Effects = field(init=False)
+    accesses: Accesses = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = dict(enumerate(self.procedure.calls))
+        self.effects = Effects(self.procedure, self.registry)
+        self.accesses = Accesses(self.procedure, self.effects)
         self.made_by = {name: i for i, call in self.calls.items() for name in writes(call)}
         self.read_by = readers(self.procedure)
 
@@ -65,21 +71,15 @@ class _Folding:
         transpose = self.procedure.calls[index] if index is not None else None
         if transpose is None or index is None or transpose.op != ":Transpose":
             return None
-        owner = root(self.procedure.alias, transpose.inputs[0])
-        changed = self.procedure.values[owner].role.persists and any(
-            owner in self.changes(call) for call in self.procedure.calls[index:reader]
-        )
+        owner = self.effects.owner(transpose.inputs[0])
+        persists = self.effects.role(owner).persists
+        changed = persists and self.accesses.written_in(owner, range(index, reader))
         return None if changed else transpose
-
-    def changes(self, call: Call) -> set[str]:
-        """What a call writes, by owner."""
-        updated = [call.inputs[i] for i in self.registry.ops[call.op].mutates if i < len(call.inputs)]
-        return {root(self.procedure.alias, name) for name in (*writes(call), *updated) if name}
 
     def transpose_after(self, call: Call) -> int | None:
         """The Transpose that is the only reader of a product."""
         result = call.outputs[0]
-        uses = self.read_by.get(root(self.procedure.alias, result), [])
+        uses = self.read_by.get(self.effects.owner(result), [])
         if len(uses) != 1 or uses[0] not in self.calls or call.accumulate:
             return None
         reader = self.calls[uses[0]]

@@ -1,29 +1,38 @@
-"""Groups of calls that one kernel serves become one call. The rules stand with the operators they end in."""
+"""Pattern fusion: a group of calls that one kernel computes becomes one call. The rules stand with the operators they end
+in."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, Rewrite, RewritingOp
-from minbuild.passes.analysis.aliases import readers, root, writes
-from minbuild.passes.rewrite.view_elimination import eliminate_views
+from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.liveness import readers
+from minbuild.passes.rewrite.view_elimination import without_view
 
 
 def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
-    """All rewrites of all operators, until none finds anything more."""
+    """All rewrites of all operators, until none finds anything more: always the first match, by call and by rule."""
     rules: dict[str, list[Rewrite]] = defaultdict(list)  # by the operator they end in
     for _, op in sorted(registry.ops.items()):
         for rewrite in op.rewrites if isinstance(op, RewritingOp) else ():
             rules[_key(rewrite.pattern)].append(rewrite)
-    while (fused := _first_rewrite(procedure, registry, rules)) is not None:
-        procedure = fused
-    return procedure
+    graph = _Graph(procedure, registry)
+    index = 0
+    while index < len(graph.calls):
+        changed = _rewritten(graph, index, rules)
+        index = index + 1 if changed is None else changed
+    return replace(procedure, calls=tuple(filter(None, graph.calls)), alias=graph.alias)
 
 
+@cache
 def _key(pattern: Pattern) -> str:
     """The operator of a pattern's root."""
     name = pattern[0]
@@ -31,38 +40,16 @@ def _key(pattern: Pattern) -> str:
     return name if ":" in name else f":{name}"
 
 
-def _first_rewrite(
-    procedure: Procedure, registry: Registry, rules: Mapping[str, Sequence[Rewrite]]
-) -> Procedure | None:
-    graph = _Graph.of(procedure)
-    views = _views(procedure, registry)
-    for index, call in enumerate(procedure.calls):
-        for rule in rules.get(call.op, ()):
-            for found in graph.matches(rule.pattern, index):
-                replacement = rule.build(graph.match(found)) if graph.safe(found, registry) else None
-                if replacement is None:
-                    continue
-                fused = eliminate_views(_replaced(procedure, found, replacement), registry)
-                # A view that cannot be an alias (a returned input) needs the kernel it would have replaced.
-                if _views(fused, registry) <= views:
-                    return fused
+def _rewritten(graph: _Graph, index: int, rules: Mapping[str, Sequence[Rewrite]]) -> int | None:
+    """Applies the first rule that matches at the call `index`. Returns the first position at which a rule may match now
+    that did not before, None if nothing was applied."""
+    call = graph.calls[index]
+    for rule in rules.get(call.op, ()) if call is not None else ():
+        for found in graph.matches(rule.pattern, index):
+            replacement = rule.build(graph.match(found)) if graph.safe(found) else None
+            if replacement is not None and (changed := graph.replace(found, replacement)) is not None:
+                return changed
     return None
-
-
-def _views(procedure: Procedure, registry: Registry) -> int:
-    return sum(registry.ops[call.op].is_view for call in procedure.calls)
-
-
-def _replaced(procedure: Procedure, found: _Found, replacement: Replacement) -> Procedure:
-    """The new call stands where the last matched one stood."""
-    index = max(found.calls)
-    old = procedure.calls[index]
-    inputs = tuple(found.names[name] for name in replacement.inputs)
-    new = Call(replacement.op, 1, old.node, inputs, old.outputs, dict(replacement.attributes))
-    calls = (
-        new if i == index else c for i, c in enumerate(procedure.calls) if i == index or i not in found.calls
-    )
-    return replace(procedure, calls=tuple(calls))
 
 
 @dataclass(frozen=True)
@@ -73,25 +60,32 @@ class _Found:
     calls: frozenset[int]
 
 
-@dataclass(frozen=True)
 class _Graph:
-    """A procedure with the questions that matching asks answered."""
+    """A procedure under rewriting: replaced calls leave None behind, so that positions stay."""
 
-    procedure: Procedure
-    made_by: Mapping[str, int]  # storage -> call
-    read_by: Mapping[str, list[int]]
+    def __init__(self, procedure: Procedure, registry: Registry) -> None:
+        self.procedure, self.registry = procedure, registry
+        self.calls: list[Call | None] = list(procedure.calls)
+        self.alias = dict(procedure.alias)
+        self.made_by = {self.root(n): i for i, c in enumerate(procedure.calls) for n in writes(c)}
+        self.read_by = readers(procedure)  # an output is read at the end
+        effects = Effects(procedure, registry)
+        self.accesses = Accesses(procedure, effects)
 
-    @classmethod
-    def of(cls, procedure: Procedure) -> _Graph:
-        made_by = {root(procedure.alias, n): i for i, c in enumerate(procedure.calls) for n in writes(c)}
-        return cls(procedure, made_by, readers(procedure))
+    def root(self, name: str) -> str:
+        return root(self.alias, name)
+
+    def call(self, index: int) -> Call:
+        found = self.calls[index]
+        assert found is not None, "replaced calls make and read nothing"
+        return found
 
     def matches(self, pattern: Pattern, index: int) -> Iterator[_Found]:
         """Every way in which the pattern's root is this call."""
         return self._call(pattern, index, _Found({}, frozenset()))
 
     def _call(self, pattern: Pattern, index: int, found: _Found) -> Iterator[_Found]:
-        call = self.procedure.calls[index]
+        call = self.call(index)
         key, operands = _key(pattern), pattern[1:]
         if call.op != key or len(call.inputs) != len(operands) or not all(call.inputs):
             return
@@ -113,12 +107,12 @@ class _Graph:
             if found.names.get(pattern, value) == value:
                 yield _Found({**found.names, pattern: value}, found.calls)
             return
-        owner = root(self.procedure.alias, value)
+        owner = self.root(value)
         maker = self.made_by.get(owner)
         if maker is None or len(self.read_by[owner]) != 1 or maker in found.calls:
             return
         values = self.procedure.values
-        made = self.procedure.calls[maker]
+        made = self.call(maker)
         # A view in between would change the shape that the pattern's operators see.
         if len(list(writes(made))) == 1 and values[value].type == values[made.outputs[0] or value].type:
             yield from self._call(pattern, maker, found)
@@ -127,19 +121,51 @@ class _Graph:
         values = self.procedure.values
         types = {n: values[v].type for n, v in found.names.items()}
         constants = {n: c for n, v in found.names.items() if (c := values[v].constant) is not None}
-        calls = tuple(self.procedure.calls[i] for i in sorted(found.calls))
+        calls = tuple(self.call(i) for i in sorted(found.calls))
         return Match(found.names, types, constants, calls, values[calls[-1].outputs[0]].type)
 
-    def safe(self, found: _Found, registry: Registry) -> bool:
+    def safe(self, found: _Found) -> bool:
         """Whether the last call gives one result, and nothing changes the operands before it, where they are
         read now. Only what outlives the procedure is ever changed: everything else is written once."""
-        alias, calls, values = self.procedure.alias, self.procedure.calls, self.procedure.values
         index = max(found.calls)
-        if len(list(writes(calls[index]))) != 1 or not calls[index].outputs[0] or calls[index].accumulate:
+        last = self.call(index)
+        if len(list(writes(last))) != 1 or not last.outputs[0] or last.accumulate:
             return False
-        lasting = {owner for name in found.names.values() if values[owner := root(alias, name)].role.persists}
-        for call in calls[min(found.calls) : index]:
-            updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
-            if lasting & {root(alias, name) for name in (*writes(call), *updated)}:
-                return False
-        return True
+        owners = {self.root(name) for name in found.names.values()}
+        between = range(min(found.calls), index)
+        return not any(
+            self.procedure.values[owner].role.persists and self.accesses.written_in(owner, between)
+            for owner in owners
+        )
+
+    def replace(self, found: _Found, replacement: Replacement) -> int | None:
+        """Puts the new call where the last matched one stood; None where it would be a view that cannot be an alias (of
+        a returned input), which needs the kernel that it would replace. Else the first position at which a pattern may
+        match only now: that of a matched call, or of the one reader left to a value that is read less."""
+        index = max(found.calls)
+        old = [self.call(i) for i in sorted(found.calls)]
+        inputs = tuple(found.names[name] for name in replacement.inputs)
+        new = Call(replacement.op, 1, old[-1].node, inputs, old[-1].outputs, dict(replacement.attributes))
+        kept = without_view(new, self.procedure, self.alias, self.registry)
+        if kept is not None and self._is_view(kept) and not any(self._is_view(call) for call in old):
+            return None
+        for i, call in zip(sorted(found.calls), old, strict=True):
+            self.calls[i] = None
+            for name in reads(call):
+                self.read_by[self.root(name)].remove(i)
+            for name in writes(call):
+                if self.made_by.get(owner := self.root(name)) == i:
+                    del self.made_by[owner]
+        self.calls[index] = kept
+        if kept is None:
+            result = new.outputs[0]
+            self.read_by[self.root(result)] = sorted([*self.read_by[self.root(result)], *self.read_by.pop(result, ())])
+        else:
+            self.made_by[self.root(kept.outputs[0])] = index
+            for name in reads(kept):
+                insort(self.read_by[self.root(name)], index)
+        left = (self.read_by[owner] for name in found.names.values() if (owner := self.root(name)) in self.made_by)
+        return min((min(found.calls), *(only[0] for only in left if len(only) == 1)))
+
+    def _is_view(self, call: Call) -> bool:
+        return self.registry.ops[call.op].is_view

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import readers, root, writes
+from minbuild.passes.analysis.aliases import root, writes
+from minbuild.passes.analysis.liveness import readers
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 

@@ -1,8 +1,8 @@
-"""Variables are updated as soon as their gradients are there, so that these need not wait for one another.
+"""Hoisting of parameter updates: variables are updated as soon as their gradients exist, which frees the gradients.
 
-What an algorithm says after the backward pass runs between its steps: a call that uses up temporaries, makes no more
-than that, and leads to nothing but new values of variables moves up, behind the last call that reads or writes what it
-changes. What else it needs and nothing else waits for, such as a count of steps, comes along.
+A call behind the backward pass that frees at least as many bytes of temporaries as it makes, and that contributes to
+nothing but new values of variables, moves up behind the last call that reads or writes what it changes. Calls that it
+depends on and that contribute to nothing else, such as a count of steps, move along.
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from dataclasses import dataclass, replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import last_uses, planned_bytes, reads, root, writes
+from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
+from minbuild.passes.analysis.liveness import last_uses
+from minbuild.passes.analysis.planned_sizes import planned_bytes
 from minbuild.passes.rewrite.loss_check import CHECK
 
 
-@dataclass(frozen=True)
-class _Touching:
-    """A call, the storage it reads, and what it changes. One that `follows` may move up with what needs it; one that
-    `leads` moves by itself."""
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A call with the storage it reads and writes. `hoistable` calls move up by themselves, `dependency` calls with one
+    that depends on them."""
 
     call: Call
     read: frozenset[str]
     written: frozenset[str]
-    follows: bool = False
-    leads: bool = False
-
-    def precedes(self, other: _Touching) -> bool:
-        """Whether the other call must stay behind this one. No update comes before the loss is known to be finite."""
-        shared = self.written & (other.read | other.written) or self.read & other.written
-        return bool(shared) or self.call.op == CHECK
+    dependency: bool = False
+    hoistable: bool = False
 
 
 def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls, those that update variables as early as they may be."""
-    calls = _marked(procedure, [_touching(procedure, registry, call) for call in procedure.calls])
+    calls = _marked(procedure, _candidates(procedure, registry))
     loops = procedure.loops
     for index in range(len(calls)):
-        if calls[index].leads:
+        if calls[index].hoistable:
             moved, place = _group(calls, index)
             place = next((loop.stop for loop in loops if loop.start < place < loop.stop), place)
             group = [calls[i] for i in moved]
-            rest = [calls[i] for i in range(place, index + 1) if i not in moved]
+            chosen = set(moved)
+            rest = [calls[i] for i in range(place, index + 1) if i not in chosen]
             calls[place : index + 1] = [*group, *rest]
             loops = tuple(_behind(loop, moved) if place <= loop.start < index else loop for loop in loops)
     return replace(procedure, calls=tuple(c.call for c in calls), loops=loops)
@@ -50,19 +49,29 @@ def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedu
 
 def read_by_updates(procedure: Procedure, registry: Registry) -> frozenset[str]:
     """The temporaries that calls make of which nothing comes but updates of what persists."""
-    calls = [_touching(procedure, registry, call) for call in procedure.calls]
+    calls = _candidates(procedure, registry)
     made = {name for index in _updating(procedure, calls) for name in calls[index].written}
     return frozenset(name for name in made if procedure.values[name].role is Role.TEMPORARY)
 
 
-def _group(calls: Sequence[_Touching], index: int) -> tuple[list[int], int]:
-    """The calls that move up together with the one at `index`, in order, and the first place where they may stand."""
+def _group(calls: Sequence[_Candidate], index: int) -> tuple[list[int], int]:
+    """The calls that move up together with the one at `index`, in order, and the first place where they may stand:
+    behind the last call that has to stay before them. No update comes before the loss is known to be finite."""
     moved = [index]
+    read, written = set(calls[index].read), set(calls[index].written)
     for i in reversed(range(index)):
-        if any(calls[i].precedes(calls[k]) for k in moved):
-            if not calls[i].follows:
+        each = calls[i]
+        if (
+            each.call.op == CHECK
+            or not each.written.isdisjoint(read)
+            or not each.written.isdisjoint(written)
+            or not each.read.isdisjoint(written)
+        ):
+            if not each.dependency:
                 return moved[::-1], i + 1
             moved.append(i)
+            read |= each.read
+            written |= each.written
     return moved[::-1], 0
 
 
@@ -72,13 +81,12 @@ def _behind(loop: range, moved: Sequence[int]) -> range:
     return range(loop.start + by, loop.stop + by)
 
 
-def _touching(procedure: Procedure, registry: Registry, call: Call) -> _Touching:
-    updated = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
-    written = {root(procedure.alias, name) for name in (*writes(call), *updated) if name}
-    return _Touching(call, frozenset(root(procedure.alias, n) for n in reads(call)), frozenset(written))
+def _candidates(procedure: Procedure, registry: Registry) -> list[_Candidate]:
+    effects = Effects(procedure, registry)
+    return [_Candidate(call, effects.reads(call), effects.writes(call)) for call in procedure.calls]
 
 
-def _marked(procedure: Procedure, calls: Sequence[_Touching]) -> list[_Touching]:
+def _marked(procedure: Procedure, calls: Sequence[_Candidate]) -> list[_Candidate]:
     """The calls, with marks at those that only lead to updates and make no more temporaries than they use up."""
     sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
     last = last_uses(procedure)
@@ -91,21 +99,22 @@ def _marked(procedure: Procedure, calls: Sequence[_Touching]) -> list[_Touching]
         call = calls[index]
         freed = bytes_of(frozenset(name for name in call.read if last[name] == index))
         if bytes_of(call.written - call.read) <= freed:
-            marked[index] = replace(call, follows=True, leads=freed > 0)
+            marked[index] = replace(call, dependency=True, hoistable=freed > 0)
     return marked
 
 
-def _updating(procedure: Procedure, calls: Sequence[_Touching]) -> list[int]:
+def _updating(procedure: Procedure, calls: Sequence[_Candidate]) -> list[int]:
     """Positions of the calls outside of loops whose results nobody reads but updates of what persists. Gradients of
     artifacts, which are added to buffers, are left where they are."""
     values = procedure.values
     needed = {root(procedure.alias, name) for name in procedure.outputs}  # by other calls
+    inside = {index for loop in procedure.loops for index in loop}
     found = []
     for index in reversed(range(len(calls))):
         call = calls[index]
         roles = {name: values[name].role for name in call.written}
         read_on = any(role is Role.TEMPORARY and name in needed for name, role in roles.items())
-        if read_on or Role.GRADIENT in roles.values() or any(index in loop for loop in procedure.loops):
+        if read_on or Role.GRADIENT in roles.values() or index in inside:
             needed |= call.read
         else:
             found.append(index)

@@ -7,7 +7,8 @@ from math import prod
 
 from minbuild.ir import Call, ElementType, Procedure, TensorType
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import readers, root
+from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.liveness import readers
 
 POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import planned_size, root
+from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.instruction_selection import context_of
+from minbuild.passes.analysis.planned_sizes import planned_size
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minbuild.ir import Buffer, Procedure, Role, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.passes.analysis.aliases import lifetimes, root
+from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.instruction_selection import Selection, touched
+from minbuild.passes.analysis.liveness import live_ranges
 from minbuild.planning.arena.validator import Loops
 
 
@@ -25,7 +26,7 @@ def buffers_of(
     procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
 ) -> tuple[Buffer, ...]:
     """Every temporary with its lifetime; as large as its owner, of which all views are."""
-    alive = lifetimes(accesses_of(procedure, selections), walked_of(procedure), loops)
+    alive = live_ranges(accesses_of(procedure, selections), walked_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)
         if owner in alive:

@@ -70,13 +70,23 @@ def spans_of(buffers: Sequence[Buffer]) -> tuple[list[Span], int]:
 
 
 def stack(spans: Sequence[Span], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Offsets by the device's rule. A column is as high as the end of the last buffer put on it."""
-    height = [0] * columns
+    """Offsets by the device's rule. The skyline is a list of segments, each of which begins at a column and is as high
+    as the end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n."""
+    starts, heights = [0], [0]
     offsets = [0] * len(spans)
     for i in order:
         begin, end = spans[i]
-        offsets[i] = base = max(height[begin:end])
-        height[begin:end] = [base + sizes[i]] * (end - begin)
+        low, high = bisect_right(starts, begin) - 1, bisect_left(starts, end)
+        covered = heights[low:high]
+        offsets[i] = base = max(covered)
+        new_starts, new_heights = [begin], [base + sizes[i]]
+        if starts[low] < begin:
+            new_starts.insert(0, starts[low])
+            new_heights.insert(0, covered[0])
+        if end < (starts[high] if high < len(starts) else columns):
+            new_starts.append(end)
+            new_heights.append(covered[-1])
+        starts[low:high], heights[low:high] = new_starts, new_heights
     return offsets
 
 

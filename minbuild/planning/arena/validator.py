@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from minbuild.ir import Buffer
 from minbuild.ir.dims import Dim, evaluate
 
@@ -132,13 +134,11 @@ def _loops(
 
 def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Finding]:
     """Is each claimed offset the one the device will compute from the order?"""
-    on_device: list[int] = []
+    heights = np.zeros(max((buffer.last for buffer in buffers), default=0) + 1, np.int64)  # of every step, so far
     for i, buffer in enumerate(buffers):
-        offset = 0
-        for j in range(i):
-            if buffers[j].first <= buffer.last and buffer.first <= buffers[j].last:
-                offset = max(offset, on_device[j] + sizes[j])
-        on_device.append(offset)
+        live = heights[buffer.first : buffer.last + 1]
+        offset = int(live.max())
+        live[:] = offset + sizes[i]
         if offsets[i] != offset:
             yield Finding(
                 "offset", f"buffer '{buffer.name}' is planned at {offsets[i]}, the device puts it at {offset}"
@@ -166,7 +166,7 @@ def _overlaps(
     """
     ends = {offset + size for offset, size in zip(offsets, sizes, strict=True)}
     cell = {edge: k for k, edge in enumerate(sorted({*offsets, *ends}))}
-    owner: list[int | None] = [None] * len(cell)
+    owner = np.full(len(cell), -1)
     reported: set[tuple[int, int]] = set()
     arrivals: list[list[int]] = [[] for _ in range(steps)]
     departures: list[list[int]] = [[] for _ in range(steps)]
@@ -175,16 +175,15 @@ def _overlaps(
         departures[buffer.last].append(i)
     for step in range(steps):
         for i in arrivals[step]:
-            for k in range(cell[offsets[i]], cell[offsets[i] + sizes[i]]):
-                other = owner[k]
-                if other is not None and (other, i) not in reported:
+            taken = owner[cell[offsets[i]] : cell[offsets[i] + sizes[i]]]
+            for other in dict.fromkeys(taken[taken >= 0].tolist()):
+                if (other, i) not in reported:
                     reported.add((other, i))
                     yield Finding("overlap", _clash(step, buffers, sizes, offsets, other, i))
-                owner[k] = i
+            taken[:] = i
         for i in departures[step]:
-            for k in range(cell[offsets[i]], cell[offsets[i] + sizes[i]]):
-                if owner[k] == i:
-                    owner[k] = None
+            taken = owner[cell[offsets[i]] : cell[offsets[i] + sizes[i]]]
+            taken[taken == i] = -1
 
 
 def _clash(

@@ -1,6 +1,7 @@
-"""Runs of calls that treat every sample alone, and what it takes to make loops of them.
+"""Batch tiling, the analysis: tiles are sequences of calls that treat every sample independently and can run as a loop
+over the samples.
 
-What such a run makes and uses up itself then needs room for one sample. The arithmetic on each sample is the same, and
+The temporaries that only a tile reads then need room for one sample. The arithmetic on each sample is the same, and
 sums over samples are added up in the order in which their kernels add, so no number changes.
 """
 
@@ -15,17 +16,19 @@ import numpy as np
 from minbuild.ir import Call, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import PLANNED_SIZES, planned_bytes, reads, root, writes
+from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
+from minbuild.passes.analysis.planned_sizes import PLANNED_SIZES, planned_bytes
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
 
 MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
 FILL = ":ConstantOfShape"
-LEAST_BYTES = 4096  # per sample: what a loop must save to be worth its rounds
+MINIMUM_SAVING = 4096  # per sample: what a loop must save to be worth its rounds
 
 
-def apart(procedure: Procedure, registry: Registry) -> Procedure:
-    """With a call for each output of operators that make them apart."""
+def split_calls(procedure: Procedure, registry: Registry) -> Procedure:
+    """With a call for each output of operators that compute their outputs independently (`Op.split`)."""
     calls: list[Call] = []
     for call in procedure.calls:
         divide = registry.ops[call.op].split
@@ -34,8 +37,8 @@ def apart(procedure: Procedure, registry: Registry) -> Procedure:
 
 
 @dataclass
-class _Run:
-    """Neighbouring calls that treat samples alone, and the storage they touch."""
+class _OpenTile:
+    """Neighbouring calls that treat samples independently, and the storage they read and write."""
 
     calls: list[Call] = field(default_factory=list)
     read: set[str] = field(default_factory=set)
@@ -43,19 +46,21 @@ class _Run:
 
 
 @dataclass
-class Runs:
-    """One procedure, whose first dimensions count `procedure.samples`: its calls in an order that makes long runs, and
-    the loops that would pay."""
+class Tiles:
+    """One procedure, whose first dimensions count `procedure.samples`: its calls in an order that makes long tiles, and
+    the tiles for which a loop pays."""
 
     procedure: Procedure
     registry: Registry
     calls: list[Call] = field(default_factory=list)
     loops: list[range] = field(default_factory=list)
-    run: _Run = field(default_factory=_Run)
+    tile: _OpenTile = field(default_factory=_OpenTile)
     uses: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # storage -> calls
     for_updates: frozenset[str] = frozenset()  # temporaries that only updates of variables read
+    effects: Effects = field(init=False)
 
     def __post_init__(self) -> None:
+        self.effects = Effects(self.procedure, self.registry)
         self.for_updates = read_by_updates(self.procedure, self.registry)
         for call in self.procedure.calls:
             self.place(call)
@@ -65,7 +70,7 @@ class Runs:
                 self.uses[root(self.procedure.alias, name)].append(index)
         for name in self.procedure.outputs:
             self.uses[root(self.procedure.alias, name)].append(len(self.calls))
-        self.loops = [loop for run in self.loops if (loop := self.loop_in(run))]
+        self.loops = [loop for tile in self.loops if (loop := self.loop_in(tile))]
 
     def looped(self, loops: Sequence[range]) -> Procedure:
         """The procedure with these loops."""
@@ -77,47 +82,40 @@ class Runs:
     # ------------------------------------------------------------------------------------------------- finding
 
     def place(self, call: Call) -> None:
-        """Puts the call into the open run, before it, or behind it."""
-        read, written = self.touched(call)
-        walking = self.walking(call)
-        if walking is not None and self.joins(call, walking, written) and len(self.run.calls) < MOST_CALLS:
-            self.run.calls.append(call)
-            self.run.read |= read
-            self.run.written |= written
-        elif self.passes(read, written):
+        """Puts the call into the open tile, before it, or behind it."""
+        read, written = set(self.effects.reads(call)), set(self.effects.writes(call))
+        sliced = self.sliced_inputs(call)
+        if sliced is not None and self.joins(call, sliced, written) and len(self.tile.calls) < MOST_CALLS:
+            self.tile.calls.append(call)
+            self.tile.read |= read
+            self.tile.written |= written
+        elif self.can_precede(read, written):
             self.calls.append(call)
         else:
             self.close()
-            if walking is not None:
-                self.run = _Run([call], read, written)
+            if sliced is not None:
+                self.tile = _OpenTile([call], read, written)
             else:
                 self.calls.append(call)
 
     def close(self) -> None:
-        if self.run.calls:
-            self.loops.append(range(len(self.calls), len(self.calls) + len(self.run.calls)))
-            self.calls += self.run.calls
-        self.run = _Run()
+        if self.tile.calls:
+            self.loops.append(range(len(self.calls), len(self.calls) + len(self.tile.calls)))
+            self.calls += self.tile.calls
+        self.tile = _OpenTile()
 
-    def touched(self, call: Call) -> tuple[set[str], set[str]]:
-        """Storage a call reads and changes."""
-        alias = self.procedure.alias
-        updates = self.registry.ops[call.op].mutates
-        changed = {call.inputs[i] for i in updates if i < len(call.inputs) and call.inputs[i]}
-        return {root(alias, n) for n in reads(call)}, {root(alias, n) for n in (*writes(call), *changed)}
+    def joins(self, call: Call, sliced: frozenset[str], written: set[str]) -> bool:
+        """Whether one sample of the call needs nothing of the open tile but the same sample."""
+        whole = {root(self.procedure.alias, n) for n in reads(call) if n not in sliced}
+        return not whole & self.tile.written and not written & (self.tile.read | self.tile.written)
 
-    def joins(self, call: Call, walking: frozenset[str], written: set[str]) -> bool:
-        """Whether one sample of the call needs nothing of the open run but the same sample."""
-        whole = {root(self.procedure.alias, n) for n in reads(call) if n not in walking}
-        return not whole & self.run.written and not written & (self.run.read | self.run.written)
-
-    def passes(self, read: set[str], written: set[str]) -> bool:
-        """Whether a call that only makes gradients, or adds to them, may as well come before the open run."""
-        run, values = self.run, self.procedure.values
+    def can_precede(self, read: set[str], written: set[str]) -> bool:
+        """Whether a call that only makes gradients, or adds to them, may as well come before the open tile."""
+        tile, values = self.tile, self.procedure.values
         lasting = all(values[n].role is Role.GRADIENT or n in self.for_updates for n in written)
-        return lasting and not (read | written) & run.written and not written & run.read
+        return lasting and not (read | written) & tile.written and not written & tile.read
 
-    def walking(self, call: Call) -> frozenset[str] | None:
+    def sliced_inputs(self, call: Call) -> frozenset[str] | None:
         """The inputs of a call that go sample by sample, together with its outputs; None if it does not."""
         op, procedure = self.registry.ops[call.op], self.procedure
         if op.batched_inputs is None or op.mutates:
@@ -155,17 +153,17 @@ class Runs:
 
     # ----------------------------------------------------------------------------------------------- rewriting
 
-    def inner(self, run: range) -> set[str]:
-        """Temporaries that only the calls of a run make and use."""
-        made = {root(self.procedure.alias, n) for i in run for n in writes(self.calls[i])}
+    def inner(self, tile: range) -> set[str]:
+        """Temporaries that only the calls of a tile make and use."""
+        made = {root(self.procedure.alias, n) for i in tile for n in writes(self.calls[i])}
         used = {name: self.uses[name] for name in made if self.procedure.values[name].role is Role.TEMPORARY}
-        return {name for name, at in used.items() if at[0] in run and at[-1] in run}
+        return {name for name, at in used.items() if at[0] in tile and at[-1] in tile}
 
-    def loop_in(self, run: range) -> range | None:
-        """The part of a run that makes what only it uses, if that is much."""
-        inner = self.inner(run)
+    def loop_in(self, tile: range) -> range | None:
+        """The part of a tile that makes what only it uses, if that is much."""
+        inner = self.inner(tile)
         saved = planned_bytes(self.procedure.values[name] for name in inner)
-        if sum(saved.values()) < LEAST_BYTES * PLANNED_SIZES[-1]:
+        if sum(saved.values()) < MINIMUM_SAVING * PLANNED_SIZES[-1]:
             return None
         return range(min(self.uses[n][0] for n in inner), max(self.uses[n][-1] for n in inner) + 1)
 
@@ -175,9 +173,9 @@ class Runs:
         calls = list(procedure.calls)
         for index in loop:
             call = calls[index]
-            walking = self.walking(call) or frozenset()
+            sliced = self.sliced_inputs(call) or frozenset()
             sums = self.registry.ops[call.op].batch_sums
-            inputs = tuple(names.sample(n) if n in walking else n for n in call.inputs)
+            inputs = tuple(names.sample(n) if n in sliced else n for n in call.inputs)
             outputs = tuple(n if i in sums else names.sample(n) for i, n in enumerate(call.outputs))
             added = {i for i in sums if i < len(outputs) and outputs[i]}
             calls[index] = replace(call, inputs=inputs, outputs=outputs, accumulate=call.accumulate | added)

@@ -1,0 +1,91 @@
+"""Effects: the storage that a call reads and the storage that it changes.
+
+Storage is named by its owner, the value at the end of a chain of aliases. A call changes what its outputs are stored in
+and the inputs that its operator updates in place (`Op.mutates`), such as running statistics or variables.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+from minbuild.ir import Call, Procedure, Role
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import root
+
+
+class Effects:
+    """Effects of the calls of one procedure, also of calls that a rewrite makes for it. Aliases are those that the
+    procedure had when this was made."""
+
+    def __init__(self, procedure: Procedure, registry: Registry) -> None:
+        self._alias, self._values, self._ops = procedure.alias, procedure.values, registry.ops
+        self._owners: dict[str, str] = {}
+
+    def owner(self, name: str) -> str:
+        """The value that owns the bytes of `name`."""
+        found = self._owners.get(name)
+        if found is None:
+            found = self._owners[name] = root(self._alias, name)
+        return found
+
+    def owners(self, names: Iterable[str]) -> frozenset[str]:
+        """Owners of those `names` that are present."""
+        return frozenset([self.owner(name) for name in names if name])
+
+    def reads(self, call: Call) -> frozenset[str]:
+        """Storage that the call reads."""
+        return self.owners(call.inputs)
+
+    def produces(self, call: Call) -> frozenset[str]:
+        """Storage of the call's outputs."""
+        return self.owners(call.outputs)
+
+    def mutates(self, call: Call) -> frozenset[str]:
+        """Storage of the inputs that the call updates."""
+        updated = self._ops[call.op].mutates
+        return self.owners(call.inputs[i] for i in updated if i < len(call.inputs)) if updated else frozenset()
+
+    def writes(self, call: Call) -> frozenset[str]:
+        """Storage that the call changes: its outputs and the inputs that it updates."""
+        return self.produces(call) | self.mutates(call)
+
+    def touches(self, call: Call) -> frozenset[str]:
+        """Storage that the call reads or changes."""
+        return self.owners((*call.inputs, *call.outputs))
+
+    def role(self, owner: str) -> Role:
+        """The role of an owner of storage."""
+        return self._values[owner].role
+
+    def outlives(self, call: Call) -> bool:
+        """Whether the call changes storage that persists between steps."""
+        return any(self.role(owner).persists for owner in self.writes(call))
+
+    def depends(self, later: Call, earlier: Call) -> bool:
+        """Whether `later` must stay behind `earlier`: one of them changes what the other reads or changes."""
+        written = self.writes(earlier)
+        return bool(written & (self.reads(later) | self.writes(later)) or self.reads(earlier) & self.writes(later))
+
+
+class Accesses:
+    """Positions at which each storage is read and changed, for the calls of one procedure in order."""
+
+    def __init__(self, procedure: Procedure, effects: Effects) -> None:
+        self.read: dict[str, list[int]] = {}
+        self.written: dict[str, list[int]] = {}
+        for index, call in enumerate(procedure.calls):
+            for owner in effects.reads(call):
+                self.read.setdefault(owner, []).append(index)
+            for owner in effects.writes(call):
+                self.written.setdefault(owner, []).append(index)
+
+    def written_in(self, owner: str, positions: range) -> bool:
+        """Whether a call at one of `positions` changes `owner`."""
+        return any_in(self.written.get(owner, ()), positions)
+
+
+def any_in(ordered: Sequence[int], positions: range) -> bool:
+    """Whether one of the ascending numbers `ordered` lies in `positions`."""
+    at = bisect_left(ordered, positions.start)
+    return at < len(ordered) and ordered[at] < positions.stop

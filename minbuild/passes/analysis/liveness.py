@@ -1,0 +1,65 @@
+"""Liveness: the calls at which storage is read for the last time, and the steps between which it is live."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from minbuild.ir import Call, Procedure
+from minbuild.passes.analysis.aliases import reads, root, writes
+
+
+def last_uses(procedure: Procedure, alias: Mapping[str, str] | None = None) -> dict[str, int]:
+    """For every owner of storage the last call that touches it; outputs of the procedure are used after the last call.
+    `alias` replaces the procedure's own aliases."""
+    alias = procedure.alias if alias is None else alias
+    last: dict[str, int] = {}
+    for index, call in enumerate(procedure.calls):
+        for name in (*reads(call), *writes(call)):
+            last[root(alias, name)] = index
+    for name in procedure.outputs:
+        last[root(alias, name)] = len(procedure.calls)
+    return last
+
+
+def first_writes(calls: Sequence[Call], alias: Mapping[str, str]) -> dict[str, int]:
+    """For every owner of storage the first call with it as output."""
+    first: dict[str, int] = {}
+    for index, call in enumerate(calls):
+        for name in writes(call):
+            first.setdefault(root(alias, name), index)
+    return first
+
+
+def readers(procedure: Procedure) -> dict[str, list[int]]:
+    """For every owner of storage the calls that read it, once per input; an output of the procedure counts as a reader
+    at the end."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for index, call in enumerate(procedure.calls):
+        for name in reads(call):
+            found[root(procedure.alias, name)].append(index)
+    for name in procedure.outputs:
+        found[root(procedure.alias, name)].append(len(procedure.calls))
+    return found
+
+
+def live_ranges(
+    accesses: Sequence[Iterable[str]], sliced: Iterable[str], loops: Iterable[range]
+) -> dict[str, tuple[int, int]]:
+    """The first and last step at which each name is live.
+
+    `accesses` are the names that each step touches, `loops` the ranges of steps that run once per sample, and `sliced`
+    the names whose samples the rounds of a loop see one by one. A name that is written and last read within one round
+    is live between these two steps; every other name that a loop touches is live through all of its rounds.
+    """
+    live: dict[str, tuple[int, int]] = {}
+    for step, names in enumerate(accesses):
+        for name in names:
+            live[name] = (live.get(name, (step,))[0], step)
+    whole = set(sliced)
+    for loop in loops:
+        for name in {name for step in loop for name in accesses[step]}:
+            first, last = live[name]
+            if name in whole or first < loop.start or last >= loop.stop:
+                live[name] = (min(first, loop.start), max(last, loop.stop - 1))
+    return live

@@ -1,0 +1,22 @@
+"""Sizes that decisions go by: every free dimension at a few representative values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from minbuild.ir import Value
+from minbuild.ir.dims import Dim, evaluate, product, symbols_in
+
+PLANNED_SIZES = (1, 8, 32)  # of every free dimension: the arena layout is chosen for these
+
+
+def planned_bytes(values: Iterable[Value]) -> dict[str, int]:
+    """Bytes of each value, by name, with free dimensions at the largest planned size."""
+    return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size) for v in values}
+
+
+@lru_cache(maxsize=1 << 16)
+def planned_size(dim: Dim) -> int:
+    """A dimension with its symbols at the largest planned size."""
+    return evaluate(dim, dict.fromkeys(symbols_in(dim), PLANNED_SIZES[-1]))
