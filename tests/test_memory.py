@@ -16,6 +16,7 @@ from minbuild.ir import Buffer
 from minbuild.ir.dims import Dim, symbol
 from minbuild.planning.arena import layout as memory
 from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, order_buffers, skyline
+from minbuild.planning.arena.supports import supports_of
 from minbuild.planning.arena.validator import LayoutFault, Loops, check_layout
 
 BATCH = symbol("batch")
@@ -394,3 +395,29 @@ def test_a_shifted_buffer_is_always_found(
     assert ("extent" in found) == outside
     assert ("alignment" in found) == (moved % 16 != 0)
     assert ("offset" in found) == (shift != 0)
+
+
+# -------------------------------------------------------------------------------------------- supports
+
+
+def supports_by_definition(buffers: Sequence[Buffer]) -> tuple[list[list[int]], list[int]]:
+    """The quadratic definition: of the earlier buffers that are live together with each one, those below no other."""
+    below: list[set[int]] = []
+    found = []
+    for i, buffer in enumerate(buffers):
+        together = {
+            j for j in range(i) if buffers[j].first <= buffer.last and buffer.first <= buffers[j].last
+        }
+        covered = set().union(*(below[j] for j in together))
+        found.append(sorted(together - covered))
+        below.append(together | covered)
+    return found, sorted(set(range(len(buffers))) - set().union(*below))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 25), st.integers(0, 25), st.integers(0, 1)), max_size=40),
+)
+@settings(max_examples=400, deadline=None)
+def test_supports_follow_their_definition(rows: list[tuple[int, int, int]]) -> None:
+    buffers = buffers_of(*((a, a + length * long, 16) for a, length, long in rows))
+    assert supports_of(buffers) == supports_by_definition(buffers)

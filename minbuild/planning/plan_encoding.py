@@ -157,7 +157,7 @@ _FOLD: Mapping[str, Callable[[int, int], int]] = {
 
 
 def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
-    """Expressions of every buffer's offset and of the peak: each buffer stands on the highest of those it may rest on."""
+    """Expressions of every buffer's offset and of the peak: each stands on the highest of those it may rest on."""
     supports, highest = supports_of(routine.buffers)
     offsets: list[_Part] = []
     tops: list[_Part] = []

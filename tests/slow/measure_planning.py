@@ -78,7 +78,9 @@ def row(shape: str, nodes: int) -> str:
         planned = time.process_time()
     steps = sum(len(routine.steps) for routine in model.plan.routines)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    figures = f"{made - start:.1f} | {planned - made:.1f} | {(planned - made) * 1000 / nodes:.2f} | {memory:,}"
+    figures = (
+        f"{made - start:.1f} | {planned - made:.1f} | {(planned - made) * 1000 / nodes:.2f} | {memory:,}"
+    )
     return f"| {shape} | {nodes:,} | {figures} | {steps:,} | {len(model.plan_bytes):,} |"
 
 

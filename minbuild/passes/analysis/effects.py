@@ -44,7 +44,9 @@ class Effects:
     def mutates(self, call: Call) -> frozenset[str]:
         """Storage of the inputs that the call updates."""
         updated = self._ops[call.op].mutates
-        return self.owners(call.inputs[i] for i in updated if i < len(call.inputs)) if updated else frozenset()
+        return (
+            self.owners(call.inputs[i] for i in updated if i < len(call.inputs)) if updated else frozenset()
+        )
 
     def writes(self, call: Call) -> frozenset[str]:
         """Storage that the call changes: its outputs and the inputs that it updates."""
@@ -65,7 +67,9 @@ class Effects:
     def depends(self, later: Call, earlier: Call) -> bool:
         """Whether `later` must stay behind `earlier`: one of them changes what the other reads or changes."""
         written = self.writes(earlier)
-        return bool(written & (self.reads(later) | self.writes(later)) or self.reads(earlier) & self.writes(later))
+        return bool(
+            written & (self.reads(later) | self.writes(later)) or self.reads(earlier) & self.writes(later)
+        )
 
 
 class Accesses:

@@ -39,7 +39,9 @@ class _Sinking:
         # Of the calls scheduled so far, by the storage they read and change.
         self.later_reads: dict[str, list[int]] = defaultdict(list)
         self.later_writes: dict[str, list[int]] = defaultdict(list)
-        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(list)  # of all calls, and the name they read by
+        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(
+            list
+        )  # of all calls, and the name they read by
         for index, call in enumerate(self.calls):
             for name in filter(None, call.inputs):
                 if (owner := effects.owner(name)) in self.sizes:

@@ -1,4 +1,4 @@
-"""Pattern fusion: a group of calls that one kernel computes becomes one call. The rules stand with the operators they end
+"""Pattern fusion: a group of calls that one kernel computes becomes one call. Rules stand with the operators they end
 in."""
 
 from __future__ import annotations
@@ -159,12 +159,16 @@ class _Graph:
         self.calls[index] = kept
         if kept is None:
             result = new.outputs[0]
-            self.read_by[self.root(result)] = sorted([*self.read_by[self.root(result)], *self.read_by.pop(result, ())])
+            self.read_by[self.root(result)] = sorted(
+                [*self.read_by[self.root(result)], *self.read_by.pop(result, ())]
+            )
         else:
             self.made_by[self.root(kept.outputs[0])] = index
             for name in reads(kept):
                 insort(self.read_by[self.root(name)], index)
-        left = (self.read_by[owner] for name in found.names.values() if (owner := self.root(name)) in self.made_by)
+        left = (
+            self.read_by[owner] for name in found.names.values() if (owner := self.root(name)) in self.made_by
+        )
         return min((min(found.calls), *(only[0] for only in left if len(only) == 1)))
 
     def _is_view(self, call: Call) -> bool:

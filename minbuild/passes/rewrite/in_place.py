@@ -8,7 +8,7 @@ from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ir.dims import Dim, product
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import reads, root, writes
-from minbuild.passes.analysis.liveness import first_writes, last_uses
+from minbuild.passes.analysis.liveness import last_uses
 
 
 def run_in_place(procedure: Procedure, registry: Registry) -> Procedure:

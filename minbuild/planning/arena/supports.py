@@ -36,8 +36,8 @@ def supports_of(buffers: Sequence[Buffer]) -> tuple[list[list[int]], list[int]]:
 
 def _contacts(buffers: Sequence[Buffer]) -> tuple[list[set[int]], list[list[int]], set[int]]:
     """For each buffer those directly below it; for each, and last for the floor, those directly above it from left to
-    right; and those visible from above in the end. The skyline is a list of segments, each of which begins at a step and
-    shows one buffer or the floor."""
+    right; and those visible from above in the end. The skyline is a list of segments: each begins at a step and shows
+    one buffer or the floor."""
     floor = len(buffers)
     starts, shown = [min((b.first for b in buffers), default=0)], [floor]
     end = max((b.last for b in buffers), default=0) + 1
@@ -58,8 +58,8 @@ def _contacts(buffers: Sequence[Buffer]) -> tuple[list[set[int]], list[list[int]
 
 
 def _topological_ranks(above: Sequence[Sequence[int]], right_first: bool) -> list[int]:
-    """The place of each buffer in the topological order that takes what is furthest to the left, or to the right, first:
-    a depth-first search from the floor, which stands last in `above`, backwards."""
+    """The place of each buffer in the topological order that goes left first, or right first: a depth-first search from
+    the floor, which stands last in `above`, backwards."""
     floor = len(above) - 1
     rank = [-1] * floor
     found = [False] * len(above)

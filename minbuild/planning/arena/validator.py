@@ -134,7 +134,9 @@ def _loops(
 
 def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Finding]:
     """Is each claimed offset the one the device will compute from the order?"""
-    heights = np.zeros(max((buffer.last for buffer in buffers), default=0) + 1, np.int64)  # of every step, so far
+    heights = np.zeros(
+        max((buffer.last for buffer in buffers), default=0) + 1, np.int64
+    )  # of every step, so far
     for i, buffer in enumerate(buffers):
         live = heights[buffer.first : buffer.last + 1]
         offset = int(live.max())
