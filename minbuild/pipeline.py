@@ -38,9 +38,9 @@ class Request:
     """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
     dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
-    give; `extra` are for what the models do not need; `fast` leaves out what takes many builds: the waterfall,
-    what each operator costs, and advice; `bindings` are languages the package is for besides C; `choices` is how
-    to build."""
+    give; `extra` are for what the models do not need; `analysis` adds what takes many builds: the size
+    waterfall, the leave-one-out cost of each operator, and suggestions; `bindings` are languages the package is for
+    besides C; `build_options` is how to build."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -55,63 +55,67 @@ class Request:
     parts: tuple[str, ...] = ()
     export_outputs: tuple[str, ...] = ()
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
-    fast: bool = False
+    analysis: bool = True
     bindings: tuple[str, ...] = ()
-    choices: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
+    build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
 
 
-class Listener(Protocol):
-    """Who hears how the work goes on."""
+class Progress(Protocol):
+    """Progress callback."""
 
     def stage(self, text: str) -> None:
-        """What is being done now."""
+        """A stage of the work begins."""
 
     def detail(self, text: str) -> None:
-        """One line for those who want to know everything."""
+        """One line for --verbose."""
 
     def note(self, text: str) -> None:
-        """Something the user must see."""
+        """One line that the user must see."""
 
 
-def reduce(request: Request, listener: Listener) -> SizeReport:
+def reduce(request: Request, progress: Progress) -> SizeReport:
     """Do everything the request asks for; `request.out` is written last, all or nothing. Raises
     MinbuildError."""
     for folder in request.artifacts:
         check_destination(request.out, folder)
     operators = registry(request.ops_folders)
-    choices = with_kernels(request.choices, operators)
-    toolchain = find_toolchain(request.cxx, request.cmake_toolchain, choices)
-    languages = wanted_languages(request.bindings, choices.files == ON)
+    build_options = with_kernels(request.build_options, operators)
+    toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
+    languages = wanted_languages(request.bindings, build_options.file_io == ON)
     targets = wanted_targets(request.targets, languages)
     for target in targets:
-        _tell_what_is_not_applied(toolchain, target, listener)
-    listener.stage("Planning")
+        _note_options_not_applied(toolchain, target, progress)
+    progress.stage("Planning")
     planned = compile_models(
         request.artifacts,
         request.dims,
         request.largest,
         request.ops_folders,
-        listener.detail,
+        progress.detail,
         checks_loss=request.check_loss,
-        graphs=choices.graphs,
+        graphs=build_options.graphs,
     )
     planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         for note in (*model.artifacts.notes, _memory_line(model)):
-            listener.note(f"{name}: {note}" if len(models) > 1 else note)
+            progress.note(f"{name}: {note}" if len(models) > 1 else note)
     cmake = request.cmake_toolchain is not None
-    contents = contents_of(planned, request.extra, listener.note, choices)
-    bench = LibraryBuilder(contents, operators, toolchain, cmake, listener.stage, listener.detail)
+    contents = contents_of(planned, request.extra, progress.note, build_options)
+    bench = LibraryBuilder(contents, operators, toolchain, cmake, progress.stage, progress.detail)
     pairs = bench.pairs(targets)
-    verifications = prove_all(bench, models, pairs, request.reference, listener.note)
+    verifications = prove_all(bench, models, pairs, request.reference, progress.note)
     trials = [WhatIfResults() for _ in pairs]
-    if not (request.fast or cmake):
+    if request.analysis and not cmake:
         trials = run_what_if(bench, pairs, planned, request.extra, request.check_loss)
-    listener.stage("Measuring")
-    report = replace(measure(models, pairs, verifications, trials), choices=tuple(choices.as_text.items()))
-    listener.stage(f"Writing {request.out}")
-    write_package(request.out, package_files(_parts(models, contents, pairs, report, languages, choices)))
+    progress.stage("Measuring")
+    report = replace(
+        measure(models, pairs, verifications, trials), build_options=tuple(build_options.as_text.items())
+    )
+    progress.stage(f"Writing {request.out}")
+    write_package(
+        request.out, package_files(_parts(models, contents, pairs, report, languages, build_options))
+    )
     return report
 
 
@@ -137,17 +141,17 @@ def wanted_targets(names: Sequence[str], languages: Sequence[str] = ()) -> tuple
     return targets
 
 
-def _tell_what_is_not_applied(toolchain: Toolchain, target: Target, listener: Listener) -> None:
+def _note_options_not_applied(toolchain: Toolchain, target: Target, progress: Progress) -> None:
     left = not_applied(toolchain, target)
     if left:
-        listener.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
+        progress.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
 
 
 def _memory_line(model: CompiledModel) -> str:
     largest = max(model.arenas, key=lambda arena: arena.peak)
     over = (
-        f", {100 * (largest.peak / largest.bound - 1):.1f} % above the least possible"
-        if largest.bound
+        f", {100 * (largest.peak / largest.lower_bound - 1):.1f} % above the lower bound"
+        if largest.lower_bound
         else ""
     )
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
@@ -172,8 +176,8 @@ def measure(
             verification=verification,
             files=(("Library", library_path(pair.target)),),
             waterfall=tried.waterfall,
-            advice=tried.advice,
-            removed=tried.removed,
+            suggestions=tried.suggestions,
+            leave_one_out=tried.leave_one_out,
         )
         for pair, verification, tried in zip(pairs, verifications, trials, strict=True)
     ]
@@ -225,7 +229,7 @@ def _parts(
     pairs: Sequence[TrimmedAndFull],
     report: SizeReport,
     languages: tuple[str, ...],
-    choices: BuildOptions,
+    build_options: BuildOptions,
 ) -> Parts:
     several = len(models) > 1
     return Parts(
@@ -240,7 +244,7 @@ def _parts(
                 m.plan_bytes,
                 m.checkpoint,
                 facts,
-                m.mold,
+                m.export_template,
             )
             for (name, m), facts in zip(models.items(), report.models or (report.model,), strict=True)
         ),
@@ -249,5 +253,5 @@ def _parts(
         {pair.target: pair.trimmed.built for pair in pairs},
         report,
         languages,
-        choices,
+        build_options,
     )

@@ -11,7 +11,9 @@ import pytest
 
 from minbuild.toolchain import host_target
 
-os.environ.setdefault("MINBUILD_FAST", "1")  # what a waterfall takes is tested once, in test_waterfall.py
+os.environ.setdefault(
+    "MINBUILD_NO_ANALYSIS", "1"
+)  # what a waterfall takes is tested once, in test_waterfall.py
 
 
 @pytest.fixture(scope="session")

@@ -69,12 +69,13 @@ def write_artifacts(folder: Path) -> Path:
 
 
 def write_package(artifacts: Path, folder: Path) -> Path:
-    """Plan, checkpoint, mold, sources, the library for this machine and the WebAssembly module, and all bindings."""
+    """Plan, checkpoint, template, sources, the library for this machine and the WebAssembly module, and all
+    bindings."""
     (planned,) = compile_models((artifacts,), {}, {}, (), lambda line: None)
     model = with_parts(planned, PARTS, ())
     contents = contents_of((model,), ExtraRequirements())
     files = {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
-    files["model/inference.mold"] = model.mold or b""
+    files["model/inference.template"] = model.export_template or b""
     module, sources = b"", emit_sources(contents, model.registry)
     for target in (host_target(), parse_target("wasm32")):
         library = build_checked(contents, model.registry, target, find_toolchain())

@@ -1,5 +1,5 @@
 /* Calls what trainer.h has beyond training: parameters, schedule, properties, buffers, export. Arguments: plan, checkpoint,
- * mold, name of a trained parameter, file to export to. Says nothing if all is as it should be. */
+ * template, name of a trained parameter, file to export to. Says nothing if all is as it should be. */
 #include <minbuild/trainer.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,17 +110,17 @@ static bytes read_all(const char* path) {
   return all;
 }
 
-static int exporting(mb_session* session, mb_session* other, const char* mold_path, const char* path) {
-  bytes mold = read_all(mold_path), first = {NULL, 0}, second = {NULL, 0}, file;
-  CHECK(mb_export_model(session, mold.data, mold.size, gather, &first) == MB_OK && first.size > mold.size / 2);
-  CHECK(mb_export_model(other, mold.data, mold.size, gather, &second) == MB_OK); /* which has the same parameters */
+static int exporting(mb_session* session, mb_session* other, const char* template_path, const char* path) {
+  bytes template = read_all(template_path), first = {NULL, 0}, second = {NULL, 0}, file;
+  CHECK(mb_export_model(session, template.data, template.size, gather, &first) == MB_OK && first.size > template.size / 2);
+  CHECK(mb_export_model(other, template.data, template.size, gather, &second) == MB_OK); /* which has the same parameters */
   CHECK(first.size == second.size && memcmp(first.data, second.data, first.size) == 0);
-  CHECK(mb_export_model(session, mold.data, mold.size, refuse, NULL) == MB_IO);
-  CHECK(mb_export_model(session, mold.data, mold.size - 1, gather, &second) == MB_BAD_PLAN);
-  CHECK(mb_export_to_file(session, mold_path, path) == MB_OK);
+  CHECK(mb_export_model(session, template.data, template.size, refuse, NULL) == MB_IO);
+  CHECK(mb_export_model(session, template.data, template.size - 1, gather, &second) == MB_BAD_PLAN);
+  CHECK(mb_export_to_file(session, template_path, path) == MB_OK);
   file = read_all(path);
   CHECK(file.size == first.size && memcmp(file.data, first.data, file.size) == 0);
-  free(mold.data), free(first.data), free(second.data), free(file.data);
+  free(template.data), free(first.data), free(second.data), free(file.data);
   return 0;
 }
 

@@ -198,7 +198,7 @@ import assert from "node:assert/strict";
 const session = await TrainingSession.create(
   { trainModel: "../../model/trainer.plan", checkpointState: "../../model/checkpoint" });
 assert.throws(() => session.saveCheckpoint(), (error) => error instanceof TrainerError
-  && error.message.includes("mb_write_checkpoint") && error.message.includes("--saving on"));
+  && error.message.includes("mb_write_checkpoint") && error.message.includes("--checkpoint-writing on"));
 """
 
 
@@ -231,7 +231,7 @@ def test_java_links_without_saving(mute: Path) -> None:
     flags = ("-std=c99", "-shared", "-fPIC", "-Wl,--no-undefined", *include)
     folder = mute / "bindings/java"
     run(*CC, *flags, "src/main/cpp/minbuild_jni.c", mute / "libminbuild.a", "-o", "mute.so", cwd=folder)
-    assert b"Reduce again with --saving on." in (folder / "mute.so").read_bytes()
+    assert b"Reduce again with --checkpoint-writing on." in (folder / "mute.so").read_bytes()
 
 
 def test_swift_has_no_saving_either(mute: Path) -> None:

@@ -31,7 +31,7 @@ def test_help_teaches(minbuild: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("reduce",), ("reduce", SMALL), ("shrink",), ("scan", SMALL, "--fast")]
+    "arguments", [("reduce",), ("reduce", SMALL), ("shrink",), ("scan", SMALL, "--no-analysis")]
 )
 def test_wrong_usage_is_bad_input(minbuild: Command, arguments: tuple[object, ...]) -> None:
     said = minbuild(*arguments)
@@ -141,7 +141,7 @@ def test_sizes() -> None:
         with pytest.raises(BadInput, match="--dim"):
             sizes_given("--dim", [text])
     with pytest.raises(BadInput, match="two sizes"):
-        sizes_given("--max", ["batch=8", "batch=9"])
+        sizes_given("--max-dim", ["batch=8", "batch=9"])
 
 
 def test_ctrl_c_while_modules_load_ends_quietly():

@@ -46,7 +46,7 @@ def grow(report: dict[str, Any], name: str, by: int) -> None:
     target = report["targets"][0]
     next(row for row in target["rows"] if row["name"] == name)["bytes"] += by
     target["trimmed"]["file"] += by
-    target["trimmed"]["loadable"] += by
+    target["trimmed"]["loaded"] += by
 
 
 def difference(edit: Callable[[dict[str, Any]], None]):  # type: ignore[no-untyped-def]
@@ -98,10 +98,10 @@ def test_the_cause_comes_first(edit: Callable[[dict[str, Any]], None], text: str
 
 def test_choices_are_a_cause_where_both_tell() -> None:
     one, two, three = (
-        snapshot_of(changed(lambda r, made=made: r.update(choices=made)))
+        snapshot_of(changed(lambda r, made=made: r.update(build_options=made)))
         for made in ({}, {"lto": "off", "speed-for": ""}, {"lto": "on", "speed-for": "conv"})
     )
-    assert compare(two, three).causes == ("The choices changed: lto off → on, speed-for none → conv",)
+    assert compare(two, three).causes == ("The build options changed: lto off → on, speed-for none → conv",)
     assert not compare(one, three) and not compare(two, two)
 
 
@@ -203,7 +203,7 @@ def verdicts(table: dict[str, Any], old: dict[str, Any] | None = None, new: dict
     return judge(parse_budgets(table, "f"), snapshot_of(new), snapshot_of(old) if old else None)
 
 
-FLASH = SAMPLE["targets"][0]["trimmed"]["loadable"]
+FLASH = SAMPLE["targets"][0]["trimmed"]["loaded"]
 LIMITS = [
     ("flash", FLASH),
     ("file", SAMPLE["targets"][0]["trimmed"]["file"]),
@@ -227,7 +227,7 @@ def test_a_budget_is_kept_warned_of_and_exceeded(name: str, used: int) -> None:
 
 def deep(size: int | None) -> dict[str, Any]:
     """The sample with a stack of so many bytes, or one that was not measured."""
-    stack = None if size is None else {"calls": {"mb_train_step": size, "mb_create": 9}, "deepest": size}
+    stack = None if size is None else {"calls": {"mb_train_step": size, "mb_create": 9}, "peak": size}
     return changed(lambda r: r["targets"][0]["verification"].update(stack=stack))
 
 
@@ -310,12 +310,12 @@ def test_a_build_over_budget_ends_with_5(minbuild: Command, tmp_path: Path) -> N
     )
     said = minbuild("reduce", artifacts, "-o", out)
     assert said.code == 0 and "warning" not in said.err
-    flash = json.loads((out / "report/report.json").read_text())["summary"][0]["loadable"]
+    flash = json.loads((out / "report/report.json").read_text())["summary"][0]["loaded"]
     (tmp_path / "pyproject.toml").write_text(f"[tool.minbuild.budgets]\nflash = {flash}\n")
-    said = minbuild("reduce", artifacts, "-o", out, "--config", tmp_path / "pyproject.toml")
+    said = minbuild("reduce", artifacts, "-o", out, "--settings", tmp_path / "pyproject.toml")
     assert said.code == 0 and f"warning: {TARGET}: flash: {flash:,} bytes, 100 %" in said.err
     (tmp_path / "pyproject.toml").write_text('[tool.minbuild.budgets]\nflash = "4 KiB"\n')
-    said = minbuild("reduce", artifacts, "-o", out, "--config", tmp_path / "pyproject.toml")
+    said = minbuild("reduce", artifacts, "-o", out, "--settings", tmp_path / "pyproject.toml")
     assert said.code == 5 and "over the budget of 4,096; largest: " in said.err
     assert (out / "manifest.json").is_file()  # what was built can be looked at
 
@@ -323,25 +323,25 @@ def test_a_build_over_budget_ends_with_5(minbuild: Command, tmp_path: Path) -> N
 def test_growth_needs_a_baseline(minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text("[budgets]\ngrowth = 10\n")
-    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config)
+    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config)
     assert said.code == 2 and "--baseline" in said.err and not (tmp_path / "d").exists()
-    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--history", tmp_path / "h")
+    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config, "--history", tmp_path / "h")
     assert said.code == 0
     report = json.loads((tmp_path / "d/report/report.json").read_text())
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     same = saved(tmp_path / "same.json", report)
-    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--baseline", same)
+    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config, "--baseline", same)
     assert said.code == 0 and not (tmp_path / "summary").exists()
-    report["targets"][0]["trimmed"]["loadable"] -= 11
+    report["targets"][0]["trimmed"]["loaded"] -= 11
     report["targets"][0]["rows"][0]["bytes"] -= 11
     baseline = saved(tmp_path / "smaller.json", report)
-    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--baseline", baseline)
+    said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config, "--baseline", baseline)
     assert said.code == 5 and f"grew: {report['targets'][0]['rows'][0]['name']} by 11" in said.err
     assert (tmp_path / "summary").read_text("utf-8").startswith(f"{MARKER}\n## ")
     history = tmp_path / "kept"
     append_line(history, read_snapshots(baseline)[0])
     for _ in range(2):  # a build over budget is not what the next one is compared with
-        said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--config", config, "--history", history)
+        said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config, "--history", history)
         assert said.code == 5 and len(read_snapshots(history)) == 1
 
 
@@ -349,9 +349,9 @@ def test_diff_holds_budgets_too(minbuild: Command, tmp_path: Path) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text("[budgets]\ngrowth = 99\n")
     old, new = saved(tmp_path / "1", SAMPLE), saved(tmp_path / "2", changed(lambda r: grow(r, "conv", 100)))
-    said = minbuild("diff", old, new, "--config", config)
+    said = minbuild("diff", old, new, "--settings", config)
     assert said.code == 5 and "grew: conv by 100" in said.err and "conv" in said.out
-    assert minbuild("diff", new, old, "--config", config).code == 0
+    assert minbuild("diff", new, old, "--settings", config).code == 0
 
 
 # ------------------------------------------------------------------------------------------------- settings

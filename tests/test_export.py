@@ -97,7 +97,7 @@ def test_parts_that_there_are_not_are_named(minbuild: Command, tmp_path: Path) -
 
 def test_asking_for_outputs_asks_for_the_export() -> None:
     model = with_parts(compile_model(GOLDEN / "dense", {}, {}), (), ["output"])
-    assert model.parts == {"export"} and model.mold is not None
+    assert model.parts == {"export"} and model.export_template is not None
     assert with_parts(model, ["buffers, properties"]).parts == {"buffers", "properties"}
     with pytest.raises(BadInput, match="no node makes"):
         with_parts(model, ["export"], ["nothing"])
@@ -107,8 +107,8 @@ def test_a_package_exports_from_python(package, tmp_path: Path) -> None:
     folder, out = tmp_path / "dist", tmp_path / "model.onnx"
     shutil.copytree(package("dense"), folder)
     model = with_parts(compile_model(GOLDEN / "dense", {}, {}), ["export"])
-    assert model.mold is not None
-    (folder / "model/inference.mold").write_bytes(model.mold)
+    assert model.export_template is not None
+    (folder / "model/inference.template").write_bytes(model.export_template)
     state = CheckpointState.load_checkpoint(folder / "model/checkpoint")
     module = Module(folder, state)
     module(*load(GOLDEN / "dense").batch(0))
@@ -119,6 +119,6 @@ def test_a_package_exports_from_python(package, tmp_path: Path) -> None:
         assert np.array_equal(held[name], parameter.data)
     with pytest.raises(BadInput, match="exports output, not other.*--export-output other"):
         module.export_model_for_inferencing(out, ["other"])
-    (folder / "model/inference.mold").unlink()
+    (folder / "model/inference.template").unlink()
     with pytest.raises(BadInput, match="--with export"):
         module.export_model_for_inferencing(out, ["output"])

@@ -150,7 +150,7 @@ def test_gradients_and_updates_may_be_on_two_machines(everything, tmp_path) -> N
 
 def test_export_needs_no_evaluation_on_the_device(everything) -> None:
     model = with_parts(planned("train", "optimize"), ("export",))
-    assert model.mold == with_parts(everything, ("export",)).mold
+    assert model.export_template == with_parts(everything, ("export",)).export_template
 
 
 def test_excluded_operators_may_be_in_other_graphs() -> None:
@@ -174,7 +174,7 @@ def test_graphs_that_the_artifacts_lack(tmp_path) -> None:
 
 
 def test_a_recording_needs_training(minbuild: Command, tmp_path) -> None:
-    reference = ("--reference", FREE / "reference.npz", "--fast", "-o", tmp_path / "dist")
+    reference = ("--reference", FREE / "reference.npz", "--no-analysis", "-o", tmp_path / "dist")
     said = minbuild("reduce", FREE, "--graphs", "evaluate", *reference)
     assert said.code == 2 and "needs the graphs train and optimize" in said.err
     assert not (tmp_path / "dist").exists()
@@ -191,7 +191,8 @@ def test_a_library_without_saving(everything, tmp_path) -> None:
     device.run(TRAIN, batch(everything))
     for save in (lambda: device.checkpoint(True), lambda: device.save(tmp_path / "x", True)):
         with pytest.raises(
-            TrainerError, match="unsupported: .* without saving. Reduce again with --saving on"
+            TrainerError,
+            match="unsupported: .* without checkpoint writing. Reduce again with --checkpoint-writing on",
         ):
             save()
     device.load(everything.checkpoint)
@@ -203,7 +204,7 @@ def test_a_library_without_saving(everything, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "graphs,choices",
+    "graphs,build_options",
     [
         (EVERY, {}),
         (EVERY, {"saving": False}),
@@ -214,11 +215,11 @@ def test_a_library_without_saving(everything, tmp_path) -> None:
     ],
     ids=str,
 )
-def test_samples_run_with_any_choice(graphs, choices, tmp_path) -> None:
+def test_samples_run_with_any_choice(graphs, build_options, tmp_path) -> None:
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
     model = planned(*graphs)
-    contents = replace(contents_of((model,)), **choices)
+    contents = replace(contents_of((model,)), **build_options)
     persistent = persistent_of(model.plan)
     facts = ModelReport("m", "0", (), (), model.arenas, persistent, 1, 1, 1, 1)
     parts = ModelParts(

@@ -70,7 +70,7 @@ def provoked(library: Library, folder) -> Iterator[tuple[str, TrainerError]]:
         "cannot write": lambda: session().save(folder / "no such folder" / "x", True),
         "property": lambda: session().set_property("a", "x" * 5000),
         "buffer": lambda: session().fill(np.zeros(3, np.float32), True),
-        "mold": lambda: session().export(b"nothing"),
+        "template": lambda: session().export(b"nothing"),
     }
     for what, action in actions.items():
         with pytest.raises(TrainerError) as error:

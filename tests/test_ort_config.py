@@ -235,7 +235,7 @@ def test_models_with_maps_are_answered_in_words(minbuild: Command, tmp_path: Pat
     entry.type.map_type.key_type = TensorProto.INT64
     entry.type.map_type.value_type.tensor_type.elem_type = TensorProto.FLOAT
     onnx.save(model, str(folder / "eval_model.onnx"))
-    said = minbuild("config", folder)
+    said = minbuild("ort-config", folder)
     assert said.code == 3 and "input 'table' is of kind map_type" in said.err
 
 
@@ -245,7 +245,7 @@ def test_domains_without_an_opset_are_not_skipped(minbuild: Command, tmp_path: P
     model = onnx.load(str(folder / "eval_model.onnx"))
     model.graph.node.append(helper.make_node("Odd", ["input"], ["odd"], domain="x.y"))
     onnx.save(model, str(folder / "eval_model.onnx"))
-    said = minbuild("config", folder)
+    said = minbuild("ort-config", folder)
     assert said.code == 2 and "x.y" in said.err
 
 
@@ -290,7 +290,7 @@ def test_lists_of_graphs_are_answered_in_words(minbuild: Command, tmp_path: Path
     node = helper.make_node("Switch", ["input"], ["y"], "chooser", domain="x.y", branches=[_branch("Sin")])
     model.graph.node.append(node)
     onnx.save(model, str(folder / "eval_model.onnx"))
-    said = minbuild("config", folder)
+    said = minbuild("ort-config", folder)
     assert said.code == 3 and "'chooser' (Switch): attribute 'branches' of kind graphs" in said.err
 
 
@@ -345,16 +345,16 @@ def test_an_operator_without_types_needs_them_all() -> None:
 
 def test_a_file_of_its_own_lacks_nothing(minbuild: Command, tmp_path: Path) -> None:
     path = tmp_path / "required_operators_and_types.config"
-    assert minbuild("config", FREE, "-o", path).code == 0
-    said = minbuild("config", FREE, "--check", path)
+    assert minbuild("ort-config", FREE, "-o", path).code == 0
+    said = minbuild("ort-config", FREE, "--check", path)
     assert said.code == 0 and "holds everything" in said.out
-    assert minbuild("config", FREE).out == path.read_text()
+    assert minbuild("ort-config", FREE).out == path.read_text()
 
 
 def test_what_is_missing_is_told_with_its_cure(minbuild: Command, tmp_path: Path) -> None:
     path = tmp_path / "small.config"
-    assert minbuild("config", FREE, "-o", path).code == 0
-    said = minbuild("config", FREE, GOLDEN / "conv", "--check", path)
+    assert minbuild("ort-config", FREE, "-o", path).code == 0
+    said = minbuild("ort-config", FREE, GOLDEN / "conv", "--check", path)
     assert said.code == 3 and "Conv (domain ai.onnx, version 11): is missing. Add the line" in said.err
     text = path.read_text().replace('Gemm{"inputs": {"0": ["float"]}}', 'Gemm{"inputs": {"0": ["double"]}}')
     assert [
@@ -390,13 +390,13 @@ def test_integers_that_are_always_there_need_no_mention() -> None:
 
 
 def test_wrong_requests(minbuild: Command, tmp_path: Path) -> None:
-    assert minbuild("config", FREE, "--style", "odd").code == 2
-    assert minbuild("config", FREE, "--check", tmp_path / "none").code == 2
-    assert minbuild("config", FREE, "-o", tmp_path / "no" / "such").code == 2
+    assert minbuild("ort-config", FREE, "--style", "odd").code == 2
+    assert minbuild("ort-config", FREE, "--check", tmp_path / "none").code == 2
+    assert minbuild("ort-config", FREE, "-o", tmp_path / "no" / "such").code == 2
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    assert "is not text" in minbuild("config", FREE, "--check", tmp_path / "bytes").err
+    assert "is not text" in minbuild("ort-config", FREE, "--check", tmp_path / "bytes").err
 
 
 def test_another_configuration_can_be_added(minbuild: Command, tmp_path: Path) -> None:
     (tmp_path / "more").write_text("ai.onnx;13;Erf\n")
-    assert "Erf" in minbuild("config", FREE, "--require", tmp_path / "more").out
+    assert "Erf" in minbuild("ort-config", FREE, "--ort-config", tmp_path / "more").out

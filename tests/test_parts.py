@@ -186,22 +186,22 @@ def test_a_nominal_checkpoint_of_another_model_is_refused(library):
 # ----------------------------------------------------------------------------------------------------- export
 
 
-def mold_of() -> tuple[bytes, tuple[str, ...]]:
+def template_of() -> tuple[bytes, tuple[str, ...]]:
     made = inference(
         CASE.artifacts, lower(CASE.artifacts, registry(), {}), held={p.name for p in BUILT.plan.parameters}
     )
     sizes = {p.name: p.data.nbytes for p in CASE.artifacts.checkpoint.parameters}
-    return made.mold(BUILT.plan.parameters, sizes), made.outputs
+    return made.template(BUILT.plan.parameters, sizes), made.outputs
 
 
 def test_the_exported_model_computes_what_was_trained(session, tmp_path):
-    mold, outputs = mold_of()
+    template, outputs = template_of()
     for step in range(3):
         session.run(TRAIN, CASE.batch(step))
         session.optimizer_step()
-    data = session.export(mold)
-    (tmp_path / "mold").write_bytes(mold)
-    session.export_to(tmp_path / "mold", tmp_path / "model.onnx")
+    data = session.export(template)
+    (tmp_path / "template").write_bytes(template)
+    session.export_to(tmp_path / "template", tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx").read_bytes() == data
     model = onnx.load_from_string(data)
     onnx.checker.check_model(model, full_check=True)
@@ -216,18 +216,25 @@ def test_the_exported_model_computes_what_was_trained(session, tmp_path):
     assert len(scores) == len(CASE.eval_batch()[0]) and np.isfinite(scores).all()
 
 
-def test_molds_that_do_not_fit_are_refused(session, tmp_path):
-    mold, _ = mold_of()
-    damaged = [b"", b"MBIM", mold[:-1], mold + b"x", b"X" + mold[1:], mold[:8] + b"\xff" * 8 + mold[16:]]
+def test_damaged_export_templates_are_refused(session, tmp_path):
+    template, _ = template_of()
+    damaged = [
+        b"",
+        b"MBIM",
+        template[:-1],
+        template + b"x",
+        b"X" + template[1:],
+        template[:8] + b"\xff" * 8 + template[16:],
+    ]
     for wrong in damaged:
-        with pytest.raises(TrainerError, match="not an intact mold"):
+        with pytest.raises(TrainerError, match="not an intact export template"):
             session.export(wrong)
-    (tmp_path / "mold").write_bytes(mold[:-1])
-    with pytest.raises(TrainerError, match="not an intact mold"):
-        session.export_to(tmp_path / "mold", tmp_path / "model.onnx")
+    (tmp_path / "template").write_bytes(template[:-1])
+    with pytest.raises(TrainerError, match="not an intact export template"):
+        session.export_to(tmp_path / "template", tmp_path / "model.onnx")
     with pytest.raises(TrainerError, match="cannot read"):
         session.export_to(tmp_path / "nothing", tmp_path / "model.onnx")
-    assert [p.name for p in tmp_path.iterdir()] == ["mold"]
+    assert [p.name for p in tmp_path.iterdir()] == ["template"]
 
 
 # ------------------------------------------------------------------------------------------------------------- in C
@@ -242,7 +249,7 @@ def test_all_of_the_header_works_in_c(tmp_path):
     program = tmp_path / "parts"
     program.write_bytes(build_program(given, built.archive, host_target(), find_toolchain()))
     program.chmod(0o755)
-    contents = {"plan": BUILT.data, "checkpoint": CASE.checkpoint, "mold": mold_of()[0]}
+    contents = {"plan": BUILT.data, "checkpoint": CASE.checkpoint, "template": template_of()[0]}
     for name, data in contents.items():
         (tmp_path / name).write_bytes(data)
     paths = [str(tmp_path / name) for name in contents]

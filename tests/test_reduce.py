@@ -28,7 +28,7 @@ HOST = str(host_target())
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], str, str]:
     """A package of the set with a free batch, its files, and what the command said."""
     out = tmp_path_factory.mktemp("package") / "dist"
-    said = call("reduce", FREE, "--out", out, "--reference", FREE / "reference.npz", "--max", "batch=16")
+    said = call("reduce", FREE, "--out", out, "--reference", FREE / "reference.npz", "--max-dim", "batch=16")
     assert said.returncode == 0, said.stderr
     return out, tree(out), said.stdout, said.stderr
 
@@ -71,7 +71,7 @@ def test_everything_is_there(package: Made) -> None:
     assert f"trainer for {HOST}: {size:,} B" in out
     assert "identical bits on seeded batches of 3 and 4" in " ".join(out.split())
     assert "times the reference's own noise" in " ".join(out.split())
-    assert "above the least possible" in err and "at batch 16" in err and "Worst deviations" in err
+    assert "above the lower bound" in err and "at batch 16" in err and "Worst deviations" in err
 
 
 def test_the_manifest_tells_every_file(package: Made) -> None:

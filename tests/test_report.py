@@ -19,9 +19,9 @@ from minbuild import assets, templating
 from minbuild.errors import BadInput
 from minbuild.ir.size_report import (
     SCHEMA,
-    Alive,
     Arena,
     Group,
+    LiveTensor,
     ModelReport,
     Named,
     Persistent,
@@ -39,24 +39,24 @@ from minbuild.ir.size_report import (
     TypeRow,
     Verification,
 )
-from minbuild.report import console, html, markdown, svg, tables
+from minbuild.report import console, html, markdown, suggestions, svg, tables
 from minbuild.report import element_types as types
 from minbuild.report import json as json_report
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions as smaller
 from minbuild.report.table import Line, Table, kib, percent, saving, text
 
 DIGEST = "0123456789abcdef" * 4
 
 
 ALIVE = tuple(
-    Alive(f"/conv{i}/<out>_0", f"/conv{i}", "forward", size)
+    LiveTensor(f"/conv{i}/<out>_0", f"/conv{i}", "forward", size)
     for i, size in enumerate(
         (150_528, 75_264, 37_632, 18_816, 9_408, 4_704, 2_352, 1_200, 1_200, 1_200, 1_008)
     )
 ) + tuple(
-    Alive(f"scratch of step 29, argument {i}", "/pool/Grad", "backward", 16 * (i + 3)) for i in (1, 4, 37)
+    LiveTensor(f"scratch of step 29, argument {i}", "/pool/Grad", "backward", 16 * (i + 3))
+    for i in (1, 4, 37)
 )
 
 
@@ -127,8 +127,8 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         digest=DIGEST,
         files=(("Library", "dist/lib/libminbuild.so"),),
         phases=phases,
-        advice=(
-            Suggestion("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max batch=4"),
+        suggestions=(
+            Suggestion("half <the> batch", 0, 12, 150_528, "Batches of 4.", "--max-dim batch=4"),
             Suggestion("fixed sizes: batch 8", 1_433, 207, -64, "Every batch | is 8.", "--dim batch=8"),
         ),
         regions=(
@@ -229,19 +229,19 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
             pairs += [(r["title"], v) for v in r.values() if isinstance(v, int)]
         pairs += [
             ("RAM", entry["ram"]),
-            ("Deepest stack", entry["verification"]["stack"]["deepest"]),
-            ("RAM and stack", entry["ram"] + entry["verification"]["stack"]["deepest"]),
+            ("Peak stack", entry["verification"]["stack"]["peak"]),
+            ("RAM and stack", entry["ram"] + entry["verification"]["stack"]["peak"]),
             *((f"Stack: {call}", size) for call, size in entry["verification"]["stack"]["calls"].items()),
             ("The file", entry["trimmed"]["file"]),
             ("File", entry["full"]["file"]),
         ]
         pairs += [
-            ("of it loadable", entry["trimmed"]["loadable"]),
+            ("of it loaded segments", entry["trimmed"]["loaded"]),
             ("after gzip -9", entry["full"]["download"]),
         ]
-        pairs += [(r["name"], r["removed"]) for r in entry["rows"] if r["removed"] is not None]
+        pairs += [(r["name"], r["leave_one_out"]) for r in entry["rows"] if r["leave_one_out"] is not None]
         pairs += [(p["title"], p["bytes"]) for p in entry["phases"]]
-        pairs += [(a["title"], a[kind]) for a in entry["advice"] for kind in ("file", "model", "ram")]
+        pairs += [(a["title"], a[kind]) for a in entry["suggestions"] for kind in ("file", "model", "ram")]
         pairs += [("Static: zeroed data", entry["static"]["bss"])]
         pairs += [
             (t["name"], t[kind])
@@ -254,9 +254,9 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
         ]
     model = data["model"]
     pairs += [(f"Arena: {a['graph']}", a["peak"]) for a in model["arenas"]]
-    pairs += [(a["name"], a["bytes"]) for a in model["arenas"][0]["alive"]]
+    pairs += [(a["name"], a["bytes"]) for a in model["arenas"][0]["live"]]
     pairs += [
-        ("Alive at once", model["arenas"][0]["bound"]),
+        ("Live at the peak (lower bound)", model["arenas"][0]["lower_bound"]),
         ("Peak of the arena", model["arenas"][0]["peak"]),
     ]
     labels = {
@@ -304,13 +304,13 @@ def test_what_decides_is_said_last(report: SizeReport) -> None:
     last = console.render(report, width=60).splitlines()[-1]
     target = report.targets[-1]
     assert last == tables.in_short(report, target)
-    flash = target.trimmed.loadable + facts.plan_bytes + facts.checkpoint_bytes
+    flash = target.trimmed.loaded + facts.plan_bytes + facts.checkpoint_bytes
     rest = target.ram - max(arena.peak for arena in facts.arenas)
     assert (
         f"flash {flash:,} B" in last and f"{rest + 100:,} B at batch 1, {rest + 900:,} B at batch 8" in last
     )
     told = {fact.label: fact.value for fact in tables.headline(report, target)}
-    assert (told["With the model"], told["RAM at batch 1"]) == (flash, rest + 100)
+    assert (told["Flash total"], told["RAM at batch 1"]) == (flash, rest + 100)
     assert f"RAM then {rest + 900:,}" in str(memory.memory(facts, target).lines)
     jsonschema.validate(json_report.as_dict(report), schema())
 
@@ -326,10 +326,10 @@ def test_every_table_adds_up(report: SizeReport) -> None:
         for limit in (None, 3, 12):
             *rest, total = library.operators(target, limit).lines
             assert sum(int(line.cells[4]) for line in rest) == total.cells[4]
-        *rest, total = smaller.phases(target).lines
+        *rest, total = suggestions.phases(target).lines
         assert sum(int(line.cells[2]) for line in rest) == total.cells[2] == target.trimmed.file
         for limit in (None, 3, 12):
-            *rest, total = memory.alive(report.model, limit).lines
+            *rest, total = memory.live_tensors(report.model, limit).lines
             levels = [line.level for line in rest]
             assert levels.index("sum") == len(rest) - 2 and (limit is None or len(rest) - 2 <= limit)
             held = sum(int(line.cells[3]) for line in rest if line.level == "row")
@@ -339,10 +339,10 @@ def test_every_table_adds_up(report: SizeReport) -> None:
         for column in (-2, -1):
             assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
         stack = target.stack
-        assert stack is not None and stack.deepest == 17_952 + (1000 if target is report.targets[1] else 0)
+        assert stack is not None and stack.peak == 17_952 + (1000 if target is report.targets[1] else 0)
         held = {line.cells[0]: line.cells[1] for line in memory.memory(report.model, target).lines}
-        assert held["Deepest stack"] == max(size for name, size in held.items() if name.startswith("Stack: "))
-        assert held["RAM and stack"] == held["RAM"] + held["Deepest stack"]
+        assert held["Peak stack"] == max(size for name, size in held.items() if name.startswith("Stack: "))
+        assert held["RAM and stack"] == held["RAM"] + held["Peak stack"]
         *rest, total = library.sections(target).lines
         for column in range(1, 5):
             assert sum(int(line.cells[column]) for line in rest) == total.cells[column]
@@ -408,7 +408,9 @@ def test_operators_fit_into_a_hundred_characters(report: SizeReport) -> None:
         "Conv",
     )
     rows = tuple(
-        replace(operator(name, 812, 3), users=serves, types=("float", "int64_t", "uint8_t"), removed=1_111)
+        replace(
+            operator(name, 812, 3), users=serves, types=("float", "int64_t", "uint8_t"), leave_one_out=1_111
+        )
         for name in names
     )
     shown = console.as_text(library.operators(replace(report.targets[0], rows=rows)), 100)
@@ -424,7 +426,7 @@ def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
     found: tuple[Table, ...] = (
         library.composition(target), library.operators(target), library.others(target), library.sections(target),
         memory.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
-        *smaller.further(report, target), *smaller.further(report, target, 3),
+        *suggestions.further(report, target), *suggestions.further(report, target, 3),
     )  # fmt: skip
     for table in found:
         assert {len(line.cells) for line in table.lines} == {len(table.columns)}, table.key
@@ -432,14 +434,14 @@ def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
 
 def test_what_was_not_measured_is_not_in_any_form(report: SizeReport) -> None:
     target = report.targets[0]
-    rows = tuple(replace(row, removed=None) for row in target.rows)
-    fast = make_report(replace(target, rows=rows, advice=()))
+    rows = tuple(replace(row, leave_one_out=None) for row in target.rows)
+    fast = make_report(replace(target, rows=rows, suggestions=()))
     for page in (console.render(fast), markdown.render(fast), html.render(fast)):
-        assert "If removed" not in page and "What would make it smaller" not in page
+        assert "LOO saving" not in page and "Suggestions" not in page
         assert "By phase of training" in page
     data = json_report.as_dict(fast)
     jsonschema.validate(data, schema())
-    assert data["targets"][0]["advice"] == [] and data["targets"][0]["rows"][0]["removed"] is None
+    assert data["targets"][0]["suggestions"] == [] and data["targets"][0]["rows"][0]["leave_one_out"] is None
 
 
 # ------------------------------------------------------------------------------------------------------- JSON

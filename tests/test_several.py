@@ -32,7 +32,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Made:
     from test_reduce import call
 
     out = tmp_path_factory.mktemp("several") / "dist"
-    said = call("reduce", *(GOLDEN / name for name in NAMES), "-o", out, "--max", "batch=16")
+    said = call("reduce", *(GOLDEN / name for name in NAMES), "-o", out, "--max-dim", "batch=16")
     assert said.returncode == 0, said.stderr
     return out, tree(out), said.stdout, said.stderr
 
@@ -186,14 +186,14 @@ def test_a_configuration_is_held(small) -> None:  # type: ignore[no-untyped-def]
     assert not any(
         s.startswith("conv<") for s in symbols(small, ExtraRequirements(required=required, exclude=_CONV))
     )
-    with pytest.raises(BadInput, match="--require Nonsense: no such operator"):
+    with pytest.raises(BadInput, match="--ort-config Nonsense: no such operator"):
         symbols(small, ExtraRequirements(required=parse_config("ai.onnx;13;Nonsense", "f")))
 
 
 def test_a_package_is_ready_for_a_model_to_come(minbuild: Command, tmp_path: Path) -> None:
     """With nothing but the configuration that ONNX Runtime's converter wrote for it."""
     config = GOLDEN / "conv" / "required_operators_and_types.with_runtime_opt.config"
-    assert minbuild("reduce", SMALL, "-o", tmp_path / "d", "--require", config).code == 0
+    assert minbuild("reduce", SMALL, "-o", tmp_path / "d", "--ort-config", config).code == 0
     said = minbuild("check", GOLDEN / "conv", "-p", tmp_path / "d", "--dim", "batch=4")
     assert said.code == 0, said.err
 
@@ -226,7 +226,7 @@ def test_progress_names_the_models(package: Made) -> None:
 def test_a_package_says_what_it_can_train(minbuild: Command, package: Made, tmp_path: Path) -> None:
     out, files, _, _ = package
     plan = tmp_path / "new.plan"
-    said = minbuild("check", GOLDEN / "dense", "-p", out, "--write-plan", plan, "--max", "batch=4")
+    said = minbuild("check", GOLDEN / "dense", "-p", out, "--write-plan", plan, "--max-dim", "batch=4")
     assert said.code == 0 and f"{out} can train it" in said.out
     library = Library(out / f"lib/{HOST}/libminbuild.so")
     session = Session(library, plan.read_bytes(), (GOLDEN / "dense" / "checkpoint").read_bytes())
@@ -287,7 +287,7 @@ def test_wrong_checks(minbuild: Command, package: Made, tmp_path: Path) -> None:
 
 def test_a_package_is_checked_for_what_it_was_made_for(minbuild: Command, tmp_path: Path) -> None:
     out = tmp_path / "dist"
-    made = minbuild("reduce", GOLDEN / "dense", "--out", out, "--fast", "--graphs", "evaluate")
+    made = minbuild("reduce", GOLDEN / "dense", "--out", out, "--no-analysis", "--graphs", "evaluate")
     assert made.code == 0, made.err
     said = minbuild("check", GOLDEN / "dense", "-p", out, "--write-plan", tmp_path / "plan")
     assert said.code == 0 and "can evaluate it: plan" in said.out

@@ -476,7 +476,7 @@ def test_build_report_measures(x86: Library) -> None:
         == sum(g.full_bytes for g in target.groups)
         == sum(s.full_file for s in target.sections)
     )
-    assert target.trimmed.loadable < target.trimmed.file
+    assert target.trimmed.loaded < target.trimmed.file
     assert 0 < target.trimmed.download < target.trimmed.file
     assert (target.static.data, target.static.bss) == (0, 256)
     assert target.ram == 256 + 1000 + 44

@@ -1,4 +1,4 @@
-"""What bytes are for, what is in memory when it is fullest, what operators cost, and advice: all from real builds."""
+"""Phases, live tensors at the peak, leave-one-out and suggestions: all from real builds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def target(model: CompiledModel) -> TargetReport:
         "m", "0", (), (), model.arenas, persistent_of(model.plan), len(model.plan_bytes), 0, 0, 0
     )
     costs = LeaveOneOut(contents, model.registry, host_target(), find_toolchain()).saved()
-    inputs = TargetInputs("t", library.measured, library.measured, "", (), removed=costs)
+    inputs = TargetInputs("t", library.measured, library.measured, "", (), leave_one_out=costs)
     return build_report(facts, {}, [inputs], uses_of([(model.artifacts, model.plan)])).targets[0]
 
 
@@ -59,15 +59,15 @@ def target(model: CompiledModel) -> TargetReport:
 def test_what_is_alive_adds_up_to_the_bound(name: str) -> None:
     model = planned(name)
     for routine, arena in zip(model.plan.routines, model.arenas, strict=True):
-        assert sum(tensor.bytes for tensor in arena.alive) == arena.bound <= arena.peak
+        assert sum(tensor.bytes for tensor in arena.live) == arena.lower_bound <= arena.peak
         sizes = dict(zip(routine.buffers, buffer_sizes(routine.buffers, model.largest), strict=True))
         for step in range(len(routine.steps)):
             there = sum(aligned(size) for b, size in sizes.items() if b.first <= step <= b.last)
-            assert there <= arena.bound
-        if arena.alive:
+            assert there <= arena.lower_bound
+        if arena.live:
             assert arena.node == routine.steps[arena.step].node
             makers = {step.node for step in routine.steps[: arena.step + 1]}
-            assert {tensor.node for tensor in arena.alive} <= makers
+            assert {tensor.node for tensor in arena.live} <= makers
 
 
 # --------------------------------------------------------------------------------------------------- phases
@@ -132,7 +132,7 @@ def test_a_kernel_counts_for_its_phases_alone() -> None:
         "Backward": (20, ("relu",)),
         "Not used by the models": (7, ("conv",)),
         "Shared by forward and backward": (15, ("relu", "dot (dot.h)")),
-        "File format": (9, ("headers",)),
+        "Headers": (9, ("headers",)),
     }
 
 
@@ -151,10 +151,14 @@ def test_without_a_way_to_tell_the_loss_its_last_node_is_the_loss(model: Compile
 
 def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetReport) -> None:
     operators = {row.name: row for row in target.rows if row.kind == "operator"}
-    assert operators["gemm"].removed and all(row.removed is not None for row in operators.values())
+    assert operators["gemm"].leave_one_out and all(
+        row.leave_one_out is not None for row in operators.values()
+    )
     own_shared = sum(r.bytes for r in target.rows if r.kind == "shared" and r.users == ("gemm",))
-    assert operators["gemm"].removed > operators["gemm"].bytes + own_shared // 2 > operators["gemm"].bytes
-    assert all(row.removed is None for row in target.rows if row.kind != "operator")
+    assert (
+        operators["gemm"].leave_one_out > operators["gemm"].bytes + own_shared // 2 > operators["gemm"].bytes
+    )
+    assert all(row.leave_one_out is None for row in target.rows if row.kind != "operator")
 
 
 # ------------------------------------------------------------------------------------------------- advice
@@ -163,7 +167,7 @@ def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetRepor
 def advice(model: CompiledModel, extra: ExtraRequirements = ExtraRequirements()) -> Mapping[str, Suggestion]:  # noqa: B008 (frozen)
     contents = contents_of([model], extra)
     advisor = SuggestionPlanner((model,), contents, extra, False, BuildOptions())
-    found = SuggestionBuilds(advisor, advisor.offers(), host_target(), find_toolchain()).advice()
+    found = SuggestionBuilds(advisor, advisor.offers(), host_target(), find_toolchain()).suggestions()
     assert all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
     return {a.title: a for a in found}
@@ -177,7 +181,7 @@ def all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_advice_is_short(model: CompiledModel) -> None:
     schema = json.loads((assets.root("schemas") / "report.schema.json").read_text("utf-8"))
-    assert len(advice(model)) == MOST == schema["$defs"]["target"]["properties"]["advice"]["maxItems"]
+    assert len(advice(model)) == MOST == schema["$defs"]["target"]["properties"]["suggestions"]["maxItems"]
 
 
 @pytest.mark.usefixtures("all_of_it")
@@ -193,14 +197,18 @@ def test_advice_is_what_following_it_saves(model: CompiledModel) -> None:
     assert told.model == len(model.plan_bytes) - len(fixed.plan_bytes)
 
     half = compile_model(GOLDEN / FREE, {}, {name: value // 2 for name, value in model.largest.items()})
-    told = next(a for a in found.values() if a.how.startswith("--max"))
+    told = next(a for a in found.values() if a.how.startswith("--max-dim"))
     assert told.ram == peak(model) - peak(half) > 0 and told.file == told.model == 0
 
     told = {a.how: a for a in found.values()}
-    for choices in (BuildOptions(files="off"), BuildOptions(saving="off"), BuildOptions(messages="codes")):
-        ((option, value),) = choices.changed.items()
-        smaller = size(model, contents_of([model], choices=choices))
-        assert told[f"--{option} {value}"].file == file - smaller > 0
+    for build_options in (
+        BuildOptions(file_io="off"),
+        BuildOptions(checkpoint_writing="off"),
+        BuildOptions(error_messages="codes"),
+    ):
+        ((option, value),) = build_options.changed.items()
+        smaller = size(model, contents_of([model], build_options=build_options))
+        assert told[f"--{option.replace('_', '-')} {value}"].file == file - smaller > 0
     rest = ("train", "optimize")
     trains = compile_model(GOLDEN / FREE, {}, {}, graphs=rest)
     smaller = size(trains, contents_of([trains]))
@@ -219,7 +227,7 @@ def peak(model: CompiledModel) -> int:
 
 def test_advice_leaves_out_what_saves_nothing() -> None:
     found = advice(planned(FIXED))
-    assert not any(a.how.startswith(("--dim", "--max")) for a in found.values())
+    assert not any(a.how.startswith(("--dim", "--max-dim")) for a in found.values())
 
 
 @pytest.mark.usefixtures("all_of_it")

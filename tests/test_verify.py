@@ -187,7 +187,7 @@ def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: Bu
     assert set(sizes) == set(larger) == {
         *("mb_create", "mb_train_step", "mb_eval_step", "mb_optimizer_step", "mb_write_checkpoint")
     }  # fmt: skip
-    assert plain.deepest == max(sizes.values()) and sizes[plain.call] == plain.deepest
+    assert plain.peak == max(sizes.values()) and sizes[plain.call] == plain.peak
     for call in ("mb_train_step", "mb_optimizer_step"):
         assert 40000 <= larger[call] < 42000
     assert abs(larger["mb_create"] - sizes["mb_create"]) < 64

@@ -6,7 +6,7 @@ import pytest
 from case_sets import GOLDEN
 
 from minbuild.analysis.whatif.ablation import SELECTION, Ablation, title, waterfall
-from minbuild.options.build_options import BuildOptions, choice_of, table
+from minbuild.options.build_options import BuildOptions, build_option, table
 from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import everything
@@ -14,13 +14,15 @@ from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
 
 
-def builder_of(choices: BuildOptions, target: str = "") -> Ablation:
-    model = compile_model(GOLDEN / "dense_fixed", {}, {}, graphs=choices.graphs)
+def builder_of(build_options: BuildOptions, target: str = "") -> Ablation:
+    model = compile_model(GOLDEN / "dense_fixed", {}, {}, graphs=build_options.graphs)
     whole = compile_model(GOLDEN / "dense_fixed", {}, {})
-    selected, unbounded = (contents_of([m], choices=choices) for m in (model, whole))
+    selected, unbounded = (contents_of([m], build_options=build_options) for m in (model, whole))
     full = everything(model.registry)
     where = parse_target(target) if target else host_target()
-    return Ablation(selected, unbounded, full, model.registry, where, find_toolchain(choices=choices))
+    return Ablation(
+        selected, unbounded, full, model.registry, where, find_toolchain(build_options=build_options)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +41,11 @@ def test_every_choice_that_saves_is_a_step(builder):
 
 
 def test_a_toolchain_has_the_steps_that_it_can_leave_out():
-    steps = builder_of(BuildOptions(messages="codes"), "wasm32").steps
-    assert {"messages", "optimize", "features"} < set(steps) and not {"fold", "headers"} & set(steps)
+    steps = builder_of(BuildOptions(error_messages="codes"), "wasm32").steps
+    assert {"error_messages", "optimize", "kernel_features"} < set(steps) and not {
+        "icf",
+        "section_headers",
+    } & set(steps)
 
 
 def test_all_steps_give_the_trimmed_contents(builder):
@@ -52,7 +57,7 @@ def test_all_steps_give_the_trimmed_contents(builder):
     assert builder.contents(frozenset()).kernels == builder.full.kernels
 
 
-def test_each_choice_of_contents_drops_something(builder):
+def test_each_build_option_contents_drops_something(builder):
     taken: frozenset[str] = frozenset()
     counts = [len(builder.contents(taken).kernels)]
     for step in ("operators", "types"):
@@ -60,21 +65,23 @@ def test_each_choice_of_contents_drops_something(builder):
         counts.append(len(builder.contents(taken).kernels))
     assert counts[0] > counts[1] > counts[2] == len(builder.selected.kernels)
     with_features = builder.contents(taken).features
-    assert with_features > builder.contents(taken | {"features"}).features
+    assert with_features > builder.contents(taken | {"kernel_features"}).features
 
 
 def test_what_the_device_lacks_is_there_before_its_step():
-    lacking = BuildOptions(messages="codes", saving="off", files="off", graphs=("train", "optimize"))
+    lacking = BuildOptions(error_messages="codes", checkpoint_writing="off", file_io="off", graphs=("train",
+    "optimize"))
     builder = builder_of(lacking)
-    steps = frozenset(builder.steps)
-    assert {"messages", "saving", "files", "graphs"} < steps
-    bare = builder.contents(steps)
-    assert bare == builder.selected and not (bare.messages or bare.saving or bare.files)
-    for step in ("messages", "saving", "files"):
+    steps = frozenset(builder.steps) assert {"error_messages", "checkpoint_writing", "file_io",
+    "graphs"} < steps bare
+    = builder.contents(steps) assert bare == builder.selected and not (bare.messages or bare.saving or
+    bare.files) for step in ("error_messages", "checkpoint_writing", "file_io"):
         before = builder.contents(steps - {step})
         assert getattr(before, step) and before.kernels == bare.kernels
     assert set(builder.contents(steps - {"graphs"}).kernels) >= set(bare.kernels)
-    sizes = {step: builder.size(steps - {step}) for step in ("messages", "saving", "files")}
+    sizes = {
+        step: builder.size(steps - {step}) for step in ("error_messages", "checkpoint_writing", "file_io")
+    }
     assert min(sizes.values()) > builder.size(steps)
 
 
@@ -84,9 +91,11 @@ def test_bars_lead_from_everything_to_the_trimmed_file(builder):
     assert f"built {len(builder.orders())} of {len(builder.orders())} variants" in told
     bars = waterfall(builder)
     assert [b.step for b in bars[1:]] == [title(step) for step in builder.steps]
-    assert title("visibility") == choice_of("visibility").key
+    assert title("visibility") == build_option("visibility").key
     assert bars[-1].file == builder.size(frozenset(builder.steps)) < bars[0].file
-    assert bars[0].alone is None and all(bar.alone is not None and bar.alone >= 0 for bar in bars[1:])
+    assert bars[0].leave_one_out is None and all(
+        bar.leave_one_out is not None and bar.leave_one_out >= 0 for bar in bars[1:]
+    )
     assert all(later.file <= earlier.file for earlier, later in zip(bars, bars[1:], strict=False))
 
 
@@ -102,7 +111,7 @@ def test_the_table_says_what_each_step_saved(builder):
     from minbuild.ir.size_report import Bar
 
     class Target:
-        waterfall = (Bar("everything", "", 100, None), Bar("strip", "", 60, 50), Bar("fold", "", 55, 1))
+        waterfall = (Bar("everything", "", 100, None), Bar("strip", "", 60, 50), Bar("icf", "", 55, 1))
 
     lines = [line.cells for line in library.waterfall(Target).lines]  # type: ignore[arg-type]
-    assert lines == [("everything", "", 100, "", ""), ("strip", "", 60, 40, 50), ("fold", "", 55, 5, 1)]
+    assert lines == [("everything", "", 100, "", ""), ("strip", "", 60, 40, 50), ("icf", "", 55, 5, 1)]

@@ -16,7 +16,7 @@ def dist(tmp_path_factory):
 
     out = tmp_path_factory.mktemp("why") / "dist"
     with pytest.raises(SystemExit) as left:
-        app(["reduce", str(SMALL), "--out", str(out), "--fast"])
+        app(["reduce", str(SMALL), "--out", str(out), "--no-analysis"])
     assert not left.value.code
     assert reduce
     return out

@@ -8,8 +8,8 @@
 namespace minbuild {
 namespace {
 
-// The mold: this identifier, the number of pieces, the pieces, then the bytes of all that are no parameters.
-constexpr char kMold[] = "MBIM";
+// The template: this identifier, the number of pieces, the pieces, then the bytes of all that are no parameters.
+constexpr char kExportTemplate[] = "MBIM";
 constexpr uint32_t kHead = 8, kPiece = 8;  // a piece: its bytes, and the parameter's number plus one or 0
 
 }  // namespace
@@ -17,13 +17,15 @@ constexpr uint32_t kHead = 8, kPiece = 8;  // a piece: its bytes, and the parame
 
 using namespace minbuild;
 
-extern "C" mb_status mb_export_model(const mb_session* session, const void* mold, size_t size, mb_sink sink, void* user) {
+extern "C" mb_status mb_export_model(const mb_session* session, const void* template_bytes, size_t template_size, mb_sink sink,
+                                     void* user) {
   const Session* s = static_cast<const Session*>(session);
-  const Flatbuffer file = {static_cast<const uint8_t*>(mold), static_cast<uint32_t>(size)};  // its checked loads
+  // Loads from it are checked.
+  const Flatbuffer file = {static_cast<const uint8_t*>(template_bytes), static_cast<uint32_t>(template_size)};
   uint32_t id;
-  __builtin_memcpy(&id, kMold, sizeof id);
+  __builtin_memcpy(&id, kExportTemplate, sizeof id);
   const uint32_t pieces = static_cast<uint32_t>(file.u32(4));
-  bool good = size < 0x80000000 && file.u32(0) == id && pieces <= (file.size - kHead) / kPiece;
+  bool good = template_size < 0x80000000 && file.u32(0) == id && pieces <= (file.size - kHead) / kPiece;
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
@@ -45,7 +47,7 @@ extern "C" mb_status mb_export_model(const mb_session* session, const void* mold
       }
       if (walk > 0 && sink(user, data, bytes) != 0) return fail(s, Failure::kSink);
     }
-    if (!good || at != file.size) return fail(s, Failure::kMold);
+    if (!good || at != file.size) return fail(s, Failure::kExportTemplate);
   }
   return MB_OK;
 }

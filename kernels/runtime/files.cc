@@ -101,14 +101,14 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
 #endif
 
 #if MB_EXPORT
-mb_status mb_export_to_file(mb_session* s, const char* mold, const char* path) {
-  int file = system_open(mold, O_RDONLY);
+mb_status mb_export_to_file(mb_session* s, const char* template_path, const char* path) {
+  int file = system_open(template_path, O_RDONLY);
   const size_t size = static_cast<size_t>(system_size(file));
   void* bytes = map(size, MAP_PRIVATE, file);
   system_close(file);
   Span mapped = {static_cast<char*>(bytes), size};
-  if (bytes == nullptr) return fail(s, Failure::kRead, word_of(mold));
-  // First into nowhere, for an error that says what is wrong with the mold.
+  if (bytes == nullptr) return fail(s, Failure::kRead, word_of(template_path));
+  // First into nowhere, for an error that says what is wrong with the template.
   mb_status status = mb_export_model(s, bytes, size, [](void*, const void*, size_t) { return 0; }, nullptr);
   if (status == MB_OK)
     status = replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });

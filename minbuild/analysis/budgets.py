@@ -116,13 +116,13 @@ def _judge(
 ) -> Iterator[Verdict]:
     before = next((t for t in old.targets if t.target == target.target), None) if old else None
     used = {
-        "flash": target.loadable,
+        "flash": target.loaded,
         "file": target.file,
         "download": target.download,
         "ram": target.ram,
         "arena": new.arena,
         "stack": target.stack or 0,
-        "growth": target.loadable - before.loadable if before else 0,
+        "growth": target.loaded - before.loaded if before else 0,
     }
     if "stack" in budgets.limits and target.stack is None:
         raise BadInput(

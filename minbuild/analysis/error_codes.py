@@ -23,12 +23,13 @@ _CURES: Mapping[str, str] = {
     "MB_MISSING_KERNEL": "Reduce both models together, or build the library again for this one; `minbuild check` "
     "lists what is missing.",
     "MB_BAD_CHECKPOINT": "Use a checkpoint of this very model, whole and unchanged.",
-    "MB_OUT_OF_MEMORY": "Give more arena (mb_arena_size says how much), or smaller batches; --max sets the default.",
+    "MB_OUT_OF_MEMORY": "Give more arena (mb_arena_size says how much), or smaller batches; "
+    "--max-dim sets the default.",
     "MB_BAD_SHAPE": "mb_last_error names the input and what was expected there.",
     "MB_BAD_VALUE": "mb_last_error names the kernel: look at the labels and indices of this batch, or at the loss.",
     "MB_IO": "Check the path, the space left and the permissions.",
-    "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, --graphs, --saving on, "
-    "or --with.",
+    "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, --graphs, "
+    "--checkpoint-writing on, or --with.",
 }
 
 

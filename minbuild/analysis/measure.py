@@ -57,8 +57,8 @@ class TargetInputs:
     verification: Verification | None = None
     files: tuple[tuple[str, str], ...] = ()
     waterfall: tuple[Bar, ...] = ()
-    advice: tuple[Suggestion, ...] = ()
-    removed: Mapping[str, int] = field(
+    suggestions: tuple[Suggestion, ...] = ()
+    leave_one_out: Mapping[str, int] = field(
         default_factory=dict
     )  # stem -> bytes that the file loses without its kernels
 
@@ -142,7 +142,7 @@ def _target_report(
     full = attribute(t.full.binary, t.full.owners, t.full.kernels)
     static = static_of(t.trimmed.binary)
     rows = tuple(
-        replace(r, removed=t.removed.get(r.name)) if r.kind == "operator" else r
+        replace(r, leave_one_out=t.leave_one_out.get(r.name)) if r.kind == "operator" else r
         for r in _rows(trimmed, t.trimmed.kernels, uses)
     )
     return TargetReport(
@@ -163,7 +163,7 @@ def _target_report(
         files=t.files,
         waterfall=t.waterfall,
         phases=phases_of(rows, phases),
-        advice=t.advice,
+        suggestions=t.suggestions,
         types=types_of(t.trimmed.kernels, t.full.kernels),
         regions=regions_of(t.full.binary, t.trimmed.binary),
     )
@@ -186,8 +186,8 @@ def types_of(trimmed: Sequence[model.Kernel], full: Sequence[model.Kernel]) -> t
 
 
 def _sizes(binary: model.Binary) -> Sizes:
-    loadable = sum(s.file_size for s in binary.sections if s.allocated)
-    return Sizes(len(binary.data), loadable, len(gzip.compress(binary.data, 9, mtime=0)))
+    loaded = sum(s.file_size for s in binary.sections if s.allocated)
+    return Sizes(len(binary.data), loaded, len(gzip.compress(binary.data, 9, mtime=0)))
 
 
 def _groups(trimmed: Attribution, full: Attribution) -> tuple[Group, ...]:

@@ -55,7 +55,7 @@ def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:
     causes = tuple(_causes(old, new, both))
     if not causes and (targets or memory):
         causes = (
-            "Model, sizes, choices, compiler, flags and version are the same: minbuild's own sources changed",
+            "Model, sizes, build options, compiler, flags and version are the same: minbuild's own sources changed",
         )
     return SizeDiff(
         new.model,
@@ -79,9 +79,9 @@ def _causes(
         yield f"The sizes changed: {_sizes(old.sizes)} → {_sizes(new.sizes)}"
     if old.minbuild != new.minbuild:
         yield f"minbuild changed: {old.minbuild} → {new.minbuild}"
-    chosen = _choices(old.choices, new.choices)
+    chosen = _build_options(old.build_options, new.build_options)
     if chosen:
-        yield f"The choices changed: {', '.join(chosen)}"
+        yield f"The build options changed: {', '.join(chosen)}"
     compilers: dict[str, list[str]] = {}
     options: dict[str, list[str]] = {}
     for a, b in both:
@@ -98,7 +98,7 @@ def _causes(
             yield f"The {what} changed{where}: {text}"
 
 
-def _choices(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+def _build_options(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     """What was chosen otherwise, where both tell."""
     both = [name for name in new if name in old and new[name] != old[name]]
     return [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in both]
@@ -113,7 +113,7 @@ def _target(old: TargetFigures, new: TargetFigures) -> TargetSizeDiff:
 
     def figures(t: TargetFigures) -> dict[str, int]:
         measured = {"Stack": t.stack} if t.stack is not None and known else {}
-        return {"Flash": t.loadable, "File": t.file, "Download": t.download, "RAM": t.ram, **measured}
+        return {"Flash": t.loaded, "File": t.file, "Download": t.download, "RAM": t.ram, **measured}
 
     def rows(t: TargetFigures) -> dict[tuple[str, str], int]:
         return {(e.kind, e.name): e.bytes for e in t.entries}

@@ -33,7 +33,7 @@ class TargetFigures:
     toolchain: str
     flags: tuple[str, ...]
     file: int
-    loadable: int
+    loaded: int
     download: int
     ram: int
     static: int
@@ -44,7 +44,7 @@ class TargetFigures:
 @dataclass(frozen=True, slots=True)
 class SizeRecord:
     """One report. `files` are the model's with their sha256, `sizes` those of free dimensions, `memory` the bytes of
-    each graph's arena and of each part of what persists. `choices`
+    each graph's arena and of each part of what persists. `build_options`
     are how it was built, none where that is not known."""
 
     model: str
@@ -55,7 +55,7 @@ class SizeRecord:
     persistent: Mapping[str, int]
     plan: int
     targets: tuple[TargetFigures, ...]
-    choices: Mapping[str, str] = field(default_factory=dict)
+    build_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def arena(self) -> int:
@@ -75,7 +75,7 @@ def snapshot_of(report: Mapping[str, Any]) -> SizeRecord:
         {name: int(size) for name, size in model["persistent"].items() if name not in ("total", "frozen")},
         int(model["plan_bytes"]),
         tuple(_target(target) for target in report["targets"]),
-        dict(report.get("choices", {})),
+        dict(report.get("build_options", {})),
     )
 
 
@@ -87,12 +87,12 @@ def _target(target: Mapping[str, Any]) -> TargetFigures:
         target["toolchain"],
         tuple(target["flags"]),
         int(target["trimmed"]["file"]),
-        int(target["trimmed"]["loadable"]),
+        int(target["trimmed"]["loaded"]),
         int(target["trimmed"]["download"]),
         int(target["ram"]),
         int(target["static"]["total"]),
         tuple(entries),
-        int(stack["deepest"]) if stack else None,
+        int(stack["peak"]) if stack else None,
     )
 
 

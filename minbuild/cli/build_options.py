@@ -11,9 +11,9 @@ from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
 from minbuild.planning.library_contents import PARTS
 
-MACHINE, HOLDS, PROOF = (
-    "Machines and sizes",
-    "What the trainer holds",
+TARGET, CONTENTS, PROOF = (
+    "Targets and sizes",
+    "Contents of the trainer",
     "Proof and report",
 )  # panels of the help
 _REPEATABLE = "Repeatable, or with commas"
@@ -40,64 +40,66 @@ Out = Annotated[
 Targets = Annotated[
     list[str] | None,
     _option(
-        MACHINE,
-        "MACHINE",
-        "Machine to build for, such as aarch64-linux-musl. Repeatable. Default: this one.",
+        TARGET,
+        "TARGET",
+        "Target to build for, such as aarch64-linux-musl or cortex-m4f. Repeatable. Default: this machine.",
     ),
 ]
 Dims = Annotated[
     list[str] | None,
     _option(
-        MACHINE, SIZES, "Fix a free dimension, such as batch=8: the trainer is smaller. Repeatable.", "--dim"
+        TARGET, SIZES, "Fix a free dimension, such as batch=8: the trainer is smaller. Repeatable.", "--dim"
     ),
 ]
 Compiler = Annotated[
     str | None,
-    _option(MACHINE, "PROGRAM", "A gcc or clang to use instead of the compiler that comes with minbuild."),
+    _option(TARGET, "PROGRAM", "A gcc or clang to use instead of the compiler that comes with minbuild."),
 ]
 CMakeToolchain = Annotated[
-    Path | None, _option(MACHINE, "FILE", "A CMake toolchain file, such as that of the Android NDK.")
+    Path | None, _option(TARGET, "FILE", "A CMake toolchain file, such as that of the Android NDK.")
 ]
 CheckLoss = Annotated[
     bool | None,
     _switch(
-        HOLDS,
+        CONTENTS,
         "check-loss",
-        "Training steps whose loss is infinite or no number fail, and leave gradients as they are.",
+        "Abort a training step when the loss is NaN or infinite; gradients stay unchanged.",
     ),
 ]
 IncludeOp = Annotated[
     list[str] | None,
     _option(
-        HOLDS, "OPERATOR", "Operator to hold as well, such as Conv or com.microsoft:ConvGrad. Repeatable."
+        CONTENTS,
+        "OPERATOR",
+        "Additional operator to include, such as Conv or com.microsoft:ConvGrad. Repeatable.",
     ),
 ]
 ExcludeOp = Annotated[
     list[str] | None,
-    _option(HOLDS, "OPERATOR", "Operator that must not be there: left out of --require. Repeatable."),
+    _option(CONTENTS, "OPERATOR", "Operator to exclude from those of --ort-config. Repeatable."),
 ]
-Require = Annotated[
+OrtConfig = Annotated[
     list[Path] | None,
     _option(
-        HOLDS,
+        CONTENTS,
         "FILE",
-        "Configuration of ONNX Runtime's reduced build whose operators to hold as well. Repeatable.",
+        "Configuration of an ONNX Runtime reduced build; its operators are included as well. Repeatable.",
     ),
 ]
 Types = Annotated[
     list[str] | None,
     _option(
-        HOLDS,
+        CONTENTS,
         "TYPE",
-        f"Element types that kernels may have, such as float,int64. Default: all. {_REPEATABLE}.",
+        f"Element types of the kernels to include, such as float,int64. Default: all. {_REPEATABLE}.",
     ),
 ]
 With = Annotated[
     list[str] | None,
     _option(
-        HOLDS,
-        "PART",
-        "Parts that the library has only if asked for: "
+        CONTENTS,
+        "COMPONENT",
+        "Optional components of the library: "
         f"{_listed({name: what for name, (_, what) in PARTS.items()})}. {_REPEATABLE}.",
         "--with",
     ),
@@ -105,43 +107,49 @@ With = Annotated[
 ExportOutput = Annotated[
     list[str] | None,
     _option(
-        HOLDS,
+        CONTENTS,
         "NAME",
-        "Output of exported inference models. Default: what the loss is taken of. Repeatable; includes --with export.",
+        "Output of exported inference models. Default: the input of the loss. Repeatable; implies --with export.",
     ),
 ]
 Bindings = Annotated[
     list[str] | None,
     _option(
-        HOLDS,
+        CONTENTS,
         "LANGUAGE",
-        f"Languages to put an API of into the package: {_listed(dict(LANGUAGES))}. "
-        f"{_REPEATABLE}; js includes --target wasm32.",
+        f"Language bindings to include in the package: {_listed(dict(LANGUAGES))}. "
+        f"{_REPEATABLE}; js implies --target wasm32.",
     ),
 ]
 Reference = Annotated[
     Path | None,
-    _option(PROOF, "FILE", "Recorded trajectory (.npz) that the trainer must follow, to within its noise."),
+    _option(
+        PROOF,
+        "FILE",
+        "Recorded trajectory (.npz). The trainer must follow it within the noise of the recording.",
+    ),
 ]
 Baseline = Annotated[
     Path | None,
-    _option(PROOF, "FILE", "Earlier report.json, or history, that growth is measured against."),
+    _option(PROOF, "FILE", "Earlier report.json or history to compare sizes with."),
 ]
 History = Annotated[
     Path | None,
     _option(
         PROOF,
         "FILE",
-        "File that gets a line with the figures of this build, unless it is over budget, for minbuild diff.",
+        "File to append the sizes of this build to, for minbuild diff. A build over budget is not recorded.",
     ),
 ]
-Fast = Annotated[
+NoAnalysis = Annotated[
     bool | None,
-    _switch(
+    _option(
         PROOF,
-        "fast",
-        "Leave out of the report what takes many builds: what steps and operators are worth, and advice.",
-        envvar="MINBUILD_FAST",
+        "",
+        "Skip the size waterfall, the leave-one-out costs and the suggestions, which take many builds.",
+        "--no-analysis/--analysis",
+        show_default=False,
+        envvar="MINBUILD_NO_ANALYSIS",
     ),
 ]
 Settings = Annotated[

@@ -20,20 +20,20 @@ def check(
     artifacts: ArtifactSets,
     package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
     dim: building.Dims = None,
-    max_: Largest = None,
+    max_dim: Largest = None,
     check_loss: Annotated[
-        bool, typer.Option("--check-loss", help="Training steps whose loss is no finite number fail.")
+        bool, typer.Option("--check-loss", help="Abort a training step when the loss is NaN or infinite.")
     ] = False,
     write_plan: Annotated[
         Path | None,
         typer.Option(
-            help="Write the plan of the model here; with the artifacts' checkpoint it is ready to train."
+            help="File to write the model's plan to; the library trains it with the checkpoint of ARTIFACTS."
         ),
     ] = None,
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
-    """Tell whether the library of a package can train ARTIFACTS as it is, or do what it was made for."""
+    """Check whether an existing package can run ARTIFACTS without rebuilding."""
     with failures(verbose):
         if write_plan is not None and len(artifacts) > 1:
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
@@ -41,7 +41,7 @@ def check(
         models = compile_models(
             artifacts,
             sizes_given("--dim", dim),
-            sizes_given("--max", max_),
+            sizes_given("--max-dim", max_dim),
             tuple(ops_dir or ()),
             checks_loss=check_loss,
             graphs=there.graphs,

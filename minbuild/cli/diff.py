@@ -32,21 +32,21 @@ Reports = Annotated[
 def diff(
     reports: Reports,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown for a pull request.")] = False,
-    config: Annotated[
-        Path | None, typer.Option(help="File with budgets that NEW has to keep, OLD being the baseline.")
+    settings: Annotated[
+        Path | None, typer.Option(help="File with budgets for NEW; OLD is the baseline.")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Tell what changed between two reports and why; say nothing when nothing did."""
+    """Show the size changes between two reports and their causes; print nothing when there are none."""
     with failures(verbose):
         old, new = _pair(reports)
         found = compare(old, new)
         document = rendering.render_markdown(found)
         print(document if markdown else rendering.render_text(found), end="")
         summarize(document)
-        if config is not None:
-            settings = checked_settings(read_settings(config), str(config), options_of(reduce))
-            keep_budgets(parse_budgets(settings.get(BUDGETS, {}), str(config)), new, old)
+        if settings is not None:
+            found_settings = checked_settings(read_settings(settings), str(settings), options_of(reduce))
+            keep_budgets(parse_budgets(found_settings.get(BUDGETS, {}), str(settings)), new, old)
 
 
 def _pair(paths: list[Path]) -> tuple[SizeRecord, SizeRecord]:

@@ -17,18 +17,18 @@ from minbuild.planning.inference_export import export_model
 
 def export(
     artifacts: Artifacts,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The ONNX file to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="ONNX file to write.")],
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Parameters to export, as trained. Default: those of ARTIFACTS.")
+        Path | None, typer.Option(help="Checkpoint with the trained parameters. Default: that of ARTIFACTS.")
     ] = None,
     output: Annotated[
         list[str] | None,
-        typer.Option(help="Output of the model. Default: what the loss is taken of. Repeatable."),
+        typer.Option(help="Output of the model. Default: the input of the loss. Repeatable."),
     ] = None,
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write the model for inference that is inside of ARTIFACTS, with trained parameters."""
+    """Write the inference model of ARTIFACTS, with trained parameters."""
     with failures(verbose):
         found = load(artifacts, registry(tuple(ops_dir or ())))
         trained = found.checkpoint if checkpoint is None else read_checkpoint(checkpoint)

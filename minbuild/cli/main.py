@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild import __version__
-from minbuild.cli import artifacts, check, diff, export, reduce, scan, why
-from minbuild.cli import ort_config as config
+from minbuild.cli import artifacts, check, diff, export, ort_config, reduce, scan, why
 
 app = typer.Typer(
     name="minbuild",
@@ -21,19 +20,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""[bold]Examples[/bold]
 
-What does a model ask for, and is all of it supported?
+Which operators does a model use, and are they all supported?
 
     minbuild scan artifacts/
 
-A trainer for this machine, with the report on the terminal and in dist/report/:
+A trainer for this machine, with the size report in dist/report/:
 
     minbuild reduce artifacts/ --out dist/
 
-For another machine, and batches of 8 only, which is smaller still:
+For another target, and batches of 8 only, which is smaller still:
 
     minbuild reduce artifacts/ -o dist/ --target aarch64-linux-musl --dim batch=8
 
-One library for several models, and whether it can train another one as it is:
+One library for several models; can it train another one without rebuilding?
 
     minbuild reduce a/ b/ --out dist/
     minbuild check c/ --package dist/
@@ -65,10 +64,10 @@ def _options(
 _EPILOGS = {"artifacts": artifacts.EXAMPLES}
 
 for command in (
-    *(reduce.reduce, scan.scan, artifacts.artifacts, config.config),
+    *(reduce.reduce, scan.scan, artifacts.artifacts, ort_config.ort_config),
     *(check.check, diff.diff, export.export, why.why, why.explain),
 ):
-    app.command(command.__name__, epilog=_EPILOGS.get(command.__name__))(command)
+    app.command(command.__name__.replace("_", "-"), epilog=_EPILOGS.get(command.__name__))(command)
 
 
 def _terminated(number: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Options that follow from tables: the choices on the command line, and a command's other options in settings."""
+"""Options that follow from tables: the build options on the command line, and a command's other options in settings."""
 
 from __future__ import annotations
 
@@ -12,32 +12,39 @@ import typer
 from typer.models import OptionInfo
 
 from minbuild.cli.progress import SIZES, failures
-from minbuild.cli.settings_file import BUDGETS, PROFILE, Key, checked_settings, choices_made, settings_beside
+from minbuild.cli.settings_file import (
+    BUDGETS,
+    PROFILE,
+    Key,
+    checked_settings,
+    resolve_build_options,
+    settings_beside,
+)
 from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, BuildOptions, table
 
-_HANDED = "chosen"
-_PANEL = "How to build"
+_PASSED = "resolved"
+_PANEL = "Build options"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What options and settings say together: the choices, and what settings say of budgets, with their file."""
+class ResolvedOptions:
+    """What options and settings say together: the build options, and what settings say of budgets, with their file."""
 
-    choices: BuildOptions
+    build_options: BuildOptions
     budgets: Any
     path: str
 
 
 # Where a command writes to and how it prints are said when it is called.
-LEFT_OUT = frozenset(("artifacts", "out", "config", "history", "json_output", "verbose"))
+LEFT_OUT = frozenset(("artifacts", "out", "settings", "history", "json_output", "verbose"))
 
 
 def configured(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for the profile and one for each choice; options that are not given have the values of
-    the settings beside `artifacts`, or in `config`. It is handed `chosen`."""
+    """The command with an option for the profile and one for each build option; options that are not given have the
+    values of the settings beside `artifacts`, or in `settings`. It is handed `resolved`."""
     hints = get_type_hints(command, include_extras=True)
     own = inspect.signature(command)
-    parameters = [p.replace(annotation=hints[p.name]) for p in own.parameters.values() if p.name != _HANDED]
+    parameters = [p.replace(annotation=hints[p.name]) for p in own.parameters.values() if p.name != _PASSED]
     parameters += [_keyword(PROFILE, str | None, _profile_option())]
     parameters += [
         _keyword(c.name, list[str] | None if c.several else str | None, _option(c)) for c in table()
@@ -46,14 +53,14 @@ def configured(command: Callable[..., None]) -> Callable[..., None]:
 
     def call(**given: Any) -> None:
         with failures(given["verbose"]):
-            settings, path = settings_beside(given["artifacts"], given["config"])
-            settings = checked_settings(settings, path, keys)
-            made = {choice.name: given.pop(choice.name) for choice in table()}
-            choices = choices_made(made, settings, given.pop(PROFILE))
+            found, path = settings_beside(given["artifacts"], given["settings"])
+            settings = checked_settings(found, path, keys)
+            made = {option.name: given.pop(option.name) for option in table()}
+            build_options = resolve_build_options(made, settings, given.pop(PROFILE))
             for name in given:
                 if given[name] is None and name not in LEFT_OUT:
                     given[name] = _beside(path, settings.get(_title(name)))
-            command(**given, chosen=Chosen(choices, settings.get(BUDGETS, {}), path))
+            command(**given, resolved=ResolvedOptions(build_options, settings.get(BUDGETS, {}), path))
 
     call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
@@ -81,21 +88,21 @@ def _profile_option() -> Any:
     )
 
 
-def _option(choice: BuildOption) -> Any:
+def _option(option: BuildOption) -> Any:
     return typer.Option(
-        f"--{choice.key}",
-        help=f"{choice.what[0].upper()}{choice.what[1:]}. {defaults_of(choice)}",
-        metavar="|".join(choice.values) or "KERNEL",
-        envvar="MINBUILD_AVX512" if choice.name == "avx512" else None,
+        f"--{option.key}",
+        help=f"{option.what[0].upper()}{option.what[1:]}. {defaults_of(option)}",
+        metavar="|".join(option.values) or "KERNEL",
+        envvar="MINBUILD_AVX512" if option.name == "avx512" else None,
         rich_help_panel=_PANEL,
     )
 
 
-def defaults_of(choice: BuildOption) -> str:
+def defaults_of(option: BuildOption) -> str:
     """The values in the profiles, in words."""
-    others = [f"{name}: {_words(value)}" for name, value in choice.profiles.items()]
-    default = _words(choice.default) if choice.default else "none"
-    several = " Repeatable, or with commas." if choice.several else ""
+    others = [f"{name}: {_words(value)}" for name, value in option.profiles.items()]
+    default = _words(option.default) if option.default else "none"
+    several = " Repeatable, or with commas." if option.several else ""
     return f"{'; '.join((f'Default: {default}', *others))}.{several}"
 
 
@@ -104,9 +111,9 @@ def _words(value: object) -> str:
 
 
 def options_of(command: Callable[..., None]) -> Mapping[str, Key]:
-    """The command's options as settings, by name without dashes, but for profile and choices."""
+    """The command's options as settings, by name without dashes, but for profile and build options."""
     hints = get_type_hints(command, include_extras=True)
-    others = LEFT_OUT | {PROFILE, *(choice.name for choice in table())}
+    others = LEFT_OUT | {PROFILE, *(option.name for option in table())}
     found = {}
     for name in inspect.signature(command).parameters:
         kind, *notes = get_args(hints[name]) or (None,)

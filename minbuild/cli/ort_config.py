@@ -1,4 +1,4 @@
-"""`minbuild config`."""
+"""`minbuild ort-config`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.files import read_file
 
 
-def config(
+def ort_config(
     artifacts: ArtifactSets,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write. Default: standard output.")
@@ -25,24 +25,26 @@ def config(
     style: Annotated[
         str,
         typer.Option(
-            help="How ONNX Runtime will load the models: fixed, as .ort files that hold what runs; runtime, as those "
-            "it may optimise further."
+            help="How ONNX Runtime loads the models: fixed, .ort files that are already optimized; runtime, .ort files "
+            "that it optimizes when it loads them."
         ),
     ] = "fixed",
     check: Annotated[
-        Path | None, typer.Option(help="Write nothing, and tell what this configuration lacks for ARTIFACTS.")
+        Path | None,
+        typer.Option(help="Write nothing; report what this configuration lacks for ARTIFACTS."),
     ] = None,
-    require: Annotated[
-        list[Path] | None, typer.Option(help="Configuration whose operators are wanted as well. Repeatable.")
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option("--ort-config", help="Configuration whose operators are included as well. Repeatable."),
     ] = None,
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
-    """Write the operators of ARTIFACTS as ONNX Runtime's own reduced build wants them, or check such a file."""
+    """Write the operator configuration of an ONNX Runtime reduced build for ARTIFACTS, or check one."""
     with failures(verbose):
         if style not in STYLES:
             raise BadInput(f"--style {style}: no such style. Choose from {', '.join(STYLES)}.")
-        more = [read_config(path) for path in require or ()]
+        more = [read_config(path) for path in merge or ()]
         wanted = union([requirements(artifacts, style, tuple(ops_dir or ())), *more])
         if check is not None:
             findings = lacking(wanted, _text(check), str(check))
@@ -50,7 +52,7 @@ def config(
                 raise Unsupported(list(findings))
             print(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
             return
-        text = render_config(wanted, [*sources(artifacts), *(path.name for path in require or ())])
+        text = render_config(wanted, [*sources(artifacts), *(path.name for path in merge or ())])
         if out is None:
             print(text, end="")
             return

@@ -1,4 +1,4 @@
-"""What commands share: options, progress, and failures as text with an exit code."""
+"""Shared by the commands: options, progress, and failures as text with an exit code."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ ArtifactSets = Annotated[
 Largest = Annotated[
     list[str] | None,
     typer.Option(
-        "--max",
+        "--max-dim",
         metavar=SIZES,
-        help="Largest size of a free dimension to make memory for by default, such as batch=64. "
+        help="Largest size of a free dimension that the default memory is planned for, such as batch=64. "
         f"Default: {DEFAULT_LARGEST}. Repeatable.",
     ),
 ]
@@ -50,7 +50,7 @@ OpsFolders = Annotated[
     typer.Option(
         "--ops-dir",
         metavar="FOLDER",
-        help="Folder with operators of your own: <stem>.py beside <stem>.cc. Repeatable.",
+        help="Folder with custom operators: <stem>.py beside <stem>.cc. Repeatable.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print passes, builds, and tracebacks.")]

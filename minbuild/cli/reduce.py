@@ -14,7 +14,7 @@ from minbuild.authoring import Recipe, Source, in_folder, make_artifacts, read_s
 from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import Accounts
-from minbuild.cli.option_parsing import Chosen, configured
+from minbuild.cli.option_parsing import ResolvedOptions, configured
 from minbuild.cli.ort_config import read_config
 from minbuild.cli.progress import (
     ArtifactSets,
@@ -40,22 +40,22 @@ def reduce(
     out: building.Out,
     target: building.Targets = None,
     dim: building.Dims = None,
-    max_: Largest = None,
+    max_dim: Largest = None,
     cxx: building.Compiler = None,
     cmake_toolchain: building.CMakeToolchain = None,
     reference: building.Reference = None,
     check_loss: building.CheckLoss = None,
     include_op: building.IncludeOp = None,
-    require: building.Require = None,
+    ort_config: building.OrtConfig = None,
     exclude_op: building.ExcludeOp = None,
     types: building.Types = None,
     with_: building.With = None,
     export_output: building.ExportOutput = None,
     bindings: building.Bindings = None,
-    config: building.Settings = None,
+    settings: building.Settings = None,
     baseline: building.Baseline = None,
     history: building.History = None,
-    fast: building.Fast = None,
+    no_analysis: building.NoAnalysis = None,
     loss: MadeWith = None,
     optimizer: MadeFor = None,
     train: Train = None,
@@ -64,7 +64,7 @@ def reduce(
     json_output: Json = False,
     verbose: Verbose = False,
     *,
-    chosen: Chosen,
+    resolved: ResolvedOptions,
 ) -> None:
     """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
     --loss, a trainer of the forward model in an ONNX file."""
@@ -86,7 +86,7 @@ def reduce(
             out,
             tuple(target or ()),
             sizes,
-            sizes_given("--max", max_),
+            sizes_given("--max-dim", max_dim),
             cxx,
             cmake_toolchain,
             reference,
@@ -96,15 +96,15 @@ def reduce(
             tuple(export_output or ()),
             ExtraRequirements(
                 tuple(include_op or ()),
-                union([read_config(path) for path in require]) if require else None,
+                union([read_config(path) for path in ort_config]) if ort_config else None,
                 tuple(exclude_op or ()),
                 tuple(name for text in types or () for name in text.split(",")),
             ),
-            bool(fast),
+            not no_analysis,
             tuple(bindings or ()),
-            chosen.choices,
+            resolved.build_options,
         )
-        accounts = Accounts.open(chosen.budgets, chosen.path, baseline, history)
+        accounts = Accounts.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
         report = reducing.reduce(request, terminal)
         terminal.done()

@@ -13,7 +13,7 @@ from minbuild.planning import scan as scanning
 def scan(
     artifacts: Artifacts, ops_dir: OpsFolders = None, json_output: Json = False, verbose: Verbose = False
 ) -> None:
-    """List the operators ARTIFACTS ask for, and everything that is not supported."""
+    """List the operators of ARTIFACTS, and every unsupported node."""
     with failures(verbose):
         answer = scanning.scan(artifacts, tuple(ops_dir or ()))
         if json_output:

@@ -24,8 +24,8 @@ BUDGETS, PROFILE = "budgets", "profile"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Something that settings can say besides choices: what it may be, in words, and how it is read, to None where it
-    is none of that."""
+    """Something that settings can say besides build options: what it may be, in words, and how it is read, to None
+    where it is none of that."""
 
     allowed: str
     read: Callable[[Any], Any]
@@ -65,9 +65,9 @@ def settings_beside(folders: Sequence[Path], named: Path | None) -> tuple[Mappin
 
 
 def checked_settings(settings: Mapping[str, Any], path: str, options: Mapping[str, Key]) -> dict[str, Any]:
-    """Settings by key as they are read: choices, the profile, and `options` of a command; budgets are left as they
-    are. Raises BadInput that lists all that is wrong."""
-    keys = {**_choice_keys(), **options}
+    """Settings by key as they are read: build options, the profile, and `options` of a command; budgets are left as
+    they are. Raises BadInput that lists all that is wrong."""
+    keys = {**_build_option_keys(), **options}
     found: dict[str, Any] = {}
     wrong: list[str] = []
     for name, value in settings.items():
@@ -87,33 +87,38 @@ def checked_settings(settings: Mapping[str, Any], path: str, options: Mapping[st
 
 def known_keys(options: Mapping[str, Key]) -> Mapping[str, str]:
     """Every key of settings, with what it may be."""
-    return {**{name: key.allowed for name, key in {**_choice_keys(), **options}.items()}, BUDGETS: "a table"}
+    return {
+        **{name: key.allowed for name, key in {**_build_option_keys(), **options}.items()},
+        BUDGETS: "a table",
+    }
 
 
-def choices_made(given: Mapping[str, Any], settings: Mapping[str, Any], profile: str | None) -> BuildOptions:
-    """The choices in force: what is `given`, by field, else what the checked settings say, else what the profile does,
-    which itself is given or set. Raises BadInput that lists what is none of the values."""
+def resolve_build_options(
+    given: Mapping[str, Any], settings: Mapping[str, Any], profile: str | None
+) -> BuildOptions:
+    """The build options in force: what is `given`, by field, else what the checked settings say, else what the
+    profile does, which itself is given or set. Raises BadInput that lists what is none of the values."""
     wrong = []
     if profile is not None and profile not in PROFILES:
         wrong.append(f"--{PROFILE} {profile}: there is none. Choose from {', '.join(PROFILES)}.")
     named = profile or settings.get(PROFILE, DEFAULT)
     base = in_profile(named)
     made = {}
-    for choice in table():
-        value = given.get(choice.name)
+    for option in table():
+        value = given.get(option.name)
         if value is None:
-            made[choice.name] = settings.get(choice.key, getattr(base, choice.name))
+            made[option.name] = settings.get(option.key, getattr(base, option.name))
             continue
-        made[choice.name] = choice.read(value)
-        if made[choice.name] is None:
+        made[option.name] = option.read(value)
+        if made[option.name] is None:
             shown = ",".join(value) if isinstance(value, (list, tuple)) else value
-            wrong.append(f"--{choice.key} {shown}: is not allowed. Choose from: {choice.allowed}.")
+            wrong.append(f"--{option.key} {shown}: is not allowed. Choose from: {option.allowed}.")
     if wrong:
         raise BadInput("\n".join(wrong))
     return BuildOptions(**made)
 
 
-def _choice_keys() -> dict[str, Key]:
+def _build_option_keys() -> dict[str, Key]:
     def profile(value: Any) -> Any:
         return value if isinstance(value, str) and value in PROFILES else None
 

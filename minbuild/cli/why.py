@@ -21,7 +21,7 @@ def why(
     package: Package = Path("dist"),
     verbose: Verbose = False,
 ) -> None:
-    """Say why NAME is in a package: the nodes that want it, the kernel, the symbol, the C library."""
+    """Explain why NAME is in a package: the nodes that need it, the kernel, the symbol, the C library."""
     with failures(verbose):
         for line in chains(name, package):
             print(line)
@@ -31,13 +31,13 @@ def explain(
     code: Annotated[
         str,
         typer.Argument(
-            help="Status that a trainer answered, as a number or a name; or its error, in quotes, where that is a "
-            "code such as E9 3 Conv.",
+            help="Status that a trainer returned, as a number or a name; or its error code, in quotes, such as "
+            "'E9 3 Conv'.",
             metavar="CODE",
         ),
     ],
     verbose: Verbose = False,
 ) -> None:
-    """Say what CODE of a trainer means, and what to do about it."""
+    """Explain the status CODE of a trainer, and its cure."""
     with failures(verbose):
         print(explained(code))

@@ -80,7 +80,7 @@ def wanted_languages(names: Iterable[str], files: bool = True) -> tuple[str, ...
     for name in () if files else _FROM_FILES:
         if name in found:
             raise BadInput(
-                f"--bindings {name}: makes sessions from files, which the library lacks with --files off. Leave out "
+                f"--bindings {name}: makes sessions from files, which the library lacks with --file-io off. Leave out "
                 "one of the two."
             )
     return tuple(name for name in LANGUAGES if name in found)

@@ -99,7 +99,7 @@ def build_checked(
     given = _given(contents, registry, toolchain, cmake)
     built = build_library(given, target, toolchain, progress=detail)
     binary = read_binary(library_path(target), str(target), built.shared, built.twin)
-    hides = toolchain.choices.only(toolchain.honours(target)).visibility == "hidden"
+    hides = toolchain.build_options.only(toolchain.honours(target)).visibility == "hidden"
     check_link(
         selected=[k.symbol for k in contents.kernels],
         kernels=tuple(registry.functions),
@@ -116,4 +116,4 @@ def _given(
     """What a toolchain is given. Only CMake reads the files for it, and without them the same sources are found in the
     cache."""
     sources = emit_sources(contents, registry)
-    return {**sources, **cmake_files(sources, (), toolchain.choices)} if cmake else sources
+    return {**sources, **cmake_files(sources, (), toolchain.build_options)} if cmake else sources

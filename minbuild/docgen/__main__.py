@@ -14,7 +14,7 @@ from typing import Any
 
 from minbuild.cli.settings_file import known_keys
 from minbuild.compat import ort_api_map as parity
-from minbuild.docgen import option_tables as choice_tables
+from minbuild.docgen import option_tables
 from minbuild.docgen.formulas import gradient_formula
 from minbuild.ops import Registry, registry
 from minbuild.ops.core.definition import KernelFunction, Op
@@ -177,12 +177,12 @@ def commands() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _choices(root: Path) -> str:
+def _build_options(root: Path) -> str:
     from minbuild.cli.option_parsing import options_of
     from minbuild.cli.reduce import reduce
 
     measured = (root / "reports" / "baseline" / "profiles.md").read_text("utf-8")
-    return choice_tables.document(known_keys(options_of(reduce)), measured)
+    return option_tables.document(known_keys(options_of(reduce)), measured)
 
 
 def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
@@ -193,7 +193,7 @@ def _readme_blocks(root: Path) -> Mapping[str, Callable[[], str]]:
 
     return {
         "commands": commands,
-        "choices": choice_tables.summary,
+        "build-options": option_tables.summary,
         "profiles": measured("profiles"),
         "operators": lambda: operators_summary(registry()),
         "sizes": measured("sizes"),
@@ -215,7 +215,7 @@ def documents(root: Path) -> Mapping[Path, str]:
         + _GRADIENTS
         + gradients_table(registry()),
         root / "reports" / "api.md": _HEAD + _api(root),
-        root / "reports" / "choices.md": _HEAD + _choices(root),
+        root / "reports" / "build-options.md": _HEAD + _build_options(root),
         root / "reports" / "onnx_nodes.md": _HEAD + node_tests(_measured(root, "onnx_nodes")),
         readme: text,
     }

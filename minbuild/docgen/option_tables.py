@@ -1,4 +1,4 @@
-"""What documentation says about choices: the table, what settings may hold, and an example."""
+"""What documentation says about build options: the table, what settings may hold, and an example."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ target = ["aarch64-linux-musl", "wasm32"]
 dim = { batch = 8 }
 graphs = ["train", "optimize"]
 speed-for = ["Conv", "Gemm"]
-unwind = true
+unwind-tables = true
 
 [budgets]
 flash = "24 KiB"
 """
-_HEAD = f"""# Choices
+_HEAD = f"""# Build options
 
-What goes into a library and how it is made is chosen by a profile, and by every choice by itself: on the command line
-(`minbuild reduce --profile smallest --unwind on`), or in settings. The command line wins over settings, settings win
-over the profile, and without one that is {DEFAULT}. Every report tells the choices in force.
+What goes into a library and how it is made is chosen by a profile, and by every build option by itself: on the
+command line (`minbuild reduce --profile smallest --unwind-tables on`), or in settings. The command line wins over
+settings, settings win over the profile, and without one that is {DEFAULT}. Every report tells the build options in
+force.
 
 """
 _NOTES = """
-A choice that saves bytes is a step of the report's waterfall, with what it is worth on a real build; what it would
-save where it was not made is the report's advice. The model itself chooses operators, element types and versions of
-operators: what a version does otherwise is settled when the model is read, so that others cost nothing.
+A build option that saves bytes is a step of the report's waterfall, with what it is worth on a real build; what it
+would save where it was not made is a suggestion of the report. The model itself chooses operators, element types and
+versions of operators: what a version does otherwise is settled when the model is read, so that others cost nothing.
 
-A compiler or a format of libraries may have no way to do what was chosen. `minbuild reduce` then says which choices
-were not applied, and builds without them.
+A compiler or a format of libraries may have no way to do what was chosen. `minbuild reduce` then says which build
+options were not applied, and builds without them.
 """
 _SETTINGS = """
 ## Settings
 
 They stand in `minbuild.toml`, or in `[tool.minbuild]` of `pyproject.toml`, beside the artifacts or in their folder, or
-in the file that `--config` names. Paths are seen from the folder of that file. Everything that is wrong in it is told
+in the file that `--settings` names. Paths are seen from the folder of that file. Everything that is wrong in it is told
 at once.
 
 """
@@ -48,8 +49,8 @@ def summary() -> str:
 
 
 def document(keys: Mapping[str, str], measured: str) -> str:
-    """Markdown: all about choices. `keys` are those of settings with what they may be; `measured` is a table of the
-    profiles."""
+    """Markdown: all about build options. `keys` are those of settings with what they may be; `measured` is a table
+    of the profiles."""
     profiles = "\n".join(f"- **{name}**: {what}" for name, what in PROFILES.items())
     rows = [_row(c) for c in table()]
     head = [
@@ -81,10 +82,10 @@ def _example() -> str:
     return f"```toml\n{EXAMPLE}```\n"
 
 
-def _row(choice: BuildOption) -> list[str]:
-    others = [_words(choice.of(name)) for name in PROFILES if name != DEFAULT]
-    loses = f"{_words(choice.min_size)}: {choice.tradeoff}" if choice.tradeoff else ""
-    return [f"`--{choice.key}`", choice.allowed, _words(choice.default), *others, choice.what, loses]
+def _row(option: BuildOption) -> list[str]:
+    others = [_words(option.of(name)) for name in PROFILES if name != DEFAULT]
+    loses = f"{_words(option.min_size)}: {option.tradeoff}" if option.tradeoff else ""
+    return [f"`--{option.key}`", option.allowed, _words(option.default), *others, option.what, loses]
 
 
 def _words(value: object) -> str:

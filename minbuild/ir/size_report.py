@@ -16,7 +16,7 @@ KINDS: Mapping[str, str] = {
     "runtime": "Runtime",
     "library": "C library and compiler runtime",
     "literal": "Literals and bytes without a symbol",
-    "overhead": "File format",
+    "overhead": "Headers",
 }
 
 
@@ -26,7 +26,7 @@ class Sizes:
     -9."""
 
     file: int
-    loadable: int
+    loaded: int
     download: int
 
 
@@ -42,7 +42,8 @@ class Named:
 class Row:
     """The file bytes of one owner. For operators `name` is the stem of the kernel file, `users` are the
     model's operators it serves and `nodes` their nodes; for shared code `users` are the operator rows that
-    call it. `removed` is what a link without the operator's kernels is smaller by, None where not measured."""
+    call it. `leave_one_out` is the bytes by which a link without the operator's kernels is smaller, None where not
+    measured."""
 
     kind: str
     name: str
@@ -51,7 +52,7 @@ class Row:
     types: tuple[str, ...]
     nodes: tuple[str, ...]
     symbols: tuple[Named, ...]
-    removed: int | None = None
+    leave_one_out: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A choice that would make something smaller, measured: bytes it saves of the library's file, of the model's files
-    and of RAM (negative where it costs), what it changes, and how to make it."""
+    """A build option that would make something smaller, measured: bytes it saves of the library's file, of the
+    model's files and of RAM (negative where it costs), what it changes, and how to make it."""
 
     title: str
     file: int
@@ -124,7 +125,7 @@ class Bar:
     step: str
     meaning: str
     file: int
-    alone: int | None
+    leave_one_out: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +153,9 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
-class Alive:
-    """A tensor or scratch memory in the arena: the node that makes it, in which phase, and its bytes there."""
+class LiveTensor:
+    """A tensor or scratch memory in the arena at its peak: the node that writes it, the phase of that node,
+    and bytes."""
 
     name: str
     node: str
@@ -164,14 +166,14 @@ class Alive:
 @dataclass(frozen=True, slots=True)
 class Arena:
     """Bytes one graph needs for its temporaries, and the most that are alive in one step: no layout beats
-    it. `alive` is what is there in that `step`, which runs `node`; it adds up to `bound`."""
+    it. `live` are the tensors of that `step`, which runs `node`; they add up to `lower_bound`."""
 
     graph: str
     peak: int
-    bound: int
+    lower_bound: int
     step: int = 0
     node: str = ""
-    alive: tuple[Alive, ...] = ()
+    live: tuple[LiveTensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class Stack:
     calls: tuple[tuple[str, int], ...]
 
     @property
-    def deepest(self) -> int:
+    def peak(self) -> int:
         return max((size for _, size in self.calls), default=0)
 
     @property
@@ -295,7 +297,7 @@ class TargetReport:
     files: tuple[tuple[str, str], ...]  # what it is, where it is
     waterfall: tuple[Bar, ...] = ()  # from every kernel to the trimmed file; empty where it was left out
     phases: tuple[Phase, ...] = ()  # their bytes add up to the trimmed file
-    advice: tuple[Suggestion, ...] = ()  # what saves most first; empty where it was left out
+    suggestions: tuple[Suggestion, ...] = ()  # largest saving first; empty where it was left out
     types: tuple[TypeRow, ...] = ()  # of all kernel files
     regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
 
@@ -315,4 +317,4 @@ class SizeReport:
     models: tuple[
         ModelReport, ...
     ] = ()  # each by itself where there are several; `model` is all of them together
-    choices: tuple[tuple[str, str], ...] = ()  # that the user made or had made by a profile: name, value
+    build_options: tuple[tuple[str, str], ...] = ()  # in force, by the user or by a profile: name, value

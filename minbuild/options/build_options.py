@@ -1,5 +1,5 @@
-"""What a user may choose about a library, once: each choice with its values, what it does, what every profile makes of
-it, and what it saves. Command line, settings files, documentation, compilers and the waterfall all read this.
+"""The build options of a library: values, meaning, defaults by profile, and what each saves. Command line, settings
+files, documentation, compilers and the size waterfall read this table.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from minbuild.options.graph_selection import EVERY
 
 PROFILES: Mapping[str, str] = {
-    "smallest": "the trainer can do as much; errors are codes, and builds take longer",
-    "balanced": "small, and errors say what is wrong in words",
-    "fastest": "compiled for speed, at the price of size",
+    "smallest": "same functions, least bytes; errors are codes, builds take longer",
+    "balanced": "small, with error messages in words",
+    "fastest": "compiled for speed; larger",
 }
 DEFAULT = "balanced"
 ON, OFF = "on", "off"
-PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # who carries a choice out
-# What people write for on and off elsewhere: in TOML, and in variables of the environment.
+PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
+# Other spellings of on and off, in TOML and in environment variables.
 _SPELLINGS = {"true": ON, "yes": ON, "1": ON, "false": OFF, "no": OFF, "0": OFF}
 
 Value = str | tuple[str, ...]
@@ -79,7 +79,7 @@ def _text(word: object) -> str:
     return str(word).lower() if isinstance(word, bool) else str(word)
 
 
-def _choice(
+def _option(
     values: tuple[str, ...],
     what: str,
     by: str,
@@ -101,75 +101,75 @@ def _choice(
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The choices in force, in the order of the waterfall."""
+    """The build options in force, in the order of the waterfall."""
 
     # First, for otherwise files of other steps end with as many bytes as fill a page.
-    padding: str = _choice(
+    separate_code: str = _option(
         (OFF, ON),
-        "begin code and data on pages of their own in the file",
+        "place code and data on separate pages of the file",
         LINKER,
         plain=ON,
         saving="code and data share pages of the file",
         tradeoff="The page of the file where code ends and data begin is in memory twice.",
     )
-    features: str = _choice(
+    kernel_features: str = _option(
         ("used", "all"),
-        "parts of kernels to hold: those that the models use, or all, so that other models of the same operators run",
+        "kernel features to compile: those that the models use, or all, for other models of the same operators",
         SOURCES,
         plain="all",
-        saving="only the parts of kernels that it needs",
+        saving="only the kernel features that the model uses",
         tradeoff="Other models of the same operators may need what is left out.",
     )
-    sizes: str = _choice(
+    shape_ops: str = _option(
         ("used", "all"),
-        "arithmetic of sizes and loops over samples to hold: what the plans have, or all, for other models",
+        "shape arithmetic and batch loops to compile: those of the plans, or all, for other models",
         SOURCES,
         plain="all",
-        saving="only the size arithmetic and loops that its plan has",
+        saving="only the shape arithmetic and loops of the plan",
         tradeoff="Other models of the same operators may need what is left out.",
     )
-    graphs: tuple[str, ...] = _choice(
+    graphs: tuple[str, ...] = _option(
         EVERY,
-        "what the device can run: training steps, evaluation, optimizer steps",
+        "graphs that the device can run: training steps, evaluation, optimizer steps",
         PLAN,
         several=True,
-        saving="only what the device shall run of training, evaluation and optimizer",
+        saving="only the selected graphs of training, evaluation and optimizer",
     )
-    saving: str = _choice(
+    checkpoint_writing: str = _option(
         (ON, OFF),
-        "writing of checkpoints",
+        "writing of checkpoints on the device",
         SOURCES,
         saving="no writing of checkpoints",
         min_size=OFF,
         tradeoff="What was trained cannot be saved as a checkpoint; parameters can be read.",
     )
-    files: str = _choice(
+    file_io: str = _option(
         (ON, OFF),
-        "all that needs a file system; without, plan, checkpoint and memory come from the program",
+        "functions that need a file system; without them, the program provides plan, checkpoint and memory",
         SOURCES,
-        saving="nothing that needs a file system",
+        saving="no functions that need a file system",
         min_size=OFF,
-        tradeoff="Sessions are created from bytes and memory that the program provides; nothing is read from or "
-        "written to files.",
+        tradeoff="Sessions are created from bytes and memory that the program provides; no file is "
+        "read or written.",
     )
-    messages: str = _choice(
+    error_messages: str = _option(
         ("text", "codes"),
-        "errors in words, or as codes that `minbuild explain` puts into words",
+        "error messages in words, or codes for `minbuild explain`",
         SOURCES,
-        saving="errors as codes that `minbuild explain` puts into words",
+        saving="errors are codes for `minbuild explain`",
         min_size="codes",
-        tradeoff="Texts of errors are short codes; `minbuild explain` puts them into words.",
+        tradeoff="Error messages are codes; `minbuild explain` translates them.",
         smallest="codes",
     )
-    strip: str = _choice(
+    strip: str = _option(
         (ON, OFF),
-        "leave names for debuggers out",
+        "strip debug symbols",
         LINKER,
         plain=OFF,
-        saving="no names for debuggers",
+        saving="no debug symbols",
         tradeoff="Debuggers see addresses.",
     )
-    unwind: str = _choice(
+    unwind_tables: str = _option(
         (OFF, ON),
         "tables for stack traces",
         COMPILER,
@@ -177,70 +177,70 @@ class BuildOptions:
         saving="no tables for stack traces and exceptions",
         tradeoff="Debuggers and profilers see no callers.",
     )
-    visibility: str = _choice(
+    visibility: str = _option(
         ("hidden", "default"),
-        "functions that programs can see: those of the API, or all",
+        "exported functions: those of the API, or all",
         COMPILER,
         plain="default",
-        saving="only the API is visible",
+        saving="only the API is exported",
         tradeoff="Programs cannot call other functions.",
     )
-    sections: str = _choice(
+    gc_sections: str = _option(
         (ON, OFF),
-        "drop functions and data that nothing reaches",
+        "remove unreachable functions and data",
         COMPILER,
         plain=OFF,
-        saving="functions and data that nothing reaches are dropped",
-        tradeoff="What the API does not reach is gone.",
+        saving="unreachable functions and data are removed",
+        tradeoff="Functions that the API does not reach are missing.",
     )
-    optimize: str = _choice(
+    optimize: str = _option(
         ("size", "speed"),
-        "what kernels are compiled for",
+        "optimization goal of the compiler",
         COMPILER,
         plain="speed",
-        saving="optimised for size, hot loops excepted",
+        saving="optimised for size, except hot loops",
         tradeoff="Steps may take longer.",
         fastest="speed",
     )
-    speed_for: tuple[str, ...] = _choice(
-        (), "kernels to compile for speed whatever --optimize says", COMPILER, default=(), several=True
+    speed_for: tuple[str, ...] = _option(
+        (), "kernels to compile for speed, regardless of --optimize", COMPILER, default=(), several=True
     )
-    size_for: tuple[str, ...] = _choice(
-        (), "kernels to compile for size whatever --optimize says", COMPILER, default=(), several=True
+    size_for: tuple[str, ...] = _option(
+        (), "kernels to compile for size, regardless of --optimize", COMPILER, default=(), several=True
     )
-    lto: str = _choice(
+    lto: str = _option(
         (OFF, ON),
         "link-time optimisation",
         COMPILER,
-        saving="optimised as a whole when it is linked",
+        saving="link-time optimisation",
         min_size=ON,
         tradeoff="Builds take longer.",
         smallest=ON,
     )
-    fold: str = _choice(
+    icf: str = _option(
         (ON, OFF),
-        "make equal functions one",
+        "identical code folding",
         LINKER,
         plain=OFF,
-        saving="equal functions are one",
-        tradeoff="Debuggers may name another function with the same code.",
+        saving="identical functions are folded",
+        tradeoff="Debuggers may show another function with the same code.",
     )
-    headers: str = _choice(
+    section_headers: str = _option(
         ("needed", "all"),
-        "section headers and hash buckets: those that loaders and linkers read, or all",
+        "section headers and hash buckets to keep: those that loaders and linkers read, or all",
         LINKER,
         plain="all",
         saving="no section headers and hash buckets that no loader reads",
         tradeoff="Tools find fewer sections by name.",
     )
-    pages: str = _choice(
+    max_page_size: str = _option(
         ("target", "4096", "16384", "65536"),
-        "largest page of memory that the library can be loaded into: the largest of the target, or so many bytes",
+        "largest memory page that the library supports: that of the target, or bytes",
         LINKER,
     )
-    avx512: str = _choice(
+    avx512: str = _option(
         (OFF, ON),
-        "a third form of matrix products, which x86-64 processors with AVX-512 choose when they run",
+        "an AVX-512 variant of matrix products, selected at run time on x86-64",
         COMPILER,
         fastest=ON,
     )
@@ -250,18 +250,18 @@ class BuildOptions:
         return kernel in self.speed_for or self.optimize == "speed" and kernel not in self.size_for
 
     def only(self, names: Iterable[str]) -> BuildOptions:
-        """These choices, all others as they are by default: what a toolchain makes of them that honours these."""
+        """These build options, all others as they are by default: what a toolchain makes of them that honours these."""
         chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
         return BuildOptions(**chosen)
 
     def without(self, name: str) -> BuildOptions:
-        """The same, but nothing saved by the choice of that name."""
-        plain: dict[str, Any] = {name: choice_of(name).plain}
+        """The same, but nothing saved by the build option of that name."""
+        plain: dict[str, Any] = {name: build_option(name).plain}
         return replace(self, **plain)
 
     @property
     def savings(self) -> Mapping[str, str]:
-        """The choices that are there to save bytes, by name, with what they do."""
+        """The build options that are there to save bytes, by name, with what they do."""
         return {c.name: c.saving for c in table() if c.saving and getattr(self, c.name) != c.plain}
 
     @property
@@ -271,23 +271,23 @@ class BuildOptions:
 
     @property
     def as_text(self) -> Mapping[str, str]:
-        """Every choice by its key, in words, for reports."""
+        """Every build option by its key, in words, for reports."""
         values = {c.key: getattr(self, c.name) for c in table()}
         return {key: ",".join(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 @cache
 def table() -> tuple[BuildOption, ...]:
-    """All choices, in their order."""
+    """All build options, in their order."""
     return tuple(BuildOption(name=f.name, **f.metadata) for f in fields(BuildOptions))
 
 
-def choice_of(name: str) -> BuildOption:
+def build_option(name: str) -> BuildOption:
     """The row of a field."""
-    return next(choice for choice in table() if choice.name == name)
+    return next(option for option in table() if option.name == name)
 
 
 def in_profile(profile: str) -> BuildOptions:
-    """The choices that a profile makes."""
-    made: dict[str, Any] = {choice.name: choice.of(profile) for choice in table()}
+    """The build options that a profile makes."""
+    made: dict[str, Any] = {option.name: option.of(profile) for option in table()}
     return BuildOptions(**made)

@@ -43,7 +43,7 @@ class CompiledModel:
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
     parts: frozenset[str] = frozenset()  # of emit.PARTS: what the library has beside what the plan needs
-    mold: bytes | None = None  # of the inference model, for the part "export"
+    export_template: bytes | None = None  # of the inference model, for the part "export"
     graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
 
     @property
@@ -117,7 +117,7 @@ def compile_artifacts(
     program = check_loss(program) if checks_loss else program
     if not updates(graphs):
         checkpoint = write_checkpoint(wanted.checkpoint)
-    _check_names("--max", largest, program.symbols)
+    _check_names("--max-dim", largest, program.symbols)
     plan = build_plan(optimize(program, operators, tell), operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
     plan_bytes = encode_plan(plan, sizes)
@@ -147,7 +147,7 @@ def compile_models(
     sets = [load(folder, registry(ops_folders)) for folder in folders]
     free = [_free_dimensions(select_graphs(artifacts, graphs)) for artifacts in sets]
     together = sorted({name for names in free for name in names})
-    for option, given in (("--dim", fixed), ("--max", largest)):
+    for option, given in (("--dim", fixed), ("--max-dim", largest)):
         _check_names(option, given, together)
     return tuple(
         compile_model(
@@ -178,7 +178,7 @@ def with_parts(model: CompiledModel, parts: Sequence[str], outputs: Sequence[str
         program = lower(select_graphs(model.artifacts, (EVALUATE,)), model.registry, model.fixed)
     made = inference(model.artifacts, program, outputs, model.fixed, {p.name for p in held})
     sizes = {p.name: prod(p.shape) * p.element.size for p in model.artifacts.checkpoint.parameters}
-    return replace(model, parts=frozenset(chosen | {"export"}), mold=made.mold(held, sizes))
+    return replace(model, parts=frozenset(chosen | {"export"}), export_template=made.template(held, sizes))
 
 
 def _free_dimensions(artifacts: TrainingArtifacts) -> tuple[str, ...]:

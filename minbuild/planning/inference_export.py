@@ -20,7 +20,7 @@ from minbuild.ir.dims import Dim
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 
-MOLD = b"MBIM"
+EXPORT_TEMPLATE = b"MBIM"
 _OF_LOSS = re.compile(r"onnx::[a-z_.]+::\d+")  # what generate_artifacts calls values of a loss
 
 
@@ -36,7 +36,7 @@ class Inference:
         little = {n: a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for n, a in parameters.items()}
         return b"".join(p if isinstance(p, bytes) else little[p] for p in self.pieces)
 
-    def mold(self, parameters: Sequence[PlanParameter], sizes: Mapping[str, int]) -> bytes:
+    def template(self, parameters: Sequence[PlanParameter], sizes: Mapping[str, int]) -> bytes:
         """What the device's export reads: identifier and number of pieces; for each its bytes, and its parameter's
         number from 1 or 0; then the bytes of the pieces without parameter. `sizes` are bytes of parameters."""
         number = {p.name: i for i, p in enumerate(parameters, 1)}
@@ -44,18 +44,18 @@ class Inference:
         for piece in self.pieces:
             words += (len(piece), 0) if isinstance(piece, bytes) else (sizes[piece], number[piece])
         fixed = b"".join(p for p in self.pieces if isinstance(p, bytes))
-        return MOLD + struct.pack(f"<{len(words)}I", *words) + fixed
+        return EXPORT_TEMPLATE + struct.pack(f"<{len(words)}I", *words) + fixed
 
 
-def fill_template(mold: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
-    """What the device's export makes of a mold: `parameters` are those of the plan, in its order, and `outputs` those
-    that are wanted. Raises BadInput for other outputs than the mold has."""
-    (count,) = struct.unpack_from("<I", mold, 4)
-    words = struct.unpack_from(f"<{2 * count}I", mold, 8)
+def fill_template(template: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
+    """The ONNX file that the device exports from a template: `parameters` are those of the plan, in its order,
+    `outputs` those that are wanted. Raises BadInput for other outputs than the template has."""
+    (count,) = struct.unpack_from("<I", template, 4)
+    words = struct.unpack_from(f"<{2 * count}I", template, 8)
     at, file = 8 + 8 * count, bytearray()
     for size, number in zip(words[::2], words[1::2], strict=True):
         if number == 0:
-            file += mold[at : at + size]
+            file += template[at : at + size]
             at += size
         else:
             array = parameters[number - 1]

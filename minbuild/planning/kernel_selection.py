@@ -34,7 +34,7 @@ def contents_of(
     models: Sequence[CompiledModel],
     extra: ExtraRequirements = ExtraRequirements(),  # noqa: B008 (frozen)
     note: Callable[[str], None] = lambda text: None,
-    choices: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+    build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> LibraryContents:
     """What the models need together, what is wished for and what is chosen; `note` hears of wishes that add nothing.
     Raises BadInput where a wish cannot be had."""
@@ -46,18 +46,18 @@ def contents_of(
     extra_kernels, extra_features = _wished(extra, registry, note)
     used = {name for m in models for name in expressions_of(m.plan_bytes)}
     held = kernels | extra_kernels
-    _tell_idle(choices, held, note)
-    every = choices.sizes == "all"
-    if choices.features == "all":
+    _tell_idle(build_options, held, note)
+    every = build_options.shape_ops == "all"
+    if build_options.kernel_features == "all":
         stems = {k.stem for k in held}
         extra_features |= {f for f in registry.all_features() if f.split(".")[0] in stems}
     return LibraryContents(
         tuple(sorted(held, key=lambda k: (k.stem, k.function, k.types))),
         frozenset(features | extra_features),
         every or any(m.plan.symbols for m in models),
-        files=choices.files == ON,
-        messages=choices.messages == "text",
-        saving=choices.saving == ON,
+        files=build_options.file_io == ON,
+        messages=build_options.error_messages == "text",
+        saving=build_options.checkpoint_writing == ON,
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
         loops=every or any(m.plan.loops for m in models),
         parts=frozenset(part for m in models for part in m.parts),
@@ -132,7 +132,7 @@ def _wished(
     for domain, _, name in required.operators:
         title = name if domain == "ai.onnx" else f"{domain}:{name}"
         if title not in excluded:
-            op = _find(title, registry, "--require")
+            op = _find(title, registry, "--ort-config")
             asked.append((op, allowed & _named(required, domain, name)))
     for op, types in asked:
         functions = _functions(op, registry)
@@ -192,22 +192,22 @@ def _functions(op: Op, registry: Registry) -> frozenset[str]:
     return frozenset(found)
 
 
-def with_kernels(choices: BuildOptions, registry: Registry) -> BuildOptions:
-    """The choices with files of kernels where operators are named, in any case of letters. Raises BadInput."""
+def with_kernels(build_options: BuildOptions, registry: Registry) -> BuildOptions:
+    """The build options with files of kernels where operators are named, in any case of letters. Raises BadInput."""
     speed, size = (
         _files(f"--{key}", names, registry)
-        for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for))
+        for key, names in (("speed-for", build_options.speed_for), ("size-for", build_options.size_for))
     )
     both = sorted(set(speed) & set(size))
     if both:
         raise BadInput(f"--speed-for and --size-for: both name {', '.join(both)}. Leave one of them out.")
-    return replace(choices, speed_for=speed, size_for=size)
+    return replace(build_options, speed_for=speed, size_for=size)
 
 
-def _tell_idle(choices: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
-    """A choice for kernels none of which is there changes nothing."""
+def _tell_idle(build_options: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
+    """A build option for kernels none of which is there changes nothing."""
     stems = {kernel.stem for kernel in held}
-    for key, names in (("speed-for", choices.speed_for), ("size-for", choices.size_for)):
+    for key, names in (("speed-for", build_options.speed_for), ("size-for", build_options.size_for)):
         if names and not stems & set(names):
             files = ", ".join(f"{name}.cc" for name in names)
             note(f"--{key}: the library has no kernel of {files}; this changes nothing.")

@@ -13,8 +13,7 @@ from rich.text import Text
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions as smaller
-from minbuild.report import tables
+from minbuild.report import suggestions, tables
 from minbuild.report.table import Table, kib, text
 from minbuild.report.wrap import fit
 
@@ -32,8 +31,8 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
     for target in report.targets:
         _headline(console, report, target)
         _print(console, library.composition(target))
-        if target.advice:
-            _print(console, smaller.advice(target))
+        if target.suggestions:
+            _print(console, suggestions.suggestion_table(target))
         if target.waterfall:
             _print(console, library.waterfall(target))
         _print(console, library.operators(target, limit))
@@ -42,7 +41,7 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
             _print(console, library.regions(target))
         _print(console, library.sections(target))
         _print(console, memory.memory(report.model, target))
-        for table in smaller.further(report, target, limit):
+        for table in suggestions.further(report, target, limit):
             _print(console, table)
         _proof(console, target)
         _files(console, target)

@@ -6,8 +6,7 @@ from minbuild import assets
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions as smaller
-from minbuild.report import svg, tables
+from minbuild.report import suggestions, svg, tables
 from minbuild.report.table import kib, saving, text
 from minbuild.templating import render as render_template
 
@@ -42,7 +41,7 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "operators": library.operators(target),
         "others": library.others(target),
         "memory": memory.memory(report.model, target),
-        "further": (*((smaller.advice(target),) if target.advice else ()), *smaller.further(report, target)),
+        "further": suggestions.all_tables(report, target),
         "regions": (library.regions(target),) if target.regions else (),
         "sections": library.sections(target),
         "provenance": tables.provenance(report, target),

@@ -25,7 +25,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
         if target.stack:
             entry["verification"]["stack"] = {
                 "calls": dict(target.stack.calls),
-                "deepest": target.stack.deepest,
+                "peak": target.stack.peak,
             }
         targets.append(entry)
     summary = [
@@ -33,10 +33,10 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
             "target": t.target,
             "file": t.trimmed.file,
             "full_file": t.full.file,
-            "loadable": t.trimmed.loadable,
+            "loaded": t.trimmed.loaded,
             "download": t.trimmed.download,
             "ram": t.ram,
-            "stack": t.stack.deepest if t.stack else None,
+            "stack": t.stack.peak if t.stack else None,
         }
         for t in report.targets
     ]
@@ -44,7 +44,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
     if report.models:
         plain["models"] = [_model(model) for model in report.models]
     plain["targets"] = targets
-    plain["choices"] = dict(report.choices)
+    plain["build_options"] = dict(report.build_options)
     return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them
 
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions as smaller
-from minbuild.report import tables
+from minbuild.report import suggestions, tables
 from minbuild.report.table import Table, text
 from minbuild.templating import render as render_template
 
@@ -27,7 +26,7 @@ def render(report: SizeReport) -> str:
                     as_markdown(t)
                     for t in (
                         library.composition(target),
-                        *((smaller.advice(target),) if target.advice else ()),
+                        *((suggestions.suggestion_table(target),) if target.suggestions else ()),
                         library.operators(target),
                     )
                 ],
@@ -37,7 +36,7 @@ def render(report: SizeReport) -> str:
                         *((library.waterfall(target),) if target.waterfall else ()),
                         library.others(target),
                         memory.memory(report.model, target),
-                        *smaller.further(report, target),
+                        *suggestions.further(report, target),
                         *((library.regions(target),) if target.regions else ()),
                         library.sections(target),
                         tables.provenance(report, target),

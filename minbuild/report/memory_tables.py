@@ -1,4 +1,4 @@
-"""Tables of memory: what a session takes, and what is there when it is fullest."""
+"""Tables of memory: RAM of a session, and the live tensors at the peak of its arena."""
 
 from __future__ import annotations
 
@@ -48,34 +48,45 @@ def _stack(target: TargetReport) -> Iterator[Line]:
     """How deep the stack was, call by call, and RAM with it."""
     stack = target.stack
     if stack is None:
-        yield Line(("Deepest stack", "–", "not measured: no program of this target was run"))
+        yield Line(("Peak stack", "–", "not measured: no program of this target was run"))
         return
     for call, size in stack.calls:
         yield Line((f"Stack: {call}", size, "measured in a run"))
-    yield Line(("Deepest stack", stack.deepest, f"in {stack.call}; the caller's own comes before it"), "sum")
-    yield Line(("RAM and stack", target.ram + stack.deepest, ""), "total")
+    yield Line(("Peak stack", stack.peak, f"in {stack.call}; the caller's own comes before it"), "sum")
+    yield Line(("RAM and stack", target.ram + stack.peak, ""), "total")
 
 
 def _bound(arena: Arena) -> str:
-    over = f" (+{percent(arena.peak - arena.bound, arena.bound)})" if arena.bound else ""
-    return f"least possible {arena.bound:,}{over}"
+    over = f" (+{percent(arena.peak - arena.lower_bound, arena.lower_bound)})" if arena.lower_bound else ""
+    return f"lower bound {arena.lower_bound:,}{over}"
 
 
-def alive(facts: ModelReport, limit: int | None = None) -> Table:
-    """What is in the largest arena at its fullest step. With `limit`, the smaller tensors are added up in one row."""
+def live_tensors(facts: ModelReport, limit: int | None = None) -> Table:
+    """The live tensors of the largest arena at its peak. With `limit`, the smaller tensors are added up in one row."""
     arena = max(facts.arenas, key=lambda a: a.peak)
-    shown = arena.alive if limit is None or len(arena.alive) <= limit else arena.alive[: limit - 1]
+    shown = arena.live if limit is None or len(arena.live) <= limit else arena.live[: limit - 1]
     lines = [Line((a.name, a.phase, a.node, a.bytes, percent(a.bytes, arena.peak))) for a in shown]
-    if rest := arena.alive[len(shown) :]:
+    if rest := arena.live[len(shown) :]:
         size = sum(a.bytes for a in rest)
         lines.append(Line((f"{len(rest)} smaller ones", "", "", size, percent(size, arena.peak))))
-    gaps = arena.peak - arena.bound
-    lines.append(Line(("Alive at once", "", "", arena.bound, percent(arena.bound, arena.peak)), "sum"))
-    lines.append(Line(("Gaps that the layout leaves", "", "", gaps, percent(gaps, arena.peak))))
+    gaps = arena.peak - arena.lower_bound
+    lines.append(
+        Line(
+            (
+                "Live at the peak (lower bound)",
+                "",
+                "",
+                arena.lower_bound,
+                percent(arena.lower_bound, arena.peak),
+            ),
+            "sum",
+        )
+    )
+    lines.append(Line(("Fragmentation", "", "", gaps, percent(gaps, arena.peak))))
     lines.append(Line(("Peak of the arena", "", "", arena.peak, percent(arena.peak, arena.peak)), "total"))
     return Table(
-        "alive",
-        "Memory when it is fullest",
+        "peak-memory",
+        "Peak memory",
         _when(arena),
         ("Tensor ", "Phase ", "Made by ", "Bytes", "Of peak"),
         tuple(lines),
@@ -83,4 +94,4 @@ def alive(facts: ModelReport, limit: int | None = None) -> Table:
 
 
 def _when(arena: Arena) -> str:
-    return f"What is alive in {arena.graph} at step {arena.step}, which runs {arena.node}."
+    return f"Live tensors at the peak of {arena.graph}: step {arena.step}, node {arena.node}."

@@ -18,7 +18,7 @@ def composition(target: TargetReport) -> Table:
         )
     )
     for label, f, t in (
-        ("of it loadable", target.full.loadable, target.trimmed.loadable),
+        ("of it loaded segments", target.full.loaded, target.trimmed.loaded),
         ("after gzip -9", target.full.download, target.trimmed.download),
     ):
         lines.append(Line((label, f, t, saving(t, f)), "row"))
@@ -42,15 +42,15 @@ def waterfall(target: TargetReport) -> Table:
     lines = []
     for before, bar in zip((None, *target.waterfall), target.waterfall, strict=False):
         saved = "" if before is None else before.file - bar.file
-        alone = "" if bar.alone is None else bar.alone
+        loo = "" if bar.leave_one_out is None else bar.leave_one_out
         level = "total" if bar is target.waterfall[-1] else "row"
-        lines.append(Line((bar.step, bar.meaning, bar.file, saved, alone), level))
+        lines.append(Line((bar.step, bar.meaning, bar.file, saved, loo), level))
     return Table(
         "waterfall",
-        "What each step is worth",
-        "Every figure is a real build. Saved: by this step, after those above it. Alone: what the trimmed file "
-        "grows by when only this step is left out.",
-        ("Step ", "Meaning ", "File", "Saved", "Alone"),
+        "Size waterfall",
+        "Every figure is a real build. Saved: by this step, after those above it. Leave-one-out: growth of the "
+        "trimmed file when only this step is left out.",
+        ("Step ", "Meaning ", "File", "Saved", "Leave-one-out"),
         tuple(lines),
     )
 
@@ -58,7 +58,7 @@ def waterfall(target: TargetReport) -> Table:
 def operators(target: TargetReport, limit: int | None = None) -> Table:
     """A row per operator, largest first. With `limit`, the smaller ones are added up in one row. What removing an
     operator saves is a column where it was measured; savings overlap, so they have no sum."""
-    measured = any(r.removed is not None for r in target.rows)
+    measured = any(r.leave_one_out is not None for r in target.rows)
     rows = sorted((r for r in target.rows if r.kind == "operator"), key=lambda r: (-r.bytes, r.name))
     shown = rows if limit is None or len(rows) <= limit else rows[: limit - 1]
     lines = [_operator_line(r, target, measured) for r in shown]
@@ -76,7 +76,11 @@ def operators(target: TargetReport, limit: int | None = None) -> Table:
         "Operators",
         "By kernel file, with the model's operators that run its kernels. Own bytes go when the row goes; "
         "shared code has rows of its own."
-        + (" If removed: what a link without the operator's kernels is smaller by." if measured else ""),
+        + (
+            " LOO (leave-one-out) saving: bytes by which a link without the operator's kernels is smaller."
+            if measured
+            else ""
+        ),
         (
             "Operator ",
             "Serves ",
@@ -84,7 +88,7 @@ def operators(target: TargetReport, limit: int | None = None) -> Table:
             "Types ",
             "Own bytes",
             "Of file",
-            *(("If removed",) if measured else ()),
+            *(("LOO saving",) if measured else ()),
         ),
         tuple(lines),
     )
@@ -99,7 +103,7 @@ def _operator_line(row: Row, target: TargetReport, measured: bool) -> Line:
         ", ".join(row.types),
         row.bytes,
         percent(row.bytes, target.trimmed.file),
-        *(("" if row.removed is None else row.removed,) if measured else ()),
+        *(("" if row.leave_one_out is None else row.leave_one_out,) if measured else ()),
     )
     return Line(cells, kind="operator", detail=detail(row))
 

@@ -6,10 +6,17 @@ from collections.abc import Iterator
 
 from minbuild.ir.size_report import Phase, SizeReport, TargetReport
 from minbuild.report.element_types import types
-from minbuild.report.memory_tables import alive
+from minbuild.report.memory_tables import live_tensors
 from minbuild.report.table import Line, Table, percent
 
 _OWNERS = 4  # named in a row before the others are counted
+
+
+def all_tables(report: SizeReport, target: TargetReport) -> Iterator[Table]:
+    """The suggestions where there are any, and `further` tables."""
+    if target.suggestions:
+        yield suggestion_table(target)
+    yield from further(report, target)
 
 
 def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
@@ -18,8 +25,8 @@ def further(report: SizeReport, target: TargetReport, limit: int | None = None) 
         yield phases(target)
     if target.types:
         yield types(target)
-    if any(arena.alive for arena in report.model.arenas):
-        yield alive(report.model, limit)
+    if any(arena.live for arena in report.model.arenas):
+        yield live_tensors(report.model, limit)
 
 
 def phases(target: TargetReport) -> Table:
@@ -43,13 +50,13 @@ def _owners(phase: Phase) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def advice(target: TargetReport) -> Table:
-    """What else could be made smaller, what saves most first."""
-    lines = tuple(Line((a.title, a.file, a.model, a.ram, a.changes, a.how)) for a in target.advice)
+def suggestion_table(target: TargetReport) -> Table:
+    """Build options that would save more, largest saving first."""
+    lines = tuple(Line((a.title, a.file, a.model, a.ram, a.changes, a.how)) for a in target.suggestions)
     return Table(
-        "advice",
-        "What would make it smaller",
+        "suggestions",
+        "Suggestions",
         "Every saving was planned and built. Bytes saved of the library's file, of the model's files, and of RAM.",
-        ("Choice ", "File", "Model", "RAM", "What it changes ", "How "),
+        ("Suggestion ", "File", "Model", "RAM", "What it changes ", "How "),
         lines,
     )

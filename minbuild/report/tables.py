@@ -22,12 +22,12 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
             f"{saving(target.trimmed.file, target.full.file)} against "
             f"{target.full.file:,} B with every kernel",
         ),
-        Fact("Loadable", target.trimmed.loadable, "B", "sections that are loaded, contents only"),
+        Fact("Loaded segments", target.trimmed.loaded, "B", "contents of the sections that are loaded"),
         Fact(
-            "With the model",
-            target.trimmed.loadable + model,
+            "Flash total",
+            target.trimmed.loaded + model,
             "B",
-            "loadable and model files: what flash holds",
+            "loaded segments and model files",
         ),
         Fact("Download", target.trimmed.download, "B", "the file after gzip -9"),
         Fact(
@@ -41,7 +41,7 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
             Fact(f"RAM at {s.symbol} {s.size}", ram_at(report, target, s), "B", f"arena {s.arena:,} B")
             for s in facts.smaller[:1]
         ),
-        *((Fact("Stack", stack.deepest, "B", f"the deepest, in {stack.call}, measured"),) if stack else ()),
+        *((Fact("Peak stack", stack.peak, "B", f"measured in {stack.call}"),) if stack else ()),
         Fact("Kernels", facts.kernels, "", f"of {facts.full_kernels:,} in the full build"),
         Fact(
             "Model files",
@@ -68,9 +68,9 @@ def in_short(report: SizeReport, target: TargetReport) -> str:
     at = f" at {', '.join(f'{symbol} {size}' for symbol, size in facts.sizes)}" if facts.sizes else ""
     less = [f", {ram_at(report, target, s):,} B at {s.symbol} {s.size}" for s in facts.smaller]
     return (
-        f"{target.target}: flash {target.trimmed.loadable + model:,} B (library {target.trimmed.loadable:,}, "
+        f"{target.target}: flash {target.trimmed.loaded + model:,} B (library {target.trimmed.loaded:,}, "
         f"model {model:,}); RAM {target.ram:,} B{at}{''.join(less)}"
-        + (f"; stack {target.stack.deepest:,} B." if target.stack else ".")
+        + (f"; stack {target.stack.peak:,} B." if target.stack else ".")
     )
 
 
@@ -113,10 +113,10 @@ def comparison(report: SizeReport) -> Table:
                 t.full.file,
                 t.trimmed.file,
                 saving(t.trimmed.file, t.full.file),
-                t.trimmed.loadable,
+                t.trimmed.loaded,
                 t.trimmed.download,
                 t.ram,
-                t.stack.deepest if t.stack else "–",
+                t.stack.peak if t.stack else "–",
             )
         )
         for t in report.targets
@@ -125,7 +125,7 @@ def comparison(report: SizeReport) -> Table:
         "targets",
         "Targets",
         "",
-        ("Target ", "Full", "Trimmed", "Change", "Loadable", "Download", "RAM", "Stack"),
+        ("Target ", "Full", "Trimmed", "Change", "Loaded", "Download", "RAM", "Peak stack"),
         lines,
     )
 

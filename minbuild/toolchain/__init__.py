@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minbuild.errors import ToolchainFailed
-from minbuild.options.build_options import BuildOptions, choice_of
+from minbuild.options.build_options import BuildOptions, build_option
 from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.driver import find_driver
@@ -49,25 +49,25 @@ __all__ = [
 def find_toolchain(
     cxx: str | None = None,
     cmake_toolchain: Path | None = None,
-    choices: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+    build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> Toolchain:
     """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default
-    ziglang; it builds as `choices` say.
+    ziglang; it builds as `build_options` say.
 
     Raises ToolchainFailed when it is not there, BadInput when both are given.
     """
     if cmake_toolchain is not None:
-        return find_cmake(cmake_toolchain, cxx).with_choices(choices)
-    return (find_driver(cxx) if cxx is not None else find_zig()).with_choices(choices)
+        return find_cmake(cmake_toolchain, cxx).with_build_options(build_options)
+    return (find_driver(cxx) if cxx is not None else find_zig()).with_build_options(build_options)
 
 
 def not_applied(toolchain: Toolchain, target: Target) -> tuple[str, ...]:
-    """The choices that a toolchain cannot carry out for a target, as `--name value`."""
+    """The build options that a toolchain cannot carry out for a target, as `--name value`."""
     honoured = toolchain.honours(target)
-    words = toolchain.choices.as_text
+    words = toolchain.build_options.as_text
     return tuple(
-        f"--{choice_of(name).key} {words[choice_of(name).key]}"
-        for name in toolchain.choices.changed
+        f"--{build_option(name).key} {words[build_option(name).key]}"
+        for name in toolchain.build_options.changed
         if name not in honoured
     )
 

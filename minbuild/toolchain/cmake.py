@@ -37,23 +37,28 @@ class CMake:
     path: str
     version: str
     ninja: bool
-    choices: BuildOptions = BuildOptions()
+    build_options: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"{self.version} with {self.file.name} ({self.digest[:12]})"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        return (str(self.file), *self._configure(target, "package", "build"), _PROGRAM, self.choices.strip)
+        return (
+            str(self.file),
+            *self._configure(target, "package", "build"),
+            _PROGRAM,
+            self.build_options.strip,
+        )
 
-    def with_choices(self, choices: BuildOptions) -> CMake:
-        return replace(self, choices=choices)
+    def with_build_options(self, build_options: BuildOptions) -> CMake:
+        return replace(self, build_options=build_options)
 
     def honours(self, target: Target) -> frozenset[str]:
         """What the package's CMakeLists.txt says, and stripping; the linker is the toolchain file's."""
-        found = {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
-        found |= {"optimize", "speed_for", "size_for", "unwind", "strip"}
+        found = {option.name for option in table() if option.by in (PLAN, SOURCES)}
+        found |= {"optimize", "speed_for", "size_for", "unwind_tables", "strip"}
         if target.traits.is_elf:
-            found |= {"visibility", "sections", "padding", "pages"}
+            found |= {"visibility", "gc_sections", "separate_code", "max_page_size"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
@@ -68,7 +73,7 @@ class CMake:
             shop.run("cmake", command, _CURE, self.path)
         twin = _find(shop.folder / "build", _SHARED)
         return BuildOutput(
-            shared=twin.read_bytes() if self.choices.strip == OFF else self._strip(twin, shop),
+            shared=twin.read_bytes() if self.build_options.strip == OFF else self._strip(twin, shop),
             twin=twin.read_bytes(),
             archive=_find(shop.folder / "build", _STATIC).read_bytes(),
             map="",

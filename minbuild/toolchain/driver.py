@@ -45,37 +45,49 @@ class Driver:
     clang: bool
     major: int
     ar: str
-    choices: BuildOptions = BuildOptions()
+    build_options: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"{self.name}: {self.version} ({self.machine})"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        choices = self._choices(target)
-        kernels = ("for speed", choices.optimize, *choices.speed_for, "not", *choices.size_for)
-        calls = (flag for speed in (False, True) for flag in self._compile(target, choices, speed))
-        return (*calls, *kernels, choices.strip, *self._link(target), flags.exports(choices).decode())
+        build_options = self._build_options(target)
+        kernels = (
+            "for speed",
+            build_options.optimize,
+            *build_options.speed_for,
+            "not",
+            *build_options.size_for,
+        )
+        calls = (flag for speed in (False, True) for flag in self._compile(target, build_options, speed))
+        return (
+            *calls,
+            *kernels,
+            build_options.strip,
+            *self._link(target),
+            flags.exports(build_options).decode(),
+        )
 
-    def with_choices(self, choices: BuildOptions) -> Driver:
-        return replace(self, choices=choices)
+    def with_build_options(self, build_options: BuildOptions) -> Driver:
+        return replace(self, build_options=build_options)
 
     def honours(self, target: Target) -> frozenset[str]:
-        found = {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
+        found = {option.name for option in table() if option.by in (PLAN, SOURCES)}
         found |= {"optimize", "speed_for", "size_for", "strip", "lto"}
         if target.traits.is_elf:
-            found |= {"unwind", "visibility", "sections", "padding", "pages"}
+            found |= {"unwind_tables", "visibility", "gc_sections", "separate_code", "max_page_size"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
-    def _choices(self, target: Target) -> BuildOptions:
-        return self.choices.only(self.honours(target))
+    def _build_options(self, target: Target) -> BuildOptions:
+        return self.build_options.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
-        choices = self._choices(target)
-        calls = {s: self._compile(target, choices, s) for s in (False, True)}
-        objects = library_objects(sources, calls, choices, self, shop, self._program)
-        again = (flags.LTO, flags.SPEED if choices.optimize == "speed" else self._size())
+        build_options = self._build_options(target)
+        calls = {s: self._compile(target, build_options, s) for s in (False, True)}
+        objects = library_objects(sources, calls, build_options, self, shop, self._program)
+        again = (flags.LTO, flags.SPEED if build_options.optimize == "speed" else self._size())
         shop.say("linking")
-        shop.write({"exports.map": flags.exports(choices), "stub.c": b""})
+        shop.write({"exports.map": flags.exports(build_options), "stub.c": b""})
         stub: tuple[str, ...] = ()
         if target.traits.is_elf:
             # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol
@@ -86,9 +98,9 @@ class Driver:
                 (*self._base(target), "-fPIC", "-shared", "-nostdlib", "-x", "c", "stub.c", *named), shop
             )
         helpers = ("-lgcc",) if target.traits.is_elf and not self.clang else ()
-        level = again if choices.lto == ON else ()
+        level = again if build_options.lto == ON else ()
         link = (*self._link(target), *level, *objects.linked, *stub, *helpers, "-o")
-        strip = () if choices.strip == OFF else ("-s",)
+        strip = () if build_options.strip == OFF else ("-s",)
         self._run((*link, "twin"), shop)
         self._run((*link, "stripped", *strip), shop)
         archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
@@ -150,12 +162,12 @@ class Driver:
         # gcc knows -Oz since 12.
         return "-Oz" if self.clang or self.major >= 12 else "-Os"
 
-    def _compile(self, target: Target, choices: BuildOptions, speed: bool = False) -> tuple[str, ...]:
+    def _compile(self, target: Target, build_options: BuildOptions, speed: bool = False) -> tuple[str, ...]:
         return (
             *self._base(target),
             "-std=c++17",
             flags.SPEED if speed else self._size(),
-            *flags.compile_flags(choices, target),
+            *flags.compile_flags(build_options, target),
             *target.traits.flags,
             *INCLUDES,
         )
@@ -165,7 +177,7 @@ class Driver:
         if not target.traits.is_elf:
             return (*base, *flags.link_macos(target))
         script = ("--version-script=exports.map", "-soname", target.traits.shared_name)
-        options = ",".join(("-Wl", *flags.link_flags(self._choices(target), target), *script))
+        options = ",".join(("-Wl", *flags.link_flags(self._build_options(target), target), *script))
         return (*base, "-shared", "-nostdlib", *target.traits.flags, options)
 
 

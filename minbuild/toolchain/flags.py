@@ -13,40 +13,46 @@ LTO = "-flto"
 SPEED = "-O2"  # what -Oz becomes for kernels that are compiled for speed
 
 
-def compile_flags(choices: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
+def compile_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
     """What gcc and clang share of compiling a library for a target, or for any; without the level of optimisation."""
     changed: dict[str, str] = {}
-    if choices.unwind == ON:
+    if build_options.unwind_tables == ON:
         changed |= {
             "-fno-unwind-tables": "-funwind-tables",
             "-fno-asynchronous-unwind-tables": "-fasynchronous-unwind-tables",
         }
-    if choices.visibility == "default":
+    if build_options.visibility == "default":
         changed["-fvisibility=hidden"] = "-fvisibility=default"
-    if choices.sections == OFF:
+    if build_options.gc_sections == OFF:
         changed |= {
             "-ffunction-sections": "-fno-function-sections",
             "-fdata-sections": "-fno-data-sections",
         }
-    wide = (AVX512,) if target and choices.avx512 == ON and target.traits.arch == "x86_64" else ()
+    wide = (AVX512,) if target and build_options.avx512 == ON and target.traits.arch == "x86_64" else ()
     return (*(changed.get(flag, flag) for flag in COMPILE), *wide)
 
 
-def link_flags(choices: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
+def link_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
     """What ELF linkers share, for a target, or for any."""
     changed: dict[str, str] = {}
-    if choices.sections == OFF:
+    if build_options.gc_sections == OFF:
         changed["--gc-sections"] = "--no-gc-sections"
-    if choices.padding == ON:
+    if build_options.separate_code == ON:
         changed["noseparate-code"] = "separate-code"
-    page = choices.pages if choices.pages != "target" else str(target.traits.page) if target else ""
+    page = (
+        build_options.max_page_size
+        if build_options.max_page_size != "target"
+        else str(target.traits.page)
+        if target
+        else ""
+    )
     pages = ("-z", f"max-page-size={page}") if page else ()
     return (*(changed.get(flag, flag) for flag in LINK_ELF), *pages)
 
 
-def exports(choices: BuildOptions) -> bytes:
+def exports(build_options: BuildOptions) -> bytes:
     """The linker's version script."""
-    return EXPORTS if choices.visibility == "hidden" else b"{ global: *; };\n"
+    return EXPORTS if build_options.visibility == "hidden" else b"{ global: *; };\n"
 
 
 def kernel_of(unit: str) -> str:
@@ -55,9 +61,9 @@ def kernel_of(unit: str) -> str:
     return path.stem if path.parent.name == "kernels" else ""
 
 
-def speed_units(choices: BuildOptions, units: Iterable[str]) -> frozenset[str]:
+def speed_units(build_options: BuildOptions, units: Iterable[str]) -> frozenset[str]:
     """The sources that are compiled for speed. The runtime is not: a step spends no time in it."""
-    return frozenset(u for u in units if kernel_of(u) and choices.speeds(kernel_of(u)))
+    return frozenset(u for u in units if kernel_of(u) and build_options.speeds(kernel_of(u)))
 
 
 def in_link_order(objects: Mapping[str, str], speed: frozenset[str]) -> tuple[str, ...]:

@@ -128,16 +128,16 @@ class Toolchain(Protocol):
         ...
 
     @property
-    def choices(self) -> BuildOptions:
+    def build_options(self) -> BuildOptions:
         """What the user chose about libraries."""
         ...
 
-    def with_choices(self, choices: BuildOptions) -> Toolchain:
-        """The same, to build by other choices."""
+    def with_build_options(self, build_options: BuildOptions) -> Toolchain:
+        """The same, to build by other build options."""
         ...
 
     def honours(self, target: Target) -> frozenset[str]:
-        """The choices that can be carried out for a target; others stay as they are by default."""
+        """The build options that can be carried out for a target; others stay as they are by default."""
         ...
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
@@ -260,14 +260,14 @@ class Objects:
 def library_objects(
     sources: Sources,
     calls: Mapping[bool, tuple[str, ...]],
-    choices: BuildOptions,
+    build_options: BuildOptions,
     toolchain: Toolchain,
     shop: Workshop,
     program: Callable[[str], str],
 ) -> Objects:
-    """Compile a library as `choices` say. `calls` are those of the compiler, for size and (True) for speed. Raises as
-    `compile_objects`."""
-    speed = flags.speed_units(choices, sources)
+    """Compile a library as `build_options` say. `calls` are those of the compiler, for size and (True) for speed.
+    Raises as `compile_objects`."""
+    speed = flags.speed_units(build_options, sources)
     units = [name for name in sources if name.endswith(".cc")]
 
     def compiled(suffix: str = "", *more: str) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ def library_objects(
         return flags.in_link_order(dict(zip(units, made, strict=True)), speed)
 
     static = compiled()
-    linked = compiled(".lto", flags.LTO) if choices.lto == ON else static
+    linked = compiled(".lto", flags.LTO) if build_options.lto == ON else static
     used = sorted({unit in speed for unit in units})
     commands = tuple(" ".join((*calls[s], "-c", "SOURCE", "-o", "OBJECT")) for s in used)
     return Objects(static, linked, commands)

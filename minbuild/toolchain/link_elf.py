@@ -65,38 +65,40 @@ _FRAMES = (
 )
 
 
-def layout(target: Target, choices: BuildOptions) -> bytes:
+def layout(target: Target, build_options: BuildOptions) -> bytes:
     """The linker script. Data follow code in the file, and one page further in memory; or begin a page in both."""
     finder, tables, discarded = "", "", f" {_TABLES}"
-    if choices.unwind == ON:
+    if build_options.unwind_tables == ON:
         finder, tables = _EXIDX if target.traits.arch == "arm" else _FRAMES
         discarded = ""
-    start = "ALIGN(CONSTANT(MAXPAGESIZE))" if choices.padding == ON else ". + CONSTANT(MAXPAGESIZE)"
+    start = (
+        "ALIGN(CONSTANT(MAXPAGESIZE))" if build_options.separate_code == ON else ". + CONSTANT(MAXPAGESIZE)"
+    )
     text = _LAYOUT.replace("FINDER", finder).replace("UNWIND", tables)
     return text.replace("DISCARDED", discarded).replace("DATA;", f"{start};").encode()
 
 
-def call(target: Target, choices: BuildOptions) -> tuple[str, ...]:
+def call(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
     """The linker and its options."""
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
-    fold = f"--icf={'none' if choices.fold == OFF else 'all'}"
-    unwind = ("--eh-frame-hdr",) if choices.unwind == ON else ()
+    fold = f"--icf={'none' if build_options.icf == OFF else 'all'}"
+    unwind = ("--eh-frame-hdr",) if build_options.unwind_tables == ON else ()
     own = ("-shared", "-soname", target.traits.shared_name, fold, "--no-rosegment", *unwind)
     script = ("-T", "layout.ld", "--version-script=exports.map")
-    return ("zig", "ld.lld", *own, *flags.link_flags(choices, target), *script)
+    return ("zig", "ld.lld", *own, *flags.link_flags(build_options, target), *script)
 
 
-def recipe(target: Target, choices: BuildOptions) -> tuple[str, ...]:
+def recipe(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
     """What decides the bytes."""
-    finish = f"{choices.strip} {choices.headers}"
-    files = (layout(target, choices), flags.exports(choices), link_bytes.source())
-    return (*call(target, choices), *(file.decode() for file in files), finish)
+    finish = f"{build_options.strip} {build_options.section_headers}"
+    files = (layout(target, build_options), flags.exports(build_options), link_bytes.source())
+    return (*call(target, build_options), *(file.decode() for file in files), finish)
 
 
 def link(
     objects: tuple[str, ...],
     target: Target,
-    choices: BuildOptions,
+    build_options: BuildOptions,
     options: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
     compile_c: tuple[str, ...],
@@ -105,8 +107,8 @@ def link(
 ) -> Linked:
     """The library and its twin. `options` come on top of `call`; `helpers` makes one object of just these functions of
     the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
-    shop.write({"layout.ld": layout(target, choices), "exports.map": flags.exports(choices)})
-    link = (*call(target, choices), *options, *objects)
+    shop.write({"layout.ld": layout(target, build_options), "exports.map": flags.exports(build_options)})
+    link = (*call(target, build_options), *options, *objects)
     missing = _link_twin(link, run)
     needed = tuple(name for name in missing if _HELPER.match(name))
     if needed:
@@ -128,11 +130,11 @@ def link(
             f"link: {', '.join(ours)}: used but in none of the sources. "
             "Add the file that defines it to the package, or report it if minbuild wrote the package."
         )
-    strip = () if choices.strip == OFF else ("--strip-all",)
+    strip = () if build_options.strip == OFF else ("--strip-all",)
     link = (*link, "-o")
     run((*link, "stripped", *strip))
     shared, twin = shop.read("stripped"), shop.read("twin")
-    if choices.headers == "needed":
+    if build_options.section_headers == "needed":
         shared, twin = trim_headers(shorten_hash(shared)), shorten_hash(twin)
     text = shop.read("twin.map").decode(errors="replace")
     return Linked(shared, twin, text, (*link, target.traits.shared_name, *strip))

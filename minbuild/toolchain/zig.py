@@ -41,7 +41,7 @@ class Zig:
 
     home: Path
     version: str
-    choices: BuildOptions = BuildOptions()
+    build_options: BuildOptions = BuildOptions()
 
     def describe(self) -> str:
         return f"ziglang {self.version}"
@@ -52,31 +52,39 @@ class Zig:
                 f"--target {target}: the default toolchain has no C library for it. Install the Android NDK and give "
                 "its build/cmake/android.toolchain.cmake with --cmake-toolchain."
             )
-        choices = self._choices(target)
-        calls = (flag for speed in (False, True) for flag in _compile(target, "c++", choices, speed=speed))
-        kernels = ("for speed", choices.optimize, *choices.speed_for, "not", *choices.size_for)
-        return (*calls, *kernels, *_lto_options(target, choices), *_link(target, choices))
+        build_options = self._build_options(target)
+        calls = (
+            flag for speed in (False, True) for flag in _compile(target, "c++", build_options, speed=speed)
+        )
+        kernels = (
+            "for speed",
+            build_options.optimize,
+            *build_options.speed_for,
+            "not",
+            *build_options.size_for,
+        )
+        return (*calls, *kernels, *_lto_options(target, build_options), *_link(target, build_options))
 
-    def with_choices(self, choices: BuildOptions) -> Zig:
-        return replace(self, choices=choices)
+    def with_build_options(self, build_options: BuildOptions) -> Zig:
+        return replace(self, build_options=build_options)
 
     def honours(self, target: Target) -> frozenset[str]:
         if target.traits.is_elf:
-            found = {choice.name for choice in table()}
+            found = {option.name for option in table()}
         else:
             found = {"optimize", "speed_for", "size_for", "avx512"}
-        found |= {choice.name for choice in table() if choice.by in (PLAN, SOURCES)}
+        found |= {option.name for option in table() if option.by in (PLAN, SOURCES)}
         return frozenset(found - (set() if target.traits.arch == "x86_64" else {"avx512"}))
 
-    def _choices(self, target: Target) -> BuildOptions:
-        return self.choices.only(self.honours(target))
+    def _build_options(self, target: Target) -> BuildOptions:
+        return self.build_options.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
-        choices = self._choices(target)
-        calls = {s: _compile(target, "c++", choices, speed=s) for s in (False, True)}
-        objects = library_objects(sources, calls, choices, self, shop, self._program)
+        build_options = self._build_options(target)
+        calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
+        objects = library_objects(sources, calls, build_options, self, shop, self._program)
         shop.say("linking")
-        linked = self._link(objects.linked, target, choices, shop)
+        linked = self._link(objects.linked, target, build_options, shop)
         if linked.helpers:
             shop.write({"helpers.o": linked.helpers})
         members = (*objects.static, *(("helpers.o",) if linked.helpers else ()))
@@ -139,7 +147,7 @@ class Zig:
         return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
     def _link(
-        self, objects: tuple[str, ...], target: Target, choices: BuildOptions, shop: Workshop
+        self, objects: tuple[str, ...], target: Target, build_options: BuildOptions, shop: Workshop
     ) -> Linked:
         def run(command: tuple[str, ...]) -> str:
             return self._run(command, shop)
@@ -156,9 +164,9 @@ class Zig:
             return link_pe.link(objects, compile_c, shop, run)
         if not target.traits.is_elf:
             return self._link_macos(objects, target, shop)
-        options = _lto_options(target, choices)
-        compile_c = _compile(target, "cc", choices)
-        return link_elf.link(objects, target, choices, options, helpers, compile_c, shop, run)
+        options = _lto_options(target, build_options)
+        compile_c = _compile(target, "cc", build_options)
+        return link_elf.link(objects, target, build_options, options, helpers, compile_c, shop, run)
 
     def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
@@ -195,12 +203,12 @@ def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tu
 
 
 def _compile(
-    target: Target, language: str, choices: BuildOptions, name: str = "", *, speed: bool = False
+    target: Target, language: str, build_options: BuildOptions, name: str = "", *, speed: bool = False
 ) -> tuple[str, ...]:
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
     level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")
-    common = flags.compile_flags(choices, target)
+    common = flags.compile_flags(build_options, target)
     return (
         *_driver(target, language, name, "" if name else target.traits.mode),
         *cxx,
@@ -213,15 +221,15 @@ def _compile(
     )
 
 
-def _lto_options(target: Target, choices: BuildOptions) -> tuple[str, ...]:
+def _lto_options(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
     """What the compiler inside of the linker has to be told again. Functions know themselves what they are for.
 
     It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
     its callers besides is shorter only where instructions have one size.
     """
-    if choices.lto != ON:
+    if build_options.lto != ON:
         return ()
-    if choices.optimize == "speed":
+    if build_options.optimize == "speed":
         return ("--lto-O2",)
     small = tuple(word for word in _small(target) if not word.startswith("-f"))
     return ("--lto-O1" if target.traits.arch == "x86_64" else "--lto-O2", *small, *_mllvm("-enable-ipra"))
@@ -273,7 +281,7 @@ def _small(target: Target) -> tuple[str, ...]:
 _CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 
-def _link(target: Target, choices: BuildOptions) -> tuple[str, ...]:
+def _link(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
     if target.traits.format == "wasm":
         return link_wasm.recipe(target)
     if target.traits.format == "image":
@@ -282,7 +290,7 @@ def _link(target: Target, choices: BuildOptions) -> tuple[str, ...]:
         return link_pe.recipe(target)
     if not target.traits.is_elf:
         return flags.link_macos(target)
-    return link_elf.recipe(target, choices)
+    return link_elf.recipe(target, build_options)
 
 
 def _program_target(target: Target) -> str:

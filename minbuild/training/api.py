@@ -43,7 +43,7 @@ __all__ = [
     "Properties",
 ]
 
-PLAN, _MOLD = Path("model/trainer.plan"), "inference.mold"
+PLAN, _EXPORT_TEMPLATE = Path("model/trainer.plan"), "inference.template"
 _LIBRARIES = ("libminbuild.so", "libminbuild.dylib", "minbuild.dll")
 
 
@@ -183,7 +183,7 @@ class Module:
             assert self._plan is not None
             session = self._device.session
             arrays = [session.parameter(name) for name in session.parameters]
-            data = fill_template(_mold(self._plan), arrays, names)
+            data = fill_template(_export_template(self._plan), arrays, names)
         write_file(Path(inference_model_uri), data)
 
     def input_names(self) -> list[str]:
@@ -275,9 +275,9 @@ def _open_package(path: Path) -> tuple[Path, Library, bytes]:
     return plan, Library(found[0]), data
 
 
-def _mold(plan: Path) -> bytes:
-    """The mold of inference models that stands beside a plan."""
-    path = plan.with_name(_MOLD)
+def _export_template(plan: Path) -> bytes:
+    """The template of inference models that stands beside a plan."""
+    path = plan.with_name(_EXPORT_TEMPLATE)
     if not path.is_file():
         raise BadInput(
             f"{path}: no such file, so there is nothing to export. Reduce again with --with export."

@@ -101,9 +101,9 @@ _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 }
 # Of parts that a library has only if asked for, or does not have if asked to be without.
 _OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    "mb_create_from_files": ("files", (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
-    "mb_write_checkpoint": ("saving", (_S, _I, _SINK, _P)),
-    "mb_save_checkpoint": ("saving", (_S, ctypes.c_char_p, _I)),
+    "mb_create_from_files": ("file-io", (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
+    "mb_write_checkpoint": ("checkpoint-writing", (_S, _I, _SINK, _P)),
+    "mb_save_checkpoint": ("checkpoint-writing", (_S, ctypes.c_char_p, _I)),
     "mb_get_property": ("properties", (_S, _Z, ctypes.POINTER(_Property))),
     "mb_set_property": ("properties", (_S, ctypes.POINTER(_Property))),
     "mb_parameter_buffer": ("buffers", (_S, _I, _I, _P, ctypes.POINTER(_Z))),
@@ -145,7 +145,7 @@ class Library:
             if not part:
                 raise
             cure = f"--with {part}" if part in PARTS else f"--{part} on"
-            text = f"the library was built without {part}. Reduce again with {cure}."
+            text = f"the library was built without {part.replace('-', ' ')}. Reduce again with {cure}."
             raise TrainerError(_UNSUPPORTED, text) from None
 
 
@@ -326,14 +326,14 @@ class Session:
             )
         )
 
-    def export(self, mold: bytes) -> bytes:
-        """The ONNX file for inference that `mold` is of, with the parameters as they are."""
-        data, write = aligned_copy(mold), self.library.export_model
+    def export(self, template: bytes) -> bytes:
+        """The ONNX file for inference that `template` is of, with the parameters as they are."""
+        data, write = aligned_copy(template), self.library.export_model
         return self._gathered(lambda sink: write(self._session, data.ctypes.data, data.nbytes, sink, None))
 
-    def export_to(self, mold: Path, path: Path) -> None:
+    def export_to(self, template: Path, path: Path) -> None:
         """The same from file to file."""
-        self._check(self.library.export_to_file(self._session, str(mold).encode(), str(path).encode()))
+        self._check(self.library.export_to_file(self._session, str(template).encode(), str(path).encode()))
 
     def save(self, path: Path, include_optimizer: bool) -> None:
         """Writes an ORT checkpoint file; the old one survives any failure."""

@@ -119,7 +119,7 @@ def _of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
             return bench.pair(host)
     except BadInput:
         pass
-    default = find_toolchain().with_choices(bench.toolchain.choices)
+    default = find_toolchain().with_build_options(bench.toolchain.build_options)
     return replace(bench, toolchain=default, cmake=False).pair(host)
 
 

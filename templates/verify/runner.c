@@ -193,7 +193,7 @@ static void save(void) {
   must(mb_write_checkpoint(session, 1, write_bytes, NULL), "mb_write_checkpoint");
 }
 #else
-static void save(void) { host_fail("save", "the trainer was built without saving"); }
+static void save(void) { host_fail("save", "the trainer was built without checkpoint writing"); }
 #endif
 
 int main(void) {

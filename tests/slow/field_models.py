@@ -191,7 +191,7 @@ def _session(artifacts: Path, row: Row, place: Path, quick: bool) -> Session:
     if quick:
         library = full_library()
     else:
-        command = ["reduce", str(artifacts), "--out", str(place / "package"), "--fast"]
+        command = ["reduce", str(artifacts), "--out", str(place / "package"), "--no-analysis"]
         done = subprocess.run(
             [sys.executable, "-m", "minbuild.cli.main", *command], capture_output=True, text=True, check=False
         )

@@ -1,5 +1,5 @@
-"""Feeds damaged checkpoints with properties, nominal ones, and damaged molds to a library with all parts, built by g++
-with the address and undefined-behaviour sanitizers.
+"""Feeds damaged checkpoints with properties, nominal ones, and damaged export templates to a library with all parts,
+built by g++ with the address and undefined-behaviour sanitizers.
 
     python tests/slow/fuzz_parts.py [ROUNDS]
 
@@ -48,11 +48,11 @@ def main() -> int:
 def fuzz(rounds: int, path: Path) -> None:
     case, built, model = load(CASE), trainer(CASE), with_parts(compile_model(CASE, {}, {}), list(PARTS))
     held = case.artifacts.checkpoint
-    assert model.mold is not None
+    assert model.export_template is not None
     victims = (
         write_checkpoint(replace(held, properties=PROPERTIES)),
         write_checkpoint(Checkpoint(held.parameters, nominal=True)),
-        model.mold,
+        model.export_template,
     )
     library, random = Library(path), np.random.default_rng(1)
     session, done = Session(library, built.data, case.checkpoint), 0

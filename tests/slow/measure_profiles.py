@@ -54,10 +54,10 @@ def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="minbuild-profiles-") as place:
         steppers = {}
         for profile in PROFILES:
-            choices = in_profile(profile)
-            model = compile_model(folder, {}, {}, graphs=choices.graphs)
-            contents = contents_of([model], choices=choices)
-            toolchain = find_toolchain(choices=choices)
+            build_options = in_profile(profile)
+            model = compile_model(folder, {}, {}, graphs=build_options.graphs)
+            contents = contents_of([model], build_options=build_options)
+            toolchain = find_toolchain(build_options=build_options)
             built = build_checked(contents, model.registry, host_target(), toolchain).built
             path = Path(place) / f"{profile}.so"
             path.write_bytes(built.shared)

@@ -106,7 +106,7 @@ def _check(case: str, report: TargetReport) -> int:
 
 
 def _cell(trimmed: Sizes, full: Sizes) -> dict[str, int]:
-    return {"file": trimmed.file, "loaded": trimmed.loadable, "full": full.file, "full_loaded": full.loadable}
+    return {"file": trimmed.file, "loaded": trimmed.loaded, "full": full.file, "full_loaded": full.loaded}
 
 
 def _row(row: dict, targets: tuple[str, ...]) -> str:

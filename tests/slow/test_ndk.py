@@ -56,7 +56,7 @@ def test_a_trainer_for_android(
     if artifacts is None:
         pytest.skip(f"the artifacts of {case} are not here")
     target, out = ABIS[abi][0], tmp_path / "dist"
-    arguments = ("reduce", artifacts, "--fast", "--out", out, "--target", target)
+    arguments = ("reduce", artifacts, "--no-analysis", "--out", out, "--target", target)
     said = minbuild(*arguments, "--cmake-toolchain", toolchain_file)
     assert said.code == 0, said.err
     library = (out / "lib" / target / "libminbuild.so").read_bytes()

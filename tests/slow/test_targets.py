@@ -90,7 +90,7 @@ def test_trains_with_the_same_numbers(case: str, target: str) -> None:
     built = library_of(case, target).built
     found = prove_foreign(trial, model.plan_bytes, built, wanted, find_toolchain(), expected)
     assert "agrees with this machine's build" in found.text or "gives the same bits" in found.text
-    assert found.stack is not None and 256 < found.stack.deepest < 64 << 10
+    assert found.stack is not None and 256 < found.stack.peak < 64 << 10
 
 
 FILES = b"""

@@ -148,7 +148,7 @@ class Session {
     mb_status code = mb_create(plan.data(), plan.size(), checkpoint.data(), checkpoint.size(), &options, &made.session_);
     return into.take(code, made, options);
   }
-  // Links only with a library that has files (`--files on`).
+  // Links only with a library that has files (`--file-io on`).
   static Status open(const char* plan, const char* checkpoint, mb_options& options, Session& into) {
     Session made;
     return into.take(mb_create_from_files(plan, checkpoint, &options, &made.session_), made, options);
@@ -196,7 +196,7 @@ class Session {
   Status load_checkpoint(Span<const std::byte> bytes) {
     return said(mb_load_checkpoint(session_, bytes.data(), bytes.size()));
   }
-  // These two link only with a library that saves (`--saving on`), the first only with one that has files as well.
+  // These two link only with a library that saves (`--checkpoint-writing on`), the first only with one that has files as well.
   Status save_checkpoint(const char* path, bool include_optimizer) {
     return said(mb_save_checkpoint(session_, path, include_optimizer));
   }
@@ -223,10 +223,10 @@ class Session {
   Status from_buffer(Span<const float> buffer, bool trainable_only) {
     return said(mb_copy_buffer_to_parameters(session_, buffer.data(), buffer.size(), trainable_only));
   }
-  Status export_model(const char* mold, const char* path) { return said(mb_export_to_file(session_, mold, path)); }
+  Status export_model(const char* template_path, const char* path) { return said(mb_export_to_file(session_, template_path, path)); }
   template <class Sink>
-  Status export_model(Span<const std::byte> mold, Sink&& sink) {
-    return said(mb_export_model(session_, mold.data(), mold.size(), &pass<Sink>, &sink));
+  Status export_model(Span<const std::byte> template_bytes, Sink&& sink) {
+    return said(mb_export_model(session_, template_bytes.data(), template_bytes.size(), &pass<Sink>, &sink));
   }
 
  private:

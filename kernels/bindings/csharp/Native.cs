@@ -41,6 +41,6 @@ namespace Minbuild
             IntPtr session, int trainableOnly, int what, [In, Out] float[] buffer, ref UIntPtr count);
 
         [DllImport(Library, CallingConvention = CallingConvention.Cdecl)]
-        public static extern byte mb_export_model(IntPtr session, IntPtr mold, UIntPtr size, Sink sink, IntPtr user);
+        public static extern byte mb_export_model(IntPtr session, IntPtr template, UIntPtr size, Sink sink, IntPtr user);
     }
 }

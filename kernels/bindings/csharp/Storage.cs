@@ -21,11 +21,11 @@ namespace Minbuild
                 Must(Native.mb_load_checkpoint(Open, memory.Address, memory.Size));
         }
 
-        /// <summary>Part `export`: an ONNX model for inference, cast in the package's inference.mold.</summary>
-        public void ExportModelForInferencing(string moldPath, string path)
+        /// <summary>Part `export`: an ONNX model for inference, made from the package's inference.template.</summary>
+        public void ExportModelForInferencing(string templatePath, string path)
         {
-            using (var mold = new Memory(File.ReadAllBytes(moldPath)))
-                Replace(path, Written(sink => Native.mb_export_model(Open, mold.Address, mold.Size, sink, IntPtr.Zero)));
+            using (var template = new Memory(File.ReadAllBytes(templatePath)))
+                Replace(path, Written(sink => Native.mb_export_model(Open, template.Address, template.Size, sink, IntPtr.Zero)));
         }
 
         /// <summary>Part `properties`: a long, a float or a string that travels in checkpoints; null removes it.</summary>

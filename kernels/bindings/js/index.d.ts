@@ -30,8 +30,8 @@ export interface CreateOptions {
   trainModel: Source;
   /** A checkpoint of ONNX Runtime's kind; left out, parameters start at zero. */
   checkpointState?: Source;
-  /** The package's inference.mold, for exportModel. */
-  mold?: Source;
+  /** The package's inference.template, for exportModel. */
+  exportTemplate?: Source;
   /** The module, by default the one beside this file. */
   wasm?: Source | WebAssembly.Module;
   /** Largest sizes of the free dimensions, in plan order. */

@@ -37,22 +37,22 @@ export class TrainingSession {
   #module;
   #session = 0;
   #staged = { at: 0, room: 0 };
-  #mold = { at: 0, size: 0 };
+  #template = { at: 0, size: 0 };
   #schedule = null;
 
   /**
-   * `trainModel` is the package's trainer.plan, `checkpointState` a checkpoint, left out to start from zeros; `mold`
-   * its inference.mold, for exportModel. Each is bytes, a Response, or an address. `sizes` are the largest sizes of
+   * `trainModel` is the package's trainer.plan, `checkpointState` a checkpoint, left out to start from zeros; `exportTemplate`
+   * its inference.template, for exportModel. Each is bytes, a Response, or an address. `sizes` are the largest sizes of
    * free dimensions in plan order. Every session has memory of its own and shares compiled code.
    */
-  static async create({ trainModel, checkpointState, mold, wasm, sizes }) {
+  static async create({ trainModel, checkpointState, exportTemplate, wasm, sizes }) {
     const source = wasm ?? new URL("./minbuild.wasm", import.meta.url);
     const [code, plan, checkpoint, cast] = await Promise.all([
-      compile(source), bytesOf(trainModel), checkpointState && bytesOf(checkpointState), mold && bytesOf(mold),
+      compile(source), bytesOf(trainModel), checkpointState && bytesOf(checkpointState), exportTemplate && bytesOf(exportTemplate),
     ]);
     const made = new TrainingSession();
     made.#start(await Module.instantiate(code), plan, checkpoint, sizes);
-    if (cast) made.#mold = { at: made.#module.place(cast), size: cast.length };
+    if (cast) made.#template = { at: made.#module.place(cast), size: cast.length };
     return made;
   }
 
@@ -160,7 +160,7 @@ export class TrainingSession {
 
   /** The bytes of an ONNX Runtime checkpoint. */
   saveCheckpoint(includeOptimizer = true) {
-    const call = this.#module.function("mb_write_checkpoint", "--saving on");
+    const call = this.#module.function("mb_write_checkpoint", "--checkpoint-writing on");
     return this.#written((sink) => call(this.#session, includeOptimizer ? 1 : 0, sink, 0));
   }
 
@@ -173,8 +173,8 @@ export class TrainingSession {
   /** The bytes of an ONNX model for inference, with the parameters as they are. */
   exportModel() {
     const call = this.#module.function("mb_export_model", "--with export");
-    if (!this.#mold.at) throw new Error("exportModel: give create() the package's inference.mold");
-    return this.#written((sink) => call(this.#session, this.#mold.at, this.#mold.size, sink, 0));
+    if (!this.#template.at) throw new Error("exportModel: give create() the package's inference.template");
+    return this.#written((sink) => call(this.#session, this.#template.at, this.#template.size, sink, 0));
   }
 
   getParametersSize(trainableOnly = true) {

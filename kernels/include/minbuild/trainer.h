@@ -82,7 +82,7 @@ typedef struct mb_progress {
 typedef struct mb_session {
   mb_progress* progress;
   char* error;                /* text of the last failure: what was found where and what was expected; empty before any.
-                                 In libraries with --messages codes it is one, which `minbuild explain` puts into words */
+                                 In libraries with --error-messages codes it is one, which `minbuild explain` puts into words */
   int32_t replaces_gradients; /* whether the next train step replaces the gradients instead of adding to them */
 } mb_session;
 
@@ -108,7 +108,7 @@ MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_pa
 /* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. */
 MB_API mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size);
 
-/* Writes an ORT checkpoint; not in libraries reduced with --saving off. The sink returns 0 to go on; anything else stops with MB_IO. */
+/* Writes an ORT checkpoint; not in libraries reduced with --checkpoint-writing off. The sink returns 0 to go on; anything else stops with MB_IO. */
 typedef int (*mb_sink)(void* user, const void* bytes, size_t size);
 MB_API mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user);
 /* The same into a file: written beside it, synced, then moved over it, so the old file survives any failure. Not in
@@ -138,11 +138,12 @@ MB_API mb_status mb_set_property(mb_session* session, const mb_property* propert
 enum { MB_COUNT_PARAMETERS = 0, MB_FROM_PARAMETERS = 1, MB_TO_PARAMETERS = 2 };
 MB_API mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer, size_t* count);
 
-/* export: an ONNX file for inference with the parameters as they are. `mold` are the bytes of the package's
- * model/inference.mold, 4-byte aligned. */
-MB_API mb_status mb_export_model(const mb_session* session, const void* mold, size_t size, mb_sink sink, void* user);
+/* export: an ONNX file for inference with the parameters as they are. `template_bytes` are the bytes of the package's
+ * model/inference.template, 4-byte aligned. */
+MB_API mb_status mb_export_model(const mb_session* session, const void* template_bytes, size_t template_size,
+                                 mb_sink sink, void* user);
 /* The same from file to file, replaced as by mb_save_checkpoint. Not in libraries built without files. */
-MB_API mb_status mb_export_to_file(mb_session* session, const char* mold, const char* path);
+MB_API mb_status mb_export_to_file(mb_session* session, const char* template_path, const char* path);
 
 /* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
 static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,

@@ -1,8 +1,8 @@
 """What each way to make a library smaller is worth: builds with one more of them at a time, and with all but one.
 
 Every bar is a real build. The first has every kernel and is built as an ordinary shared library; each further one
-adds a step, in a fixed order; the last is the trimmed library itself. `alone` is what the trimmed library grows by
-when just that step is left out: steps overlap, so both figures are needed.
+adds a step, in a fixed order; the last is the trimmed library itself. `leave_one_out` is what the trimmed library
+grows by when just that step is left out: steps overlap, so both figures are needed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Kernel
 from minbuild.ir.size_report import Bar
 from minbuild.ops import Registry
-from minbuild.options.build_options import BuildOptions, choice_of
+from minbuild.options.build_options import BuildOptions, build_option
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
-# What is always chosen, and by the model: name, what a reader should know. All other steps are choices.
+# What is always chosen, and by the model: name, what a reader should know. All other steps are build options.
 SELECTION = {
     "operators": "only kernels that the model runs",
     "types": "only element types that it uses",
@@ -28,7 +28,7 @@ SELECTION = {
 @dataclass(frozen=True)
 class Ablation:
     """Builds variants of one library. `selected` is the trimmed one's contents, `unbounded` the same with all graphs of
-    the models, `full` that of every model; the toolchain has the choices in force."""
+    the models, `full` that of every model; the toolchain has the build options in force."""
 
     selected: LibraryContents
     unbounded: LibraryContents
@@ -39,26 +39,26 @@ class Ablation:
     say: Callable[[str], None] = lambda line: None
 
     @property
-    def choices(self) -> BuildOptions:
+    def build_options(self) -> BuildOptions:
         """What is in force for this target."""
-        return self.toolchain.choices.only(self.toolchain.honours(self.target))
+        return self.toolchain.build_options.only(self.toolchain.honours(self.target))
 
     @property
     def steps(self) -> dict[str, str]:
         """The steps that can be left out here, in order, with their meaning: what was chosen to save bytes and the
         toolchain can do and can leave."""
         leaves = self.toolchain.honours(self.target)
-        chosen = {name: text for name, text in self.choices.savings.items() if name in leaves}
+        chosen = {name: text for name, text in self.build_options.savings.items() if name in leaves}
         return {**SELECTION, **chosen}
 
     def order(self, taken: frozenset[str]) -> BuildJob:
         """The library with just the steps in `taken`."""
-        choices = self.choices
+        build_options = self.build_options
         for name in self.steps:
             if name not in SELECTION and name not in taken:
-                choices = choices.without(name)
+                build_options = build_options.without(name)
         sources = emit_sources(self.contents(taken), self.registry)
-        return BuildJob(sources, self.target, self.toolchain.with_choices(choices))
+        return BuildJob(sources, self.target, self.toolchain.with_build_options(build_options))
 
     def size(self, taken: frozenset[str]) -> int:
         """Bytes of the library with just the steps in `taken`."""
@@ -80,10 +80,10 @@ class Ablation:
 
         def has(feature: str) -> bool:
             here = feature.split(".")[0] in stems
-            return feature in selected.features or left("features" if here else "operators")
+            return feature in selected.features or left("kernel_features" if here else "operators")
 
         kernels = {*filter(keeps, full.kernels), *selected.kernels}
-        general = full if left("sizes") else selected
+        general = full if left("shape_ops") else selected
         return replace(
             selected,
             kernels=tuple(sorted(kernels, key=lambda k: (k.stem, k.function, k.types))),
@@ -92,9 +92,9 @@ class Ablation:
             expressions=general.expressions,
             loops=general.loops,
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
-            saving=selected.saving or left("saving"),
-            files=selected.files or left("files"),
-            messages=selected.messages or left("messages"),
+            saving=selected.saving or left("checkpoint_writing"),
+            files=selected.files or left("file_io"),
+            messages=selected.messages or left("error_messages"),
         )
 
     def variants(self) -> Iterator[frozenset[str]]:
@@ -116,8 +116,8 @@ def waterfall(builder: Ablation) -> tuple[Bar, ...]:
 
 
 def title(step: str) -> str:
-    """What a bar is called: by the name that its choice has on the command line."""
-    return step if step in SELECTION else choice_of(step).key
+    """The title of a bar: the name of its build option on the command line."""
+    return step if step in SELECTION else build_option(step).key
 
 
 def _bars(builder: Ablation) -> Iterator[Bar]:
@@ -131,5 +131,5 @@ def _bars(builder: Ablation) -> Iterator[Bar]:
         taken |= {name}
         builder.say(title(name))
         file = builder.size(taken)
-        alone = builder.size(everything - {name}) - trimmed
-        yield Bar(title(name), meaning, file, alone)
+        loo = builder.size(everything - {name}) - trimmed
+        yield Bar(title(name), meaning, file, loo)

@@ -1,4 +1,4 @@
-"""What is learned by building a library in other ways: what each step was worth, what each operator costs, advice."""
+"""Results of building a library in other ways: the size waterfall, leave-one-out, suggestions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from minbuild.toolchain import build_all
 
 @dataclass(frozen=True, slots=True)
 class WhatIfResults:
-    """The answers for one target; without any where the builds for them were not wanted."""
+    """Results for one target; empty with --no-analysis."""
 
     waterfall: tuple[Bar, ...] = ()
-    removed: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
-    advice: tuple[Suggestion, ...] = ()
+    leave_one_out: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
+    suggestions: tuple[Suggestion, ...] = ()
 
 
 def run_what_if(
@@ -36,11 +36,11 @@ def run_what_if(
     """All of them, for the target of each pair: every library that it takes is built side by side with the others, then
     looked at. Raises ToolchainFailed."""
     contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
-    bench.stage("Planning what else could be smaller (--fast leaves this and what follows out)")
-    choices = toolchain.choices
-    advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, choices)
+    bench.stage("Planning what else could be smaller (--no-analysis leaves this and what follows out)")
+    build_options = toolchain.build_options
+    advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, build_options)
     offers = advisor.offers()
-    unbounded = contents if choices.graphs == EVERY else advisor.with_all_graphs()
+    unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
     full = everything(registry, contents.parts)
     falls = [Ablation(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
     removals = [LeaveOneOut(contents, registry, p.target, toolchain) for p in pairs]
@@ -50,9 +50,9 @@ def run_what_if(
         *(order for removal in removals for order in removal.orders()),
         *(order for trial in trials for order in trial.orders()),
     ]
-    bench.stage("Measuring what each step is worth, what operators cost, and what could be smaller")
+    bench.stage("Measuring the size waterfall, leave-one-out, and suggestions")
     build_all(orders, progress=bench.detail)
     return [
-        WhatIfResults(waterfall(fall), removal.saved(), trial.advice())
+        WhatIfResults(waterfall(fall), removal.saved(), trial.suggestions())
         for fall, removal, trial in zip(falls, removals, trials, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What else would make a trainer smaller: each choice planned and built, and compared with what there is."""
+"""What else would make a trainer smaller: each build option planned and built, and compared with what there is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minbuild.planning.library_contents import PARTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
-MOST = 5  # pieces of advice that are shown
+MOST = 5  # suggestions that are shown
 
 Models = tuple[CompiledModel, ...]
 
@@ -42,7 +42,7 @@ class Candidate:
     how: str
     models: Models
     contents: LibraryContents
-    choices: BuildOptions
+    build_options: BuildOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class SuggestionBuilds:
         """Everything that is compared."""
         return tuple(self._order(offer) for offer in (self.advisor.now, *self.offers))
 
-    def advice(self) -> tuple[Suggestion, ...]:
+    def suggestions(self) -> tuple[Suggestion, ...]:
         """The offers that save something, what saves most first. Raises ToolchainFailed."""
         now = self._figures(self.advisor.now)
         found = []
@@ -66,18 +66,18 @@ class SuggestionBuilds:
             then = self._figures(offer)
             saved = now.file - then.file, now.model - then.model, now.ram - then.ram
             found.append(Suggestion(offer.title, *saved, offer.changes, offer.how))
-        real = [advice for advice in found if advice.saves > 0]
+        real = [each for each in found if each.saves > 0]
         return tuple(sorted(real, key=lambda a: (-a.saves, a.title))[:MOST])
 
     def _order(self, offer: Candidate) -> BuildJob:
         sources = emit_sources(offer.contents, offer.models[0].registry)
-        return BuildJob(sources, self.target, self.toolchain.with_choices(offer.choices))
+        return BuildJob(sources, self.target, self.toolchain.with_build_options(offer.build_options))
 
     def _figures(self, offer: Candidate) -> _Figures:
         order, models = self._order(offer), offer.models
         built = build_library(order.sources, order.target, order.toolchain)
         binary = read_binary("library", str(self.target), built.shared, built.twin)
-        model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.mold or b"") for m in models)
+        model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.export_template or b"") for m in models)
         arena = max(arena.peak for m in models for arena in m.arenas)
         persistent = max(persistent_of(m.plan).total for m in models)
         return _Figures(len(built.shared), model, static_of(binary).total + arena + persistent)
@@ -85,18 +85,18 @@ class SuggestionBuilds:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionPlanner:
-    """Knows what could be otherwise. `extra`, `checks_loss` and `choices` are what the user asked for."""
+    """Knows what could be otherwise. `extra`, `checks_loss` and `build_options` are what the user asked for."""
 
     models: Models
     contents: LibraryContents
     extra: ExtraRequirements
     checks_loss: bool
-    choices: BuildOptions
+    build_options: BuildOptions
 
     @property
     def now(self) -> Candidate:
         """What there is."""
-        return Candidate("as it is", "", "", self.models, self.contents, self.choices)
+        return Candidate("as it is", "", "", self.models, self.contents, self.build_options)
 
     def offers(self) -> tuple[Candidate, ...]:
         """Everything that could be smaller otherwise."""
@@ -105,10 +105,10 @@ class SuggestionPlanner:
     def with_all_graphs(self) -> LibraryContents:
         """The contents if the device ran all graphs of the models."""
         models = self._replanned({}, EVERY)
-        return self.contents if models is None else self._contents(models, self.choices)
+        return self.contents if models is None else self._contents(models, self.build_options)
 
-    def _contents(self, models: Models, choices: BuildOptions) -> LibraryContents:
-        return contents_of(models, self.extra, choices=choices)
+    def _contents(self, models: Models, build_options: BuildOptions) -> LibraryContents:
+        return contents_of(models, self.extra, build_options=build_options)
 
     # ----------------------------------------------------------------------------------------------- sizes
 
@@ -134,16 +134,16 @@ class SuggestionPlanner:
         yield Candidate(
             f"memory for sizes up to {', '.join(f'{name} {size}' for name, size in half.items())}",
             "Larger batches need more memory than a session has by default.",
-            " ".join(f"--max {name}={size}" for name, size in half.items()),
+            " ".join(f"--max-dim {name}={size}" for name, size in half.items()),
             less,
             self.contents,
-            self.choices,
+            self.build_options,
         )
 
     def _planned(
-        self, title: str, changes: str, how: str, models: Models, choices: BuildOptions | None = None
+        self, title: str, changes: str, how: str, models: Models, build_options: BuildOptions | None = None
     ) -> Candidate:
-        chosen = choices or self.choices
+        chosen = build_options or self.build_options
         return Candidate(title, changes, how, models, self._contents(models, chosen), chosen)
 
     def _replanned(self, fixed: Mapping[str, int], graphs: Sequence[str] = ()) -> Models | None:
@@ -158,15 +158,17 @@ class SuggestionPlanner:
                 new = compile_artifacts(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
             except (BadInput, Unsupported):
                 return None
-            found.append(replace(new, parts=m.parts, mold=m.mold))
+            found.append(replace(new, parts=m.parts, export_template=m.export_template))
         return tuple(found)
 
     # --------------------------------------------------------------------------------------- what is left out
 
     def _without_evaluation(self) -> Iterator[Candidate]:
-        evaluates = EVALUATE in self.choices.graphs and any(m.artifacts.evaluation for m in self.models)
-        rest = tuple(name for name in self.choices.graphs if name != EVALUATE)
-        exported = any(m.mold for m in self.models)  # what is exported is a part of the evaluation model
+        evaluates = EVALUATE in self.build_options.graphs and any(m.artifacts.evaluation for m in self.models)
+        rest = tuple(name for name in self.build_options.graphs if name != EVALUATE)
+        exported = any(
+            m.export_template for m in self.models
+        )  # what is exported is a part of the evaluation model
         if not evaluates or exported or TRAIN not in rest:
             return
         models = self._replanned({}, rest)
@@ -176,18 +178,18 @@ class SuggestionPlanner:
                 "The device trains and saves, but does not evaluate: mb_eval_step fails.",
                 f"--graphs {','.join(rest)}",
                 models,
-                replace(self.choices, graphs=rest),
+                replace(self.build_options, graphs=rest),
             )
 
     def _chosen(self) -> Iterator[Candidate]:
-        for choice in table():
-            if not choice.tradeoff or getattr(self.choices, choice.name) == choice.min_size:
+        for option in table():
+            if not option.tradeoff or getattr(self.build_options, option.name) == option.min_size:
                 continue
-            chosen: dict[str, Any] = {choice.name: choice.min_size}
-            choices = replace(self.choices, **chosen)
-            contents = self._contents(self.models, choices)
-            how = f"--{choice.key} {choice.min_size}"
-            yield Candidate(choice.saving, choice.tradeoff, how, self.models, contents, choices)
+            chosen: dict[str, Any] = {option.name: option.min_size}
+            build_options = replace(self.build_options, **chosen)
+            contents = self._contents(self.models, build_options)
+            how = f"--{option.key} {option.min_size}"
+            yield Candidate(option.saving, option.tradeoff, how, self.models, contents, build_options)
 
     def _asked_for(self) -> Iterator[Candidate]:
         for part in sorted(self.contents.parts):
@@ -195,18 +197,23 @@ class SuggestionPlanner:
                 f"without the part {part}",
                 f"The library lacks: {PARTS[part][1]}.",
                 f"leave out --with {part}",
-                tuple(replace(m, mold=None if part == "export" else m.mold) for m in self.models),
+                tuple(
+                    replace(m, export_template=None if part == "export" else m.export_template)
+                    for m in self.models
+                ),
                 replace(self.contents, parts=self.contents.parts - {part}),
-                self.choices,
+                self.build_options,
             )
         if self.extra.include or self.extra.required:
             yield Candidate(
                 "without operators that these models do not need",
                 "The library trains these models only.",
-                "leave out --include-op and --require",
+                "leave out --include-op and --ort-config",
                 self.models,
                 contents_of(
-                    self.models, replace(self.extra, include=(), required=None), choices=self.choices
+                    self.models,
+                    replace(self.extra, include=(), required=None),
+                    build_options=self.build_options,
                 ),
-                self.choices,
+                self.build_options,
             )

@@ -57,7 +57,7 @@ def _priorities(problem: Problem, load: Load) -> Iterator[Order]:
     crowd = [max(live[begin:end]) for begin, end in spans]
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-sizes[i], -length[i]),
-        lambda i: (-crowd[i], -sizes[i]),  # what is alive at the fullest step comes first
+        lambda i: (-crowd[i], -sizes[i]),  # buffers live at the peak come first
         lambda i: (-crowd[i], -length[i]),
         lambda i: (-sizes[i] * length[i], -sizes[i]),
         lambda i: (-length[i], -sizes[i]),  # forward and backward nest: the longest-lived at the bottom

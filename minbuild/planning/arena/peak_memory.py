@@ -1,11 +1,11 @@
-"""What is in the arena when it is fullest."""
+"""The live tensors at peak arena usage."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from minbuild.ir import Routine, TrainingArtifacts
-from minbuild.ir.size_report import Alive, Arena
+from minbuild.ir.size_report import Arena, LiveTensor
 from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, skyline
 from minbuild.planning.phases import step_phases
 
@@ -16,7 +16,7 @@ def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
 
 
 def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping[str, int]) -> Arena:
-    """A graph's arena at these sizes: its height, the most bytes alive at once, and the tensors which those are. Sizes
+    """A graph's arena at these sizes: its height, its lower bound, and the tensors live at that step. Sizes
     are those in the arena, rounded up to its alignment, so that they add up to the bound."""
     sizes = buffer_sizes(routine.buffers, assignment)
     peak = skyline(routine.buffers, sizes)[1]
@@ -29,10 +29,10 @@ def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping
         s for s in starts if sum(size for b, size in spans if b.first <= s <= b.last) == bound
     )  # it only grows where something starts
     phases = step_phases(artifacts, routine)
-    alive = [
-        Alive(buffer.name, routine.steps[buffer.first].node, phases[buffer.first], size)
+    live = [
+        LiveTensor(buffer.name, routine.steps[buffer.first].node, phases[buffer.first], size)
         for buffer, size in spans
         if buffer.first <= step <= buffer.last
     ]
-    ranked = tuple(sorted(alive, key=lambda a: (-a.bytes, a.name)))
+    ranked = tuple(sorted(live, key=lambda a: (-a.bytes, a.name)))
     return Arena(routine.name, peak, bound, step, routine.steps[step].node, ranked)

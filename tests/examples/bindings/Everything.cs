@@ -31,7 +31,7 @@ static class Everything
         Must(session.GetParameter("conv1.weight").Floats[5] == 9);
         var other = new TrainingSession("all.checkpoint", plan);
         Must(other.StepCount == 1 && other.LearningRate == 0.25f);
-        session.ExportModelForInferencing("../../model/inference.mold", "out.onnx");
+        session.ExportModelForInferencing("../../model/inference.template", "out.onnx");
         Refuses(6, () => session.TrainStep(batch[1], batch[0]));
         Refuses(1, () => session.GetParameter("none"));
         Refuses(5, () => session.TrainStep(new Tensor(new float[5 * 784], 5, 1, 28, 28), new Tensor(new long[5], 5)));

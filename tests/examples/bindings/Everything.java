@@ -37,7 +37,7 @@ public class Everything {
     must(session.getParameter("conv1.weight").getFloatBuffer().get(5) == 9);
     OrtTrainingSession other = env.createTrainingSession("all.checkpoint", model + "trainer.plan", "", "");
     must(other.getIntProperty("epoch") == 3 && other.getLearningRate() == 0.25f);
-    session.exportModelForInference(Paths.get(model + "inference.mold"), Paths.get("out.onnx"));
+    session.exportModelForInference(Paths.get(model + "inference.template"), Paths.get("out.onnx"));
     refuses(6, () -> session.trainStep(wrong(env, batch)));
     refuses(1, () -> session.trainStep(new HashMap<>()));
     refuses(1, () -> session.getIntProperty("who"));

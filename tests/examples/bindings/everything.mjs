@@ -7,7 +7,7 @@ import { writeFileSync } from "node:fs";
 const model = "../../model/";
 const trainModel = model + "trainer.plan";
 const session = await TrainingSession.create(
-  { trainModel, checkpointState: model + "checkpoint", mold: model + "inference.mold" });
+  { trainModel, checkpointState: model + "checkpoint", exportTemplate: model + "inference.template" });
 const [first] = session.parameterNames, batch = makeBatch(session, 8), [loss] = session.trainingOutputNames;
 assert.deepEqual(session.describeInputs()[0], { name: "input", type: "float32", dims: [-1, 1, 28, 28] });
 assert.equal(session.runEvalStep(batch)[session.evalOutputNames[0]].data[0], session.runTrainStep(batch)[loss].data[0]);

@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   session = open_session(argv[1], "taught.checkpoint"); /* as after the application was started anew */
   if (session == NULL) return 1;
   if (judge(session, &held, "after") != MB_OK) return fail(session);
-  snprintf(path, sizeof path, "%s/model/inference.mold", argv[1]);
+  snprintf(path, sizeof path, "%s/model/inference.template", argv[1]);
   if (mb_export_to_file(session, path, "classifier.onnx") != MB_OK) return fail(session);
   mb_destroy(session);
   free(few.labels), free(few.pixels), free(held.labels), free(held.pixels);

@@ -120,9 +120,9 @@ public final class TrainingSession {
     }
 
     #if MB_WITH_EXPORT
-    /// Writes an ONNX model for inference, cast in the package's inference.mold.
-    public func exportModel(mold: URL, to file: URL) throws {
-        try must(mb_export_to_file(session, mold.path, file.path))
+    /// Writes an ONNX model for inference, made from the package's inference.template.
+    public func exportModel(template: URL, to file: URL) throws {
+        try must(mb_export_to_file(session, template.path, file.path))
     }
     #endif
 

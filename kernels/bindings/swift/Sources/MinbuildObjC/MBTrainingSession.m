@@ -178,7 +178,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   return [self must:mb_save_checkpoint(_session, path.UTF8String, optimizer) error:error];
 #else
   (void)path, (void)optimizer;
-  return fail(error, MB_UNSUPPORTED, "the library was built without saving. Reduce again with --saving on.");
+  return fail(error, MB_UNSUPPORTED, "the library was built without checkpoint writing. Reduce again with --checkpoint-writing on.");
 #endif
 }
 
@@ -191,11 +191,11 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   return well;
 }
 
-- (BOOL)exportModelWithMold:(NSString*)mold toPath:(NSString*)path error:(NSError**)error {
+- (BOOL)exportModelWithTemplate:(NSString*)templatePath toPath:(NSString*)path error:(NSError**)error {
 #if MB_WITH_EXPORT
-  return [self must:mb_export_to_file(_session, mold.UTF8String, path.UTF8String) error:error];
+  return [self must:mb_export_to_file(_session, templatePath.UTF8String, path.UTF8String) error:error];
 #else
-  (void)mold, (void)path;
+  (void)templatePath, (void)path;
   return fail(error, MB_UNSUPPORTED, "the library was built without export. Reduce again with --with export.");
 #endif
 }

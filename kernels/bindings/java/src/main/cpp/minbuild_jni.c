@@ -172,7 +172,7 @@ NATIVE(void, saveCheckpoint)(JNIEnv* env, jclass self, jlong session, jstring pa
   release(env, path, chars);
 #else
   (void)self, (void)session, (void)path, (void)optimizer;
-  missing(env, "the library was built without saving. Reduce again with --saving on.");
+  missing(env, "the library was built without checkpoint writing. Reduce again with --checkpoint-writing on.");
 #endif
 }
 
@@ -183,15 +183,15 @@ NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject by
   must(env, mb_load_checkpoint(session_of(session), data, size), session_of(session));
 }
 
-NATIVE(void, exportModel)(JNIEnv* env, jclass self, jlong session, jstring mold, jstring path) {
+NATIVE(void, exportModel)(JNIEnv* env, jclass self, jlong session, jstring template_name, jstring path) {
 #if MB_WITH_EXPORT
-  const char *mold_path = chars_of(env, mold), *out = chars_of(env, path);
+  const char *template_path = chars_of(env, template_name), *out = chars_of(env, path);
   (void)self;
-  must(env, mb_export_to_file(session_of(session), mold_path, out), session_of(session));
-  release(env, mold, mold_path);
+  must(env, mb_export_to_file(session_of(session), template_path, out), session_of(session));
+  release(env, template_name, template_path);
   release(env, path, out);
 #else
-  (void)self, (void)session, (void)mold, (void)path;
+  (void)self, (void)session, (void)template_name, (void)path;
   missing(env, "the library was built without export. Reduce again with --with export.");
 #endif
 }

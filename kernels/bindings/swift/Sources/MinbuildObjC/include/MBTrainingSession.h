@@ -45,7 +45,7 @@ extern NSString* const MBTrainerErrorDomain;
 - (BOOL)loadCheckpoint:(NSData*)checkpoint error:(NSError**)error;
 
 /* Libraries without these parts answer MB_UNSUPPORTED. */
-- (BOOL)exportModelWithMold:(NSString*)mold toPath:(NSString*)path error:(NSError**)error;
+- (BOOL)exportModelWithTemplate:(NSString*)templatePath toPath:(NSString*)path error:(NSError**)error;
 /** An NSString, or an NSNumber of a double or float for a real, of anything else for an integer; nil removes it. */
 - (BOOL)setProperty:(nullable id)value named:(NSString*)name error:(NSError**)error;
 - (nullable id)propertyNamed:(NSString*)name;

@@ -46,7 +46,7 @@ final class OnnxRuntime {
 
   static native void loadCheckpoint(long session, ByteBuffer bytes) throws OrtException;
 
-  static native void exportModel(long session, String mold, String path) throws OrtException;
+  static native void exportModel(long session, String template, String path) throws OrtException;
 
   static native void setProperty(long session, String name, int type, long integer, float real, String text)
       throws OrtException;

@@ -142,11 +142,11 @@ public final class OrtTrainingSession implements AutoCloseable {
   }
 
   /**
-   * Part `export`: writes an ONNX model for inference, cast in the package's inference.mold. The mold has the outputs
+   * Part `export`: writes an ONNX model for inference, made from the package's inference.template. The template has the outputs
    * chosen when the package was made.
    */
-  public void exportModelForInference(Path mold, Path path) throws OrtException {
-    OnnxRuntime.exportModel(open(), mold.toString(), path.toString());
+  public void exportModelForInference(Path template, Path path) throws OrtException {
+    OnnxRuntime.exportModel(open(), template.toString(), path.toString());
   }
 
   /** Part `properties`: numbers and texts that travel in checkpoints. */

@@ -1,4 +1,4 @@
-"""Choices: each changes what it says of a real library, and is found on the command line, in settings, in profiles."""
+"""Build options: each has its effect on a real library, and is found on the command line, in settings, in profiles."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from minbuild.analysis.budgets import parse_budgets
 from minbuild.analysis.whatif.suggestions import SuggestionPlanner
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
-from minbuild.cli.settings_file import PROFILE, checked_settings, choices_made, known_keys, tomllib
+from minbuild.cli.settings_file import PROFILE, checked_settings, known_keys, resolve_build_options, tomllib
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked
 from minbuild.codegen.package import cmake_files
 from minbuild.codegen.sources import emit_sources
-from minbuild.docgen import option_tables as choice_tables
+from minbuild.docgen import option_tables as option_tables
 from minbuild.errors import BadInput
 from minbuild.formats import elf_format
 from minbuild.options.build_options import (
@@ -31,7 +31,7 @@ from minbuild.options.build_options import (
     ON,
     PROFILES,
     BuildOptions,
-    choice_of,
+    build_option,
     in_profile,
     table,
 )
@@ -55,17 +55,17 @@ def built(
     model: CompiledModel, target: str = "", cxx: str | None = None, **chosen: str | tuple[str, ...]
 ) -> BuiltLibrary:
     """A library that holds just what it should, and every byte of which has an owner."""
-    choices = BuildOptions(**chosen)  # type: ignore[arg-type]
+    build_options = BuildOptions(**chosen)  # type: ignore[arg-type]
     where = parse_target(target) if target else HOST
-    contents = contents_of([model], choices=choices)
-    library = build_checked(contents, model.registry, where, find_toolchain(cxx, choices=choices))
+    contents = contents_of([model], build_options=build_options)
+    library = build_checked(contents, model.registry, where, find_toolchain(cxx, build_options=build_options))
     measured = library.measured
     attribute(measured.binary, measured.owners, measured.kernels)
     return library
 
 
 def proven(model: CompiledModel, library: BuiltLibrary, usual: BuiltLibrary | None = None) -> None:
-    """It computes the very bits of the `usual` library, by default that of the default toolchain without choices."""
+    """It computes the very bits of the `usual` library, by default that of the default build options."""
     trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
     prove_equal(trial, model.plan_bytes, library.built.shared, (usual or built(model)).built.shared)
 
@@ -86,14 +86,14 @@ def segments(data: bytes) -> list[tuple[int, ...]]:
 
 @ELF
 def test_unwind_tables(model: CompiledModel) -> None:
-    library = built(model, unwind=ON)
+    library = built(model, unwind_tables=ON)
     frames, there = 0x6474E550, [row[0] for row in segments(library.built.shared)]
     assert ".eh_frame" in sections(library.built.twin) and frames in there
     usual = built(model).built
     assert ".eh_frame" not in sections(usual.twin) and frames not in [
         row[0] for row in segments(usual.shared)
     ]
-    arm = built(model, "arm-linux-musleabihf", unwind=ON).built.twin
+    arm = built(model, "arm-linux-musleabihf", unwind_tables=ON).built.twin
     assert ".ARM.exidx" in sections(arm)
     proven(model, library)
 
@@ -108,14 +108,14 @@ def test_visibility(model: CompiledModel) -> None:
 
 @ELF
 def test_strip(model: CompiledModel) -> None:
-    whole = built(model, strip=OFF, headers="all").built.shared
+    whole = built(model, strip=OFF, section_headers="all").built.shared
     assert ".symtab" in sections(whole) and ".symtab" not in sections(built(model).built.shared)
 
 
 @ELF
 @pytest.mark.parametrize("size", [4096, 16384, 65536])
 def test_pages(model: CompiledModel, size: int) -> None:
-    library = built(model, pages=str(size))
+    library = built(model, max_page_size=str(size))
     loaded = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD]
     assert [row[3] for row in loaded] == [size, size]
     assert all(address % size == offset % size for _, offset, address, _ in loaded)
@@ -125,7 +125,7 @@ def test_pages(model: CompiledModel, size: int) -> None:
 
 @ELF
 def test_padding(model: CompiledModel) -> None:
-    library = built(model, padding=ON)
+    library = built(model, separate_code=ON)
     page = HOST.traits.page
     data = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD][1]
     assert data[1] % page == data[2] % page == 0
@@ -135,7 +135,7 @@ def test_padding(model: CompiledModel) -> None:
 
 @ELF
 def test_headers(model: CompiledModel) -> None:
-    every, usual = built(model, headers="all"), built(model)
+    every, usual = built(model, section_headers="all"), built(model)
     assert sections(usual.built.shared) < sections(every.built.shared)
     assert len(every.built.shared) > len(usual.built.shared)
 
@@ -151,9 +151,9 @@ def test_link_time_optimisation(model: CompiledModel) -> None:
 
 @ELF
 def test_sections_and_fold(model: CompiledModel) -> None:
-    kept = built(model, sections=OFF)
+    kept = built(model, gc_sections=OFF)
     assert "-fno-function-sections" in kept.built.commands[0] and "--no-gc-sections" in kept.built.commands[1]
-    apart = built(model, fold=OFF)
+    apart = built(model, icf=OFF)
     assert "--icf=none" in apart.built.commands[1]
     usual = len(built(model).built.shared)
     assert len(kept.built.shared) >= usual and len(apart.built.shared) >= usual
@@ -181,20 +181,22 @@ def test_avx512(model: CompiledModel) -> None:
 
 def test_what_the_device_lacks(model: CompiledModel) -> None:
     usual = len(built(model).built.shared)
-    for name, value in (("messages", "codes"), ("saving", OFF), ("files", OFF)):
+    for name, value in (("error_messages", "codes"), ("checkpoint_writing", OFF), ("file_io", OFF)):
         assert len(built(model, **{name: value}).built.shared) < usual, name
-    assert "mb_save_checkpoint" not in built(model, saving=OFF).binary.exports
-    assert "mb_create_from_files" not in built(model, files=OFF).binary.exports
+    assert "mb_save_checkpoint" not in built(model, checkpoint_writing=OFF).binary.exports
+    assert "mb_create_from_files" not in built(model, file_io=OFF).binary.exports
 
 
 def test_all_features(model: CompiledModel) -> None:
-    every, used = (contents_of([model], choices=BuildOptions(features=value)) for value in ("all", "used"))
+    every, used = (
+        contents_of([model], build_options=BuildOptions(kernel_features=value)) for value in ("all", "used")
+    )
     stems = {kernel.stem for kernel in used.kernels}
     assert every.kernels == used.kernels and every.features > used.features
     assert {f.split(".")[0] for f in every.features} <= stems
-    general = contents_of([model], choices=BuildOptions(sizes="all"))
+    general = contents_of([model], build_options=BuildOptions(shape_ops="all"))
     assert general.symbols and general.loops and set(general.expressions) > set(used.expressions)
-    proven(model, built(model, features="all", sizes="all"))
+    proven(model, built(model, kernel_features="all", shape_ops="all"))
 
 
 def test_operators_and_files_name_kernels(model: CompiledModel) -> None:
@@ -206,9 +208,9 @@ def test_operators_and_files_name_kernels(model: CompiledModel) -> None:
     with pytest.raises(BadInput, match=r"--size-for Convv: .* is called so\. Did you mean Conv\?"):
         with_kernels(BuildOptions(size_for=("Convv",)), model.registry)
     told: list[str] = []
-    contents_of([model], note=told.append, choices=named)
+    contents_of([model], note=told.append, build_options=named)
     assert not told
-    contents_of([model], note=told.append, choices=BuildOptions(size_for=("top_k",)))
+    contents_of([model], note=told.append, build_options=BuildOptions(size_for=("top_k",)))
     assert told == ["--size-for: the library has no kernel of top_k.cc; this changes nothing."]
     with pytest.raises(BadInput, match="--size-for Nonsense: no operator.*Files are "):
         with_kernels(BuildOptions(size_for=("Nonsense",)), model.registry)
@@ -218,44 +220,47 @@ def test_operators_and_files_name_kernels(model: CompiledModel) -> None:
 
 
 def test_what_cannot_be_done_is_said() -> None:
-    choices = BuildOptions(unwind=ON, pages="16384", optimize="speed", avx512=ON)
-    wasm = not_applied(find_toolchain(choices=choices), parse_target("wasm32"))
-    assert wasm == ("--unwind on", "--pages 16384", "--avx512 on")
-    assert not_applied(find_toolchain(choices=choices), parse_target("x86_64-linux-gnu")) == ()
+    build_options = BuildOptions(unwind_tables=ON, max_page_size="16384", optimize="speed", avx512=ON)
+    wasm = not_applied(find_toolchain(build_options=build_options), parse_target("wasm32"))
+    assert wasm == ("--unwind-tables on", "--max-page-size 16384", "--avx512 on")
+    assert not_applied(find_toolchain(build_options=build_options), parse_target("x86_64-linux-gnu")) == ()
     assert not_applied(find_toolchain(), parse_target("wasm32")) == ()
 
 
 def test_a_target_that_cannot_builds_as_usual(model: CompiledModel) -> None:
     usual = built(model, "wasm32").built.shared
-    assert built(model, "wasm32", unwind=ON, strip=OFF, pages="65536", lto=ON).built.shared == usual
+    assert (
+        built(model, "wasm32", unwind_tables=ON, strip=OFF, max_page_size="65536", lto=ON).built.shared
+        == usual
+    )
     assert built(model, "wasm32", optimize="speed").built.shared != usual
 
 
 @ELF
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 def test_another_compiler(model: CompiledModel) -> None:
-    assert set(not_applied(find_toolchain("g++", choices=BuildOptions(fold=OFF, lto=ON)), HOST)) == {
-        "--fold off"
+    assert set(not_applied(find_toolchain("g++", build_options=BuildOptions(icf=OFF, lto=ON)), HOST)) == {
+        "--icf off"
     }
     usual = built(model, cxx="g++")
-    assert ".eh_frame" in sections(built(model, cxx="g++", unwind=ON).built.twin)
+    assert ".eh_frame" in sections(built(model, cxx="g++", unwind_tables=ON).built.twin)
     assert ".symtab" in sections(built(model, cxx="g++", strip=OFF).built.shared)
     assert len(built(model, cxx="g++", optimize="speed").built.shared) > len(usual.built.shared)
     proven(model, built(model, cxx="g++", lto=ON), usual)
 
 
 def test_the_package_builds_as_chosen(model: CompiledModel) -> None:
-    choices = BuildOptions(
-        optimize="speed", unwind=ON, strip=OFF, visibility="default", pages="16384", avx512=ON
+    build_options = BuildOptions(
+        optimize="speed", unwind_tables=ON, strip=OFF, visibility="default", max_page_size="16384", avx512=ON
     )
     sources = emit_sources(contents_of([model]), model.registry)
-    files = cmake_files(sources, (), choices)
+    files = cmake_files(sources, (), build_options)
     text = files["CMakeLists.txt"].decode()
     for word in ("-funwind-tables", "-fvisibility=default", "max-page-size=16384", AVX512, 'libraries" OFF'):
         assert word in text
     assert b"global: *" in files["src/exports.map"]
     units = re.search(r"set_source_files_properties\((.*?)PROPERTIES COMPILE_OPTIONS -O2\)", text, re.DOTALL)
-    assert units is not None and set(units[1].split()) == speed_units(choices, sources) != set()
+    assert units is not None and set(units[1].split()) == speed_units(build_options, sources) != set()
     plain = cmake_files(sources, ())["CMakeLists.txt"].decode()
     assert "set_source_files_properties" not in plain and AVX512 not in plain
     assert text.count("max-page-size") == plain.count("max-page-size") + 1  # Android has its own
@@ -270,40 +275,49 @@ def made(
     checked = checked_settings(
         {k.replace("_", "-"): v for k, v in settings.items()}, path, options_of(reduce)
     )
-    return choices_made(dict(given), checked, profile)
+    return resolve_build_options(dict(given), checked, profile)
 
 
 def test_the_default_profile_is_no_choice() -> None:
     assert in_profile(DEFAULT) == BuildOptions() and not BuildOptions().changed
     assert set(PROFILES) == {"smallest", "balanced", "fastest"}
-    for choice in table():
-        assert {*choice.profiles} <= {*PROFILES} and choice.what and choice.read(choice.default or "x")
-    assert {f.name for f in fields(BuildOptions)} == {choice.name for choice in table()}
+    for option in table():
+        assert {*option.profiles} <= {*PROFILES} and option.what and option.read(option.default or "x")
+    assert {f.name for f in fields(BuildOptions)} == {option.name for option in table()}
 
 
 def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: CompiledModel) -> None:
     smallest = in_profile("smallest")
-    assert (smallest.saving, smallest.files, smallest.graphs) == (ON, ON, BuildOptions().graphs)
+    assert (smallest.checkpoint_writing, smallest.file_io, smallest.graphs) == (ON, ON, BuildOptions().graphs)
     advisor = SuggestionPlanner((model,), contents_of([model]), ExtraRequirements(), False, smallest)
-    kept = {"--saving off", "--files off", "--graphs train,optimize"}
+    kept = {"--checkpoint-writing off", "--file-io off", "--graphs train,optimize"}
     assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
     assert {o.how for o in advisor.offers() if o.how.startswith("--")} == kept
 
 
 def test_command_line_before_settings_before_profile() -> None:
-    assert made(profile="smallest").messages == "codes"
-    assert made(profile="smallest", messages="text").messages == "text"
-    assert made(profile="smallest", messages="text", given={"messages": "codes"}).messages == "codes"
+    assert made(profile="smallest").error_messages == "codes"
+    assert made(profile="smallest", error_messages="text").error_messages == "text"
+    assert (
+        made(profile="smallest", error_messages="text", given={"error_messages": "codes"}).error_messages
+        == "codes"
+    )
     said = checked_settings({PROFILE: "fastest"}, "minbuild.toml", options_of(reduce))
     assert (
-        choices_made({}, said, None).optimize == "speed"
-        and choices_made({}, said, "balanced") == BuildOptions()
+        resolve_build_options({}, said, None).optimize == "speed"
+        and resolve_build_options({}, said, "balanced") == BuildOptions()
     )
 
 
 def test_values_as_people_write_them() -> None:
-    found = made(unwind=True, strip=False, pages=16384, graphs=["optimize", "train"], speed_for="conv, gemm")
-    assert (found.unwind, found.strip, found.pages) == (ON, OFF, "16384")
+    found = made(
+        unwind_tables=True,
+        strip=False,
+        max_page_size=16384,
+        graphs=["optimize", "train"],
+        speed_for="conv, gemm",
+    )
+    assert (found.unwind_tables, found.strip, found.max_page_size) == (ON, OFF, "16384")
     assert found.graphs == ("train", "optimize") and found.speed_for == ("conv", "gemm")
     assert made(given={"avx512": "1"}).avx512 == ON
     assert found.as_text["graphs"] == "train,optimize" and found.as_text["speed-for"] == "conv,gemm"
@@ -311,20 +325,20 @@ def test_values_as_people_write_them() -> None:
 
 def test_all_mistakes_are_told_at_once() -> None:
     with pytest.raises(BadInput) as refused:
-        made(strip="maybe", padings=True, graphs=["train", "fly"], fast="yes", pages=4095)
+        made(strip="maybe", max_page=True, graphs=["train", "fly"], no_analysis="yes", max_page_size=4095)
     lines = str(refused.value).splitlines()
     assert len(lines) == 5 and all(line.startswith("minbuild.toml: ") for line in lines)
     text = str(refused.value)
     assert 'strip: "maybe" is not allowed. Choose from: on, off.' in text
-    assert "padings: there is no such setting. Did you mean padding?" in text
-    assert "pages: 4095 is not allowed. Choose from: target, 4096, 16384, 65536." in text
+    assert "max_page: there is no such setting. Did you mean max-page-size?" in text
+    assert "max-page-size: 4095 is not allowed. Choose from: target, 4096, 16384, 65536." in text
     assert refused.value.exit_code == 2
     with pytest.raises(BadInput) as refused:
-        made(profile="tiny", given={"fold": "perhaps", "lto": "full"})
+        made(profile="tiny", given={"icf": "perhaps", "lto": "full"})
     assert [line.split(" ")[0] for line in str(refused.value).splitlines()] == [
         "--profile",
         "--lto",
-        "--fold",
+        "--icf",
     ]
 
 
@@ -333,7 +347,7 @@ def test_settings_know_every_option_that_is_not_about_output() -> None:
     for name in (
         "target",
         "dim",
-        "max",
+        "max-dim",
         "with",
         "bindings",
         "include-op",
@@ -342,31 +356,40 @@ def test_settings_know_every_option_that_is_not_about_output() -> None:
         "check-loss",
     ):
         assert name in keys
-    assert {c.key for c in table()} | {PROFILE, "budgets", "fast", "loss", "ops-dir"} <= set(keys)
-    assert not {"out", "history", "config", "json", "json-output", "verbose", "artifacts"} & set(keys)
+    assert {c.key for c in table()} | {PROFILE, "budgets", "no-analysis", "loss", "ops-dir"} <= set(keys)
+    assert not {"out", "history", "settings", "json", "json-output", "verbose", "artifacts"} & set(keys)
 
 
 def test_everything_in_a_file(minbuild: Command, tmp_path: Path) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text(
-        'profile = "smallest"\nfast = true\ntarget = ["x86_64-linux-musl"]\nunwind = true\ninclude-op = "Relu"\n'
-        'graphs = ["train", "optimize"]\n[budgets]\nfile = "1 MiB"\n'
+        'profile = "smallest"\nno-analysis = true\ntarget
+        = ["x86_64-linux-musl"]\nunwind-tables = true\ninclude-op = "Relu"\n' 'graphs =
+        ["train", "optimize"]\n[budgets]\nfile = "1
+        MiB"\
+                "1 MiB"\
+                                "1 MiB"\n
+                                MiB"\ MiB"\
+                                                                MiB"\n MiB"\
+                                                                MiB"\n
+                                                                MiB"\n
+                                                                                                                                MiB"\n'
     )
     out = tmp_path / "dist"
-    said = minbuild("reduce", SMALL, "--out", out, "--config", config, "--unwind", "off")
+    said = minbuild("reduce", SMALL, "--out", out, "--settings", config, "--unwind-tables", "off")
     assert said.code == 0, said.err
     report = json.loads((out / "report" / "report.json").read_text())
-    assert report["choices"] == replace(in_profile("smallest"), graphs=("train", "optimize")).as_text
+    assert report["build_options"] == replace(in_profile("smallest"), graphs=("train", "optimize")).as_text
     assert [t["target"] for t in report["targets"]] == ["x86_64-linux-musl"]
     assert not report["targets"][0]["waterfall"]
-    config.write_text("fast = true\n[budgets]\nfile = 1\n")
-    assert minbuild("reduce", SMALL, "--out", out, "--config", config).code == 5
+    config.write_text("no-analysis = true\n[budgets]\nfile = 1\n")
+    assert minbuild("reduce", SMALL, "--out", out, "--settings", config).code == 5
 
 
 def test_wrong_settings_end_the_command(minbuild: Command, tmp_path: Path) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text('strip = "maybe"\nfoo = 1\n')
-    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--config", config)
+    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--settings", config)
     assert said.code == 2 and f"{config}: strip" in said.err and f"{config}: foo" in said.err
 
 
@@ -374,50 +397,52 @@ def test_paths_in_settings_are_seen_from_the_file(minbuild: Command, tmp_path: P
     folder = tmp_path / "project"
     folder.mkdir()
     config = folder / "minbuild.toml"
-    config.write_text('fast = true\nbaseline = "none.json"\n')
-    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--config", config)
+    config.write_text('no-analysis = true\nbaseline = "none.json"\n')
+    said = minbuild("reduce", SMALL, "--out", tmp_path / "dist", "--settings", config)
     assert said.code == 2 and str(folder / "none.json") in said.err
 
 
 def test_the_environment_chooses(minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINBUILD_AVX512", "1")
     out = tmp_path / "dist"
-    said = minbuild("reduce", SMALL, "--out", out, "--fast", "--target", "wasm32")
+    said = minbuild("reduce", SMALL, "--out", out, "--no-analysis", "--target", "wasm32")
     assert said.code == 0 and "wasm32: not applied" in said.err and "--avx512 on" in said.err
-    assert json.loads((out / "report" / "report.json").read_text())["choices"]["avx512"] == ON
+    assert json.loads((out / "report" / "report.json").read_text())["build_options"]["avx512"] == ON
 
 
-def test_help_shows_every_choice(minbuild: Command) -> None:
+def test_help_shows_every_option(minbuild: Command) -> None:
     text = re.sub(r"\s+", " ", minbuild("reduce", "--help").out)
-    for choice in table():
-        assert f"--{choice.key}" in text
+    for option in table():
+        assert f"--{option.key}" in text
     assert "--profile" in text and "smallest|balanced|fastest" in text
 
 
 def test_several_libraries_at_once_are_those_one_by_one(model: CompiledModel) -> None:
     orders = [
         toolchain.BuildJob(
-            emit_sources(contents_of([model]), model.registry), HOST, find_toolchain(choices=choices)
+            emit_sources(contents_of([model]), model.registry),
+            HOST,
+            find_toolchain(build_options=build_options),
         )
-        for choices in (BuildOptions(), BuildOptions(padding=ON), BuildOptions())
+        for build_options in (BuildOptions(), BuildOptions(separate_code=ON), BuildOptions())
     ]
     one, padded, again = toolchain.build_all(orders)
-    assert one == again == built(model).built and padded.shared == built(model, padding=ON).built.shared
+    assert one == again == built(model).built and padded.shared == built(model, separate_code=ON).built.shared
 
 
 def test_a_choice_takes_its_own_saving_back() -> None:
     for name in BuildOptions().savings:
-        assert getattr(BuildOptions().without(name), name) == choice_of(name).plain
+        assert getattr(BuildOptions().without(name), name) == build_option(name).plain
 
 
 def test_the_documented_settings_are_read() -> None:
     keys = options_of(reduce)
-    settings = tomllib.loads(choice_tables.EXAMPLE)
+    settings = tomllib.loads(option_tables.EXAMPLE)
     checked = checked_settings(settings, "minbuild.toml", keys)
     assert checked["dim"] == ["batch=8"] and parse_budgets(checked["budgets"], "minbuild.toml").limits
-    changed = choices_made({}, checked, None).changed.keys()
-    assert changed - in_profile("smallest").changed.keys() == {"graphs", "speed_for", "unwind"}
-    text = choice_tables.document(known_keys(keys), "measured\n")
-    assert choice_tables.EXAMPLE in text and all(f"| `--{c.key}` |" in text for c in table())
+    changed = resolve_build_options({}, checked, None).changed.keys()
+    assert changed - in_profile("smallest").changed.keys() == {"graphs", "speed_for", "unwind_tables"}
+    text = option_tables.document(known_keys(keys), "measured\n")
+    assert option_tables.EXAMPLE in text and all(f"| `--{c.key}` |" in text for c in table())
     assert all(f"| `{key}` |" in text for key in known_keys(keys))
-    assert all(profile in choice_tables.summary() for profile in PROFILES)
+    assert all(profile in option_tables.summary() for profile in PROFILES)
