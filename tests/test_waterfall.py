@@ -69,15 +69,18 @@ def test_each_build_option_contents_drops_something(builder):
 
 
 def test_what_the_device_lacks_is_there_before_its_step():
-    lacking = BuildOptions(error_messages="codes", checkpoint_writing="off", file_io="off", graphs=("train",
-    "optimize"))
+    lacking = BuildOptions(
+        error_messages="codes", checkpoint_writing="off", file_io="off", graphs=("train", "optimize")
+    )
     builder = builder_of(lacking)
-    steps = frozenset(builder.steps) assert {"error_messages", "checkpoint_writing", "file_io",
-    "graphs"} < steps bare
-    = builder.contents(steps) assert bare == builder.selected and not (bare.messages or bare.saving or
-    bare.files) for step in ("error_messages", "checkpoint_writing", "file_io"):
+    steps = frozenset(builder.steps)
+    assert {"error_messages", "checkpoint_writing", "file_io", "graphs"} < steps
+    bare = builder.contents(steps)
+    assert bare == builder.selected and not (bare.messages or bare.saving or bare.files)
+    fields = {"error_messages": "messages", "checkpoint_writing": "saving", "file_io": "files"}
+    for step, held in fields.items():
         before = builder.contents(steps - {step})
-        assert getattr(before, step) and before.kernels == bare.kernels
+        assert getattr(before, held) and before.kernels == bare.kernels
     assert set(builder.contents(steps - {"graphs"}).kernels) >= set(bare.kernels)
     sizes = {
         step: builder.size(steps - {step}) for step in ("error_messages", "checkpoint_writing", "file_io")

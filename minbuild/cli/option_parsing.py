@@ -24,6 +24,7 @@ from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, Build
 
 _PASSED = "resolved"
 _PANEL = "Build options"
+_WIDEST = 14  # characters of values that are shown in the help's column of values
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +85,18 @@ def _keyword(name: str, kind: Any, option: Any) -> inspect.Parameter:
 def _profile_option() -> Any:
     told = "; ".join(f"{name}: {what}" for name, what in PROFILES.items())
     return typer.Option(
-        help=f"{told}. Default: {DEFAULT}.", metavar="|".join(PROFILES), rich_help_panel=_PANEL
+        help=f"{told}. Default: {DEFAULT}.", metavar="PROFILE", rich_help_panel=_PANEL
     )
 
 
 def _option(option: BuildOption) -> Any:
+    values = "|".join(option.values)
+    short = len(values) <= _WIDEST  # else the column of values leaves no room for the texts
+    choose = "" if short else f" Values: {', '.join(option.values)}."
     return typer.Option(
         f"--{option.key}",
-        help=f"{option.what[0].upper()}{option.what[1:]}. {defaults_of(option)}",
-        metavar="|".join(option.values) or "KERNEL",
+        help=f"{option.what[0].upper()}{option.what[1:]}.{choose} {defaults_of(option)}",
+        metavar=(values if short else "VALUE") or "KERNEL",
         envvar="MINBUILD_AVX512" if option.name == "avx512" else None,
         rich_help_panel=_PANEL,
     )
