@@ -84,9 +84,7 @@ def _keyword(name: str, kind: Any, option: Any) -> inspect.Parameter:
 
 def _profile_option() -> Any:
     told = "; ".join(f"{name}: {what}" for name, what in PROFILES.items())
-    return typer.Option(
-        help=f"{told}. Default: {DEFAULT}.", metavar="PROFILE", rich_help_panel=_PANEL
-    )
+    return typer.Option(help=f"{told}. Default: {DEFAULT}.", metavar="PROFILE", rich_help_panel=_PANEL)
 
 
 def _option(option: BuildOption) -> Any:

@@ -53,7 +53,7 @@ def build(model: str, folder: Path, clang: str) -> None:
     """The harnesses, in `folder` under their names, beside the files they read and a corpus for each."""
     source = GOLDEN / model
     case, built, compiled = load(source), trainer(source), compile_model(source, {}, {})
-    template = with_parts(compiled, list(PARTS)).mold
+    template = with_parts(compiled, list(PARTS)).export_template
     contents = replace(built.contents, parts=frozenset(PARTS))
     files = emit_sources(contents, registry())
     for name, data in {
