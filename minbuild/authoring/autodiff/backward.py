@@ -18,7 +18,7 @@ from minbuild.frontend.onnx.function_inlining import function_nodes
 from minbuild.frontend.onnx.unroll import unrolled
 from minbuild.ir import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Op, OpContext, UnsupportedUse
+from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder, named
 from minbuild.passes.lowering.program_builder import Lowering
 
@@ -85,7 +85,7 @@ class Tape:
             parts = self.parts(op, node)
             for part in parts or ():  # some are written when those before them are recorded
                 self.node(part)
-        except (UnsupportedUse, Unsupported):
+        except (UnsupportedUse, Unsupported, *RULE_ERRORS):
             parts = None  # lowering says why
         if parts is None:
             ctx = lowering.ctx(node)

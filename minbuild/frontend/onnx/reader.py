@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.files import map_array
+from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import wrong_signature
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol
+
+MOST_VERSIONS = 10_000  # of an opset: more is damage
 
 
 def read_graph(data: bytes, path: Path) -> Graph:
@@ -32,9 +34,7 @@ def read_graph(data: bytes, path: Path) -> Graph:
 
 def read_model(model: ModelProto, path: Path) -> Graph:
     """The graph of a model that is called `path` in messages. Raises as `read_graph` does."""
-    if model.functions:
-        model = onnx.inliner.inline_local_functions(model)
-    return _Reader(path, model).graph()
+    return _Reader(path, inline_functions(model, path)).graph()
 
 
 def opset_of(data: bytes, path: Path) -> int:
@@ -87,7 +87,11 @@ class _Reader:
     def __init__(self, path: Path, model: ModelProto) -> None:
         self.path, self.file, self.proto = path, path.name, model.graph
         self.opsets = {"" if o.domain == "ai.onnx" else o.domain: int(o.version) for o in model.opset_import}
-        self.damage: list[str] = []
+        self.damage: list[str] = [
+            f"opset {version} of domain '{domain or 'ai.onnx'}' does not exist"
+            for domain, version in self.opsets.items()
+            if not 1 <= version <= MOST_VERSIONS
+        ]
         self.missing: list[str] = []
 
     def graph(self) -> Graph:
@@ -151,8 +155,10 @@ class _Reader:
                     self.damage.append(
                         f"input '{value.name}' has the negative size {dim.dim_value} in axis {axis}"
                     )
-            else:
+            elif isinstance(dim.dim_param, str):
                 dims.append(symbol(dim.dim_param or f"{value.name}_{axis}"))
+            else:  # protobuf gives bytes for what is not UTF-8
+                self.damage.append(f"input '{value.name}' has a size in axis {axis} whose name is no text")
         return tuple(dims)
 
     def element(self, number: int, label: str) -> ElementType:
@@ -182,7 +188,8 @@ class _Reader:
         version = self.opsets.get(domain, 0)
         node = Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
         if all(isinstance(text, str) for text in (proto.op_type, domain)):
-            self.damage += [f"{label} {problem}" for problem in wrong_signature(node)]
+            kinds = {a.name: a.type for a in proto.attribute}
+            self.damage += [f"{label} {problem}" for problem in wrong_signature(node, kinds)]
         else:  # protobuf gives bytes for what is not UTF-8
             self.damage.append(f"{label}: the name of its operator or domain is no text")
         return node

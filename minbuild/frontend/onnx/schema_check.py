@@ -1,23 +1,32 @@
-"""Whether nodes have the inputs and attributes that ONNX says their operators need."""
+"""Nodes against ONNX's own schemas: number of inputs, required attributes, types of attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import onnx
 
 from minbuild.ir import Node
 
+_KINDS = frozenset(onnx.AttributeProto.AttributeType.values())
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 
 
-def wrong_signature(node: Node) -> Iterator[str]:
-    """What the node lacks, or has too much of, each as the end of a sentence that begins with the node. Nothing for
-    operators that ONNX does not define."""
+def wrong_signature(node: Node, kinds: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
+    """Disagreements of a node with ONNX's schema of its operator, each as the end of a sentence that begins with the
+    node. `kinds` maps its attributes to their AttributeProto types. Nothing for operators that ONNX does not define."""
     try:
         schema = onnx.defs.get_schema(node.op_type, node.version, node.domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a version that no opset has
         return
+    for name, kind in kinds.items():
+        declared = schema.attributes.get(name)
+        if declared is not None and _number(declared) != kind:
+            wanted = onnx.AttributeProto.AttributeType.Name(_number(declared)).lower()
+            given = onnx.AttributeProto.AttributeType.Name(kind).lower() if kind in _KINDS else str(kind)
+            yield f"has attribute '{name}' of type {given}; the operator takes {wanted}"
     count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
     if len(node.inputs) > schema.max_input:  # whatever is absent among them
         count = len(node.inputs)
@@ -32,3 +41,8 @@ def wrong_signature(node: Node) -> Iterator[str]:
             yield f"has no attribute '{attribute.name}', which the operator needs"
     if node.title == "Constant" and not node.attributes:
         yield "has no attribute with its value"
+
+
+def _number(declared: Any) -> int:
+    """The AttributeProto type of an attribute of a schema, whose own enumeration has the same numbers."""
+    return int(declared.type.value)

@@ -205,6 +205,21 @@ class UnsupportedUse(Exception):
     """The operator is applied in a way that this definition does not cover; the text says which."""
 
 
+# What a rule of an operator raises on inputs, ranks or attribute values that it was not written for.
+RULE_ERRORS = (
+    *(TypeError, ValueError, IndexError, KeyError, AttributeError),
+    *(OverflowError, ZeroDivisionError, MemoryError, AssertionError),
+)
+
+
+def malformed(error: Exception) -> UnsupportedUse:
+    """The finding for one of RULE_ERRORS that a rule raised."""
+    text = (str(error).strip().splitlines() or [""])[0][:160].rstrip(".")
+    return UnsupportedUse(
+        f"its inputs or attributes do not fit the operator ({type(error).__name__}{': ' if text else ''}{text})"
+    )
+
+
 class ShapeMismatch(UnsupportedUse):
     """Two sizes of operands that an operator needs equal differ. Where one of them is a free dimension, lowering makes
     them equal (passes/lowering/symbol_unification.py)."""

@@ -11,7 +11,15 @@ import numpy as np
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Call, Kernel, Procedure, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import InvalidDefinition, KernelCall, Op, OpContext, UnsupportedUse
+from minbuild.ops.core.definition import (
+    RULE_ERRORS,
+    InvalidDefinition,
+    KernelCall,
+    Op,
+    OpContext,
+    UnsupportedUse,
+    malformed,
+)
 from minbuild.passes.analysis.aliases import root
 
 
@@ -35,7 +43,8 @@ def select_kernels(procedure: Procedure, registry: Registry) -> tuple[Selection,
     for call in procedure.calls:
         try:
             selections += _select(call, procedure, registry, known)
-        except UnsupportedUse as error:
+        except (UnsupportedUse, *RULE_ERRORS) as raised:
+            error = raised if isinstance(raised, UnsupportedUse) else malformed(raised)
             title = registry.ops[call.op].title
             findings.append(
                 f"{procedure.source}: node '{call.node}' ({title}, opset {call.version}): {error}."

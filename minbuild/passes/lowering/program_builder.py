@@ -3,8 +3,9 @@ a symbolic shape, and what can be computed now is computed now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import Op, OpContext, ShapeMismatch, UnsupportedUse
+from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
 from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
+MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
 
@@ -70,6 +72,8 @@ class Lowering:
                 self.sizes.add(*error.sizes, f"node '{node.name}' ({node.title})")
         except Unsupported as error:
             problem = f"it stands for nodes that are not supported: {error}"
+        except RULE_ERRORS as error:
+            problem = str(malformed(error))
         if problem is not None:
             self.broken.update(node.outputs)
             self.report(node, problem)
@@ -111,7 +115,7 @@ class Lowering:
         if op.infer is None:
             raise UnsupportedUse("this operator is not defined for such inputs")
         types = op.infer(ctx)
-        contents = self.contents(op, ctx, len(types))
+        contents = self.contents(op, ctx, types)
         computed = []
         for name, tensor, content in zip(node.outputs, types, contents, strict=False):
             if name and content is not None:
@@ -150,13 +154,16 @@ class Lowering:
             op=f"{node.domain}:{node.op_type}",
         )
 
-    def contents(self, op: Op, ctx: OpContext, count: int) -> tuple[np.ndarray | None, ...]:
-        """The contents of each of `count` outputs where they can be told now, else None."""
+    def contents(self, op: Op, ctx: OpContext, types: Sequence[TensorType]) -> tuple[np.ndarray | None, ...]:
+        """The contents of each output, of these `types`, where they are known at build time, else None."""
+        count = len(types)
         told = tuple(op.shape_value(ctx)) if op.shape_value else (None,) * count
         if not any(content is None for content in told):
             return told
         given = [k for k, t in zip(ctx.known, ctx.inputs, strict=True) if t is not None]
         if op.reference is None or not given or any(k is None for k in given):
+            return told
+        if not _worth_folding(types, given):
             return told
         try:
             result = op.reference(ctx.attributes, *ctx.known)
@@ -179,6 +186,12 @@ class Lowering:
                 self.values[value.name] = replace(value, role=Role.BUFFER)
             if output is not None and output < len(node.outputs) and node.outputs[output]:
                 self.alias[node.outputs[output]] = value.name
+
+
+def _worth_folding(types: Sequence[TensorType], given: Sequence[np.ndarray | None]) -> bool:
+    """False where a small constant would become a huge one: Tile and Expand by a number out of a damaged file."""
+    sizes = [prod(d for d in t.shape or () if isinstance(d, int)) for t in types]
+    return max(sizes, default=0) <= max(MOST_FOLDED, 4 * sum(k.size for k in given if k is not None))
 
 
 def _element(array: np.ndarray) -> ElementType:

@@ -66,7 +66,7 @@ class SymbolUnification:
 def labelled_pairs(procedure: Procedure) -> Iterator[tuple[Dim, Dim, str]]:
     """Sizes of scores and of their labels, which no shape rule compares."""
     for call in procedure.calls:
-        if call.op in _LABELLED:
+        if call.op in _LABELLED and len(call.inputs) > 1:
             scores, labels = (_shape(procedure.values, name) for name in call.inputs[:2])
             for left, right in zip((*scores[:1], *scores[2:]), labels, strict=False):
                 yield left, right, f"node '{call.node}'"
