@@ -22,6 +22,7 @@ from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, wanted_languages
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
+from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import ModelReport, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import ON, BuildOptions
@@ -29,7 +30,16 @@ from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, wi
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.phases import uses_of
-from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target, not_applied, parse_target
+from minbuild.toolchain import (
+    Target,
+    Toolchain,
+    find_emulator,
+    find_toolchain,
+    host_target,
+    not_applied,
+    parse_target,
+    why_not_run,
+)
 from minbuild.verify.prove import prove_all
 
 
@@ -40,7 +50,7 @@ class Request:
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
     give; `extra` are for what the models do not need; `analysis` adds what takes many builds: the size
     waterfall, the leave-one-out cost of each operator, and suggestions; `bindings` are languages the package is for
-    besides C; `build_options` is how to build."""
+    besides C; `build_options` is how to build; `require_proof` refuses a target that is NOT PROVEN."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -58,6 +68,7 @@ class Request:
     analysis: bool = True
     bindings: tuple[str, ...] = ()
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
+    require_proof: bool = False
 
 
 class Progress(Protocol):
@@ -83,6 +94,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
     languages = wanted_languages(request.bindings, build_options.file_io == ON)
     targets = wanted_targets(request.targets, languages)
+    if request.require_proof:
+        _require_runnable(targets)
     for target in targets:
         _note_options_not_applied(toolchain, target, progress)
     progress.stage("Planning")
@@ -108,6 +121,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     trials = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
         trials = run_what_if(bench, pairs, planned, request.extra, request.check_loss)
+    if request.require_proof:
+        _require_proofs(targets, verifications)
     progress.stage("Measuring")
     report = replace(
         measure(models, pairs, verifications, trials), build_options=tuple(build_options.as_text.items())
@@ -117,6 +132,25 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         request.out, package_files(_parts(models, contents, pairs, report, languages, build_options))
     )
     return report
+
+
+def _require_runnable(targets: Sequence[Target]) -> None:
+    """Refuse, before anything is built, targets whose programs do not run here. Raises VerificationFailed."""
+    _refuse_unproven({str(t): why_not_run(t) for t in targets if find_emulator(t) is None})
+
+
+def _require_proofs(targets: Sequence[Target], verifications: Sequence[Verification]) -> None:
+    """Raises VerificationFailed for targets that are NOT PROVEN."""
+    pairs = zip(targets, verifications, strict=True)
+    _refuse_unproven({str(target): found.reason for target, found in pairs if not found.proven})
+
+
+def _refuse_unproven(reasons: Mapping[str, str]) -> None:
+    if reasons:
+        found = [
+            f"{target}: NOT PROVEN, which --require-proof refuses: {why}" for target, why in reasons.items()
+        ]
+        raise VerificationFailed("\n".join(found))
 
 
 def names_of(folders: Sequence[Path], models: Sequence[CompiledModel]) -> tuple[str, ...]:

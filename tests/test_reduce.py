@@ -28,7 +28,18 @@ HOST = str(host_target())
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], str, str]:
     """A package of the set with a free batch, its files, and what the command said."""
     out = tmp_path_factory.mktemp("package") / "dist"
-    said = call("reduce", FREE, "--out", out, "--reference", FREE / "reference.npz", "--max-dim", "batch=16")
+    said = call(
+        "reduce",
+        FREE,
+        "--out",
+        out,
+        "--reference",
+        FREE / "reference.npz",
+        "--max-dim",
+        "batch=16",
+        "--report",
+        "full",
+    )
     assert said.returncode == 0, said.stderr
     return out, tree(out), said.stdout, said.stderr
 

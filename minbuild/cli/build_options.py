@@ -10,6 +10,7 @@ import typer
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
 from minbuild.planning.library_contents import PARTS
+from minbuild.toolchain import proven_targets, unproven_targets
 
 TARGET, CONTENTS, PROOF = (
     "Targets and sizes",
@@ -42,7 +43,9 @@ Targets = Annotated[
     _option(
         TARGET,
         "TARGET",
-        "Target to build for, such as aarch64-linux-musl or cortex-m4f. Repeatable. Default: this machine.",
+        f"Target to build for. Repeatable. Default: this machine. Proven in CI: {', '.join(proven_targets())}. "
+        "NOT PROVEN: "
+        f"{', '.join(unproven_targets())}. Add :CPU for a newer processor, such as x86_64-linux-gnu:x86_64_v3.",
     ),
 ]
 Dims = Annotated[
@@ -127,6 +130,25 @@ Reference = Annotated[
         PROOF,
         "FILE",
         "Recorded trajectory (.npz). The trainer must follow it within the noise of the recording.",
+    ),
+]
+RequireProof = Annotated[
+    bool | None,
+    _option(
+        PROOF,
+        "",
+        "Refuse, with exit code 6, a target that is NOT PROVEN: one whose programs do not run here.",
+        "--require-proof/--allow-unproven",
+        show_default=False,
+    ),
+]
+Report = Annotated[
+    str,
+    _option(
+        PROOF,
+        "summary|full",
+        "Report on the terminal; report/ in the package always has all of it.",
+        "--report",
     ),
 ]
 Baseline = Annotated[

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.planning.compile import DEFAULT_LARGEST
+from minbuild.report.escape import printable, printable_lines
 
 SIZES = "NAME=SIZE"  # how options show that they take sizes by name
 Artifacts = Annotated[
@@ -110,11 +111,11 @@ class Terminal:
         self._line(text)
 
     def _line(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(printable_lines(text)), soft_wrap=True)
 
     def _show(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(Text(text))
+            self._status.update(Text(printable(text)))
 
 
 @contextmanager
@@ -144,5 +145,5 @@ def failures(verbose: bool) -> Iterator[None]:
 def _end(text: str, code: int, verbose: bool) -> None:
     if verbose:
         traceback.print_exc(file=sys.stderr)
-    print(text, file=sys.stderr)
+    print(printable_lines(text), file=sys.stderr)
     raise typer.Exit(code)

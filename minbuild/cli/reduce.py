@@ -32,6 +32,7 @@ from minbuild.errors import BadInput
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
+from minbuild.report.escape import printable
 
 
 @configured
@@ -53,6 +54,7 @@ def reduce(
     export_output: building.ExportOutput = None,
     bindings: building.Bindings = None,
     settings: building.Settings = None,
+    require_proof: building.RequireProof = None,
     baseline: building.Baseline = None,
     history: building.History = None,
     no_analysis: building.NoAnalysis = None,
@@ -61,6 +63,7 @@ def reduce(
     train: Train = None,
     frozen: Frozen = None,
     ops_dir: OpsFolders = None,
+    report_form: building.Report = "summary",
     json_output: Json = False,
     verbose: Verbose = False,
     *,
@@ -69,6 +72,8 @@ def reduce(
     """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
     --loss, a trainer of the forward model in an ONNX file."""
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
+        if report_form not in ("summary", "full"):
+            raise BadInput(f"--report {report_form}: no such report. Choose from summary, full.")
         folders, sizes = tuple(artifacts), sizes_given("--dim", dim)
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
@@ -103,6 +108,7 @@ def reduce(
             not no_analysis,
             tuple(bindings or ()),
             resolved.build_options,
+            bool(require_proof),
         )
         accounts = Accounts.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
@@ -113,11 +119,13 @@ def reduce(
             accounts.close(report)
             return
         screen = Console()
-        width = screen.width if screen.is_terminal else 100
-        print(console_report.render(report, color=screen.is_terminal, width=width), end="")
-        print(
-            f"Package: {out} (start with {out / 'README.md'}; the report is {out / 'report' / 'report.html'})"
-        )
+        if report_form == "full":
+            width = screen.width if screen.is_terminal else 100
+            print(console_report.render(report, color=screen.is_terminal, width=width), end="")
+        else:
+            console_report.print_summary(report, screen)
+        print(printable(f"Report: {out / 'report' / 'report.html'} (on the terminal: --report full)"))
+        print(printable(f"Package: {out} (start with {out / 'README.md'})"))
         accounts.close(report)
 
 

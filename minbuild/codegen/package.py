@@ -21,12 +21,14 @@ from minbuild.codegen.package_docs import (
     introduction,
     values_of,
 )
-from minbuild.ir.size_report import SizeReport
+from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.options.build_options import ON, BuildOptions
 from minbuild.planning import capabilities as capabilities
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
+from minbuild.report.escape import for_markdown
+from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
 from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, Target, flags
 
@@ -129,7 +131,11 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         manifest |= _about(parts.models[0])
     else:
         manifest["models"] = {model.name: _about(model) for model in parts.models}
-    manifest["targets"] = {str(t): {"library": library_path(t), "toolchain": b.toolchain} for t, b in targets}
+    proofs = {target.target: target for target in parts.report.targets}
+    manifest["targets"] = {
+        str(t): {"library": library_path(t), "toolchain": b.toolchain, **_proof(proofs[str(t)])}
+        for t, b in targets
+    }
     manifest["graphs"] = list(parts.build_options.graphs)
     manifest["holds"] = capabilities.as_dict(capabilities.holdings_of(parts.contents))
     manifest["files"] = {
@@ -137,6 +143,12 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         for name, data in sorted(files.items())
     }
     return (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _proof(target: TargetReport) -> dict[str, Any]:
+    if is_proven(target):
+        return {"proof": PROVEN}
+    return {"proof": NOT_PROVEN, "reason": reason(target)}
 
 
 def _about(model: ModelParts) -> dict[str, Any]:
@@ -149,11 +161,14 @@ def _about(model: ModelParts) -> dict[str, Any]:
 
 def _target(target: Target, parts: Parts) -> dict[str, Any]:
     built = parts.libraries[target]
+    found = next(t for t in parts.report.targets if t.target == str(target))
+    proof = PROVEN if is_proven(found) else f"**{NOT_PROVEN}**: {for_markdown(reason(found))}"
     return {
         "name": str(target),
         "folder": f"lib/{folder_of(target)}",
         "shared": library_path(target),
         "bytes": len(built.shared),
         "toolchain": built.toolchain,
+        "proof": proof,
         "usage": target.traits.usage,
     }

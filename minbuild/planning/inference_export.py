@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def fill_template(template: bytes, parameters: Sequence[np.ndarray], outputs: Se
     if sorted(outputs) != sorted(there):
         raise BadInput(
             f"this package exports {', '.join(there)}, not {', '.join(outputs) or 'nothing'}. Ask for that, or reduce "
-            f"again with {' '.join(f'--export-output {name}' for name in outputs or there)}."
+            f"again with {' '.join(f'--export-output {quote(name)}' for name in outputs or there)}."
         )
     return bytes(file)
 

@@ -1,4 +1,4 @@
-"""SizeReport -> text for a terminal: the headline, operators, memory, and where the files are."""
+"""SizeReport -> text for a terminal: everything that the other forms hold."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from rich.text import Text
 
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
+from minbuild.report import peers, suggestions, summary, tables
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions, tables
+from minbuild.report.escape import printable
 from minbuild.report.table import Table, kib, text
+from minbuild.report.verdict import is_proven, proof, verdicts
 from minbuild.report.wrap import fit
 
 _STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
@@ -26,11 +28,13 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
     the rest become one row."""
     stream = StringIO()
     console = _console(stream, color, width)
+    console.print(Text(printable(f"{report.model.name}: {verdicts(report)}"), style="bold"), soft_wrap=True)
     for table in tables.overview(report):
         _print(console, table)
     for target in report.targets:
         _headline(console, report, target)
         _print(console, library.composition(target))
+        _print(console, peers.comparison(target))
         if target.suggestions:
             _print(console, suggestions.suggestion_table(target))
         if target.waterfall:
@@ -46,8 +50,17 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         _proof(console, target)
         _files(console, target)
     for target in report.targets:  # last, where a terminal shows it when all is done
-        console.print(Text(tables.in_short(report, target), style="bold"), soft_wrap=True)
+        console.print(Text(printable(tables.in_short(report, target)), style="bold"), soft_wrap=True)
     return _trimmed(stream)
+
+
+def print_summary(report: SizeReport, console: Console) -> None:
+    """The first screen: bold where the terminal can, red where a target is NOT PROVEN."""
+    first, *rest = summary.render(report).splitlines()
+    unproven = not all(is_proven(target) for target in report.targets)
+    console.print(Text(first, style="bold red" if unproven else "bold"), soft_wrap=True)
+    for line in rest:
+        console.print(Text(line), soft_wrap=True, highlight=False)
 
 
 def as_text(table: Table, width: int) -> str:
@@ -75,16 +88,20 @@ def _trimmed(stream: StringIO) -> str:
 
 def _headline(console: Console, report: SizeReport, target: TargetReport) -> None:
     first, *rest = tables.headline(report, target)
-    line = Text(f"{report.model.name} for {target.target}: ", style="bold")
+    line = Text(f"{printable(report.model.name)} for {target.target}: ", style="bold")
     line.append(f"{first.value:,} {first.unit}", style="bold green")
-    line.append(f"  ({kib(first.value)}, {first.note})")
+    line.append(f"  ({kib(first.value)}, {printable(first.note)})")
     console.print(line, soft_wrap=True)
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column()
     grid.add_column(justify="right")
     grid.add_column(style="dim")
     for fact in rest:
-        grid.add_row(Text(fact.label), Text(f"{fact.value:,} {fact.unit}".strip()), Text(fact.note))
+        grid.add_row(
+            Text(printable(fact.label)),
+            Text(f"{fact.value:,} {fact.unit}".strip()),
+            Text(printable(fact.note)),
+        )
     console.print(grid)
     console.print()
 
@@ -112,11 +129,12 @@ def _print(console: Console, table: Table) -> None:
 
 
 def _proof(console: Console, target: TargetReport) -> None:
-    line = Text("Verified: ", style="bold")
-    console.print(line.append(tables.proof(target), style="not bold"))
+    style = "bold" if is_proven(target) else "bold red"
+    line = Text("Proof: ", style=style)
+    console.print(line.append(printable(proof(target)), style="not bold"))
 
 
 def _files(console: Console, target: TargetReport) -> None:
     for what, where in target.files:
-        console.print(Text(f"{what}: {where}"), soft_wrap=True)
+        console.print(Text(printable(f"{what}: {where}")), soft_wrap=True)
     console.print()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from minbuild import assets
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
+from minbuild.report import peers, suggestions, svg, tables
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions, svg, tables
+from minbuild.report.escape import printable
 from minbuild.report.table import kib, saving, text
+from minbuild.report.verdict import is_proven, proof, verdicts
 from minbuild.templating import render as render_template
 
 
@@ -17,6 +19,8 @@ def render(report: SizeReport) -> str:
     return render_template(
         "report/report.html.j2",
         report=report,
+        name=printable(report.model.name),
+        verdicts=printable(verdicts(report)),
         style=style,
         overview=tables.overview(report),
         targets=[_target(report, target) for target in report.targets],
@@ -32,7 +36,9 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "size": kib(first.value),
         "saving": saving(target.trimmed.file, target.full.file),
         "facts": facts,
-        "proof": tables.proof(target) if target.verification else "",
+        "proven": is_proven(target),
+        "proof": printable(proof(target)),
+        "peers": peers.comparison(target),
         "bars": svg.bars(target),
         "treemap": svg.treemap(target),
         "steps": svg.steps(target) if target.waterfall else "",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from minbuild.ir.size_report import ModelReport, SizeReport
+from minbuild.report.verdict import is_proven
 
 
 def render(report: SizeReport) -> str:
@@ -31,6 +32,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
     summary = [
         {
             "target": t.target,
+            "proven": is_proven(t),
             "file": t.trimmed.file,
             "full_file": t.full.file,
             "loaded": t.trimmed.loaded,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
+from minbuild.report import peers, suggestions, tables
 from minbuild.report import size_tables as library
-from minbuild.report import suggestions, tables
-from minbuild.report.table import Table, text
+from minbuild.report.escape import for_markdown as escape
+from minbuild.report.table import Fact, Table, text
+from minbuild.report.verdict import NOT_PROVEN, proof, verdicts
 from minbuild.templating import render as render_template
 
 
@@ -17,15 +20,19 @@ def render(report: SizeReport) -> str:
     return render_template(
         "report/report.md.j2",
         report=report,
+        name=escape(report.model.name),
+        verdicts=_strong(escape(verdicts(report))),
         targets=[
             {
                 "report": target,
-                "first": tables.headline(report, target)[0],
-                "facts": tables.headline(report, target)[1:],
+                "proof": _strong(escape(proof(target))),
+                "first": _fact(tables.headline(report, target)[0]),
+                "facts": [_fact(fact) for fact in tables.headline(report, target)[1:]],
                 "open": [
                     as_markdown(t)
                     for t in (
                         library.composition(target),
+                        peers.comparison(target),
                         *((suggestions.suggestion_table(target),) if target.suggestions else ()),
                         library.operators(target),
                     )
@@ -52,7 +59,7 @@ def render(report: SizeReport) -> str:
 def as_markdown(table: Table, titled: bool = True) -> str:
     """One table with its title and note."""
     lines = [f"### {table.title}", ""] if titled else []
-    lines += [table.note, ""] if table.note else []
+    lines += [escape(table.note), ""] if table.note else []
     lines.append(_line(column.strip() for column in table.columns))
     lines.append(_line("---:" if table.numeric(i) else "---" for i in range(len(table.columns))))
     for line in table.lines:
@@ -66,9 +73,10 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def escape(cell: str) -> str:
-    """Cells are names and numbers: what Markdown or HTML would read as markup is shown as it is."""
-    safe = cell.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for character in "\\|*_`[]":
-        safe = safe.replace(character, "\\" + character)
-    return safe.replace("\n", " ")
+def _fact(fact: Fact) -> Fact:
+    return replace(fact, label=escape(fact.label), note=escape(fact.note))
+
+
+def _strong(text: str) -> str:
+    """NOT PROVEN in bold."""
+    return text.replace(NOT_PROVEN, f"**{NOT_PROVEN}**")

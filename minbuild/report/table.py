@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minbuild.report.escape import printable
+
 Cell = str | int
 
 
@@ -45,8 +47,8 @@ class Fact:
 
 
 def text(cell: Cell) -> str:
-    """Numbers with thousands separated; everything else as it is."""
-    return f"{cell:,}" if isinstance(cell, int) else cell
+    """Numbers with thousands separated; everything else in one printable line."""
+    return f"{cell:,}" if isinstance(cell, int) else printable(cell)
 
 
 def percent(part: int, whole: int) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from minbuild.ir.size_report import ModelReport, SizeReport, Smaller, TargetReport
 from minbuild.report.table import Fact, Line, Table, saving
+from minbuild.report.verdict import proof, verdict
 
 
 def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
     """The numbers people come for, the most wanted first."""
     facts = report.model
-    model = facts.plan_bytes + facts.checkpoint_bytes
+    model = model_bytes(report)
     stack = target.stack
     return (
         Fact(
@@ -25,7 +26,7 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
         Fact("Loaded segments", target.trimmed.loaded, "B", "contents of the sections that are loaded"),
         Fact(
             "Flash total",
-            target.trimmed.loaded + model,
+            flash_total(report, target),
             "B",
             "loaded segments and model files",
         ),
@@ -52,6 +53,16 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
     )
 
 
+def model_bytes(report: SizeReport) -> int:
+    """Bytes of the model files: plan and checkpoint."""
+    return report.model.plan_bytes + report.model.checkpoint_bytes
+
+
+def flash_total(report: SizeReport, target: TargetReport) -> int:
+    """Bytes of flash: the loaded segments of the library and the model files."""
+    return target.trimmed.loaded + model_bytes(report)
+
+
 def _at(facts: ModelReport) -> str:
     return "".join(f"{symbol} {size}, " for symbol, size in facts.sizes)
 
@@ -63,13 +74,12 @@ def ram_at(report: SizeReport, target: TargetReport, smaller: Smaller) -> int:
 
 def in_short(report: SizeReport, target: TargetReport) -> str:
     """What decides whether the trainer fits, in one sentence."""
-    facts = report.model
-    model = facts.plan_bytes + facts.checkpoint_bytes
+    facts, model = report.model, model_bytes(report)
     at = f" at {', '.join(f'{symbol} {size}' for symbol, size in facts.sizes)}" if facts.sizes else ""
     less = [f", {ram_at(report, target, s):,} B at {s.symbol} {s.size}" for s in facts.smaller]
     return (
-        f"{target.target}: flash {target.trimmed.loaded + model:,} B (library {target.trimmed.loaded:,}, "
-        f"model {model:,}); RAM {target.ram:,} B{at}{''.join(less)}"
+        f"{target.target}: {verdict(target)}; flash {flash_total(report, target):,} B "
+        f"(library {target.trimmed.loaded:,}, model {model:,}); RAM {target.ram:,} B{at}{''.join(less)}"
         + (f"; stack {target.stack.peak:,} B." if target.stack else ".")
     )
 
@@ -110,6 +120,7 @@ def comparison(report: SizeReport) -> Table:
         Line(
             (
                 t.target,
+                verdict(t),
                 t.full.file,
                 t.trimmed.file,
                 saving(t.trimmed.file, t.full.file),
@@ -125,7 +136,7 @@ def comparison(report: SizeReport) -> Table:
         "targets",
         "Targets",
         "",
-        ("Target ", "Full", "Trimmed", "Change", "Loaded", "Download", "RAM", "Peak stack"),
+        ("Target ", "Proof ", "Full", "Trimmed", "Change", "Loaded", "Download", "RAM", "Peak stack"),
         lines,
     )
 
@@ -133,7 +144,7 @@ def comparison(report: SizeReport) -> Table:
 def provenance(report: SizeReport, target: TargetReport) -> Table:
     """What it takes to make these numbers again."""
     pairs: Iterable[tuple[str, str]] = (
-        ("Verified", proof(target)),
+        ("Proof", proof(target)),
         ("Target", target.target),
         ("Toolchain", target.toolchain),
         ("Flags", " ".join(target.flags)),
@@ -147,12 +158,3 @@ def provenance(report: SizeReport, target: TargetReport) -> Table:
     return Table(
         "provenance", "Where this comes from", "", ("What ", "Value "), tuple(Line(p) for p in pairs)
     )
-
-
-def proof(target: TargetReport) -> str:
-    """What was proven about the trimmed build, with the worst deviation where a reference was given."""
-    if not target.verification:
-        return "not run"
-    worst = target.verification.worst
-    measured = "" if worst is None else f" Worst deviation: {worst:.3g} times the reference's own noise."
-    return target.verification.text + measured

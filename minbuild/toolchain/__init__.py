@@ -20,7 +20,14 @@ from minbuild.toolchain.library import BuildOutput, Sources, Toolchain, checked,
 from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
 from minbuild.toolchain.run_binaries import ProgramResult, find_emulator, run_program, run_python, why_not_run
-from minbuild.toolchain.targets import Target, host_target, known_targets, parse_target
+from minbuild.toolchain.targets import (
+    Target,
+    host_target,
+    known_targets,
+    parse_target,
+    proven_targets,
+    unproven_targets,
+)
 from minbuild.toolchain.zig import find_zig
 
 __all__ = [
@@ -38,6 +45,8 @@ __all__ = [
     "find_toolchain",
     "host_target",
     "known_targets",
+    "proven_targets",
+    "unproven_targets",
     "not_applied",
     "parse_target",
     "run_program",

@@ -177,6 +177,9 @@ _TABLE = {
     )
 }
 
+# Neither a machine of CI nor an emulator in it runs their programs; those of macOS and Android neither.
+_NEVER_RUN = ("aarch64-windows", "loongarch64-linux-gnu", "loongarch64-linux-musl")
+
 _ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "armv7l": "arm", "armv8l": "arm", "armv6l": "arm"}
 _SPELLINGS = {**_ALIASES, "armv7": "arm", "armv7a": "arm"}  # of architectures, at the start of a name
 _ANDROID = {"aarch64-android": "aarch64-linux-android", "arm-android": "arm-linux-androideabi"}
@@ -187,11 +190,28 @@ def known_targets() -> tuple[str, ...]:
     return tuple(sorted(_TABLE))
 
 
+def proven_targets() -> tuple[str, ...]:
+    """Targets whose trainers the project's CI runs and proves."""
+    return tuple(name for name in known_targets() if name not in unproven_targets())
+
+
+def unproven_targets() -> tuple[str, ...]:
+    """Targets that CI cannot run: every list marks them NOT PROVEN."""
+    return tuple(
+        n for n in known_targets() if _TABLE[n].os == "macos" or _TABLE[n].android or n in _NEVER_RUN
+    )
+
+
 def _traits(name: str) -> Traits:
     if name in _TABLE:
         return _TABLE[name]
     hint = did_you_mean(name, known_targets())
-    raise BadInput(f"target '{name}': unknown.{hint} Known targets: {', '.join(known_targets())}.")
+    raise BadInput(f"target '{name}': unknown.{hint} {_known()}")
+
+
+def _known() -> str:
+    unproven = ", ".join(unproven_targets())
+    return f"Known targets: {', '.join(proven_targets())}; NOT PROVEN, as CI cannot run them: {unproven}."
 
 
 def _in_table(name: str) -> str:
@@ -231,7 +251,6 @@ def host_target() -> Target:
         name = f"{arch}-{sys.platform}"
     if name not in _TABLE:
         raise BadInput(
-            f"{name}: no trainer can be built for this machine itself. Name another with --target; "
-            f"known targets: {', '.join(known_targets())}."
+            f"{name}: no trainer can be built for this machine itself. Name another with --target. {_known()}"
         )
     return Target(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 from minbuild.analysis.measure import persistent_of, static_of
@@ -119,7 +120,7 @@ class SuggestionPlanner:
         told = ", ".join(f"{name} {size}" for name, size in free.items())
         fixed = self._replanned(free)
         if fixed:
-            options = " ".join(f"--dim {name}={size}" for name, size in free.items())
+            options = " ".join(f"--dim {quote(f'{name}={size}')}" for name, size in free.items())
             yield self._planned(
                 f"fixed sizes: {told}", "Every batch has exactly these sizes.", options, fixed
             )
@@ -134,7 +135,7 @@ class SuggestionPlanner:
         yield Candidate(
             f"memory for sizes up to {', '.join(f'{name} {size}' for name, size in half.items())}",
             "Larger batches need more memory than a session has by default.",
-            " ".join(f"--max-dim {name}={size}" for name, size in half.items()),
+            " ".join(f"--max-dim {quote(f'{name}={size}')}" for name, size in half.items()),
             less,
             self.contents,
             self.build_options,

@@ -7,6 +7,7 @@ written after those of the round before it were looked at, as whether a loop goe
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from shlex import quote
 from typing import Protocol
 
 import numpy as np
@@ -227,7 +228,7 @@ class _Scan(_Unrolling):
         size = self.scope.shape(name)[axis]
         if not isinstance(size, int):
             raise UnsupportedUse(
-                f"how often it runs is the free dimension {size}. Fix it with --dim {size}=..."
+                f"how often it runs is the free dimension {size}. Fix it with --dim {quote(str(size))}=..."
             )
         return size
 
