@@ -3,6 +3,7 @@
 #include "minbuild/kernel.h"
 #include "lib/gemm/gemm.h"
 #include "lib/gemm/integer_gemm.h"
+#include "lib/gemm/packed.h"
 
 namespace minbuild {
 
@@ -46,12 +47,15 @@ struct Axes {
 
   // The product for every index of the axes from `axis` on that are not of the matrices. Along an axis that y lacks all
   // but the first one are added.
-  template <class T>
-  MB_NOINLINE void multiply(Gemm<T> g, int axis) const {
+  template <class T, class... Room>
+  MB_NOINLINE void multiply(Gemm<T> g, int axis, Room... room) const {
     if (axis == rows) axis += 2;
-    if (axis == count - 1) return gemm(g);
+    if (axis == count - 1) {
+      if constexpr (sizeof...(room) == 0) return gemm(g);
+      else return gemm_in(g, room...);
+    }
     for (int i = 0; i < sizes[axis]; ++i) {
-      multiply(g, axis + 1);
+      multiply(g, axis + 1, room...);
       g.a += a.of[axis];
       g.b += b.of[axis];
       g.c += y.of[axis];
@@ -75,9 +79,9 @@ MB_INLINE void start_with_bias(const Tensor& y, const Tensor& bias, bool adds) {
 }
 #endif
 
-// y = alpha * (a * b summed over axes) + bias
-template <class T>
-Status contraction(const Call& call) {
+// y = alpha * (a * b summed over axes) + bias; `room`: scratch memory where the products are packed
+template <class T, class... Room>
+MB_INLINE Status contract(const Call& call, Room... room) {
   const Tensor &y = call[0], &a = call[1], &b = call[2], &bias = call[3];
   Axes axes;
   if (!axes.read(call)) return Status::kBadPlan;
@@ -88,6 +92,9 @@ Status contraction(const Call& call) {
                      b.as<T>(), axes.b.of[k], axes.b.of[n], y.as<T>(), axes.y.of[m], axes.y.of[n]};
   product.alpha = static_cast<T>(call.real(3));
   product.accumulate = call.adds(0);
+  if constexpr (sizeof...(room) != 0) {
+    if (!has_room(product, room...)) return Status::kBadPlan;
+  }
 #if MB_CONTRACTION_BIAS
   if (bias) {
     start_with_bias<T>(y, bias, product.accumulate);
@@ -95,11 +102,22 @@ Status contraction(const Call& call) {
   }
 #endif
   if (call[5].count != 0) {
-    axes.multiply(product, 0);
+    axes.multiply(product, 0, room...);
   } else if (!product.accumulate) {
     clear_bytes(y.data, y.count * sizeof(T));  // empty sums
   }
   return Status::kOk;
+}
+
+template <class T>
+Status contraction(const Call& call) {
+  return contract<T>(call);
+}
+
+// The same for sizes that ask for packing.
+template <class T>
+Status contraction_packed(const Call& call) {
+  return contract<T>(call, &call[6]);
 }
 
 MB_INSTANTIATE_CONTRACTION

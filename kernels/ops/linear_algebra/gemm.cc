@@ -3,6 +3,7 @@
 
 #include "lib/loops/blas1.h"
 #include "lib/gemm/integer_gemm.h"
+#include "lib/gemm/packed.h"
 #include "lib/types/storage_type.h"
 
 namespace minbuild {
@@ -40,8 +41,9 @@ struct Bias {
   }
 };
 
-template <class T>
-Status gemm(const Call& call) {
+// `room`: scratch memory where the product is packed.
+template <class T, class... Room>
+MB_INLINE Status gemm_with(const Call& call, Room... room) {
   const Tensor &y = call[0], &a = call[1], &b = call[2], &c = call[3];
   bool transposed_a = call.params[0] != 0, transposed_b = call.params[1] != 0;
   if (y.rank != 2 || a.rank != 2 || b.rank != 2) return Status::kBadPlan;
@@ -56,11 +58,27 @@ Status gemm(const Call& call) {
                      b.as<T>(), transposed_b ? 1 : n, transposed_b ? k : 1, y.as<T>(), n};
   product.alpha = static_cast<T>(call.real(2));
   product.accumulate = call.adds(0);
-  gemm(product);
+  if constexpr (sizeof...(room) == 0) {
+    gemm(product);
+  } else {
+    if (!has_room(product, room...)) return Status::kBadPlan;
+    gemm_in(product, room...);
+  }
 #if MB_GEMM_BIAS
   if (c) bias.add(y, c, static_cast<T>(call.real(3)));
 #endif
   return Status::kOk;
+}
+
+template <class T>
+Status gemm(const Call& call) {
+  return gemm_with<T>(call);
+}
+
+// The same for sizes that ask for packing.
+template <class T>
+Status gemm_packed(const Call& call) {
+  return gemm_with<T>(call, &call[4]);
 }
 
 MB_INSTANTIATE_GEMM

@@ -26,6 +26,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
+from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
 from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
 
 WORDS = (ElementType.UINT32, ElementType.UINT64)  # whole numbers, signed or not
@@ -39,6 +40,7 @@ contraction_kernel = KernelFunction(
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand"},
 )
+packed_kernel = packed_kernel_of(contraction_kernel)
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,14 @@ def launch_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias:
     layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
     names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
     element = ctx.element()
-    return contraction_kernel.call(
+    room = room_of(element, *layout.outer[-2:], layout.inner[-1])
+    return (packed_kernel if room else contraction_kernel).call(
         ctx.result(),
         *names,
         bias,
         TensorType(FLOAT, layout.outer),
         TensorType(FLOAT, layout.inner),
+        *room,
         types=(element if element.is_real else storage_type(element),),
         params=(*layout.orders, float(alpha)),
         features=("bias",) if bias else (),
@@ -196,6 +200,10 @@ _EQUATIONS = (
     ("acb,cbd->abd", (3, 2, 4), (2, 4, 6)),
     ("abc,cbd->ad", (3, 2, 4), (4, 2, 6)),
     ("a,a->", (19,), (19,)),
+    ("acbd,aebd->abce", (1, 130, 2, 67), (1, 129, 2, 67)),  # from here on packed
+    ("abce,aebd->acbd", (1, 2, 130, 129), (1, 129, 2, 67)),
+    ("ab,cb->ac", (35, 170), (200, 170)),
+    ("ba,bc->ac", (20, 170), (20, 203)),
     ("a,b->ab", (4,), (19,)),
     (",a->a", (), (7,)),
     ("abcdefg,gfedcbh->ah", (2, 2, 1, 3, 2, 2, 2), (2, 2, 2, 3, 1, 2, 5)),
@@ -229,7 +237,7 @@ contraction = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(contraction_kernel,),
+    kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     cases=_cases,
     equation=_equation,
@@ -237,5 +245,5 @@ contraction = ProductOp(
     rewrites=product_rewrites("minbuild:Contraction", _equation),
 )
 
-KERNELS = (contraction_kernel,)
+KERNELS = (contraction_kernel, packed_kernel)
 OPS = (contraction,)

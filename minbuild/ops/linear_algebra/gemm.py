@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.linear_algebra.contraction import WORDS
 from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
 from minbuild.ops.linear_algebra.products import ProductOp
 
 gemm_kernel = KernelFunction(
@@ -31,6 +32,7 @@ gemm_kernel = KernelFunction(
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
 )
+packed_kernel = packed_kernel_of(gemm_kernel)
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -66,11 +68,14 @@ def _is_row(ctx: OpContext) -> bool:
 def _select(ctx: OpContext) -> Sequence[KernelCall]:
     beta, element = float(ctx.attribute("beta", 1.0)), ctx.element()
     bias = ctx.has(2) and beta != 0
-    launch = gemm_kernel.call(
+    (rows, columns), depth = ctx.result_shape(), ctx.shape(0)[0 if ctx.attribute("transA", 0) else 1]
+    room = room_of(element, rows, columns, depth)
+    launch = (packed_kernel if room else gemm_kernel).call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
         ctx.name(2) if bias else "",
+        *room,
         types=(element if element.is_real else storage_type(element),),
         params=(
             ctx.attribute("transA", 0),
@@ -96,6 +101,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
                 yield TestCase(
                     f"{m}x{n}x{k} {trans_a}{trans_b} bias {list(shape)}", (a, b, c), attributes, ulps=8
                 )
+    for m, n, k in ((33, 181, 201), (18, 290, 530), (261, 7, 170), (5, 200, 170), (190, 180, 9)):  # packed
+        for trans_a, trans_b in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            a = random.standard_normal((k, m) if trans_a else (m, k))
+            b = random.standard_normal((n, k) if trans_b else (k, n))
+            attributes = {"transA": trans_a, "transB": trans_b, "alpha": 0.5}
+            c = random.standard_normal(n)
+            yield TestCase(f"{m}x{n}x{k} {trans_a}{trans_b} bias", (a, b, c), attributes, ulps=max(8, k // 8))
     a, b = random.standard_normal((3, 4)), random.standard_normal((4, 5))
     yield TestCase("bias as it is", (a, b, random.standard_normal(5)), {}, ulps=8)
     yield TestCase("bias unused", (a, b, random.standard_normal(5)), {"beta": 0.0}, ulps=8)
@@ -150,7 +162,7 @@ gemm = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(gemm_kernel,),
+    kernels=(gemm_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=_equation,
     reordered=_reordered,
@@ -158,5 +170,5 @@ gemm = ProductOp(
     gradient=_gradient,
 )
 
-KERNELS = (gemm_kernel,)
+KERNELS = (gemm_kernel, packed_kernel)
 OPS = (gemm,)

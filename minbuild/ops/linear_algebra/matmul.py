@@ -11,7 +11,12 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
-from minbuild.ops.linear_algebra.contraction import contraction_kernel, launch_product, product_type
+from minbuild.ops.linear_algebra.contraction import (
+    contraction_kernel,
+    launch_product,
+    packed_kernel,
+    product_type,
+)
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
 
@@ -199,7 +204,7 @@ matmul = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(contraction_kernel,),
+    kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=equation_of,
     cases=_cases,
@@ -212,7 +217,7 @@ fused_matmul = ProductOp(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(contraction_kernel,),
+    kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=equation_of,
     cases=_fused_cases,

@@ -1,0 +1,186 @@
+// Matrix products of real size. Where operands do not fit the caches, what counts is how often each is read from
+// afar. Blocks of both are packed into scratch memory, in the order in which the tiles of tiles.h read them:
+//
+//   columns of B, kColumnBytes at a time   for blocks of depth     B is packed once; a panel of it stays in the nearest
+//     rows of A, kRowBytes at a time                               cache while all rows pass by, and those rows stay in
+//       panels of B, all tiles of rows                             the second nearest while all panels pass by.
+//
+// Every sum is added in the order of multiply() in gemm.h, so its bits do not depend on which of them was taken.
+#ifndef MINBUILD_LIB_GEMM_PACKED_H_
+#define MINBUILD_LIB_GEMM_PACKED_H_
+
+#include "lib/gemm/gemm.h"
+
+namespace minbuild {
+
+// Scratch memory of a product, as contraction.py declares it: packed rows of A, then packed columns of B.
+constexpr intptr_t kRowBytes = 1 << 17, kColumnBytes = 1 << 18;
+// Packed rows are a cache line longer than deep: power-of-two rows would share a few sets of the nearest cache.
+constexpr intptr_t kRowGap = 64;
+// With fewer rows or columns packing costs more than it saves.
+constexpr intptr_t kFewest = 16;
+// Up to this depth a product is bound by writing C, which goes faster along its rows.
+constexpr intptr_t kShallow = 64, kShallowRows = 32;
+// Of an operand that is read once, in place, as many bytes stay in the second nearest cache, and as many rows are
+// streams that processors fetch ahead.
+constexpr intptr_t kNearBytes = 1 << 18, kStreams = 32;
+
+#if MB_SIMD && (defined(__clang__) || __GNUC__ >= 12)
+#define MB_SHUFFLES 1
+#else
+#define MB_SHUFFLES 0
+#endif
+
+// to[c * to_step + r] = from[r * from_step + c]. Four by four in registers: element by element it would take as long as
+// the products of a dozen rows.
+template <class T>
+MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows, intptr_t columns) {
+  while (rows > 0) {
+    const intptr_t now = MB_SHUFFLES && sizeof(T) == 4 && rows >= 4 ? 4 : 1;
+    intptr_t c = 0;
+#if MB_SHUFFLES
+    if constexpr (sizeof(T) == 4) {
+      using V = Vec<T, 4>;
+      using Raw = typename V::Raw;
+      const T *r0 = from, *r1 = r0 + from_step, *r2 = r1 + from_step, *r3 = r2 + from_step;
+      for (T* at = to; now == 4 && c <= columns - 4; c += 4, at += 4 * to_step) {
+        const Raw x0 = V::load(r0 + c).v, x1 = V::load(r1 + c).v, x2 = V::load(r2 + c).v, x3 = V::load(r3 + c).v;
+        const Raw a = __builtin_shufflevector(x0, x1, 0, 4, 1, 5), b = __builtin_shufflevector(x0, x1, 2, 6, 3, 7);
+        const Raw d = __builtin_shufflevector(x2, x3, 0, 4, 1, 5), e = __builtin_shufflevector(x2, x3, 2, 6, 3, 7);
+        V(Raw(__builtin_shufflevector(a, d, 0, 1, 4, 5))).store(at);
+        V(Raw(__builtin_shufflevector(a, d, 2, 3, 6, 7))).store(at + to_step);
+        V(Raw(__builtin_shufflevector(b, e, 0, 1, 4, 5))).store(at + 2 * to_step);
+        V(Raw(__builtin_shufflevector(b, e, 2, 3, 6, 7))).store(at + 3 * to_step);
+      }
+    }
+#endif
+    for (intptr_t r = 0; r < now; ++r, from += from_step, ++to)
+      for (intptr_t i = c; i < columns; ++i) to[i * to_step] = from[i];
+    rows -= now;
+  }
+}
+
+// to[r * to_step + i] = x(r, i), where x has elements `row` and `column` apart.
+template <class T>
+MB_NOINLINE void gather(const T* x, intptr_t row, intptr_t column, T* to, intptr_t to_step, intptr_t rows,
+                        intptr_t columns) {
+  // Along x: its rows stay few streams, and the cache lines that they lie in are read once.
+  if (row == 1 && column != 1) return transpose(x, column, to, to_step, columns, rows);
+  for (; rows > 0; --rows, x += row, to += to_step) {
+    if (column == 1) {
+      copy_bytes(to, x, size_t(columns) * sizeof(T));
+    } else {
+      for (intptr_t i = 0; i < columns; ++i) to[i] = x[i * column];
+    }
+  }
+}
+
+// The B of a product itself, packed for all rows.
+template <class T>
+void pack_columns(const void* product, T* panel, int k, int depth, int j0, int columns, int width) {
+  const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
+  if (g.b_col == 1) return pack_strided<T>(product, panel, k, depth, j0, columns, width);
+  gather(g.b + k * g.b_row + j0 * g.b_col, g.b_row, g.b_col, panel, intptr_t(width), depth, columns);
+}
+
+// How a product is cut, in elements.
+template <class T>
+struct Blocks {
+  intptr_t width, depth, step, rows, columns;
+  bool shallow, pack_rows;
+
+  MB_INLINE Blocks(const Gemm<T>& g, int bytes) {
+    constexpr intptr_t kSize = sizeof(T);
+    const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+    width = unsigned(bytes) / sizeof(T) * kTileVectors;
+    depth = g.k < deepest ? g.k : deepest;
+    step = depth + kRowGap / kSize;
+    shallow = g.k <= kShallow;
+    rows = shallow ? kShallowRows : kRowBytes / kSize / step & -kMostTileRows;
+    columns = kColumnBytes / kSize / depth / width * width;
+    // Rows in place are as good where they are contiguous and few panels pass by.
+    pack_rows = !shallow && (g.a_col != 1 || g.n > 8 * width);
+  }
+  MB_INLINE intptr_t row_elements(const Gemm<T>& g) const { return pack_rows ? (g.m < rows ? g.m : rows) * step : 0; }
+  MB_INLINE intptr_t elements(const Gemm<T>& g) const {
+    const intptr_t whole = (g.n + width - 1) / width * width;
+    return row_elements(g) + (whole < columns ? whole : columns) * depth;
+  }
+};
+
+// The product by packed blocks, in scratch memory for as many elements as they have.
+template <class T>
+MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* room, Pack<T> pack, const void* packer) {
+  alignas(16) T edge[kEdgeBytes / sizeof(T)];
+  const Blocks<T> blocks(g, bytes);
+  const intptr_t width = blocks.width, depth = blocks.depth, step = blocks.step;
+  T* const panels = room + blocks.row_elements(g);
+  for (intptr_t j = 0; j < g.n; j += blocks.columns) {
+    const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
+    for (intptr_t k = 0; k < g.k; k += depth) {
+      Gemm<T> tile = g;
+      tile.accumulate = g.accumulate || k > 0;
+      tile.k = g.k - k < depth ? g.k - k : depth;
+      for (intptr_t at = 0; at < columns; at += width) {
+        const intptr_t live = columns - at < width ? columns - at : width;
+        T* panel = panels + at * depth;
+        if (live < width) clear_bytes(panel, size_t(width * depth) * sizeof(T));
+        pack(packer, panel, int(k), int(tile.k), int(j + at), int(live), int(width));
+      }
+      tile.b_row = width;
+      for (intptr_t i = 0; i < g.m; i += blocks.rows) {
+        tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
+        tile.a = g.a + i * g.a_row + k * g.a_col;
+        if (blocks.pack_rows) {
+          gather(tile.a, g.a_row, g.a_col, room, step, tile.m, tile.k);
+          tile.a = room, tile.a_row = step, tile.a_col = 1;
+        }
+        tile.c = g.c + i * g.c_row + j * g.c_col;
+        for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
+          tile.n = columns - at < width ? columns - at : width;
+          tile.b = panels + at * depth;
+          multiply_panel(tile, bytes, edge);
+        }
+      }
+    }
+  }
+}
+
+// With so few rows that a packed operand would not be read again, B is read once, in place and in order.
+template <class T>
+MB_NOINLINE void multiply_few(const Gemm<T>& g) {
+  Gemm<T> part = g;
+  const bool along = g.b_row == 1;
+  // Dot products: of all rows with some columns that stay near. Else: all columns, some depth.
+  const intptr_t columns = along ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : g.n, depth = along ? g.k : kStreams;
+  for (intptr_t j = 0; j < g.n; j += columns) {
+    for (intptr_t k = 0; k < g.k; k += depth) {
+      part = g;
+      part.n = g.n - j < columns ? g.n - j : columns;
+      part.k = g.k - k < depth ? g.k - k : depth;
+      part.a += k * g.a_col;
+      part.b += k * g.b_row + j * g.b_col;
+      part.c += j * g.c_col;
+      part.accumulate = g.accumulate || k > 0;
+      multiply_strided(part);
+    }
+  }
+}
+
+// Whether the scratch memory of a kernel is enough for the product.
+template <class T, class Tensor>
+MB_NOINLINE bool has_room(const Gemm<T>& g, const Tensor* room) {
+  return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= room->count;
+}
+
+// The product, in the scratch memory of a kernel.
+template <class T, class Tensor>
+MB_NOINLINE void gemm_in(const Gemm<T>& g, const Tensor* room) {
+  Gemm<T> product = g;
+  if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
+  if (g.m < kFewest && g.k > kFewest) return multiply_few(g);
+  multiply_packed<T>(g, vector_bytes(), room->template scratch<T>(), pack_columns<T>, &g);
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_PACKED_H_

@@ -1,0 +1,56 @@
+"""Which products are large enough to be packed (kernels/lib/gemm/packed.h), and the scratch memory that takes.
+
+The kernel of packed products is one of its own: libraries of models that are too small for it do not have it.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.definition import FLOATS, KernelFunction
+
+# As in packed.h.
+_ROW_BYTES, _COLUMN_BYTES, _ROW_GAP = 1 << 17, 1 << 18, 64
+_DEEPEST = 1024  # the depth of a block on any target, at most
+_WIDEST = 256  # bytes of a row of a panel, at most
+
+# Gains were measured from here on, by 1.2 times and more.
+_LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
+_MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
+_HEAD = 32  # the depth of products whose other sizes are free
+
+
+def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
+    """The kernel of the same product, packed."""
+    args = (*kernel.args, "room:scratch")
+    return KernelFunction(f"{kernel.function}_packed", args, kernel.params, {"T": FLOATS}, kernel.features)
+
+
+def room_of(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
+    """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay. Free sizes
+    count as large."""
+    if element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
+        return ()
+    rows, columns, depth = sizes
+    deep = min(depth, _DEEPEST) if isinstance(depth, int) else _DEEPEST
+    row_bytes, column_bytes = _ROW_BYTES, _COLUMN_BYTES
+    if isinstance(rows, int):
+        row_bytes = min(row_bytes, rows * (deep * element.size + _ROW_GAP))
+    if isinstance(columns, int):
+        column_bytes = min(column_bytes, (columns * element.size + _WIDEST) * deep)
+    return (TensorType(ElementType.UINT8, (row_bytes + column_bytes,)),)
+
+
+def _pays(known: list[int]) -> bool:
+    """Whether packing pays at these sizes and any others."""
+    known = sorted(known)
+    if len(known) < 2:
+        return bool(known) and known[0] >= _HEAD
+    if known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX:
+        return True
+    return len(known) == 3 and known[0] >= _MEDIUM and prod(known) >= _LARGE_PRODUCT
+
+
+OPS: tuple[()] = ()
