@@ -259,3 +259,122 @@ def test_a_forward_model_becomes_a_package_at_once(model, minbuild, tmp_path):
 def test_parameters_are_chosen_for_forward_models_only(minbuild, tmp_path):
     said = minbuild("reduce", GOLDEN / "dense", "--train", "fc1.weight", "--out", tmp_path / "dist")
     assert said.code == 2 and "give it, and --loss" in said.err
+
+
+# ---------------------------------------------------------------------------- models that custom blocks edit
+
+
+class Encoded(onnxblock.ForwardBlock):
+    """A loss whose labels are an input that the block adds to the ModelProto by hand, as tables of labels do."""
+
+    def build(self, output):
+        labels = onnx.helper.make_tensor_value_info("labels", onnx.TensorProto.INT64, ["n"])
+        self.base.graph.input.append(labels)
+        node = onnx.helper.make_node("Identity", ["labels"], ["same"], name="by hand")
+        self.base.graph.node.append(node)
+        return loss.CrossEntropyLoss()(output, "same")
+
+
+def test_blocks_may_edit_the_model_itself(model):
+    block = Encoded()
+    with onnxblock.base(model) as accessor:
+        name = block("y")
+        assert [n.op_type for n in accessor.model.graph.node][:3] == ["MatMul", "Add", "Identity"]
+        assert name in accessor.model.graph.node[-1].output
+    made = block.to_model_proto()
+    assert [i.name for i in made.graph.input] == ["x", "labels"]
+    assert len(model.graph.node) == 2  # the model that was given is left alone
+    graph = read_model(made, Path("model.onnx"))
+    trainer = ReferenceTrainer(TrainingArtifacts(graph, None, None, Checkpoint(()), {}))
+    labels = np.array([0, 2, 1, 1, 2])
+    scores = X.astype(np.float64) @ W + B
+    wanted = (np.log(np.exp(scores).sum(1)) - scores[np.arange(5), labels]).mean()
+    assert trainer.train_step(X, labels)[0] == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_loss_that_edits_the_model_makes_artifacts(model, tmp_path):
+    class ByHand(onnxblock.Block):
+        def build(self, output):
+            self.base.graph.input.append(
+                onnx.helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT, ["n", 3])
+            )
+            self.base.graph.node.append(onnx.helper.make_node("Sub", [output, "t"], ["d"], name="by hand"))
+            return blocks.ReduceMean(keepdims=False)(blocks.Pow(2.0)("d"))
+
+    generate_artifacts(model, loss=ByHand(), artifact_directory=tmp_path)
+    made = ReferenceTrainer(load_artifacts(tmp_path))
+    d = X.astype(np.float64) @ W + B - T
+    assert stepped(made, X, T) == pytest.approx((d * d).mean(), rel=1e-6)
+
+
+def test_the_model_of_an_optimizer_block_is_there_at_once():
+    optimizer = optim.AdamW(clip_grad=optim.ClipGradNorm(1.5))
+    with onnxblock.empty_base() as accessor:
+        name = optimizer(((), ()))
+        assert accessor.model.graph.output[0].name == name
+        assert [n.op_type for n in accessor.model.graph.node] == ["InplaceClipGradNorm", "AdamWOptimizer"]
+        with pytest.raises(BadInput, match="a model of its own"):
+            optimizer(((), ()))
+
+
+def test_clipping_works_on_a_sequence_of_any_length():
+    proto = onnx.helper.make_model(
+        onnx.helper.make_graph(
+            [], "clip", [onnx.helper.make_tensor_sequence_value_info("g", onnx.TensorProto.FLOAT, None)], []
+        ),
+        opset_imports=[onnx.helper.make_opsetid("", 17)],
+    )
+
+    class Clip(onnxblock.ForwardBlock):
+        def build(self, gradients):
+            return optim.ClipGradNorm(2.5)(gradients)
+
+    block = Clip()
+    with onnxblock.base(proto):
+        name = block("g")
+    made = block.to_model_proto()
+    (node,) = made.graph.node
+    assert (node.op_type, node.domain, list(node.input), list(node.output)) == (
+        "InplaceClipGradNorm", "com.microsoft", ["g"], [name],
+    )  # fmt: skip
+    assert node.attribute[0].f == 2.5 and made.opset_import[-1].domain == "com.microsoft"
+
+
+def test_inputs_can_have_gradients(model):
+    head = Head()
+    head.requires_grad("x")
+    with onnxblock.base(model):
+        head("y")
+    training, _ = head.to_model_proto()
+    names = [i.name for i in training.graph.input]
+    assert "x_grad.accumulation.buffer" in names
+    assert "x_grad.accumulation.out" in [o.name for o in training.graph.output]
+    assert [t.name for t in head.parameters()[0]] == ["w", "b", "linear.weight", "linear.bias"]
+    # Written by hand: the gradient of the mean of cross-entropies by x.
+    graph = read_model(training, Path("training_model.onnx"))
+    (accumulate,) = [n for n in graph.nodes if n.inputs[:1] == ("x_grad.accumulation.buffer",)]
+    assert accumulate.op_type == "InPlaceAccumulatorV2"
+
+
+def test_what_onnx_runtime_tolerates_is_noted(model, tmp_path):
+    with pytest.warns(UserWarning, match="no.such: no parameters of the model"):
+        generate_artifacts(
+            model,
+            requires_grad=["w"],
+            frozen_params=["b", "no.such"],
+            loss=LossType.MSELoss,
+            artifact_directory=tmp_path,
+        )
+    assert [(p.name, p.trainable) for p in load_artifacts(tmp_path).checkpoint.parameters] == [
+        ("w", True), ("b", False),
+    ]  # fmt: skip
+
+
+def test_a_model_without_parameters_has_artifacts(tmp_path):
+    text = "m (float[n,4] x) => (float[n,4] y) { y = Relu (x) }"
+    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    generate_artifacts(made, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    training = onnx.load(tmp_path / "training_model.onnx")
+    assert [o.name for o in training.graph.output] == ["loss"]
+    with pytest.raises(BadInput, match="it holds no parameters"):  # files are made; there is nothing to train
+        load_artifacts(tmp_path)

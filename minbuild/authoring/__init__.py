@@ -64,10 +64,11 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     settled = settle(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
-    made = differentiate(graph, settled.losses[0], train, operators, model.opset, recipe.stops)
-    notes = []
+    wanted = (*train, *recipe.input_gradients)
+    made = differentiate(graph, settled.losses[0], wanted, operators, model.opset, recipe.stops)
+    notes = list(settled.notes)
     if lost := [n for n in train if n not in made.gradients]:
-        if len(lost) == len(train):
+        if len(lost) == len(train) and not recipe.input_gradients:
             raise BadInput(
                 f"{model.path}: the loss depends on none of the parameters that should train: {', '.join(lost)}."
             )
@@ -76,7 +77,7 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     notes += lint(graph, train, model.metadata, named=bool(recipe.train))
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return TrainingArtifacts(
-        training_graph(graph, made, train, frozen, outputs),
+        training_graph(graph, made, (*train, *recipe.input_gradients), frozen, outputs),
         evaluation_graph(graph, (*train, *frozen), outputs),
         settled.optimizer,
         checkpoint_of(graph, train, frozen),

@@ -18,6 +18,7 @@ from minbuild.ir import (
     Node,
     Parameter,
     TensorType,
+    TrainingArtifacts,
 )
 
 DONE = "_grad.accumulation.out"
@@ -27,7 +28,7 @@ TRUTH = TensorType(ElementType.BOOL, (1,))
 def training_graph(
     graph: Graph, made: Differentiated, train: Sequence[str], frozen: Sequence[str], outputs: Sequence[str]
 ) -> Graph:
-    """Forward, backward, and one accumulation per trained parameter."""
+    """Forward, backward, and one accumulation per trained parameter, or input, in `train`."""
     nodes = list(made.nodes)
     for number, name in enumerate(train, 1):
         inputs = (name + GRADIENT_SUFFIX, made.gradients[name], RESET_INPUT)
@@ -40,6 +41,21 @@ def training_graph(
     done = tuple(n + DONE for n in train)
     constants = _constants({**graph.initializers, **made.initializers}, nodes, types)
     return Graph("training_model.onnx", _distinct(nodes), types, {}, (*outputs, *done), constants)
+
+
+def without_input_gradients(artifacts: TrainingArtifacts) -> TrainingArtifacts:
+    """The artifacts without what adds up gradients of inputs: no trainer has room for those."""
+    graph, parameters = artifacts.training, {p.name for p in artifacts.checkpoint.parameters}
+    buffers = {
+        n
+        for n in graph.inputs
+        if n.endswith(GRADIENT_SUFFIX) and n[: -len(GRADIENT_SUFFIX)] not in parameters
+    }
+    kept = tuple(node for node in graph.nodes if buffers.isdisjoint(node.inputs))
+    made = {name for node in kept for name in node.outputs}
+    inputs = {n: t for n, t in graph.inputs.items() if n not in buffers}
+    outputs = tuple(n for n in graph.outputs if n in made or n in inputs)
+    return replace(artifacts, training=replace(graph, nodes=kept, inputs=inputs, outputs=outputs))
 
 
 def evaluation_graph(graph: Graph, parameters: Sequence[str], outputs: tuple[str, ...]) -> Graph:
@@ -68,7 +84,9 @@ def _distinct(nodes: Sequence[Node]) -> tuple[Node, ...]:
 def inferring(node: Node) -> Node:
     """A node with what it does differently in training switched off."""
     if node.op_type == "Dropout" and not node.domain:
-        return replace(node, inputs=node.inputs[:2])
+        return replace(
+            node, inputs=(*node.inputs[:2], *("" for _ in node.inputs[2:]))
+        )  # as ONNX Runtime's tools
     if node.op_type == "BatchNormalization" and not node.domain and node.attributes.get("training_mode", 0):
         return replace(node, attributes={**node.attributes, "training_mode": 0}, outputs=node.outputs[:1])
     return node

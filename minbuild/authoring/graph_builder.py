@@ -36,7 +36,12 @@ class TypedGraphBuilder:
         self._imported = {node.domain: node.version for node in graph.nodes}
         self._sizes = SymbolUnification(dict(sizes or {}))
         self._sequences: list[Node] = []  # those that make sequences
+        self._untyped: list[Node] = []  # those that read sequences of unknown length
         self._lowering = self._lowered(())
+
+    def restart(self, graph: Graph, opset: int) -> None:
+        """Goes on behind another graph, in which what was written so far is included."""
+        self.__init__(graph, self.registry, opset, self._sizes.sizes)  # type: ignore[misc]
 
     def many(
         self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
@@ -51,6 +56,17 @@ class TypedGraphBuilder:
     def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
         """A node with one output: its name."""
         return self.many(1, op_type, *inputs, domain=domain, name=name, **attributes)[0]
+
+    def add_on_sequence(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """A node that reads an input which is a sequence, and makes one, at the end of the graph: its output's name."""
+        name = self.unused(f"composed/{op_type}")
+        version = self._imported.get(domain, 1) if domain else self.opset
+        self._untyped.append(Node(op_type, domain, version, name, tuple(inputs), (f"{name}:0",), attributes))
+        return f"{name}:0"
+
+    def is_sequence(self, name: str) -> bool:
+        """Whether an input, or what comes of one, is a sequence of tensors of unknown number."""
+        return name in self.start.sequences or any(name in node.outputs for node in self._untyped)
 
     def extend(self, nodes: Sequence[Node]) -> None:
         """Nodes written elsewhere. Raises BadInput where they use a sequence in a way that is not known beforehand."""
@@ -146,7 +162,7 @@ class TypedGraphBuilder:
         """The whole, returning `outputs`."""
         return replace(
             self.start,
-            nodes=(*self.start.nodes, *self.nodes),
+            nodes=(*self.start.nodes, *self.nodes, *self._untyped),
             inputs=self.inputs,
             initializers=self.initializers,
             outputs=tuple(dict.fromkeys(outputs)),
@@ -161,8 +177,12 @@ class TypedGraphBuilder:
                 lowering.values[name] = Value(name, tensor, Role.INPUT)
             for name, array in self.initializers.items():
                 lowering.add_constant(name, np.asarray(array))
+            sequences = set(self.start.sequences)
             for node in (*self.start.nodes, *self.nodes, *more):
-                lowering.node(node)
+                if sequences.isdisjoint(node.inputs):
+                    lowering.node(node)
+                else:
+                    sequences.update(node.outputs)
             if not self._sizes.solve():
                 break
         if lowering.findings:

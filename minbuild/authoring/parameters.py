@@ -54,6 +54,22 @@ def chosen(
     return tuple(n for n in candidates if n in wanted), tuple(n for n in candidates if n in fixed)
 
 
+def has_parameters(graph: Graph) -> bool:
+    """Whether anything in a graph could train."""
+    return bool(set(_candidates(graph)) - _running_statistics(graph))
+
+
+def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The patterns in `frozen` that match parameters, and a note about the others."""
+    names = _candidates(graph)
+    known = tuple(p for p in frozen if p == _REST or _match(p, graph, names))
+    if unknown := [p for p in frozen if p not in known]:
+        return known, (
+            f"{listed(unknown)}: no parameters of the model; they cannot be frozen, and are ignored.",
+        )
+    return known, ()
+
+
 def _candidates(graph: Graph) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
     used = _operands(graph)

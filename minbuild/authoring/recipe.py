@@ -25,8 +25,10 @@ class Recipe:
     the first) is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first.
     `optimizer` is one of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the
     training and evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
-    detach. `sizes` fixes free dimensions of the inputs, by name. `nominal` asks for a checkpoint without data beside
-    the other, `ort` for the models in ONNX Runtime's own format beside the ONNX files.
+    detach. `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts
+    what ONNX Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes`
+    fixes free dimensions of the inputs, by name. `nominal` asks for a checkpoint without data beside the other, `ort`
+    for the models in ONNX Runtime's own format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""
@@ -39,6 +41,8 @@ class Recipe:
     frozen: Sequence[str] = ()
     outputs: Sequence[str] = ()
     stops: Sequence[str] = ()
+    input_gradients: Sequence[str] = ()
+    tolerant: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     nominal: bool = False
     ort: bool = False

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.optimizers import optimizer_graph
-from minbuild.authoring.parameters import chosen
+from minbuild.authoring.parameters import chosen, has_parameters, known_frozen
 from minbuild.authoring.recipe import OwnLoss, Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
@@ -32,6 +32,7 @@ class ResolvedRecipe:
     train: tuple[str, ...]
     frozen: tuple[str, ...]
     optimizer: Graph | None
+    notes: tuple[str, ...] = ()
 
 
 def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()) -> ResolvedRecipe:
@@ -49,15 +50,25 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     findings += _unknown_sizes(model, recipe)
     made = tried(lambda: with_loss(model, recipe, operators))
     graph, losses = made or (model.graph, ())
-    split = None
+    split, notes = None, tuple[str, ...]()
     if made is not None or not _is_own(recipe.loss):
-        split = tried(lambda: chosen(graph, recipe.train, recipe.frozen, model.metadata.constants))
+        frozen, notes = known_frozen(graph, recipe.frozen) if recipe.tolerant else (recipe.frozen, ())
+        split = tried(lambda: _split(graph, recipe, frozen, model))
         findings += _wrong_values(model, recipe, graph)
     optimizer = tried(lambda: (_optimizer(recipe),))
     if findings:
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
-    return ResolvedRecipe(graph, losses, *split, *optimizer)
+    return ResolvedRecipe(graph, losses, *split, *optimizer, tuple(notes))
+
+
+def _split(
+    graph: Graph, recipe: Recipe, frozen: Sequence[str], model: Source
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parameters that train, and that do not."""
+    if recipe.tolerant and not recipe.train and not has_parameters(graph):
+        return (), ()
+    return chosen(graph, recipe.train, frozen, model.metadata.constants)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:

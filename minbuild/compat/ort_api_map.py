@@ -70,6 +70,14 @@ ROWS = (
 )  # fmt: skip
 
 
+# Tests of onnxruntime 1.21 that do not pass with minbuild.training in place of onnxruntime.training, and why.
+FAILING_TESTS = {
+    "test_ort_custom_ops": "it loads a library of compiled operators, which says nothing about shapes and gradients; "
+    "operators of one's own are a folder with `<stem>.py` beside `<stem>.cc`",
+    "test_string_inputs": "it feeds texts; a trainer has no strings. Convert them to numbers before",
+}
+
+
 def declared(header: str) -> tuple[str, ...]:
     """The functions that trainer.h declares."""
     return tuple(_DECLARED.findall(header))
@@ -84,6 +92,13 @@ def table(header: str, measured: Mapping[str, Mapping[str, int]]) -> str:
     matched = {name for row in ROWS for name in row.c}
     beyond = ", ".join(f"`{name}`" for name in sorted(set(declared(header)) - matched))
     lines += ["", f"What `trainer.h` has beside these: {beyond}.", ""]
+    lines += [
+        "ONNX Runtime's own tests of its training API run by `tests/slow/ort_api_tests.py`; the result is in",
+        "`reports/baseline/ort_tests.md`. Those that do not pass:",
+        "",
+        *(f"- `{name}`: {reason}." for name, reason in FAILING_TESTS.items()),
+        "",
+    ]
     first = next(iter(measured.values()))
     parts = ["default", *sorted(first.keys() - {"default"}, key=lambda part: (part == "all of them", part))]
     lines += ["Bytes that parts add to the shared library of `artifacts/`, as linked:", ""]

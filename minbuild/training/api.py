@@ -27,7 +27,7 @@ from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
 from minbuild.planning.inference_export import fill_template
 from minbuild.toolchain import host_target
-from minbuild.training.arrays import Buffer, as_array
+from minbuild.training.arrays import Buffer, as_array, wrapped_like
 from minbuild.training.jit_build import SUFFIXES, ArtifactFiles
 from minbuild.training.library import EVAL, TRAIN, Library
 from minbuild.training.resizing_session import ResizingSession
@@ -99,10 +99,10 @@ class Module:
 
     def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """One step on a batch, inputs in the order of `input_names`: arrays, or anything that shares its memory by
-        DLPack or the buffer protocol. The output, or a tuple of several. A training step adds to the gradients, or
-        replaces them after `lazy_reset_grad`."""
+        DLPack or the buffer protocol. The output, or a tuple of several; where an input is an OrtValue of onnxruntime,
+        they are too. A training step adds to the gradients, or replaces them after `lazy_reset_grad`."""
         self._state._check_filled()
-        outputs = self._device.run(self._graph, [as_array(x) for x in user_inputs])
+        outputs = wrapped_like(user_inputs, self._device.run(self._graph, [as_array(x) for x in user_inputs]))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,19 @@ class Buffer(np.ndarray):
     def numpy(self) -> np.ndarray:
         """The plain array of the same memory."""
         return self.view(np.ndarray)
+
+    def device_name(self) -> str:
+        """Where the memory is, as onnxruntime says it."""
+        return "Cpu"
+
+
+def wrapped_like(inputs: Sequence[Any], outputs: Sequence[np.ndarray]) -> list[Any]:
+    """The outputs as values of onnxruntime (OrtValue) where an input is one, else as they are."""
+    for value in inputs:
+        make = getattr(type(value), "ortvalue_from_numpy", None)
+        if make is not None:
+            return [make(np.asarray(output)) for output in outputs]
+    return list(outputs)
 
 
 def as_array(tensor: Any) -> np.ndarray:

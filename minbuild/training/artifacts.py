@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -95,19 +96,23 @@ def generate_artifacts(
             outputs=_names("additional_output_names", additional_output_names),
             nominal=nominal_checkpoint,
             ort=ort_format,
+            tolerant=True,
             sizes=_sizes(dims),
         )
         folders = tuple(Path(folder) for folder in ops_folders)
         if custom_op_library is not None:
             folders = (*folders, operator_folder(custom_op_library))
         out = Path.cwd() if artifact_directory is None else Path(os.fsdecode(artifact_directory))
-        write_artifacts(make_artifacts(_source(model), recipe, folders, prefix), out)
+        made = make_artifacts(_source(model), recipe, folders, prefix)
+        write_artifacts(made, out)
     except WrongType:
         raise
     except BadInput as error:
         raise Refused(in_python_words(str(error))) from error
     except Unsupported as error:
         raise Lacking([in_python_words(finding) for finding in error.findings]) from error
+    for note in made.notes:
+        warnings.warn(in_python_words(note), stacklevel=2)
 
 
 _ARGUMENTS = {  # what command line options that messages name are called here

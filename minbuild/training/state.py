@@ -103,11 +103,11 @@ class CheckpointState:
         groups = () if self._device.optimizes else self._checkpoint.groups
         self._checkpoint = replace(self._checkpoint, parameters=(), groups=groups)
 
-    def _check_filled(self) -> None:
+    def _check_filled(self, what: str = "the model parameters") -> None:
         """Raises BadInput while a nominal state waits for its values."""
         if self._nominal:
             raise BadInput(
-                "the checkpoint is nominal: its parameters have no values yet. First call "
+                f"the checkpoint is nominal: its parameters have no values yet. Please load {what} first. Call "
                 "copy_buffer_to_parameters(buffer, trainable_only=False), or load a full checkpoint."
             )
 
@@ -211,9 +211,11 @@ class Parameters:
     def __getitem__(self, name: str) -> Parameter:
         if name not in self:
             raise KeyError(f"Parameter {name} not found.")
+        self._state._check_filled("the parameter states")
         return Parameter(name, self._state)
 
     def __setitem__(self, name: str, value: Any) -> None:
+        self._state._check_filled("all the parameter states")
         self[name].data = value
 
     def __contains__(self, name: str) -> bool:

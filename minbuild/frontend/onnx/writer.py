@@ -109,6 +109,28 @@ def model_proto(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[s
     return model
 
 
+def append_to_model(
+    model: ModelProto,
+    nodes: Iterable[Node],
+    inputs: Mapping[str, TensorType],
+    initializers: Mapping[str, np.ndarray],
+) -> None:
+    """Adds these to a model in place, and imports of the domains that the nodes are of."""
+    nodes = tuple(nodes)
+    model.graph.node.extend(node_proto(node) for node in nodes)
+    model.graph.input.extend(_value(name, tensor) for name, tensor in inputs.items())
+    model.graph.initializer.extend(tensor_proto(name, array) for name, array in initializers.items())
+    imported = {entry.domain for entry in model.opset_import}
+    for domain, version in opsets_of(nodes, 0).items():
+        if domain and domain not in imported:
+            model.opset_import.append(helper.make_opsetid(domain, version))
+
+
+def empty_model(opset: int) -> ModelProto:
+    """A model without nodes."""
+    return model_proto(Graph("model.onnx", (), {}, {}, (), {}), {}, {"": opset})
+
+
 def _computed(graph: Graph, types: Mapping[str, TensorType]) -> list[ValueInfoProto]:
     """What is between inputs and outputs. ONNX Runtime's pooling gradients allocate what is declared here, and
     crash where nothing is."""

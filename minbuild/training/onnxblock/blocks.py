@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.ir import ElementType
 from minbuild.ops.core.graph_builder import MICROSOFT
+from minbuild.training.onnxblock.accessor import ModelAccessor
 from minbuild.training.onnxblock.context import composer
 
 Names = str | tuple[str, ...]
@@ -23,8 +23,8 @@ class Block:
         """`temp_file_name` is there for calls written for onnxruntime, and not read."""
 
     @property
-    def base(self) -> TypedGraphBuilder:
-        """The graph being written."""
+    def base(self) -> ModelAccessor:
+        """The model being written: its onnx.ModelProto by the names that this has, and methods that write nodes."""
         return composer()
 
     def build(self, *args: Any, **kwargs: Any) -> Any:

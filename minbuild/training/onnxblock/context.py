@@ -11,17 +11,22 @@ from typing import Any
 
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.errors import BadInput
-from minbuild.frontend.onnx.reader import opset_in, read_model
-from minbuild.ir import Graph
+from minbuild.frontend.onnx.writer import empty_model
 from minbuild.ops import registry
+from minbuild.training.onnxblock.accessor import ModelAccessor
 
 OPSET = 17  # of graphs that begin with nothing: the newest that ONNX Runtime 1.19.2's training kernels take
 _folders: ContextVar[tuple[Path, ...]] = ContextVar("folders with operators of one's own", default=())
-_current: ContextVar[TypedGraphBuilder | None] = ContextVar("graph that blocks write into", default=None)
+_current: ContextVar[ModelAccessor | None] = ContextVar("model that blocks write into", default=None)
 
 
-def composer() -> TypedGraphBuilder:
-    """The graph being written. Raises BadInput where there is none."""
+def current_model() -> ModelAccessor | None:
+    """The model being written, if there is one."""
+    return _current.get()
+
+
+def composer() -> ModelAccessor:
+    """The model being written. Raises BadInput where there is none."""
     current = _current.get()
     if current is None:
         raise BadInput(
@@ -32,30 +37,36 @@ def composer() -> TypedGraphBuilder:
 
 
 @contextmanager
-def writing(into: TypedGraphBuilder) -> Iterator[TypedGraphBuilder]:
-    """Blocks write into this graph."""
-    token = _current.set(into)
+def writing(into: ModelAccessor | TypedGraphBuilder) -> Iterator[ModelAccessor]:
+    """Blocks write into this model, or behind the graph of this builder."""
+    if isinstance(into, ModelAccessor):
+        accessor = into
+    else:
+        builder = into
+        accessor = ModelAccessor(lambda: builder, Path(builder.start.source))
+    token = _current.set(accessor)
     try:
-        yield into
+        yield accessor
     finally:
         _current.reset(token)
+    if accessor is not into:
+        accessor.finish()
 
 
 @contextmanager
-def base(model: Any, model_path: str | None = None) -> Iterator[TypedGraphBuilder]:
-    """Blocks continue `model`, an onnx.ModelProto; `model_path` names it in messages and says where its external data
-    is. Raises BadInput and Unsupported."""
+def base(model: Any, model_path: str | None = None) -> Iterator[ModelAccessor]:
+    """Blocks continue a copy of `model`, an onnx.ModelProto; `model_path` names it in messages and says where its
+    external data is. Raises BadInput and Unsupported when a block is written."""
     path = Path(model_path or "model.onnx")
-    known = registry(_folders.get())
-    with writing(TypedGraphBuilder(read_model(model, path), known, opset_in(model))) as current:
+    with writing(ModelAccessor.of_model(model, path, registry(_folders.get()))) as current:
         yield current
 
 
 @contextmanager
-def empty_base(opset_version: int | None = None) -> Iterator[TypedGraphBuilder]:
-    """Blocks begin a graph of their own, such as an optimizer's."""
-    nothing = Graph("model.onnx", (), {}, {}, (), {})
-    with writing(TypedGraphBuilder(nothing, registry(_folders.get()), opset_version or OPSET)) as current:
+def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
+    """Blocks begin a model of their own, such as an optimizer's."""
+    nothing, known = empty_model(opset_version or OPSET), registry(_folders.get())
+    with writing(ModelAccessor.of_model(nothing, Path("model.onnx"), known)) as current:
         yield current
 
 

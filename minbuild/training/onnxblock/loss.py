@@ -29,7 +29,9 @@ class _Loss(Block):
     def build(self, loss_input_name: str, target_name: str | None = None) -> str:
         """The loss of value `loss_input_name` against `target_name`, a value or a new input."""
         target, named = target_name or self.target, target_name is not None
-        return loss_of(self.base, self.kind, self.options, loss_input_name, target, computed=named)
+        return self.base.write(  # type: ignore[no-any-return]
+            lambda c: loss_of(c, self.kind, self.options, loss_input_name, target, computed=named)
+        )
 
 
 class MSELoss(_Loss):

@@ -11,7 +11,7 @@ from minbuild.frontend.onnx.writer import model_proto, opsets_of
 from minbuild.ir import Graph
 from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.training.onnxblock.blocks import Block
-from minbuild.training.onnxblock.context import OPSET
+from minbuild.training.onnxblock.context import OPSET, current_model
 
 __all__ = ["Adagrad", "Adam", "AdamW", "ClipGradNorm", "Momentum", "RMSProp", "SGD"]
 
@@ -25,6 +25,10 @@ class ClipGradNorm(Block):
         self.max_norm = max_norm
 
     def build(self, gradients_name: str) -> str:
+        if self.base.is_sequence(gradients_name):
+            return self.base.add_on_sequence(
+                "InplaceClipGradNorm", gradients_name, domain=MICROSOFT, max_norm=float(self.max_norm)
+            )
         gradients = self.base.parts(gradients_name)
         norm = self.base.add("ReduceAllL2", *gradients, domain=MICROSOFT)
         norm = self.base.add("Add", norm, self.base.constant(1e-6, norm))
@@ -50,7 +54,10 @@ class _Optimizer(Block):
 
     def build(self, parameters: Any = None) -> str:
         """The name of the output that says whether parameters were updated. `parameters` are not looked at: the model
-        takes whatever sequences it is fed."""
+        takes whatever sequences it is fed. Inside of onnxblock.empty_base the optimizer becomes its model."""
+        into = current_model()
+        if into is not None:
+            into.replace(self.to_model_proto())
         return self.graph.outputs[0]
 
     def to_model_proto(self) -> Any:
