@@ -50,7 +50,8 @@ class Request:
     loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
     give; `extra` are for what the models do not need; `analysis` adds what takes many builds: the size
     waterfall, the leave-one-out cost of each operator, and suggestions; `bindings` are languages the package is for
-    besides C; `build_options` is how to build; `require_proof` refuses a target that is NOT PROVEN."""
+    besides C; `build_options` is how to build; `require_proof` refuses a target that is NOT PROVEN;
+    `force` replaces a package that holds foreign or edited files."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -69,6 +70,7 @@ class Request:
     bindings: tuple[str, ...] = ()
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
     require_proof: bool = False
+    force: bool = False
 
 
 class Progress(Protocol):
@@ -88,7 +90,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     """Do everything the request asks for; `request.out` is written last, all or nothing. Raises
     MinbuildError."""
     for folder in request.artifacts:
-        check_destination(request.out, folder)
+        check_destination(request.out, folder, request.force)
     operators = registry(request.ops_folders)
     build_options = with_kernels(request.build_options, operators)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
@@ -118,19 +120,18 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     bench = LibraryBuilder(contents, operators, toolchain, cmake, progress.stage, progress.detail)
     pairs = bench.pairs(targets)
     verifications = prove_all(bench, models, pairs, request.reference, progress.note)
+    if request.require_proof:
+        _require_proofs(targets, verifications)
     trials = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
         trials = run_what_if(bench, pairs, planned, request.extra, request.check_loss)
-    if request.require_proof:
-        _require_proofs(targets, verifications)
     progress.stage("Measuring")
     report = replace(
         measure(models, pairs, verifications, trials), build_options=tuple(build_options.as_text.items())
     )
     progress.stage(f"Writing {request.out}")
-    write_package(
-        request.out, package_files(_parts(models, contents, pairs, report, languages, build_options))
-    )
+    files = package_files(_parts(models, contents, pairs, report, languages, build_options))
+    write_package(request.out, files, request.force)
     return report
 
 

@@ -16,6 +16,7 @@ from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of, tre
 
 from minbuild import __version__, assets
 from minbuild.codegen import atomic_write as destination
+from minbuild.codegen.ownership import sealed
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
@@ -205,7 +206,10 @@ def test_an_old_package_is_replaced(minbuild: Command, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     assert minbuild("reduce", SMALL, "-o", out).code == 0
     first = tree(out)
-    (out / "left over").write_text("x")
+    assert minbuild("reduce", SMALL, "-o", out, "--dim", "batch=3").code != 0  # it has no free dimension
+    assert tree(out) == first
+    assert minbuild("reduce", SMALL, "-o", out, "--check-loss").code == 0
+    assert tree(out) != first
     assert minbuild("reduce", SMALL, "-o", out).code == 0
     assert tree(out) == first
     assert [p.name for p in tmp_path.iterdir()] == ["dist"]
@@ -222,12 +226,19 @@ def test_a_trajectory_of_another_model_is_refused(minbuild: Command, tmp_path: P
 
 # ---------------------------------------------------------------------------- all or nothing
 
-FILES = {"manifest.json": b'{"tool": "minbuild"}', "a/b": b"new"}
+
+def with_manifest(files: dict[str, bytes]) -> dict[str, bytes]:
+    """A package of these files."""
+    digests = {name: {"sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    return {**files, "manifest.json": sealed({"tool": "minbuild", "files": digests})}
+
+
+FILES = with_manifest({"a/b": b"new"})
 
 
 def test_a_failed_write_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "dist"
-    destination.write_package(out, {**FILES, "a/b": b"old"})
+    destination.write_package(out, with_manifest({"a/b": b"old"}))
     before = tree(out)
     for where in ("write_bytes", "rename"):
         for error in (OSError(28, "No space left on device"), PermissionError(13, "no"), KeyboardInterrupt()):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minbuild.codegen.atomic_write import MANIFEST, TOOL
+from minbuild.codegen.ownership import MANIFEST, TOOL
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Kernel

@@ -35,7 +35,18 @@ def _listed(rows: dict[str, str]) -> str:
 Out = Annotated[
     Path,
     typer.Option(
-        "--out", "-o", metavar="FOLDER", help="Folder for the package; one of minbuild's own is replaced."
+        "--out",
+        "-o",
+        metavar="FOLDER",
+        help="Folder for the package. An existing package is replaced, unless it holds files of yours (see --force).",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace a package although it holds foreign or edited files: foreign files stay, edited ones are "
+        "overwritten.",
     ),
 ]
 Targets = Annotated[

@@ -37,7 +37,9 @@ class ResolvedOptions:
 
 
 # Where a command writes to and how it prints are said when it is called.
-LEFT_OUT = frozenset(("artifacts", "out", "settings", "history", "report_form", "json_output", "verbose"))
+LEFT_OUT = frozenset(
+    ("artifacts", "out", "force", "settings", "history", "report_form", "json_output", "verbose")
+)
 
 
 def configured(command: Callable[..., None]) -> Callable[..., None]:

@@ -39,6 +39,7 @@ from minbuild.report.escape import printable
 def reduce(
     artifacts: ArtifactSets,
     out: building.Out,
+    force: building.Force = False,
     target: building.Targets = None,
     dim: building.Dims = None,
     max_dim: Largest = None,
@@ -109,6 +110,7 @@ def reduce(
             tuple(bindings or ()),
             resolved.build_options,
             bool(require_proof),
+            force,
         )
         accounts = Accounts.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")

@@ -1,33 +1,37 @@
-"""Where a package goes: written beside its place and moved there when complete, so that a failure leaves what
-was there."""
+"""Writing a package: beside its place first, moved there when complete, so that a failure leaves what was there; files
+that minbuild did not write are never deleted."""
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from minbuild.codegen.ownership import MANIFEST, Inventory, inventory, read_manifest, refusal
 from minbuild.errors import BadInput
 
-MANIFEST = "manifest.json"
-TOOL = "minbuild"  # what the manifest of a package of ours says
 
-
-def check_destination(out: Path, artifacts: Path) -> None:
-    """Refuse, before any work, a place where a package cannot or must not go. Raises BadInput."""
+def check_destination(out: Path, artifacts: Path, force: bool = False) -> None:
+    """Refuse, before any work, a place where a package cannot or must not go: among others one with files that
+    minbuild did not write, or that were edited, unless `force`. Raises BadInput."""
     place = _resolved(out)
     source = _resolved(artifacts)
     if place == source or place in source.parents:
         raise BadInput(
             f"--out {out}: the artifacts are in there ({artifacts}). Choose another folder for the package."
         )
+    here = _resolved(Path())
+    if place == here or place in here.parents:
+        raise BadInput(
+            f"--out {out}: is the current folder or one around it, which cannot be replaced while you are in it. "
+            "Name a folder inside it."
+        )
     if place.is_dir():
-        _check_ours(out, place)
+        _check_ours(out, place, force)
     elif place.exists():
         raise BadInput(f"--out {out}: is a file. Remove it, or choose another folder.")
     parent = place.parent
@@ -49,35 +53,45 @@ def _resolved(path: Path) -> Path:
         raise BadInput(f"{path}: cannot be resolved: {error}. Choose another path.") from error
 
 
-def _check_ours(out: Path, place: Path) -> None:
+def _check_ours(out: Path, place: Path, force: bool) -> None:
     try:
         names = [p.name for p in place.iterdir()]
     except OSError as error:
         raise BadInput(f"--out {out}: cannot be read: {error.strerror}. Choose another folder.") from error
-    if names and not is_package(place):
+    if names and read_manifest(place) is None:
         raise BadInput(
             f"--out {out}: exists and is no minbuild package ({MANIFEST} of minbuild is missing), "
             "so it is left alone. Remove it yourself, or choose another folder."
         )
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise BadInput(
+            f"--out {out}: no permission to replace it. Change its mode, or choose another folder."
+        )
+    _inventory(out, place, force)
 
 
-def is_package(folder: Path) -> bool:
-    """Whether `folder` holds a package that this tool wrote."""
+def _inventory(out: Path, place: Path, force: bool) -> Inventory:
+    """The files of a package that is to be replaced. Raises BadInput where it must not be."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("tool") == TOOL
+        found = inventory(place)
+    except OSError as error:
+        where = error.filename or out
+        raise BadInput(
+            f"--out {out}: {where}: cannot be read: {error.strerror}. Choose another folder."
+        ) from error
+    if not force and (text := refusal(out, found)):
+        raise BadInput(text)
+    return found
 
 
-def write_package(out: Path, files: Mapping[str, bytes]) -> None:
-    """Put `files` (relative path -> contents) in place of folder `out`, all or nothing. Raises BadInput when
-    the disk is full or does not let us write."""
+def write_package(out: Path, files: Mapping[str, bytes], force: bool = False) -> None:
+    """Put `files` (relative path -> contents) in place of folder `out`, all or nothing. Files of the folder that
+    minbuild did not write stop this or, with `force`, stay. Raises BadInput, also when the disk is full."""
     place = _resolved(out)
     with _explained(out):
         made = _make_parents(place.parent)
         try:
-            _replace(place, files)
+            _replace(out, place, files, force)
         except BaseException:
             for folder in made:
                 with suppress(OSError):
@@ -103,19 +117,56 @@ def write_file(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _replace(place: Path, files: Mapping[str, bytes]) -> None:
+def _replace(out: Path, place: Path, files: Mapping[str, bytes], force: bool) -> None:
     """Write beside `place`, in one hidden folder for the new package and the old one, then exchange them."""
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     new, old = work / "new", work / "old"
+    found = Inventory((), (), ())
     try:
         _write(new, files)
         if place.exists():
+            found = _inventory(out, place, force)  # again: a build takes long enough for files to appear
+            _share(out, found.foreign, place, new)
             place.rename(old)
         new.rename(place)
     finally:
         if old.exists() and not place.exists():
             old.rename(place)
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)  # holds copies and second links only
+        if old.exists():
+            _remove(old, (*found.own, *found.kept))
+        with suppress(OSError):  # what appeared in the old package since stays in there
+            work.rmdir()
+
+
+def _share(out: Path, names: Iterable[str], old: Path, new: Path) -> None:
+    """Put files of the user into the new package too, as second links where the file system has them. Raises BadInput
+    where a file of the package is in the way."""
+    for name in names:
+        source, target = old / name, new / name
+        if name.endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        if os.path.lexists(target):
+            raise BadInput(
+                f"--out {out}: {name} is not of minbuild and would be overwritten. Move it elsewhere."
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:
+            shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _remove(folder: Path, names: Iterable[str]) -> None:
+    """Delete these files of an old package, and the folders that are empty then: nothing else."""
+    for name in names:
+        if not name.endswith("/"):
+            with suppress(OSError):
+                (folder / name).unlink()
+    for path, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            os.rmdir(path)
 
 
 def _make_parents(parent: Path) -> list[Path]:

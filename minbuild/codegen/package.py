@@ -4,14 +4,13 @@ is whole."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from minbuild import __version__
-from minbuild.codegen.atomic_write import MANIFEST, TOOL
 from minbuild.codegen.bindings import LANGUAGES, binding_files
+from minbuild.codegen.ownership import MANIFEST, TOOL, sealed
 from minbuild.codegen.package_docs import (
     CHECKPOINT,
     EXPORT_TEMPLATE,
@@ -142,7 +141,7 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in sorted(files.items())
     }
-    return (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+    return sealed(manifest)
 
 
 def _proof(target: TargetReport) -> dict[str, Any]:
