@@ -146,7 +146,7 @@ _keep = tempfile.TemporaryDirectory(prefix="minbuild-tests-")
 
 
 @functools.cache
-def _loaded(shared: bytes) -> tuple[Path, Library]:
+def loaded(shared: bytes) -> tuple[Path, Library]:
     path = Path(_keep.name) / f"{hashlib.sha256(shared).hexdigest()[:16]}.so"
     if (
         not path.exists()
@@ -165,7 +165,7 @@ def trainer(folder: Path, batch: int | None = None) -> Trainer:
     plan = build_plan(optimize(program, operators), operators)
     contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
-    return Trainer(*_loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
+    return Trainer(*loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 
 
 __all__ = ["EVAL", "TRAIN", "CaseSet", "Trainer", "folders", "load", "trainer"]

@@ -18,7 +18,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
   good &= file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   uint32_t* number = &trainable_bytes;
-  for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= plan::kTrainer_arena; slot += 2)
+  for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= (MB_ROLLBACK ? plan::kTrainer_rollback_bytes : plan::kTrainer_arena); slot += 2)
     *number++ = static_cast<uint32_t>(file.scalar(root, slot, 4));
   for (uint32_t i = 0; i < plan::kVectors; ++i) {
     Vector vector = file.vector(root, plan::kTrainer_names + 2 * i, plan::kStrides[i]);
@@ -26,10 +26,16 @@ bool Session::read_plan(const void* bytes, size_t size) {
     count[i] = vector.count;
     good &= vector.data != nullptr;
   }
+#if MB_ROLLBACK
+  const uint32_t least = rollback_bytes;
+#else
+  constexpr uint32_t least = sizeof(mb_progress);
+#endif
   return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
-         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + sizeof(mb_progress) <= persistent_bytes &&
+         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
+         least >= sizeof(mb_progress) &&
          persistent_bytes < 0x70000000;  // more, with the arena, is not counted in 32 bits
 }
 

@@ -136,7 +136,11 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
     return fail(first, Failure::kSymbolCount, free);
   }
   copy_bytes(first->symbols, symbols, free * sizeof(int32_t));
-  size_t fixed = first->place(0) + align16(first->persistent_bytes);
+  size_t fixed = first->place(0) + first->persistent_bytes;
+#if MB_ROLLBACK
+  fixed += first->rollback_bytes;
+#endif
+  fixed = align16(fixed);
   first->values = static_cast<int32_t*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(int32_t)));
   const size_t need = fixed + static_cast<uint32_t>(first->evaluate());
   char* memory = static_cast<char*>(options->arena);
@@ -189,6 +193,10 @@ mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
   if (count != graph.input_count) return fail(s, Failure::kInputCount, graph.input_count);
+#if MB_ROLLBACK
+  char* const copy = s->regions[kPersistent].data + s->persistent_bytes;
+  copy_bytes(copy, copy - s->rollback_bytes, s->rollback_bytes);
+#endif
   // ORT counts the step before it updates: the first update sees 1.
   const bool updates = which == MB_OPTIMIZER;
   s->progress->step += updates;
@@ -205,7 +213,11 @@ mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t
 #endif
   if (status == MB_OK) status = run_steps(s, graph);
   clear_bytes(s->regions + kBound, s->count[plan::kPorts] * sizeof(Span));
+#if MB_ROLLBACK
+  if (status != MB_OK) copy_bytes(copy - s->rollback_bytes, copy, s->rollback_bytes);
+#else
   if (status != MB_OK) s->progress->step -= updates;
+#endif
   else if (which == MB_TRAIN) s->replaces_gradients = false;
   return status;
 }

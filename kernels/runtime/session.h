@@ -55,6 +55,9 @@ struct Session : mb_session {
   int32_t* values;  // of the plan's expressions; -1 where there is none
   uint32_t region_count;
   uint32_t trainable_bytes, persistent_bytes, trained, arena;
+#if MB_ROLLBACK
+  uint32_t rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
+#endif
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];
   int32_t symbols[kMostSymbols];

@@ -45,6 +45,7 @@ constexpr uint16_t brief(mb_status status, const char* text) {
 }
 constexpr uint16_t kBriefs[] = {
 #define MB_FAILURE(name, status, text) brief(status, text),
+#include "runtime/failures.inc"
 #undef MB_FAILURE
 };
 

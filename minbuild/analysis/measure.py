@@ -101,7 +101,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
         gradients=trained,
         optimizer=moments,
         state=state,
-        other=plan.persistent_bytes - 2 * trained - moments - state,
+        other=plan.persistent_bytes + plan.rollback_bytes - 2 * trained - moments - state,
         frozen=sizes[model.Role.FROZEN],
     )
 

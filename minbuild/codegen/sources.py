@@ -13,7 +13,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ops import Registry
-from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, LibraryContents
+from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, VERSION, plan_schema, stable_key
 from minbuild.templating import render
 
@@ -129,6 +129,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         saving=int(contents.saving),
         reads_trainable=int(contents.reads_trainable),
         parts=[(part.upper(), int(part in contents.parts), what) for part, (_, what) in PARTS.items()],
+        safety=[(name.upper(), int(name in contents.safety), what) for name, what in SAFETY.items()],
         property_bytes=PROPERTY_BYTES,
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],
         max_args=max((len(k.args) for k in contents.kernels), default=1),

@@ -101,6 +101,7 @@ class Plan:
     persistent_bytes: int
     learning_rate_at: int  # persistent offset of the float32 learning rate
     step_at: int  # persistent offset of the int64 step count
+    rollback_bytes: int = 0  # at the end of what persists: what a failed call restores from a copy
 
     @property
     def loops(self) -> bool:

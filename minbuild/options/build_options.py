@@ -143,6 +143,15 @@ class BuildOptions:
         min_size=OFF,
         tradeoff="What was trained cannot be saved as a checkpoint; parameters can be read.",
     )
+    rollback: str = _option(
+        (ON, OFF),
+        "restore running statistics, seeds and the step count when a call fails",
+        SOURCES,
+        saving="no rollback of failed calls",
+        min_size=OFF,
+        tradeoff="A refused training step, such as one with a bad label, may have changed running statistics and "
+        "Dropout's seed.",
+    )
     file_io: str = _option(
         (ON, OFF),
         "functions that need a file system; without them, the program provides plan, checkpoint and memory",

@@ -20,7 +20,7 @@ def estimate(
     plan = model.plan
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     lines = [
-        f"memory for parameters, gradients and optimizer state: {plan.persistent_bytes:,} bytes",
+        f"memory for parameters, gradients and optimizer state: {plan.persistent_bytes + plan.rollback_bytes:,} bytes",
         f"  of these, trained parameters: {plan.trainable_bytes:,} bytes, {plan.moments} moment(s) of each",
     ]
     lines += [

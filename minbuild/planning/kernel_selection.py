@@ -15,7 +15,7 @@ from minbuild.options.build_options import ON, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
-from minbuild.planning.library_contents import LibraryContents
+from minbuild.planning.library_contents import ROLLBACK, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
 
 
@@ -58,12 +58,19 @@ def contents_of(
         files=build_options.file_io == ON,
         messages=build_options.error_messages == "text",
         saving=build_options.checkpoint_writing == ON,
+        safety=safety_of(build_options),
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
         loops=every or any(m.plan.loops for m in models),
         parts=frozenset(part for m in models for part in m.parts),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         reads_trainable=not all(updates(m.graphs) for m in models),
     )
+
+
+def safety_of(build_options: BuildOptions) -> frozenset[str]:
+    """The members of SAFETY that the options leave on."""
+    wanted = {ROLLBACK: build_options.rollback == ON}
+    return frozenset(name for name in SAFETY if wanted[name])
 
 
 def _check_excluded(models: Sequence[CompiledModel], extra: ExtraRequirements, registry: Registry) -> None:

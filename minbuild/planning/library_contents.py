@@ -15,6 +15,10 @@ PARTS: Mapping[str, tuple[str, str]] = {
     "export": ("export.cc", "ONNX models for inference"),
 }  # what a library has only if asked for: its source, and what it is
 SAVING = "saving"
+ROLLBACK, FINITE, CHECKSUMS, FLUSH = "rollback", "finite", "checksums", "flush"
+SAFETY: Mapping[str, str] = {
+    ROLLBACK: "a failed step restores running statistics, seeds and counters",
+}  # what a library does unless asked not to: its macro, and what it is
 OPTIONAL = (*PARTS, SAVING)  # what an API need not have
 PROPERTY_BYTES = 1024  # room of a session for its properties
 
@@ -33,6 +37,7 @@ class LibraryContents:
     parts: frozenset[str] = frozenset()  # of PARTS
     messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
     saving: bool = True  # checkpoints can be written
+    safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
 
     @property

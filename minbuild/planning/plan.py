@@ -25,7 +25,7 @@ from minbuild.ir import (
 )
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES
-from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.aliases import root, writes
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.planned_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
@@ -53,6 +53,7 @@ class _Builder:
     persistent_bytes: int = 0
     learning_rate_at: int = 0
     step_at: int = 0
+    rollback_bytes: int = 0
     buffers: int = 0
     ports: int = 0
 
@@ -65,7 +66,12 @@ class _Builder:
                 offset += _bytes(value.type)
         self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
         offset = self.trainable_bytes * (2 + self.program.moments)
-        for index, value in enumerate(self.program.parameters):
+        restored = changed_before_loss(self.program, self.registry)
+        parameters = enumerate(self.program.parameters)
+        rollback_at = None
+        for index, value in sorted(parameters, key=lambda p: p[1].name in restored):
+            if value.name in restored and rollback_at is None:
+                rollback_at = offset = -(-offset // 8) * 8
             # What is wider than the 4-byte alignment of checkpoint data cannot be read in place.
             if value.role is Role.BUFFER or (value.role is Role.FROZEN and value.type.element.size > 4):
                 offset = -(-offset // 8) * 8
@@ -80,6 +86,7 @@ class _Builder:
         self.step_at = start + 8 * len(self.draws_at)
         self.learning_rate_at = self.step_at + 8
         self.persistent_bytes = self.learning_rate_at + 8
+        self.rollback_bytes = self.persistent_bytes - (start if rollback_at is None else rollback_at)
 
     def tensor(self, region: int, at: int, tensor: TensorType, walks: bool = False) -> int:
         entry = PlanTensor(region, at, tensor.element, tensor.shape or (), walks)
@@ -154,7 +161,26 @@ def build_plan(program: Program, registry: Registry) -> Plan:
         builder.persistent_bytes,
         builder.learning_rate_at,
         builder.step_at,
+        builder.rollback_bytes,
     )
+
+
+def changed_before_loss(program: Program, registry: Registry) -> frozenset[str]:
+    """The variables that a training step changes before its first output, the loss, is known: running statistics. All
+    checks of labels and indices come before the loss, so that a refused step has changed these, the counters of random
+    draws, and nothing else."""
+    found: set[str] = set()
+    for procedure in program.procedures:
+        if procedure.name != "train":
+            continue
+        loss = root(procedure.alias, next(iter(procedure.outputs), ""))
+        makers = [
+            i for i, c in enumerate(procedure.calls) if loss in {root(procedure.alias, n) for n in writes(c)}
+        ]
+        for call in procedure.calls[: max(makers, default=len(procedure.calls)) + 1]:
+            mutated = (call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs))
+            found |= {root(procedure.alias, name) for name in (*writes(call), *mutated) if name}
+    return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
 
 
 def _device_role(builder: _Builder, value: Value) -> Role:
