@@ -27,6 +27,20 @@ _CARRIERS = frozenset((":Cast", ":Transpose", ":Slice", ":Expand", ":Concat", ":
 _PLAIN_INTEGERS = 2  # what nobody reads as an index is a flag or a count: 0 or 1
 
 
+_SIZES = (2, 3, 4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tensor is empty
+
+
+def smallest_sizes(program: Program, least: int = 2) -> int:
+    """The smallest size from `least` on for all free dimensions at which, also with one less, every tensor has
+    elements."""
+    shapes = {v.type.shape or () for p in program.procedures for v in p.values.values()}
+    dims = {d for shape in shapes for d in shape if not isinstance(d, int)}
+    for size in (n for n in _SIZES if n >= least):
+        if all(evaluate(d, dict.fromkeys(program.symbols, n)) > 0 for d in dims for n in (size, size - 1)):
+            return size
+    return least
+
+
 def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:
     """User input -> the number its elements must stay below, for inputs that some operator reads as indices.
     Best asked on a program as lowered, where every operator of the file is still there."""
@@ -66,11 +80,15 @@ def inputs_of(program: Program) -> dict[str, TensorType]:
 
 
 def seeded_batch(
-    inputs: Mapping[str, TensorType], limits: Mapping[str, Dim], sizes: Mapping[str, int], seed: int
+    inputs: Mapping[str, TensorType],
+    limits: Mapping[str, Dim],
+    sizes: Mapping[str, int],
+    seed: int,
+    scale: float = 1.0,
 ) -> dict[str, np.ndarray]:
-    """One batch with free dimensions of these `sizes`: the same on every machine."""
+    """One batch with free dimensions of these `sizes`, real numbers of this `scale`: the same on every machine."""
     random = np.random.default_rng(seed)
-    return {name: _array(name, tensor, limits, sizes, random) for name, tensor in inputs.items()}
+    return {name: _array(name, tensor, limits, sizes, random, scale) for name, tensor in inputs.items()}
 
 
 def _array(
@@ -79,13 +97,14 @@ def _array(
     limits: Mapping[str, Dim],
     sizes: Mapping[str, int],
     random: np.random.Generator,
+    scale: float,
 ) -> np.ndarray:
     shape = tuple(evaluate(d, sizes) for d in tensor.shape or ())
     if name in limits:
         limit = max(1, evaluate(limits[name], sizes))
         return random.integers(0, limit, shape).astype(tensor.element.dtype)
     if tensor.element.is_real:
-        return random.standard_normal(shape).astype(tensor.element.dtype)
+        return (scale * random.standard_normal(shape)).astype(tensor.element.dtype)
     return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
 
 

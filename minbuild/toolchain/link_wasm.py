@@ -17,6 +17,11 @@ _LINK = (
 )
 # Numbers of functions and addresses take as many bytes as they need, which leaves no room for relocations.
 _SHIPPED = ("--strip-all", "--compress-relocations")
+# A module that verifies a library: its host brings files, and calls what it exports.
+PROGRAM = (
+    *("zig", "wasm-ld", "--no-entry", "--gc-sections", "--stack-first", "-O2", "--strip-all"),
+    *("-z", "stack-size=1048576", "--allow-undefined"),
+)
 
 
 def recipe(target: Target) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import minbuild
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.toolchain.cache import user_cache
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
 
@@ -27,7 +28,10 @@ class ProgramResult:
 
 
 # Where systems have what is needed to run programs of other machines; everything else is in qemu-user.
-_PACKAGES = {"node": "nodejs", "qemu-system-arm": "qemu-system-arm"}
+_PACKAGES = {"node": "nodejs", "qemu-system-arm": "qemu-system-arm", "wine": "wine"}
+# Debian has the loader of 64-bit programs here when only that is installed.
+_WINE = "/usr/lib/wine/wine64"
+_WINE_SETTINGS = {"WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}  # no questions, no chatter
 # A chip's files, output and exit code are those of the emulator, by semihosting. No other device speaks.
 _SEMIHOSTING = (
     *("-display", "none", "-monitor", "none", "-serial", "none"),
@@ -42,7 +46,7 @@ def find_emulator(target: Target) -> list[str] | None:
     if _runs_here(target):
         return []
     name = target.traits.emulator
-    path = name and (shutil.which(name) or shutil.which(f"{name}-static"))
+    path = _wine() if name == "wine" else name and (shutil.which(name) or shutil.which(f"{name}-static"))
     if not path:
         return None
     if name == "node":
@@ -50,6 +54,11 @@ def find_emulator(target: Target) -> list[str] | None:
     if name == "qemu-system-arm":
         return [path, "-M", target.traits.machine, *_SEMIHOSTING, "-kernel"]
     return [path]
+
+
+def _wine() -> str | None:
+    """The loader of 64-bit Windows programs."""
+    return shutil.which("wine64") or (_WINE if os.access(_WINE, os.X_OK) else shutil.which("wine"))
 
 
 def why_not_run(target: Target) -> str:
@@ -95,8 +104,10 @@ def run_program(
         binary.write_bytes(program)
         os.chmod(binary, 0o755)
         try:
+            environment = _WINE_SETTINGS | {"WINEPREFIX": str(user_cache().root / "wine")}
+            extra = environment if target.traits.emulator == "wine" else {}
             result = processes.run(
-                (*emulator, str(binary), *arguments), folder, clean_environment({}), timeout
+                (*emulator, str(binary), *arguments), folder, clean_environment(extra), timeout
             )
         except subprocess.TimeoutExpired as error:
             raise ToolchainFailed(

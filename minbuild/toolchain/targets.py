@@ -172,7 +172,7 @@ _TABLE = {
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),
         Traits("aarch64-macos", "aarch64-macos", "", 16384, "", ""),
         Traits("x86_64-macos", "x86_64-macos", "", 4096, "", "", _NO_PLT),
-        Traits("x86_64-windows", "x86_64-windows-gnu", "", 4096, "", ""),
+        Traits("x86_64-windows", "x86_64-windows-gnu", "", 4096, "wine", ""),
         Traits("aarch64-windows", "aarch64-windows-gnu", "", 4096, "", ""),
     )
 }

@@ -115,6 +115,10 @@ class Zig:
             PROGRAM_SOURCES,
         )
         shop.write({"libminbuild.a": archive})
+        if target.traits.format == "wasm":
+            shop.write({"libhelpers.a": self._helpers(target, shop)})
+            self._run((*link_wasm.PROGRAM, *objects, "libminbuild.a", "libhelpers.a", "-o", "program"), shop)
+            return shop.read("program")
         if not target.traits.hosted:
             # Where things are in memory, the sources know.
             script = next(iter(name for name in sources if name.endswith(".ld")), "")
@@ -125,7 +129,7 @@ class Zig:
             return shop.read("program")
         shop.say(f"linking a program for {name} (the first one for a target builds its C library)")
         static = ("-static",) if "musl" in name else ()
-        dead = "-Wl,--gc-sections" if target.traits.is_elf else "-Wl,-dead_strip"
+        dead = "-Wl,-dead_strip" if target.traits.os == "macos" else "-Wl,--gc-sections"
         link = (
             *_driver(target, "cc", name),
             *static,
@@ -295,7 +299,7 @@ def _link(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
 
 def _program_target(target: Target) -> str:
     traits = target.traits
-    if traits.os == "macos":
+    if traits.os in ("macos", "windows"):
         return traits.zig
     host = host_target()
     return traits.zig if host.name == target.name and "gnu" in target.name else traits.static

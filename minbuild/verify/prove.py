@@ -15,15 +15,20 @@ from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import OPTIMIZE, TRAIN, select_graphs
 from minbuild.planning.compile import CompiledModel
-from minbuild.toolchain import Target, find_toolchain, host_target
-from minbuild.verify.cross_target import measure_stack, not_proven, prove_foreign
+from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target
+from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
+    PACES,
     TRIMMED_GARBAGE,
     EquivalenceResult,
+    NotFinite,
+    Pace,
     prove_equal,
     run_trial,
     seeded_trial,
 )
+from minbuild.verify.script import TestScript
+from minbuild.verify.steps import measure_steps, step_trial
 from minbuild.verify.tolerance import describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 
@@ -88,13 +93,19 @@ def prove(
     except BadInput as error:
         return tuple(not_proven(str(error)) for _ in pairs)
     here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
-    start, saves = starting_point(model), bench.contents.saving
-    trial = seeded_trial(model.program, model.plan, start, model.registry, saves)
-    proofs: dict[Target, EquivalenceResult] = {}
-    for pair in here:
+    start = starting_point(model)
+    bench.stage(f"Proving {name} for {here[0].target}")
+    trial, pace, first = _finite(model, start, here[0], bench.contents.saving)
+    proofs = {here[0].target: first}
+    for pair in here[1:]:
         bench.stage(f"Proving {name} for {pair.target}")
-        trimmed, full = pair.trimmed.built.shared, pair.full.built.shared
-        proofs[pair.target] = prove_equal(trial, model.plan_bytes, trimmed, full)
+        proofs[pair.target] = prove_equal(
+            trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared
+        )
+    toolchain = bench.toolchain if here[0] in pairs else _default(bench)
+    steps = step_trial(model, start, pace)
+    trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
+    baseline = Baseline(model, here[0].trimmed, here[0].target, toolchain, trace, trial, first.results)
     worst = None
     if recording is not None:
         bench.stage(f"Comparing with {recording}")
@@ -102,25 +113,46 @@ def prove(
     found = []
     for pair in pairs:
         if pair.target in proofs:
-            text = proofs[pair.target].text + (" It follows the recorded trajectory." if recording else "")
-            run = trial, model.plan_bytes, pair.trimmed.built, pair.target, bench.toolchain
-            found.append(Verification(text, worst, measure_stack(*run)))
+            count = len(steps.executions)
+            text = proofs[pair.target].text + f" None of {count} steps changes memory that is not its own."
+            text += " It follows the recorded trajectory." if recording else ""
+            run = trial, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
+            found.append(Verification(text, worst, measure_stack(*run), steps=count))
             continue
         bench.stage(f"Proving {name} for {pair.target}")
-        built, expected = pair.trimmed.built, proofs[here[0].target].results
-        found.append(prove_foreign(trial, model.plan_bytes, built, pair.target, bench.toolchain, expected))
+        found.append(prove_foreign(baseline, pair.trimmed, pair.target, bench.toolchain))
     return tuple(found)
 
 
+def _finite(
+    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool
+) -> tuple[TestScript, Pace, EquivalenceResult]:
+    """A trial that stays within finite numbers, and what it proves. Raises VerificationFailed without any."""
+    for pace in PACES:
+        trial = seeded_trial(model.program, model.plan, start, model.registry, saves, pace)
+        try:
+            proof = prove_equal(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared)
+        except NotFinite:
+            if pace == PACES[-1]:
+                raise
+            continue
+        return trial, pace, proof
+    raise AssertionError("there are paces")
+
+
 def _of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
-    """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others only."""
+    """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others
+    only."""
     try:
         if not bench.cmake:  # a toolchain file is for one machine, and says too late for which
             return bench.pair(host)
     except BadInput:
         pass
-    default = find_toolchain().with_build_options(bench.toolchain.build_options)
-    return replace(bench, toolchain=default, cmake=False).pair(host)
+    return replace(bench, toolchain=_default(bench), cmake=False).pair(host)
+
+
+def _default(bench: LibraryBuilder) -> Toolchain:
+    return find_toolchain().with_build_options(bench.toolchain.build_options)
 
 
 def starting_point(model: CompiledModel) -> bytes:

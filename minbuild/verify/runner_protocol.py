@@ -37,9 +37,10 @@ _CALLS = {
 }
 
 
-def encode(trial: TestScript, garbage: int) -> bytes:
-    """The script: the garbage byte, the sizes, then actions; everything in little-endian 32-bit words."""
-    head = struct.pack(f"<II{len(trial.sizes)}i", garbage, len(trial.sizes), *trial.sizes)
+def encode(trial: TestScript, garbage: int, watch: int = 0) -> bytes:
+    """The script: the garbage byte, what to do at each step (two bits) with a seed above it, the sizes, then actions;
+    everything in little-endian 32-bit words."""
+    head = struct.pack(f"<III{len(trial.sizes)}i", garbage, watch, len(trial.sizes), *trial.sizes)
     return b"".join((head, *(_action(a, trial) for a in trial.actions)))
 
 
@@ -81,7 +82,8 @@ def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
 
 
 def stack_of(said: bytes) -> Stack:
-    """How deep the stack was: the last piece of an answer, a 32-bit number for each verb. Raises VerificationFailed."""
+    """How deep the stack was: the last piece of an answer, a 32-bit number for each verb. Raises
+    VerificationFailed."""
     pieces = list(_records(said))
     if not pieces or len(pieces[-1]) != 4 * len(_VERBS):
         raise VerificationFailed("the runner did not say how deep the stack was.")

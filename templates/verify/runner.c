@@ -1,11 +1,22 @@
 /* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
  * linked with, and answers what is to be recorded, each piece with its size in front, and last how deep the stack was in
- * each kind of call. The script is written by minbuild/runner.py. */
+ * each kind of call. The script is written by minbuild/verify/runner_protocol.py. */
 #include "host.h"
 #include "minbuild/trainer.h"
 
-/* MB_SAVES: whether the trainer writes checkpoints. */
-#include "saves.h"
+/* MB_SAVES: whether the trainer writes checkpoints; MB_STEPS: whether it is watched step by step. */
+#include "choices.h"
+
+/* MB_MEASURES: whether noise can be measured, which takes memory and a C library. */
+#if MB_STEPS
+#include "steps.h"
+#else
+#define steps_choose(what, seed, garbage)
+#define steps_watch(start, size)
+#define steps_unwatch(count)
+#define steps_begin()
+#endif
+enum { WATCHED = 3 }; /* beside inputs: the session, the plan, the checkpoint */
 
 enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE, INITIALIZE, COPY, VERBS };
 enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
@@ -101,6 +112,7 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   fill(&options, 0, sizeof options);
   if (session) mb_destroy(session);
   session = NULL;
+  steps_unwatch(0);
   must(mb_arena_size(plan, plan_size, sizes, count, &arena_size), "mb_arena_size");
   options.arena = host_take(arena_size + 64);
   options.arena = (void*)(((uintptr_t)options.arena + 63) & ~(uintptr_t)63);
@@ -109,11 +121,15 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.symbols = sizes;
   options.symbol_count = count;
   must(created(plan, plan_size, checkpoint, size), "mb_create");
+  steps_watch(options.arena, arena_size);
+  steps_watch((void*)(uintptr_t)plan, plan_size);
+  steps_watch(checkpoint, size);
 }
 
 /* Calls whose stack is measured; what is of the caller's own is little. */
 static APART mb_status step(int verb, int graph, const mb_tensor* tensors, size_t count) {
   mb_status status;
+  steps_begin();
   paint();
   status = mb_run(session, graph, tensors, count);
   measure(HERE, verb);
@@ -132,7 +148,9 @@ static void run(int graph, int recorded) {
     for (j = 0; j < MB_MAX_RANK; ++j) tensors[i].dims[j] = (int32_t)word();
     tensors[i].data = blob(&size);
   }
+  for (i = 0; i < count; ++i) steps_watch(tensors[i].data, bytes_of(&tensors[i]));
   must(step(graph == MB_TRAIN ? TRAIN : EVALUATE, graph, tensors, count), "mb_run");
+  steps_unwatch(WATCHED);
   for (i = count; i-- > 0;) host_give_back(tensors[i].data);
   for (i = 0; recorded && i < mb_output_count(session, graph); ++i) {
     must(mb_output(session, graph, i, &name, &output), "mb_output");
@@ -205,6 +223,8 @@ int main(void) {
   int garbage;
   at = script;
   garbage = (int)word();
+  count = word(); /* what to do at each step, and the seed of that */
+  steps_choose((int)(count & 3), (unsigned)count | 1, garbage);
   count = word();
   if (count > MAX_SYMBOLS) fail("free dimensions");
   for (i = 0; i < count; ++i) sizes[i] = (int32_t)word();

@@ -1,7 +1,7 @@
 // Performs a trial with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
 // does what the script says, and writes what is to be recorded to standard output, each piece with its size in front, and
 // last how deep the stack in the module's memory was in each kind of call; what else calls take, the engine has.
-// The script is written by minbuild/runner.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
+// The script is written by minbuild/verify/runner_protocol.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
 import { readFileSync, writeSync } from "node:fs";
 
 const PAGE = 65536;
@@ -201,6 +201,7 @@ function save() {
 }
 
 const garbage = next();
+next(); // what runner.c does at each step
 const count = next();
 const sizes = allocate(4 * count + 4);
 for (let i = 0; i < count; ++i) setWord(sizes + 4 * i, next());

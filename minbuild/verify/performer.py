@@ -1,0 +1,116 @@
+"""Runs a test script with `templates/verify/runner.c` in a program of any target: directly, or under an emulator."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from enum import IntEnum
+from pathlib import Path
+
+from minbuild import assets
+from minbuild.codegen.library_builder import BuiltLibrary
+from minbuild.errors import VerificationFailed
+from minbuild.ops import Registry
+from minbuild.ops.core.definition import SCRATCH
+from minbuild.toolchain import Target, Toolchain, build_program, find_emulator, run_program
+from minbuild.verify import runner_protocol as runner
+from minbuild.verify.differential import REPORT, TRIMMED_GARBAGE, death, scratch
+from minbuild.verify.script import TestScript
+
+# How runner.c gets at files and memory.
+_HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
+
+
+class Watch(IntEnum):
+    """What steps.cc does at every step besides running it."""
+
+    RUN = 0
+    FOLLOW = 1
+    MEASURE = 2
+    DISTURB = 3
+
+
+def perform(
+    trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+) -> bytes:
+    """What the runner answers that performs a trial: the library as it ships in a WebAssembly module, the static
+    one in a program everywhere else. Raises VerificationFailed where it crashes or refuses."""
+    script = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
+    if target.traits.format == "wasm":
+        text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
+        return _answer(library.built.shared, target, {**script, "runner.mjs": text})
+    sources = _sources(target, {"MB_SAVES": _saves(trial), "MB_STEPS": 0, "MB_MEASURES": 0})
+    return _answer(build_program(sources, library.built.archive, target, toolchain), target, script)
+
+
+def watch(
+    how: Watch,
+    trial: TestScript,
+    plan: bytes,
+    library: BuiltLibrary,
+    target: Target,
+    toolchain: Toolchain,
+    registry: Registry,
+    *,
+    trace: bytes = b"",
+    seed: int = 1,
+) -> bytes:
+    """The same with every step watched. The program has the objects of the static library, but for the table of
+    kernels, which is compiled again with steps.cc around it. `trace` is what steps are followed with. Raises as
+    `perform`."""
+    measures = how is not Watch.FOLLOW
+    choices = {"MB_SAVES": _saves(trial), "MB_STEPS": 1, "MB_MEASURES": int(measures)}
+    sources = _sources(target, choices) | _watching(library, registry)
+    files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 2), "trace": trace}
+    if target.traits.format == "wasm":
+        files["runner.mjs"] = (assets.root("templates") / "verify" / "host_wasm.mjs").read_bytes()
+    return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)
+
+
+def _saves(trial: TestScript) -> int:
+    return int(any(action.verb == "save" for action in trial.actions))
+
+
+def _sources(target: Target, choices: Mapping[str, int]) -> dict[str, bytes]:
+    """The runner, and what it needs of where it runs."""
+    folder = assets.root("templates") / "verify"
+    traits = target.traits
+    if traits.format == "wasm":
+        host: tuple[str, ...] = ("host_wasm.c",)
+    else:
+        host = (*_SEMIHOSTED, f"{traits.machine}.ld") if traits.machine else _HOSTED
+    sources = {name: (folder / name).read_bytes() for name in ("runner.c", "host.h", *host)}
+    sources["choices.h"] = "".join(f"#define {name} {value}\n" for name, value in choices.items()).encode()
+    header = "include/minbuild/trainer.h"
+    sources[header] = (assets.root("kernels") / header).read_bytes()
+    return sources
+
+
+def _watching(library: BuiltLibrary, registry: Registry) -> dict[str, bytes]:
+    """steps.cc, the table it compiles, and the library's headers."""
+    folder = assets.root("templates") / "verify"
+    sources = {name: (folder / name).read_bytes() for name in ("steps.cc", "steps.h")}
+    sources |= {path: text for path, text in library.sources.items() if not path.endswith(".cc")}
+    sources["src/kernel_table.inc"] = library.sources["src/kernel_table.cc"]
+    specs = [spec for kernel in library.kernels for spec in registry.functions[kernel.function].args]
+    scratches = [int(spec.split(":")[1].rstrip("=?") == SCRATCH) for spec in specs] or [0]
+    sources["slots.h"] = (
+        f"static const unsigned char kScratchSlots[] = {{{', '.join(map(str, scratches))}}};\n".encode()
+    )
+    return sources
+
+
+def _answer(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes:
+    with scratch():
+        ran = run_program(program, target=target, files=files)
+    emulator = find_emulator(target)
+    if emulator and ran.code == -signal.SIGILL:
+        raise VerificationFailed(
+            f"{target}: {Path(emulator[0]).name} met an instruction that it does not know. Install a newer one, or "
+            f"name an older processor with --target {target.name}:CPU. If neither helps, please report this text."
+        )
+    if ran.code:
+        # A chip has one channel for answers and errors.
+        said = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
+        raise VerificationFailed(f"{target}: {death(ran.code, said)} {REPORT}")
+    return ran.out

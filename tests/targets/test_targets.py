@@ -1,0 +1,75 @@
+"""Trainers of other machines, with a free batch, compute what this machine's do: step by step and as a whole.
+
+python -m pytest -m targets tests/targets      needs qemu-user, qemu-system-arm, node and wine
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+
+from case_sets import SHARED  # noqa: E402
+
+from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
+from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
+from minbuild.planning.kernel_selection import contents_of  # noqa: E402
+from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
+from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
+from minbuild.verify.differential import TRIMMED_GARBAGE, run_trial, seeded_trial  # noqa: E402
+from minbuild.verify.prove import starting_point  # noqa: E402
+from minbuild.verify.steps import measure_steps, step_trial  # noqa: E402
+
+pytestmark = pytest.mark.targets
+
+OWN = TESTS.parent / "artifacts"
+EMULATED = (
+    *("wasm32", "arm-linux-musleabihf", "aarch64-linux-musl", "riscv64-linux-musl"),
+    *("cortex-m4f", "cortex-m7"),
+)
+CASES = ("artifacts", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
+MATRIX = [(case, target) for case in CASES for target in EMULATED]
+MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
+
+
+@functools.cache
+def model_of(case: str) -> CompiledModel:
+    folder = OWN if case == "artifacts" else SHARED / case
+    if not folder.is_dir():
+        pytest.skip(f"the artifacts of {case} are not here")
+    model = compile_model(folder, {}, {}, (), lambda line: None)
+    assert model.plan.symbols, "the batch is to be free"
+    return model
+
+
+@functools.cache
+def library_of(case: str, target: str) -> BuiltLibrary:
+    model = model_of(case)
+    return build_checked(contents_of([model]), model.registry, parse_target(target), find_toolchain())
+
+
+@functools.cache
+def baseline_of(case: str) -> Baseline:
+    """What this machine computes."""
+    model, host, toolchain = model_of(case), host_target(), find_toolchain()
+    start = starting_point(model)
+    trial = seeded_trial(model.program, model.plan, start, model.registry)
+    library = library_of(case, str(host))
+    results = run_trial("here", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    trace = measure_steps(step_trial(model, start), model, library, host, toolchain)
+    return Baseline(model, library, host, toolchain, trace, trial, results)
+
+
+@pytest.mark.parametrize(("case", "target"), MATRIX)
+def test_computes_the_same(case: str, target: str) -> None:
+    wanted = parse_target(target)
+    assert find_emulator(wanted) is not None, why_not_run(wanted)
+    found = prove_foreign(baseline_of(case), library_of(case, target), wanted, find_toolchain())
+    print(f"{case} {target}: {found.text}")
+    assert found.proven and found.steps > 10 and found.stack is not None
+    assert found.step is None or found.step.units < 1
