@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minbuild.docgen.__main__ import gradients_table
 from minbuild.docgen.formulas import LONGEST, gradient_formula
+from minbuild.docgen.operators import gradients_table
 from minbuild.ops import registry
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder

@@ -12,7 +12,7 @@ import pytest
 from commands import FREE, GOLDEN, SMALL, Command, command_fixture, copy_of  # noqa: F401
 from onnx import TensorProto, helper
 
-from minbuild.compat.ort_config.check import lacking
+from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import requirements
 from minbuild.compat.ort_config.fusions import fuse
 from minbuild.compat.ort_config.grammar import parse_config, render_config
@@ -200,9 +200,13 @@ def test_allowed_types_leave_operators_of_two_types_alone() -> None:
         {("ai.onnx", 13, "SoftmaxCrossEntropyLoss"): Types(), ("ai.onnx", 13, "Gemm"): FLOAT}
     )
     assert [
-        f for f in lacking(wanted, text, "f") if "SoftmaxCrossEntropyLoss" in f and "two types at once" in f
+        f
+        for f in missing_operators(wanted, text, "f")
+        if "SoftmaxCrossEntropyLoss" in f and "two types at once" in f
     ]
-    refused = lacking(Requirements({("ai.onnx", 13, "Gemm"): FLOAT}), text.replace("float,", ""), "f")
+    refused = missing_operators(
+        Requirements({("ai.onnx", 13, "Gemm"): FLOAT}), text.replace("float,", ""), "f"
+    )
     assert len(refused) == 1 and "float is not allowed" in refused[0]
 
 
@@ -327,7 +331,7 @@ def test_types_are_united_over_models() -> None:
     text = render_config(together, [])
     assert len({line.rsplit(";", 1)[0] for line in lines_of(text)}) == len(lines_of(text))
     for folder in folders:
-        assert not lacking(requirements([folder]), text, "f")
+        assert not missing_operators(requirements([folder]), text, "f")
         alone = requirements([folder])
         for (domain, _, name), types in alone.operators.items():
             assert types.names <= together.types_of(domain, name).names or not types
@@ -358,35 +362,41 @@ def test_what_is_missing_is_told_with_its_cure(minbuild: Command, tmp_path: Path
     assert said.code == 3 and "Conv (domain ai.onnx, version 11): is missing. Add the line" in said.err
     text = path.read_text().replace('Gemm{"inputs": {"0": ["float"]}}', 'Gemm{"inputs": {"0": ["double"]}}')
     assert [
-        f for f in lacking(requirements([FREE]), text, "f") if "Gemm" in f and "lacks float for input 0" in f
+        f
+        for f in missing_operators(requirements([FREE]), text, "f")
+        if "Gemm" in f and "lacks float for input 0" in f
     ]
 
 
 def test_versions_reach_until_the_next(minbuild: Command) -> None:
     wanted = Requirements({("ai.onnx", 13, "Relu"): FLOAT})
     assert "opset 13 only" in "".join(
-        lacking(Requirements({("ai.onnx", 14, "Relu"): FLOAT}), "ai.onnx;13;Relu", "f")
+        missing_operators(Requirements({("ai.onnx", 14, "Relu"): FLOAT}), "ai.onnx;13;Relu", "f")
     )
-    assert not lacking(wanted, "ai.onnx;13;Relu", "f")
-    assert lacking(wanted, "ai.onnx;14;Relu", "f") and lacking(wanted, "ai.onnx;12;Relu", "f")
+    assert not missing_operators(wanted, "ai.onnx;13;Relu", "f")
+    assert missing_operators(wanted, "ai.onnx;14;Relu", "f") and missing_operators(
+        wanted, "ai.onnx;12;Relu", "f"
+    )
     gemm = Requirements({("ai.onnx", 13, "Gemm"): FLOAT})
-    assert not lacking(gemm, "ai.onnx;21;Gemm", "f")  # the version that opset 21 runs is that of 13
+    assert not missing_operators(gemm, "ai.onnx;21;Gemm", "f")  # the version that opset 21 runs is that of 13
 
 
 def test_what_their_reader_loses_is_told() -> None:
     wanted = Requirements({("ai.onnx", 13, "Gemm"): FLOAT})
     twice = 'ai.onnx;13;Gemm{"inputs": {"0": ["float"]}}\nai.onnx;13;Gemm{"inputs": {"0": ["double"]}}'
-    assert ["keeps those of the last line" in f for f in lacking(wanted, twice, "f")] == [True]
-    assert not lacking(wanted, twice.replace("double", "float"), "f")
-    assert ["a line of its own" in f for f in lacking(wanted, "ai.onnx;13;Gemm # dense", "f")] == [True]
-    assert not lacking(wanted, "!no_ops_specified_means_all_ops_are_required", "f")
+    assert ["keeps those of the last line" in f for f in missing_operators(wanted, twice, "f")] == [True]
+    assert not missing_operators(wanted, twice.replace("double", "float"), "f")
+    assert ["a line of its own" in f for f in missing_operators(wanted, "ai.onnx;13;Gemm # dense", "f")] == [
+        True
+    ]
+    assert not missing_operators(wanted, "!no_ops_specified_means_all_ops_are_required", "f")
 
 
 def test_integers_that_are_always_there_need_no_mention() -> None:
     integer = Types({("inputs", 0): frozenset({"int64_t"})})
     text = 'ai.onnx;14;Add{"inputs": {"0": ["float"]}},Relu{"inputs": {"0": ["float"]}}'
-    assert not lacking(Requirements({("ai.onnx", 14, "Add"): integer}), text, "f")
-    assert lacking(Requirements({("ai.onnx", 14, "Relu"): integer}), text, "f")
+    assert not missing_operators(Requirements({("ai.onnx", 14, "Add"): integer}), text, "f")
+    assert missing_operators(Requirements({("ai.onnx", 14, "Relu"): integer}), text, "f")
 
 
 def test_wrong_requests(minbuild: Command, tmp_path: Path) -> None:

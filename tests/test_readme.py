@@ -37,6 +37,23 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_it_fits_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_its_commands_are_those_of_ci() -> None:
+    """CI runs them in a clean clone, so they are known to work as they stand."""
+    first, second = block("sh").splitlines()
+    ci = (ROOT / ".ci/run").read_text("utf-8")
+    assert (
+        first.endswith("pip install -c constraints.txt .") and "pip install --quiet -c constraints.txt" in ci
+    )
+    assert second == "minbuild reduce artifacts/ --out dist/" and "minbuild reduce artifacts/ --out" in ci
+    for command in ("pytest -n auto", 'pip install -c constraints.txt -e ".[test]"'):
+        assert command in (ROOT / "README.md").read_text("utf-8")
+    assert "pytest -n auto" in ci
+
+
 def test_the_python_example_trains(place: Path) -> None:
     done = subprocess.run(
         (sys.executable, "-c", block("python")),

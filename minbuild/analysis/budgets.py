@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +10,11 @@ from minbuild.analysis.size_diff import compare
 from minbuild.analysis.size_history import OPERATOR, SizeRecord, TargetFigures
 from minbuild.errors import BadInput
 from minbuild.ops import registry
+from minbuild.options.byte_sizes import parse_size
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.toolchain import parse_target
 
 WARN_AT = 0.9  # of a budget
-_UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1 << 10, "mib": 1 << 20}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _LIMITS = {
     "flash": "allocated bytes of the library",
     "file": "bytes of the library",
@@ -94,10 +92,10 @@ def _bytes(value: Any, where: str) -> int:
     """A number of bytes, or text such as "64 KiB"."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2].lower() not in _UNITS:
+    size = parse_size(value) if isinstance(value, str) else None
+    if size is None:
         raise BadInput(f'{where}: {value!r} is no size. Write a number of bytes, or text such as "64 KiB".')
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return size
 
 
 # ------------------------------------------------------------------------------------------------- judging

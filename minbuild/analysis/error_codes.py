@@ -59,6 +59,11 @@ def statuses() -> Mapping[int, tuple[str, str]]:
     return {int(code): (name, what or "success") for name, code, what in _STATUS.findall(block)}
 
 
+def cure(name: str) -> str:
+    """What to do about a status, by its name."""
+    return _CURES[name]
+
+
 @cache
 def failures() -> tuple[Failure, ...]:
     """What can go wrong, by number, from the device's own list."""

@@ -54,7 +54,7 @@ def read_package(folder: Path) -> InstalledPackage:
         ) from error
 
 
-def lacking(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
+def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
     contents = contents_of((model,))
     needed = holdings_of(contents)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from minbuild.analysis.package_check import lacking, read_package
+from minbuild.analysis.package_check import missing_capabilities, read_package
 from minbuild.cli import build_options as building
 from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
 from minbuild.codegen.atomic_write import write_file
@@ -49,7 +49,7 @@ def check(
         does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
         findings = []
         for folder, model in zip(artifacts, models, strict=True):
-            found = lacking(model, there)
+            found = missing_capabilities(model, there)
             findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
             if not found:
                 largest = max(arena.peak for arena in model.arenas)

@@ -9,7 +9,7 @@ import typer
 
 from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, failures
 from minbuild.codegen.atomic_write import write_file
-from minbuild.compat.ort_config.check import lacking
+from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import STYLES, requirements, sources
 from minbuild.compat.ort_config.grammar import parse_config, render_config
 from minbuild.compat.ort_config.requirements import Requirements, union
@@ -47,7 +47,7 @@ def ort_config(
         more = [read_config(path) for path in merge or ()]
         wanted = union([requirements(artifacts, style, tuple(ops_dir or ())), *more])
         if check is not None:
-            findings = lacking(wanted, _text(check), str(check))
+            findings = missing_operators(wanted, _text(check), str(check))
             if findings:
                 raise Unsupported(list(findings))
             print(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")

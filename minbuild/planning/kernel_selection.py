@@ -173,7 +173,7 @@ def _find(title: str, registry: Registry, option: str) -> Op:
             else did_you_mean(title, (o.title for o in registry.ops.values()))
         )
         raise BadInput(
-            f"{option} {title}: no such operator.{hint or ' `reports/operators.md` lists all that there are.'}"
+            f"{option} {title}: no such operator.{hint or ' `docs/reference/operators.md` lists all that there are.'}"
         )
     return op
 

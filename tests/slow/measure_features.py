@@ -2,7 +2,7 @@
 
     python tests/slow/measure_features.py [TARGET...]
 
-`python -m minbuild.docgen.__main__` puts the figures into reports/api.md.
+`python -m minbuild.docgen` puts the figures into docs/reference/ort-api.md.
 """
 
 from __future__ import annotations

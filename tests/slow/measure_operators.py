@@ -4,7 +4,7 @@
 
 Own bytes are those that only the operator's file needs; shared bytes those of helpers that it uses together with
 others.
-`python -m minbuild.docgen.__main__` puts the figures into reports/operators.md.
+`python -m minbuild.docgen` puts the figures into docs/reference/operators.md.
 """
 
 from __future__ import annotations

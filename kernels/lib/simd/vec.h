@@ -44,7 +44,7 @@
 #endif
 #endif
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__GNUC__)  // clang too
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
 #endif
 

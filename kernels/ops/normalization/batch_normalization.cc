@@ -104,7 +104,7 @@ MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, v
 
 template <class T>
 void train_channel(Channel<T>& ch, const Call& call) {
-  T keep = static_cast<T>(call.real(1)), variance;
+  T keep = static_cast<T>(call.real(1)), variance = 0;
   const int some_rows[] = {1, ch.rows};
   ch.mean = 0;
   // First the mean of the first row: it lies near enough to the mean of all (within sqrt(N) standard deviations) for

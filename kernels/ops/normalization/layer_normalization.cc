@@ -159,7 +159,7 @@ Status layer_norm_grad(const Call& call) {
       }
     };
     r.a = inv_std;
-    runs([&] MB_LAMBDA {
+    runs([&]() MB_LAMBDA {
       r.d_scale = rows.entry(call[1].as<T>(), at), r.d_bias = rows.entry(call[2].as<T>(), at);
       dispatch<RunSums<T>>(&r);
       const T factor = rows.each ? T(1) : *r.scale;
@@ -170,7 +170,7 @@ Status layer_norm_grad(const Call& call) {
     r.b = -inv_std * inv_std * inv_std * product / size;
     r.c = mean ? -inv_std * sum / size : T(0);
     if (!dx) continue;
-    runs([&] MB_LAMBDA {
+    runs([&]() MB_LAMBDA {
       r.y = dx.as<T>() + at;
       dispatch<RunWrite<T>>(&r);
     });

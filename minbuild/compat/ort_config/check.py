@@ -23,7 +23,7 @@ _COMPOUND = frozenset(
 )
 
 
-def lacking(wanted: Requirements, text: str, path: str) -> tuple[str, ...]:
+def missing_operators(wanted: Requirements, text: str, path: str) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that a build with the configuration `text` would not have and the
     artifacts need. Raises BadInput where `text` is not a configuration."""
     given = parse_config(text, path)

@@ -1,0 +1,58 @@
+"""docs/reference/measurements.md: the recorded tables of reports/baseline/, each with the command that makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HEAD = """# Measurements
+
+Every table was recorded by the command above it and is not edited. Sizes are exact and reproducible; times were taken
+on a shared machine, so compare ratios within one table only. The first ten cases are those of `tests/golden/`, the
+others were exported by ONNX Runtime's own tool.
+
+"""
+_SECTIONS = (
+    (
+        "Library size by case",
+        "measure_sizes.py",
+        "sizes.md",
+        "Bytes of the stripped shared library on x86-64 Linux, with session, checkpoint reading and "
+        "writing. `full` contains "
+        "every kernel. The last column compares the arena with the lower bound of any layout.",
+    ),
+    (
+        "Library size by target",
+        "measure_targets.py",
+        "targets.md",
+        "Bytes of the file, and in brackets those of its loaded segments.",
+    ),
+    (
+        "Step time and memory beside ONNX Runtime",
+        "bench_ort.py",
+        "speed.md",
+        "One training step with its optimizer step on one thread, ONNX Runtime 1.19.2 and minbuild in one "
+        "run, and the memory "
+        "that training adds to a process.",
+    ),
+    ("Profiles", "measure_profiles.py", "profiles.md", "Bytes and step times of the three profiles."),
+    ("Duration of `minbuild reduce`", "measure_reduce.py", "reduce_time.md", ""),
+    (
+        "Artifacts made here and by ONNX Runtime",
+        "compare_artifacts.py",
+        "artifacts.md",
+        "",
+    ),
+    ("Training information and artifacts", "compare_training_info.py", "training_info.md", ""),
+    ("Gradients of single operators", "probe_gradients.py", "gradient_probe.md", ""),
+    ("Models exported from PyTorch", "field_models.py", "field.md", ""),
+)
+
+
+def measurements_page(root: Path) -> str:
+    """Markdown: all recorded tables of the checkout at `root`."""
+    parts = [_HEAD]
+    for title, script, table, text in _SECTIONS:
+        recorded = (root / "reports" / "baseline" / table).read_text("utf-8")
+        introduction = f"{text}\n\n" if text else ""
+        parts.append(f"## {title}\n\n`python tests/slow/{script}`\n\n{introduction}{recorded}\n")
+    return "".join(parts).rstrip() + "\n"
