@@ -61,8 +61,8 @@ def backward_graph(op: Op, case: TestCase, random: np.random.Generator) -> tuple
     )
     backward = GradientBuilder(ctx, x, y, dy, wants, "backward")
     assert op.gradient is not None
-    results = op.gradient(backward)
-    found = {i: f"dx{i}" for i in wants if i < len(results) and results[i]}
+    results = backward.write(op.gradient)
+    found = {i: f"dx{i}" for i in wants if results[i]}
     names = [found.get(i, "") for i in range(len(x))]
     arrays = {n: a for n, a in zip(x, case.inputs, strict=True) if a is not None}
     arrays |= {dy[i]: random.standard_normal(outputs[i].shape) for i in flows}
@@ -91,12 +91,12 @@ def _index(name: str) -> int:
 def _forward(op: Op, case: TestCase, backward: GradientBuilder) -> Node:
     """The forward application as the gradient wants it."""
     domain, name = backward.forward or (op.domain, op.name)
-    outputs = list(backward.y)
+    inputs, outputs = ([value.name for value in values] for values in (backward.x, backward.y))
     for i, saved in backward.saved.items():
         outputs += [""] * (i + 1 - len(outputs))
         outputs[i] = saved
     version = 1 if domain else max(op.since)
-    return Node(name, domain, version, "forward", backward.x, tuple(outputs), dict(case.attributes))
+    return Node(name, domain, version, "forward", tuple(inputs), tuple(outputs), dict(case.attributes))
 
 
 class Gradients:

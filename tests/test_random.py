@@ -175,7 +175,7 @@ def test_gradient_has_the_mask_of_the_result(kind):
     rule = registry().ops[f"{domain}:{kind}"].gradient
     assert rule is not None
     b = GradientBuilder(ctx, ("x", "ratio", "yes"), ("y",), ("dy",), {0}, "backward")
-    backward = named(b, rule(b), ("dx",))
+    backward = named(b, b.write(rule), ("dx",))
     forward = replace(node(kind, "x ratio yes", "y", domain), outputs=("y", b.saved[1]))
     mask = replace(node("Identity", "-", "m"), inputs=(b.saved[1],))
     nodes = [forward, *backward, mask]

@@ -102,8 +102,8 @@ def loss_of(
     title = compose.unused(f"loss/{prediction}")
     ctx = OpContext({}, (tensor, compose.type_of(target)), (None, None), compose.opset)
     body = GraphBuilder(ctx, (prediction, target), (result or f"{title}:loss",), title, compose.opset)
-    compose.extend(named(body, (loss.build(body, options),), body.y))
-    return body.y[0]
+    compose.extend(named(body, (loss.build(body, options),), (body.y[0].name,)))
+    return body.y[0].name
 
 
 def _from_file(compose: TypedGraphBuilder, path: Path, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
 from minbuild.options.did_you_mean import did_you_mean
 
 REDUCTIONS = ("mean", "sum")
@@ -30,7 +31,7 @@ class LossOptions:
 
 
 # Writes the loss of a prediction (input 0) against a target (input 1): the name of the scalar.
-Builder = Callable[[GraphBuilder, LossOptions], str]
+Builder = Callable[[GraphBuilder, LossOptions], Value]
 
 
 @dataclass(frozen=True)
@@ -50,30 +51,30 @@ class Loss:
         return TensorType(ElementType.INT64, (*shape[:1], *shape[2:]))
 
 
-def _reduced(b: GraphBuilder, x: str, options: LossOptions) -> str:
+def _reduced(b: GraphBuilder, x: Value, options: LossOptions) -> Value:
     rank = b.ctx.rank(0)
     op_type = "ReduceMean" if options.reduction == "mean" else "ReduceSum"
     return b.reduce(op_type, x, tuple(range(rank)), keepdims=False)
 
 
-def _squared(b: GraphBuilder, options: LossOptions) -> str:
-    difference = b.add("Sub", b.x[0], b.x[1])
-    return _reduced(b, b.add("Mul", difference, difference), options)
+def _squared(b: GraphBuilder, options: LossOptions) -> Value:
+    difference = b.x[0] - b.x[1]
+    return _reduced(b, difference * difference, options)
 
 
-def _absolute(b: GraphBuilder, options: LossOptions) -> str:
-    return _reduced(b, b.add("Abs", b.add("Sub", b.x[0], b.x[1])), options)
+def _absolute(b: GraphBuilder, options: LossOptions) -> Value:
+    return _reduced(b, (b.x[0] - b.x[1]).abs(), options)
 
 
-def _huber(b: GraphBuilder, options: LossOptions) -> str:
+def _huber(b: GraphBuilder, options: LossOptions) -> Value:
     """delta (|d| - delta/2) beyond delta, d^2 / 2 within, as torch.nn.HuberLoss: c (|d| - c/2), c = min(|d|, delta)."""
-    size = b.add("Abs", b.add("Sub", b.x[0], b.x[1]))
+    size = (b.x[0] - b.x[1]).abs()
     clipped = b.add("Min", size, b.constant(options.delta))
-    inner = b.add("Sub", size, b.add("Mul", clipped, b.constant(0.5)))
-    return _reduced(b, b.add("Mul", clipped, inner), options)
+    inner = size - clipped * 0.5
+    return _reduced(b, clipped * inner, options)
 
 
-def _cross_entropy(b: GraphBuilder, options: LossOptions) -> str:
+def _cross_entropy(b: GraphBuilder, options: LossOptions) -> Value:
     attributes: dict[str, object] = {"reduction": options.reduction}
     if options.ignore_index is not None:
         attributes["ignore_index"] = options.ignore_index
@@ -81,7 +82,7 @@ def _cross_entropy(b: GraphBuilder, options: LossOptions) -> str:
     return b.many(2, "SoftmaxCrossEntropyLoss", *b.x[:2], *weights, **attributes)[0]  # type: ignore[arg-type]
 
 
-def _negative_log_likelihood(b: GraphBuilder, options: LossOptions) -> str:
+def _negative_log_likelihood(b: GraphBuilder, options: LossOptions) -> Value:
     attributes: dict[str, object] = {"reduction": options.reduction}
     if options.ignore_index is not None:
         attributes["ignore_index"] = options.ignore_index
@@ -89,29 +90,29 @@ def _negative_log_likelihood(b: GraphBuilder, options: LossOptions) -> str:
     return b.add("NegativeLogLikelihoodLoss", *b.x[:2], *weights, **attributes)  # type: ignore[arg-type]
 
 
-def _binary_cross_entropy(b: GraphBuilder, options: LossOptions) -> str:
+def _binary_cross_entropy(b: GraphBuilder, options: LossOptions) -> Value:
     """Of logits x and targets t: (1 - t) x + w (log(1 + exp(-|x|)) + max(-x, 0)), w = 1 + (pos_weight - 1) t. No term
     can overflow."""
     x, t = b.x[:2]
     one = b.constant(1.0)
-    bend = b.add("Log", b.add("Add", b.add("Exp", b.add("Neg", b.add("Abs", x))), one))
-    bend = b.add("Add", bend, b.add("Relu", b.add("Neg", x)))
+    bend = ((-x.abs()).exp() + one).log()
+    bend = bend + (-x).relu()
     if options.pos_weight is not None:
         extra = b.constant(np.asarray(options.pos_weight) - 1)
-        bend = b.add("Mul", bend, b.add("Add", b.add("Mul", t, extra), one))
-    terms = b.add("Add", b.add("Mul", b.add("Sub", one, t), x), bend)
+        bend = bend * (t * extra + one)
+    terms = (one - t) * x + bend
     if options.weights is not None:
-        terms = b.add("Mul", terms, b.constant(options.weights))
+        terms = terms * options.weights
     return _reduced(b, terms, options)
 
 
-def _divergence(b: GraphBuilder, options: LossOptions) -> str:
+def _divergence(b: GraphBuilder, options: LossOptions) -> Value:
     """Kullback-Leibler: t * (log t - x) for log-probabilities x, 0 where t is 0; the mean is over the batch."""
     x, t = b.x[:2]
     tiny = b.constant(float(np.finfo(b.ctx.element(0).dtype).tiny))
-    terms = b.add("Mul", t, b.add("Sub", b.add("Log", b.add("Max", t, tiny)), x))
+    terms = t * (b.add("Max", t, tiny).log() - x)
     rank = b.ctx.rank(0)
-    rows = b.reduce("ReduceSum", terms, tuple(range(1, rank)), keepdims=False)
+    rows = terms.sum(tuple(range(1, rank)), keepdims=False)
     return b.reduce("ReduceMean" if options.reduction == "mean" else "ReduceSum", rows, (0,), keepdims=False)
 
 

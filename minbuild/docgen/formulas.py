@@ -60,7 +60,7 @@ def _written(op: Op, case: TestCase) -> _Rule | None:
     rule = GradientBuilder(OpContext(case.attributes, inputs, known, max(op.since)), x, y, dy, wants, "rule")
     assert op.gradient is not None
     try:
-        results = tuple(op.gradient(rule))
+        results = rule.write(op.gradient)
     except UnsupportedUse:
         return None
     names = [f"d{x[i]}" if i in wants and r else "" for i, r in enumerate(results)]

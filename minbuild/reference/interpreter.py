@@ -160,7 +160,7 @@ class ReferenceTrainer:
             return None
         ctx = OpContext(node.attributes, types, tuple(given), node.version)
         body = GraphBuilder(ctx, node.inputs, node.outputs, node.name)
-        results = op.decompose(body)
+        results = body.write(op.decompose)
         return None if results is None else named(body, results, node.outputs)
 
     def _accumulate(self, node: Node, values: Mapping[str, np.ndarray]) -> None:

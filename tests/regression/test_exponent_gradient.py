@@ -21,7 +21,7 @@ def plan_and_library(tmp_path_factory):
     backward = GradientBuilder(ctx, ("x", "n"), ("y",), ("dy",), {0, 1}, "backward")
     gradient = REGISTRY.ops[":Pow"].gradient
     assert gradient
-    nodes = named(backward, gradient(backward), ("dx", "dn"))
+    nodes = named(backward, backward.write(gradient), ("dx", "dn"))
     forward = Node("Pow", "", 15, "forward", ("x", "n"), ("y",), {})
     inputs = dict.fromkeys(("x", "n", "dy"), kind)
     graph = Graph("training_model.onnx", (forward, *nodes), inputs, {}, ("dx", "dn"), {})

@@ -105,7 +105,7 @@ class Tape:
             return None
         for rule in (op.decompose, op.decompose_for_grad):
             body = GraphBuilder(lowering.ctx(node), node.inputs, node.outputs, node.name, self.opset)
-            results = rule(body) if rule is not None else None
+            results = body.write(rule) if rule is not None else None
             if results is not None:
                 return named(body, results, node.outputs)
         return None
@@ -201,10 +201,8 @@ class _Sweep:
         wants = [i for i, n in enumerate(node.inputs) if n in self.path]
         title = self._title(f"{node.name}_Grad")
         rule = GradientBuilder(application.ctx, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
-        results = tuple(op.gradient(rule))
-        names = [
-            self._name(n) if i in wants and any(results[i : i + 1]) else "" for i, n in enumerate(node.inputs)
-        ]
+        results = rule.write(op.gradient)
+        names = [self._name(n) if result else "" for n, result in zip(node.inputs, results, strict=True)]
         self.backward += named(rule, results, names)
         return _as_trained(node, rule)
 

@@ -16,6 +16,7 @@ from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import ElementType, Graph, Node, Shape
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
 
 MOST_ROUNDS = 4096
 
@@ -98,15 +99,15 @@ class _Unrolling:
         """One value of the values of all rounds, along a new axis; "" of none."""
         if not rounds:
             return ""
-        slices = [self.written.unsqueeze(name, [axis]) for name in rounds]
-        return self.written.add("Concat", *slices, axis=axis)
+        slices = [Value(self.written, name).unsqueeze([axis]) for name in rounds]
+        return self.written.add("Concat", *slices, axis=axis).name
 
     def element(self, x: str, index: int, axis: int) -> str:
         """`x` at one index of an axis, without that axis."""
-        return self.written.add("Gather", x, self.number(index), axis=axis)
+        return self.written.add("Gather", x, self.number(index), axis=axis).name
 
     def number(self, value: int) -> str:
-        return self.written.constant(value, ElementType.INT64)
+        return self.written.constant(value, ElementType.INT64).name
 
     def flag(self, name: str) -> bool:
         """A condition, which must be known."""
@@ -144,7 +145,7 @@ class _Loop(_Unrolling):
         limit, count = self.limit(most), 0
         while (limit is None or count < limit) and (not conditional or self.flag(going)):
             self.check_rounds(count)
-            start = self.number(count), self.written.constant(True, ElementType.BOOL)
+            start = self.number(count), self.written.constant(True, ElementType.BOOL).name
             yield from self.drain()
             nodes, (going, *results) = self.run(graph, (*start, *carried), str(count))
             yield from nodes

@@ -23,6 +23,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 
 _PARAMS = ("low_0:int", "low_1:int", "high_0:int", "high_1:int")  # two words each: the bits of one element
 clip_kernel = KernelFunction("clip", ("y:T=", "x:T"), params=_PARAMS, types={"T": FLOATS})
@@ -50,7 +51,7 @@ def _bounds(ctx: OpContext) -> tuple[float | None, float | None]:
     return _bound(ctx, 1, "min", -np.inf), _bound(ctx, 2, "max", np.inf)
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """Integers, and bounds that only the device knows, take Max and Min. The upper bound has the last word."""
     if b.ctx.element().is_real and None not in _bounds(b.ctx):
         return None
@@ -58,8 +59,8 @@ def _body(b: GraphBuilder) -> Sequence[str] | None:
     for i, op_type in ((1, "Max"), (2, "Min")):
         if b.has(i):
             axes = tuple(range(b.ctx.rank(i)))
-            y = b.add(op_type, y, b.squeeze(b.x[i], axes))
-    return (y,)
+            y = b.add(op_type, y, b.x[i].squeeze(axes))
+    return y
 
 
 def _select(ctx: OpContext) -> Sequence[KernelCall]:
@@ -102,20 +103,20 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     )
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """As ORT writes it, dY where x lies between the bounds: one ClipGrad where they are constants. As
     there, bounds have no gradients."""
     ctx, dy, x = b.ctx, b.dy[0], b.x[0]
     low, high = (
-        b.x[i] if b.has(i) else b.constant(ctx.attribute(name)) if ctx.attribute(name) is not None else ""
+        b.x[i] if b.has(i) else b.constant(ctx.attribute(name)) if ctx.attribute(name) is not None else None
         for i, name in ((1, "min"), (2, "max"))
     )
-    masks = [b.add("GreaterOrEqual", x, low)] if low else []
-    masks += [b.add("LessOrEqual", x, high)] if high else []
+    masks = [x >= low] if low else []
+    masks += [x <= high] if high else []
     if not masks:
-        return b.each(dy)
+        return dy
     inside = b.add("And", *masks) if len(masks) == 2 else masks[0]
-    return b.each(b.add("Mul", dy, b.add("Cast", inside, to=int(ctx.element()))))
+    return dy * inside.cast(ctx.element())
 
 
 clip = Op(
@@ -158,9 +159,9 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
             yield TestCase(f"{list(shape)} {bounds}, off the bounds", (dy, x + 0.1), bounds, ulps=0)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Results:
     """Linear in dy."""
-    return b.each(b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.ctx.attributes))
+    return b.add("ClipGrad", b.dy[0], b.x[1], domain="minbuild", **b.ctx.attributes)
 
 
 def _fused(match: Match) -> Replacement | None:

@@ -20,6 +20,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 _Three = Callable[[Mapping[str, Any]], tuple[float, float, float]]
 _NUMBERS = ("slope", "scale", "width")
@@ -58,9 +59,9 @@ def _op(name: str, three: _Three, attributes: Sequence[Mapping[str, Any]], since
     def words(ctx: OpContext) -> Sequence[float]:
         return three(ctx.attributes)
 
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         chosen = dict(zip(_NUMBERS, three(b.ctx.attributes), strict=True))
-        return (b.add("EluGrad", b.dy[0], b.x[0], domain="minbuild", **chosen),)
+        return b.add("EluGrad", b.dy[0], b.x[0], domain="minbuild", **chosen)
 
     cases = unary_cases(3, attributes)
     return unary(name, elu_kernel, reference, cases, gradient, since=since, words=words)
@@ -71,13 +72,13 @@ def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray
     return np.asarray(dy * slope * np.where(x < 0, scale / width * np.exp(np.minimum(x, 0) / width), 1))
 
 
-def _slope(b: GraphBuilder, x: str) -> str:
+def _slope(b: GraphBuilder, x: Value) -> Value:
     """slope (1 where x >= 0, else scale / width e^(x / width))"""
     slope, scale, width = _of_gradient(b.ctx.attributes)
-    below = b.add("Neg", b.add("Relu", b.add("Neg", x)))
-    power = b.add("Exp", b.add("Div", below, b.constant(width)))
-    falling = b.add("Mul", power, b.constant(slope * scale / width))
-    return b.add("Where", b.add("Less", x, b.constant(0)), falling, b.constant(slope))
+    below = -(-x).relu()
+    power = (below / width).exp()
+    falling = power * (slope * scale / width)
+    return b.where(x < 0, falling, slope)
 
 
 elu = _op("Elu", _of_elu, ({}, {"alpha": 0.5}, {"alpha": 2.0}), (6, 22))

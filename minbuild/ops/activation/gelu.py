@@ -24,6 +24,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 gelu_kernel = kernel_of("gelu")
 gelu_grad_kernel = gradient_kernel_of("gelu_grad")
@@ -63,23 +64,23 @@ def _fast_gelu_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy / 2 * (1 + t + x * (1 - t * t) * (_LINEAR + 3 * _CUBIC * x**2))
 
 
-def _gelu_slope(b: GraphBuilder, x: str) -> str:
+def _gelu_slope(b: GraphBuilder, x: Value) -> Value:
     """P(x) + x p(x) with p the normal distribution and P its integral"""
     half = b.constant(0.5)
-    below = b.add("Add", half, b.add("Mul", half, b.add("Erf", b.add("Mul", x, b.constant(math.sqrt(0.5))))))
-    power = b.add("Exp", b.add("Mul", b.add("Mul", x, x), b.constant(-0.5)))
-    return b.add("Add", below, b.add("Mul", b.add("Mul", x, power), b.constant(1 / math.sqrt(2 * math.pi))))
+    below = half + half * b.add("Erf", x * math.sqrt(0.5))
+    power = (x * x * -0.5).exp()
+    return below + x * power * (1 / math.sqrt(2 * math.pi))
 
 
-def _fast_gelu_slope(b: GraphBuilder, x: str) -> str:
+def _fast_gelu_slope(b: GraphBuilder, x: Value) -> Value:
     """(1 + t + x (1 - t^2) (linear + 3 cubic x^2)) / 2 with t the hyperbolic tangent"""
-    square, one = b.add("Mul", x, x), b.constant(1)
+    square, one = x * x, b.constant(1)
     linear, cubic = b.constant(_LINEAR), b.constant(_CUBIC)
-    inner = b.add("Mul", x, b.add("Add", linear, b.add("Mul", square, cubic)))
-    t = b.add("Tanh", inner)
-    steep = b.add("Add", linear, b.add("Mul", square, b.constant(3 * _CUBIC)))
-    bent = b.add("Mul", b.add("Mul", x, steep), b.add("Sub", one, b.add("Mul", t, t)))
-    return b.add("Mul", b.add("Add", b.add("Add", one, t), bent), b.constant(0.5))
+    inner = x * (linear + square * cubic)
+    t = inner.tanh()
+    steep = linear + square * (3 * _CUBIC)
+    bent = x * steep * (one - t * t)
+    return (one + t + bent) * 0.5
 
 
 def _approximates(attributes: Mapping[str, Any]) -> bool:
@@ -94,9 +95,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(_fast_gelu(x) if _approximates(attributes) else _gelu(x))
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     op = "FastGeluGrad" if _approximates(b.ctx.attributes) else "GeluGrad"
-    return (b.microsoft(op, b.dy[0], b.x[0]),)
+    return b.microsoft(op, b.dy[0], b.x[0])
 
 
 onnx_gelu = Op(
@@ -146,29 +147,29 @@ def _biased_grad(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarra
     return reference
 
 
-def _fast_body(b: GraphBuilder) -> Sequence[str] | None:
-    return (b.microsoft("FastGelu", b.add("Add", b.x[0], b.x[1])),) if b.has(1) else None
+def _fast_body(b: GraphBuilder) -> Results:
+    return b.microsoft("FastGelu", b.x[0] + b.x[1]) if b.has(1) else None
 
 
-def _gradient_body(op: str) -> Callable[[GraphBuilder], Sequence[str]]:
-    return lambda b: (b.microsoft(op, b.x[0], b.add("Add", b.x[1], b.x[2])),)
+def _gradient_body(op: str) -> Callable[[GraphBuilder], Results]:
+    return lambda b: b.microsoft(op, b.x[0], b.x[1] + b.x[2])
 
 
-def _bias_gradient(op: str) -> Callable[[GradientBuilder], Sequence[str]]:
+def _bias_gradient(op: str) -> Callable[[GradientBuilder], Results]:
     """Of input and bias; the bias was added to every row."""
 
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         dx = b.microsoft(op, b.dy[0], b.x[0], b.x[1])
         made = broadcast_shapes(b.ctx.shape(0), b.ctx.shape(1))
-        return b.each(dx, b.summed_to(dx, made, 1) if 1 in b.wants else "")
+        return dx, b.summed_to(dx, made, 1)
 
     return gradient
 
 
-def _fast_gradient(b: GradientBuilder) -> Sequence[str]:
+def _fast_gradient(b: GradientBuilder) -> Results:
     if b.has(1):
         return _bias_gradient("BiasFastGeluGrad_dX")(b)
-    return b.each(b.microsoft("FastGeluGrad", b.dy[0], b.x[0]))
+    return b.microsoft("FastGeluGrad", b.dy[0], b.x[0])
 
 
 def _bias_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -206,7 +207,7 @@ bias_gelu = Op(
     "BiasGelu",
     domain=MICROSOFT,
     reference=_biased(_gelu),
-    decompose=lambda b: (b.microsoft("Gelu", b.add("Add", b.x[0], b.x[1])),),
+    decompose=lambda b: b.microsoft("Gelu", b.x[0] + b.x[1]),
     decomposes_to=("Add", "com.microsoft:Gelu"),
     cases=_bias_cases,
     gradient=_bias_gradient("BiasGeluGrad_dX"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 _ALPHA, _BETA = ("alpha", float(np.float32(0.2))), ("beta", 0.5)
 _PARAMS = (f"{_ALPHA[0]}:float", f"{_BETA[0]}:float")
@@ -43,34 +44,34 @@ def _hard_sigmoid_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndar
     return np.asarray(np.where((inner > 0) & (inner < 1), attributes.get(*_ALPHA) * dy, 0))
 
 
-def _hard_sigmoid_gradient(b: GradientBuilder) -> Sequence[str]:
+def _hard_sigmoid_gradient(b: GradientBuilder) -> Results:
     given = {name: float(b.ctx.attribute(name, default)) for name, default in (_ALPHA, _BETA)}
-    return (b.add("HardSigmoidGrad", b.dy[0], b.x[0], domain="minbuild", **given),)
+    return b.add("HardSigmoidGrad", b.dy[0], b.x[0], domain="minbuild", **given)
 
 
 def _hard_swish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * np.where(x <= -3, 0, np.where(x < 3, x / 3 + 0.5, 1))
 
 
-def _step(b: GraphBuilder, condition: str) -> str:
+def _step(b: GraphBuilder, condition: Value) -> Value:
     """1 where the condition holds, else 0"""
-    return b.add("Cast", condition, to=int(b.ctx.element()))
+    return condition.cast(b.ctx.element())
 
 
-def _hard_sigmoid_slope(b: GraphBuilder, x: str) -> str:
+def _hard_sigmoid_slope(b: GraphBuilder, x: Value) -> Value:
     """alpha where the line is between 0 and 1"""
     alpha, beta = (b.constant(float(b.ctx.attribute(*given))) for given in (_ALPHA, _BETA))
-    line = b.add("Add", b.add("Mul", x, alpha), beta)
-    between = b.add("And", b.add("Greater", line, b.constant(0)), b.add("Less", line, b.constant(1)))
-    return b.add("Mul", _step(b, between), alpha)
+    line = x * alpha + beta
+    between = (line > 0) & (line < 1)
+    return _step(b, between) * alpha
 
 
-def _hard_swish_slope(b: GraphBuilder, x: str) -> str:
+def _hard_swish_slope(b: GraphBuilder, x: Value) -> Value:
     """0 up to -3, 1 from 3 on, x / 3 + 1/2 between"""
     low, high, half = b.constant(-3), b.constant(3), b.constant(0.5)
-    line = b.add("Add", b.add("Div", x, high), half)
-    above = b.add("Where", b.add("Less", x, high), line, b.constant(1))
-    return b.add("Mul", above, _step(b, b.add("Greater", x, low)))
+    line = x / high + half
+    above = b.where(x < high, line, 1)
+    return above * _step(b, x > low)
 
 
 hard_sigmoid = unary(
@@ -97,7 +98,7 @@ hard_swish = unary(
     hard_swish_kernel,
     computing(lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     unary_cases(2),
-    lambda b: (b.add("HardSwishGrad", b.dy[0], b.x[0], domain="minbuild"),),
+    lambda b: b.add("HardSwishGrad", b.dy[0], b.x[0], domain="minbuild"),
     since=(14, 22),
     rematerialize=itself,
 )

@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -52,27 +53,27 @@ def _slope_reference(attributes: Mapping[str, Any], x: np.ndarray, slope: np.nda
     return np.asarray(np.where(x < 0, slope, np.ones_like(x)))
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """Integers have no kernel of their own."""
     if b.ctx.element().is_real:
         return None
-    negative = b.add("Less", b.x[0], b.constant(0))
-    return (b.add("Where", negative, b.add("Mul", b.x[0], b.x[1]), b.x[0]),)
+    negative = b.x[0] < 0
+    return b.where(negative, b.x[0] * b.x[1], b.x[0])
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """By x the slope where x is negative, else 1; by the slope x where x is negative."""
     x, slope = b.x
-    dx = b.add("Mul", b.dy[0], b.add("PReluSlope", x, slope, domain="minbuild")) if 0 in b.wants else ""
+    dx = b.dy[0] * b.add("PReluSlope", x, slope, domain="minbuild") if 0 in b.wants else None
     if 1 not in b.wants:
-        return b.each(dx)
-    negative = b.add("Neg", b.add("Relu", b.add("Neg", x)))
-    dslope = b.summed_to(b.add("Mul", b.dy[0], negative), b.ctx.shape(0), 1)
-    return b.each(dx, dslope)
+        return dx
+    negative = -(-x).relu()
+    dslope = b.summed_to(b.dy[0] * negative, b.ctx.shape(0), 1)
+    return (dx, dslope)
 
 
-def _slope_parts(b: GraphBuilder) -> Sequence[str]:
-    return (b.add("Where", b.add("Less", b.x[0], b.constant(0)), b.x[1], b.constant(1)),)
+def _slope_parts(b: GraphBuilder) -> Results:
+    return b.where(b.x[0] < 0, b.x[1], 1)
 
 
 def _pairs(random: np.random.Generator) -> Iterable[TestCase]:

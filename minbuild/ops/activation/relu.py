@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 relu_kernel = kernel_of("relu", types=FLOATS + SIGNED)
 relu_grad_kernel = gradient_kernel_of("relu_grad")
@@ -42,9 +43,9 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(kind, (random.integers(-99, 99, (3, 7)).astype(kind),), ulps=0)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """The output is positive where the input is, and is kept anyway by what reads it."""
-    return (b.microsoft("ReluGrad", b.dy[0], b.y[0]),)
+    return b.microsoft("ReluGrad", b.dy[0], b.y[0])
 
 
 relu = unary(
@@ -62,7 +63,7 @@ relu_grad = gradient_op(
     relu_grad_kernel,
     computing(lambda dy, x: np.where(x > 0, dy, 0)),
     gradient_cases(0),
-    lambda b: b.each(b.microsoft("ReluGrad", b.dy[0], b.x[1])),
+    lambda b: b.microsoft("ReluGrad", b.dy[0], b.x[1]),
     batched_inputs=every_input,
 )
 
@@ -75,16 +76,16 @@ def _leaky_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) ->
     return np.asarray(np.where(x > 0, dy, attributes.get(*_LEAK) * dy))
 
 
-def _leaky_gradient(b: GradientBuilder) -> Sequence[str]:
+def _leaky_gradient(b: GradientBuilder) -> Results:
     """The output has the input's sign unless the slope is negative, which ONNX Runtime overlooks."""
     alpha = float(b.ctx.attribute(*_LEAK))
     saved = b.y[0] if alpha >= 0 else b.x[0]
-    return (b.microsoft("LeakyReluGrad", b.dy[0], saved, alpha=alpha),)
+    return b.microsoft("LeakyReluGrad", b.dy[0], saved, alpha=alpha)
 
 
-def _leaky_second(b: GradientBuilder) -> Sequence[str]:
+def _leaky_second(b: GradientBuilder) -> Results:
     alpha = float(b.ctx.attribute(*_LEAK))
-    return b.each(b.microsoft("LeakyReluGrad", b.dy[0], b.x[1], alpha=alpha))
+    return b.microsoft("LeakyReluGrad", b.dy[0], b.x[1], alpha=alpha)
 
 
 leaky_relu = unary(
@@ -111,20 +112,20 @@ def _thresholded(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x > attributes.get("alpha", 1.0), x, 0))
 
 
-def _kept(b: GraphBuilder, x: str) -> str:
+def _kept(b: GraphBuilder, x: Value) -> Value:
     """`x` where the operator's input exceeds the threshold, else 0."""
-    above = b.add("Greater", b.x[0], b.constant(b.ctx.attribute("alpha", 1.0)))
-    return b.add("Where", above, x, b.constant(0))
+    above = b.x[0] > b.ctx.attribute("alpha", 1.0)
+    return b.where(above, x, 0)
 
 
 thresholded_relu = Op(
     "ThresholdedRelu",
     since=(10, 22),
     reference=_thresholded,
-    decompose=lambda b: (_kept(b, b.x[0]),),
+    decompose=lambda b: _kept(b, b.x[0]),
     decomposes_to=("Greater", "Where"),
     cases=unary_cases(1, ({}, {"alpha": 0.5}, {"alpha": -1.0})),
-    gradient=lambda b: (_kept(b, b.dy[0]),),
+    gradient=lambda b: _kept(b, b.dy[0]),
 )
 
 KERNELS = (relu_kernel, relu_grad_kernel, leaky_relu_kernel, leaky_relu_grad_kernel)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from minbuild.ops.core.elementwise import (
@@ -16,6 +14,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 sigmoid_kernel = kernel_of("sigmoid")
 sigmoid_grad_kernel = gradient_kernel_of("sigmoid_grad", saved="y")
@@ -23,18 +22,18 @@ tanh_kernel = kernel_of("tanh")
 tanh_grad_kernel = gradient_kernel_of("tanh_grad", saved="y")
 
 
-def _sigmoid_second(b: GradientBuilder) -> Sequence[str]:
+def _sigmoid_second(b: GradientBuilder) -> Results:
     """Of dy * y * (1 - y), given what flows in: by dy the same once more, by y dy * (1 - 2y)."""
     dy, y = b.x
-    slope = b.add("Sub", b.constant(1), b.add("Add", y, y))
-    return b.each(b.microsoft("SigmoidGrad", b.dy[0], y), b.add("Mul", b.add("Mul", b.dy[0], dy), slope))
+    slope = 1 - (y + y)
+    return (b.microsoft("SigmoidGrad", b.dy[0], y), b.dy[0] * dy * slope)
 
 
-def _tanh_second(b: GradientBuilder) -> Sequence[str]:
+def _tanh_second(b: GradientBuilder) -> Results:
     """Of dy * (1 - y^2), given what flows in: by dy the same once more, by y -2 * dy * y."""
     dy, y = b.x
-    slope = b.add("Mul", y, b.constant(-2))
-    return b.each(b.microsoft("TanhGrad", b.dy[0], y), b.add("Mul", b.add("Mul", b.dy[0], dy), slope))
+    slope = y * -2
+    return (b.microsoft("TanhGrad", b.dy[0], y), b.dy[0] * dy * slope)
 
 
 sigmoid = unary(
@@ -42,7 +41,7 @@ sigmoid = unary(
     sigmoid_kernel,
     computing(lambda x: 1 / (1 + np.exp(-x))),
     unary_cases(4),
-    lambda b: (b.microsoft("SigmoidGrad", b.dy[0], b.y[0]),),
+    lambda b: b.microsoft("SigmoidGrad", b.dy[0], b.y[0]),
 )
 sigmoid_grad = gradient_op(
     "SigmoidGrad",
@@ -56,7 +55,7 @@ tanh = unary(
     tanh_kernel,
     computing(np.tanh),
     unary_cases(2),
-    lambda b: (b.microsoft("TanhGrad", b.dy[0], b.y[0]),),
+    lambda b: b.microsoft("TanhGrad", b.dy[0], b.y[0]),
 )
 tanh_grad = gradient_op(
     "TanhGrad",

@@ -21,6 +21,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
 _FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
@@ -126,14 +127,14 @@ def _before_13(ctx: OpContext) -> bool:
     return ctx.version < 13
 
 
-def _forward_gradient(log: bool) -> Callable[[GradientBuilder], Sequence[str]]:
+def _forward_gradient(log: bool) -> Callable[[GradientBuilder], Results]:
     """The gradient operators say by their name how the axis counts."""
     stem = "LogSoftmaxGrad" if log else "SoftmaxGrad"
 
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         flat = _before_13(b.ctx)
         axis = _axis(b.ctx.attributes, b.ctx.rank(), flat)
-        return (b.microsoft(stem if flat else f"{stem}_13", b.dy[0], b.y[0], axis=axis),)
+        return b.microsoft(stem if flat else f"{stem}_13", b.dy[0], b.y[0], axis=axis)
 
     return gradient
 
@@ -156,24 +157,24 @@ softmax = _op("Softmax", log=False)
 log_softmax = _op("LogSoftmax", log=True)
 
 
-def _second_gradient(log: bool, flat: bool) -> Callable[[GradientBuilder], Sequence[str]]:
+def _second_gradient(log: bool, flat: bool) -> Callable[[GradientBuilder], Results]:
     """Of dx = (dy - sum dy y) y, or dx = dy - e^y sum dy, with respect to dy and y."""
 
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         (dy, y), (g,) = b.x, b.dy
         axis = _axis(b.ctx.attributes, b.ctx.rank(), flat)
         axes = tuple(range(axis, b.ctx.rank() if flat else axis + 1))
-        total = b.reduce("ReduceSum", dy if log else b.add("Mul", dy, y), axes)
-        power = b.add("Exp", y) if log else y
-        onto = b.add("Mul", g, power)
-        gathered = b.reduce("ReduceSum", onto, axes)
+        total = (dy if log else dy * y).sum(axes)
+        power = y.exp() if log else y
+        onto = g * power
+        gathered = onto.sum(axes)
         if log:
-            to_dy = b.add("Sub", g, gathered)
-            to_y = b.add("Neg", b.add("Mul", onto, total))
+            to_dy = g - gathered
+            to_y = -(onto * total)
         else:
-            to_dy = b.add("Mul", b.add("Sub", g, gathered), y)
-            to_y = b.add("Sub", b.add("Mul", g, b.add("Sub", dy, total)), b.add("Mul", dy, gathered))
-        return b.each(to_dy, to_y)
+            to_dy = (g - gathered) * y
+            to_y = g * (dy - total) - dy * gathered
+        return (to_dy, to_y)
 
     return gradient
 
@@ -200,7 +201,7 @@ flat_log_softmax_grad = _grad_op("LogSoftmaxGrad", log=True, flat=True)
 # ---------------------------------------------------------------------------------------------------- Hardmax
 
 
-def _hardmax_body(b: GraphBuilder) -> Sequence[str]:
+def _hardmax_body(b: GraphBuilder) -> Results:
     """1 where the first largest element along the axis is, before opset 13 along all axes from there on."""
     flat, shape = _before_13(b.ctx), b.ctx.shape()
     axis = _axis(b.ctx.attributes, len(shape), flat)
@@ -213,8 +214,8 @@ def _hardmax_body(b: GraphBuilder) -> Sequence[str]:
     x = b.add("Flatten", b.x[0], axis=axis) if flat else b.x[0]
     place = b.add("ArgMax", x, axis=1 if flat else axis, keepdims=1)
     numbers = np.arange(classes).reshape((-1,) + (1,) * behind)
-    y = b.add("Cast", b.add("Equal", place, b.constant(numbers, INT64)), to=int(b.ctx.element()))
-    return (b.reshape_like(y, b.x[0]) if flat else y,)
+    y = place.equal(b.constant(numbers, INT64)).cast(b.ctx.element())
+    return y.reshape_like(b.x[0]) if flat else y
 
 
 def _hardmax_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

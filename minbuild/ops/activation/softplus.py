@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from minbuild.ops.activation import swish as _swish
@@ -18,6 +16,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 softplus_kernel = kernel_of("softplus")
 mish_kernel = kernel_of("mish")
@@ -35,11 +34,11 @@ def _mish_grad(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
     return dy * (t + x * (1 - t * t) / (1 + np.exp(-x)))
 
 
-def _mish_slope(b: GraphBuilder, x: str) -> str:
+def _mish_slope(b: GraphBuilder, x: Value) -> Value:
     """t + x (1 - t^2) sigmoid(x) with t the hyperbolic tangent of Softplus"""
-    t = b.add("Tanh", b.add("Softplus", x))
-    steep = b.add("Mul", b.add("Sub", b.constant(1), b.add("Mul", t, t)), b.add("Sigmoid", x))
-    return b.add("Add", t, b.add("Mul", x, steep))
+    t = b.add("Softplus", x).tanh()
+    steep = (1 - t * t) * x.sigmoid()
+    return t + x * steep
 
 
 softplus = unary(
@@ -47,7 +46,7 @@ softplus = unary(
     softplus_kernel,
     computing(_softplus),
     unary_cases(3, special=_FAR),
-    lambda b: (b.add("SoftplusGrad", b.dy[0], b.x[0], domain="minbuild"),),
+    lambda b: b.add("SoftplusGrad", b.dy[0], b.x[0], domain="minbuild"),
     since=(1, 22),
 )
 softplus_grad = gradient_op(
@@ -57,14 +56,14 @@ softplus_grad = gradient_op(
     gradient_cases(4),
     domain="minbuild",
     words=lambda ctx: (1.0,),
-    slope=lambda b, x: b.add("Sigmoid", x),
+    slope=lambda b, x: x.sigmoid(),
 )
 mish = unary(
     "Mish",
     mish_kernel,
     computing(lambda x: x * np.tanh(_softplus(x))),
     unary_cases(4, special=_FAR),
-    lambda b: (b.add("MishGrad", b.dy[0], b.x[0], domain="minbuild"),),
+    lambda b: b.add("MishGrad", b.dy[0], b.x[0], domain="minbuild"),
     since=(18, 22),
 )
 mish_grad = gradient_op(
@@ -77,14 +76,14 @@ mish_grad = gradient_op(
 )
 
 
-def _softsign_body(b: GraphBuilder) -> Sequence[str]:
-    return (b.add("Div", b.x[0], b.add("Add", b.add("Abs", b.x[0]), b.constant(1))),)
+def _softsign_body(b: GraphBuilder) -> Results:
+    return b.x[0] / (b.x[0].abs() + 1)
 
 
-def _softsign_gradient(b: GradientBuilder) -> Sequence[str]:
+def _softsign_gradient(b: GradientBuilder) -> Results:
     """dy / (1 + |x|)^2"""
-    divisor = b.add("Add", b.add("Abs", b.x[0]), b.constant(1))
-    return (b.add("Div", b.dy[0], b.add("Mul", divisor, divisor)),)
+    divisor = b.x[0].abs() + 1
+    return b.dy[0] / (divisor * divisor)
 
 
 softsign = Op(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 gated_kernel = kernel_of("gated", "a", "b", params=("alpha:float",))
 swish_grad_kernel = gradient_kernel_of("swish_grad", params=("alpha:float",))
@@ -47,17 +48,17 @@ def _swish_grad(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) ->
     return np.asarray(dy * s * (1 + u * (1 - s)))
 
 
-def _slope(b: GraphBuilder, x: str) -> str:
+def _slope(b: GraphBuilder, x: Value) -> Value:
     """s (1 + u (1 - s)) with u = alpha x and s the sigmoid of it"""
-    u, one = b.add("Mul", x, b.constant(float(b.ctx.attribute(*_QUICK)))), b.constant(1)
-    s = b.add("Sigmoid", u)
-    return b.add("Mul", s, b.add("Add", one, b.add("Mul", u, b.add("Sub", one, s))))
+    u, one = x * float(b.ctx.attribute(*_QUICK)), b.constant(1)
+    s = u.sigmoid()
+    return s * (one + u * (one - s))
 
 
 def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         alpha = float(b.ctx.attribute(*default))
-        return (b.microsoft("QuickGeluGrad", b.dy[0], b.x[0], alpha=alpha),)
+        return b.microsoft("QuickGeluGrad", b.dy[0], b.x[0], alpha=alpha)
 
     return Op(
         name,
@@ -85,7 +86,7 @@ quick_gelu_grad = gradient_op(
 )
 
 
-def _gate(b: GraphBuilder) -> str:
+def _gate(b: GraphBuilder) -> Value:
     return b.add("Swish", b.x[0], alpha=float(b.ctx.attribute(*_SWISH)))
 
 
@@ -93,11 +94,11 @@ def _swiglu(attributes: Mapping[str, Any], gate: np.ndarray, x: np.ndarray) -> n
     return _swish(_SWISH)(attributes, gate) * x
 
 
-def _swiglu_gradient(b: GradientBuilder) -> Sequence[str]:
+def _swiglu_gradient(b: GradientBuilder) -> Results:
     alpha = float(b.ctx.attribute(*_SWISH))
-    through = b.add("Mul", b.dy[0], b.x[1])
+    through = b.dy[0] * b.x[1]
     dgate = b.microsoft("QuickGeluGrad", through, b.x[0], alpha=alpha)
-    return b.each(dgate, b.add("Mul", b.dy[0], _gate(b)))
+    return (dgate, b.dy[0] * _gate(b))
 
 
 def _swiglu_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -111,7 +112,7 @@ swiglu = Op(
     "SwiGLU",
     since=(28,),
     reference=_swiglu,
-    decompose=lambda b: (b.add("Mul", _gate(b), b.x[1]),),
+    decompose=lambda b: _gate(b) * b.x[1],
     decomposes_to=("Mul", "Swish"),
     cases=_swiglu_cases,
     gradient=_swiglu_gradient,

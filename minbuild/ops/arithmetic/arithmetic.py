@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from minbuild.ops.core.definition import (
     itself,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 
 
 def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
@@ -87,38 +88,34 @@ def _div_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("special values", (special[:, None], special), ulps=0)
 
 
-def _add_gradient(b: GradientBuilder) -> Sequence[str]:
+def _add_gradient(b: GradientBuilder) -> tuple[Value, ...]:
     shape = joint_shape(b.ctx)
-    return b.each(*(b.summed_to(b.dy[0], shape, i) if i in b.wants else "" for i in (0, 1)))
+    return tuple(b.summed_to(b.dy[0], shape, i) for i in (0, 1))
 
 
-def _sub_gradient(b: GradientBuilder) -> Sequence[str]:
+def _sub_gradient(b: GradientBuilder) -> Results:
     da, db = _add_gradient(b)
-    return b.each(da, b.add("Neg", db) if db else "")
+    return da, -db
 
 
-def _mul_gradient(b: GradientBuilder) -> Sequence[str]:
+def _mul_gradient(b: GradientBuilder) -> Results:
     shape = joint_shape(b.ctx)
-    return tuple(
-        b.summed_to(b.add("Mul", b.dy[0], b.x[1 - i]), shape, i) if i in b.wants else "" for i in (0, 1)
-    )
+    return tuple(b.summed_to(b.dy[0] * b.x[1 - i], shape, i) for i in (0, 1))
 
 
-def _div_gradient(b: GradientBuilder) -> Sequence[str]:
+def _div_gradient(b: GradientBuilder) -> Results:
     """dA = dY / B, dB = -dA * Y. ORT's DivGrad for the latter is a function that its minimal builds cannot expand."""
     shape = joint_shape(b.ctx)
-    da = b.add("Div", b.dy[0], b.x[1])
-    db = ""
-    if 1 in b.wants:
-        db = b.add("Neg", b.summed_to(b.add("Mul", da, b.y[0]), shape, 1))
-    return b.each(b.summed_to(da, shape, 0) if 0 in b.wants else "", db)
+    da = b.dy[0] / b.x[1]
+    db = -b.summed_to(da * b.y[0], shape, 1)
+    return b.summed_to(da, shape, 0), db
 
 
 def _op(
     name: str,
     kernel: KernelFunction,
     function: Callable[..., Any],
-    gradient: Callable[[GradientBuilder], Sequence[str]],
+    gradient: Callable[[GradientBuilder], Results],
     cases: Callable[..., Iterable[TestCase]] = _cases,
     again: Callable[[Call, OpContext], Call | None] | None = None,
 ) -> Op:

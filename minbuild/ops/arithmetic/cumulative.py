@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 cumulative_kernel = KernelFunction(
     "cumulative",
@@ -67,17 +68,17 @@ def _reference(function: Any) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Results:
     """The same from the other end."""
     exclusive, reverse = (int(b.ctx.attribute(n, 0)) for n in ("exclusive", "reverse"))
-    return b.each(b.add("CumSum", b.dy[0], b.x[1], exclusive=exclusive, reverse=1 - reverse))
+    return b.add("CumSum", b.dy[0], b.x[1], exclusive=exclusive, reverse=1 - reverse)
 
 
-def _product_gradient(b: GradientBuilder) -> Sequence[str]:
+def _product_gradient(b: GradientBuilder) -> Results:
     """Every later product, over the element's share in it. The elements must not be 0."""
     exclusive, reverse = (int(b.ctx.attribute(n, 0)) for n in ("exclusive", "reverse"))
-    later = b.add("CumSum", b.add("Mul", b.dy[0], b.y[0]), b.x[1], exclusive=exclusive, reverse=1 - reverse)
-    return b.each(b.add("Div", later, b.x[0]))
+    later = b.add("CumSum", b.dy[0] * b.y[0], b.x[1], exclusive=exclusive, reverse=1 - reverse)
+    return later / b.x[0]
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -21,6 +21,7 @@ from minbuild.ops.core.broadcasting import (
 )
 from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -37,7 +38,7 @@ def _select(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall
     return lambda ctx: launch_chain(kernel, ctx)
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     return b.x if len(b.x) == 1 else None
 
 
@@ -63,15 +64,12 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("special values", (special[:, None], special), ulps=0, smooth=False)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """To the inputs that are the extremum; where several are, each has an equal share."""
     shape, element = joint_shape(b.ctx), int(b.ctx.element())
-    masks = [b.add("Cast", b.add("Equal", x, b.y[0]), to=element) for x in b.x]
-    share = b.add("Div", b.dy[0], b.add("Sum", *masks)) if len(masks) > 1 else b.dy[0]
-    return tuple(
-        b.summed_to(b.add("Mul", share, mask), shape, i) if i in b.wants else ""
-        for i, mask in enumerate(masks)
-    )
+    masks = [b.add("Cast", x.equal(b.y[0]), to=element) for x in b.x]
+    share = b.dy[0] / b.add("Sum", *masks) if len(masks) > 1 else b.dy[0]
+    return tuple(b.summed_to(share * mask, shape, i) for i, mask in enumerate(masks))
 
 
 def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray]) -> Op:

@@ -9,6 +9,7 @@ import numpy as np
 from minbuild.ops.core.definition import TestCase
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 
 sinh_kernel = kernel_of("sinh")
 cosh_kernel = kernel_of("cosh")
@@ -30,27 +31,27 @@ def _with_magnitudes(cases: Cases, magnitudes: Sequence[float], ulps: float) -> 
     return more
 
 
-def _square(b: GradientBuilder) -> str:
-    return b.add("Mul", b.x[0], b.x[0])
+def _square(b: GradientBuilder) -> Value:
+    return b.x[0] * b.x[0]
 
 
-def _over_root(b: GradientBuilder, square_and_one: str) -> Sequence[str]:
-    return (b.add("Div", b.dy[0], b.add("Sqrt", square_and_one)),)
+def _over_root(b: GradientBuilder, square_and_one: Value) -> Results:
+    return b.dy[0] / square_and_one.sqrt()
 
 
-def _asinh_gradient(b: GradientBuilder) -> Sequence[str]:
+def _asinh_gradient(b: GradientBuilder) -> Results:
     """dy / sqrt(x^2 + 1)"""
-    return _over_root(b, b.add("Add", _square(b), b.constant(1)))
+    return _over_root(b, _square(b) + 1)
 
 
-def _acosh_gradient(b: GradientBuilder) -> Sequence[str]:
+def _acosh_gradient(b: GradientBuilder) -> Results:
     """dy / sqrt(x^2 - 1)"""
-    return _over_root(b, b.add("Sub", _square(b), b.constant(1)))
+    return _over_root(b, _square(b) - 1)
 
 
-def _atanh_gradient(b: GradientBuilder) -> Sequence[str]:
+def _atanh_gradient(b: GradientBuilder) -> Results:
     """dy / (1 - x^2)"""
-    return (b.add("Div", b.dy[0], b.add("Sub", b.constant(1), _square(b))),)
+    return b.dy[0] / (1 - _square(b))
 
 
 sinh = unary(
@@ -58,7 +59,7 @@ sinh = unary(
     sinh_kernel,
     computing(np.sinh),
     _with_magnitudes(unary_cases(4, special=_SPECIAL), (1e-6, 0.01, 1.2, 20, 88), 8),
-    lambda b: (b.add("Mul", b.dy[0], b.add("Cosh", b.x[0])),),
+    lambda b: b.dy[0] * b.x[0].cosh(),
     since=(9, 22),
 )
 cosh = unary(
@@ -66,7 +67,7 @@ cosh = unary(
     cosh_kernel,
     computing(np.cosh),
     _with_magnitudes(unary_cases(4, special=_SPECIAL), (20, 88), 8),
-    lambda b: (b.add("Mul", b.dy[0], b.add("Sinh", b.x[0])),),
+    lambda b: b.dy[0] * b.x[0].sinh(),
     since=(9, 22),
 )
 asinh = unary(

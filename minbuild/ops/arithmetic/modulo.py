@@ -18,6 +18,7 @@ from minbuild.ops.core.broadcasting import (
 )
 from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 
 def _kernel(function: str) -> KernelFunction:
@@ -59,14 +60,12 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"special values, fmod {fmod}", (special[:, None], special), attributes, ulps=0)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """dA = dY, dB = -dY * (A - Y) / B, the whole number of times that B was taken away."""
     shape, dy = joint_shape(b.ctx), b.dy[0]
-    db = ""
-    if 1 in b.wants:
-        times = b.add("Div", b.add("Sub", b.y[0], b.x[0]), b.x[1])
-        db = b.summed_to(b.add("Mul", dy, times), shape, 1)
-    return b.each(b.summed_to(dy, shape, 0) if 0 in b.wants else "", db)
+    times = (b.y[0] - b.x[0]) / b.x[1]
+    db = b.summed_to(dy * times, shape, 1)
+    return b.summed_to(dy, shape, 0), db
 
 
 mod = Op(

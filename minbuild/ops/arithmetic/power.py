@@ -22,6 +22,7 @@ from minbuild.ops.core.broadcasting import (
 from minbuild.ops.core.definition import FLOATS, INT64, KernelCall, KernelFunction, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results, Value
 
 pow_kernel = KernelFunction(
     "pow",
@@ -50,16 +51,16 @@ def _working_type(ctx: OpContext) -> ElementType:
     return base
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     base, exponent, working = b.ctx.element(0), b.ctx.element(1), _working_type(b.ctx)
     if base is exponent is working:
         return None
     x, n = (
-        name if element is working else b.add("Cast", name, to=int(working))
+        name if element is working else name.cast(working)
         for name, element in zip(b.x, (base, exponent), strict=True)
     )
-    power = b.add("Pow", x, n)
-    return (power if base is working else b.add("Cast", power, to=int(base)),)
+    power = x**n
+    return power if base is working else power.cast(base)
 
 
 def _select(ctx: OpContext) -> Sequence[KernelCall]:
@@ -116,45 +117,42 @@ def _mixed_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("wraps around", (np.array([3, -7, 10], np.int64), np.array([60, 41, 30], np.int64)))
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """ORT stops at the exponent; here it has its gradient too."""
     shape = joint_shape(b.ctx)
-    base = _base_gradient(b) if 0 in b.wants else ""
-    exponent = _exponent_gradient(b) if 1 in b.wants else ""
-    return b.each(
-        base and b.summed_to(base, shape, 0),
-        exponent and b.summed_to(exponent, shape, 1),
-    )
+    base = _base_gradient(b) if 0 in b.wants else None
+    exponent = _exponent_gradient(b) if 1 in b.wants else None
+    return (base and b.summed_to(base, shape, 0), exponent and b.summed_to(exponent, shape, 1))
 
 
-def _exponents(b: GradientBuilder) -> str:
+def _exponents(b: GradientBuilder) -> Value:
     """The exponents in the type of the base."""
     element = b.ctx.element()
-    return b.x[1] if b.ctx.element(1) is element else b.add("Cast", b.x[1], to=int(element))
+    return b.x[1] if b.ctx.element(1) is element else b.x[1].cast(element)
 
 
-def _base_gradient(b: GradientBuilder) -> str:
+def _base_gradient(b: GradientBuilder) -> Value | None:
     """dY * n * X^(n-1), and 0 where n is 0, whatever X is."""
     dy, x, n = b.dy[0], b.x[0], _exponent(b.ctx)
     if n == 0:
-        return ""
+        return None
     if n is None:
         exponents, one, zero = _exponents(b), b.constant(1), b.constant(0)
-        slope = b.add("Mul", exponents, b.add("Pow", x, b.add("Sub", exponents, one)))
-        return b.add("Mul", dy, b.add("Where", b.add("Equal", exponents, zero), zero, slope))
+        slope = exponents * x ** (exponents - one)
+        return dy * b.where(exponents.equal(zero), zero, slope)
     if n == 1:
         return dy
-    scaled = b.add("Mul", dy, b.constant(n))
+    scaled = dy * n
     if n == 0.5:
-        return b.add("Div", scaled, b.y[0])
-    return b.add("Mul", scaled, x if n == 2 else b.add("Pow", x, b.constant(n - 1)))
+        return scaled / b.y[0]
+    return scaled * (x if n == 2 else x ** (n - 1))
 
 
-def _exponent_gradient(b: GradientBuilder) -> str:
+def _exponent_gradient(b: GradientBuilder) -> Value:
     """dY * Y * log(X), and 0 where X is 0: there the power does not depend on a positive exponent."""
     x, zero, one = b.x[0], b.constant(0), b.constant(1)
-    safe = b.add("Where", b.add("Equal", x, zero), one, x)
-    return b.add("Mul", b.dy[0], b.add("Mul", b.y[0], b.add("Log", safe)))
+    safe = b.where(x.equal(zero), one, x)
+    return b.dy[0] * (b.y[0] * safe.log())
 
 
 def _first_power(match: Match) -> Replacement | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _scale(ctx: OpContext, i: int) -> float:
@@ -19,8 +20,8 @@ def _scale(ctx: OpContext, i: int) -> float:
 # ------------------------------------------------------------------------- BatchScale: y_i = scale_i * x
 
 
-def _batch_body(b: GraphBuilder) -> Sequence[str]:
-    return [b.add("Mul", b.x[0], b.constant(_scale(b.ctx, i))) if name else "" for i, name in enumerate(b.y)]
+def _batch_body(b: GraphBuilder) -> Results:
+    return [b.x[0] * _scale(b.ctx, i) if name else None for i, name in enumerate(b.y)]
 
 
 def _batch_reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -34,9 +35,9 @@ def _batch_cases(random: np.random.Generator) -> Iterable[TestCase]:
             yield TestCase(f"{list(shape)}, {count}", (random.standard_normal(shape),), scales, outputs=count)
 
 
-def _batch_gradient(b: GradientBuilder) -> Sequence[str]:
-    terms = [b.add("Mul", dy, b.constant(_scale(b.ctx, i))) for i, dy in enumerate(b.dy) if dy]
-    return (terms[0] if len(terms) == 1 else b.add("Sum", *terms),)
+def _batch_gradient(b: GradientBuilder) -> Results:
+    terms = [dy * _scale(b.ctx, i) for i, dy in enumerate(b.dy) if dy]
+    return terms[0] if len(terms) == 1 else b.add("Sum", *terms)
 
 
 batch_scale = Op(
@@ -53,9 +54,9 @@ batch_scale = Op(
 # ------------------------------------------------------------------------- ScaledSum: y = sum of scale_i * x_i
 
 
-def _sum_body(b: GraphBuilder) -> Sequence[str]:
-    terms = [b.add("Mul", x, b.constant(_scale(b.ctx, i))) for i, x in enumerate(b.x) if x]
-    return (b.add("Sum", *terms),)
+def _sum_body(b: GraphBuilder) -> Results:
+    terms = [x * _scale(b.ctx, i) for i, x in enumerate(b.x) if x]
+    return b.add("Sum", *terms)
 
 
 def _sum_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
@@ -69,10 +70,10 @@ def _sum_cases(random: np.random.Generator) -> Iterable[TestCase]:
             yield TestCase(f"{list(shape)}, {count}", tuple(random.standard_normal((count, *shape))), scales)
 
 
-def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Results:
     """All of them in one BatchScale, as ORT writes it; of three at most, as ScaledSum has."""
     scales = {f"scale_{i}": _scale(b.ctx, i) for i in range(len(b.x))}
-    return b.each(*b.many(len(b.x), "BatchScale", b.dy[0], domain="com.microsoft", **scales))
+    return tuple(b.many(len(b.x), "BatchScale", b.dy[0], domain="com.microsoft", **scales))
 
 
 scaled_sum = Op(
@@ -88,18 +89,16 @@ scaled_sum = Op(
 # ------------------------------------------------------------- MixedPrecisionScale: y_i = x_i * scale as `to`
 
 
-def _mixed_body(b: GraphBuilder) -> Sequence[str]:
+def _mixed_body(b: GraphBuilder) -> Results:
     """Multiplied in float at least; fused outputs are one vector of all elements."""
     to, wide = int(b.ctx.attribute("to")), ElementType.FLOAT
     if any(b.ctx.element(i) is ElementType.DOUBLE for i in range(len(b.x))):
         wide = ElementType.DOUBLE
-    scale, *terms = (
-        x if b.ctx.element(i) is wide else b.add("Cast", x, to=int(wide)) for i, x in enumerate(b.x)
-    )
-    factor = b.squeeze(scale, tuple(range(b.ctx.rank(0))))
-    scaled = [b.add("Mul", x, factor) for x in terms]
+    scale, *terms = (x if b.ctx.element(i) is wide else x.cast(wide) for i, x in enumerate(b.x))
+    factor = scale.squeeze(tuple(range(b.ctx.rank(0))))
+    scaled = [x * factor for x in terms]
     if b.ctx.attribute("fuse_outputs", 0):
-        flat = [b.reshape(x, [-1]) for x in scaled]
+        flat = [x.reshape([-1]) for x in scaled]
         scaled = [b.add("Concat", *flat, axis=0)]
     return [b.add("Cast", x, to=to) for x in scaled]
 

@@ -12,6 +12,7 @@ from minbuild.ops.core.broadcasting import joint_shape, joint_type, launch_chain
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results, Value
 
 
 def _reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.ndarray:
@@ -29,14 +30,14 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return launch_chain(_arithmetic.add_kernel, ctx)
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     return b.x if len(b.x) == 1 else None
 
 
-def _mean_body(b: GraphBuilder) -> Sequence[str]:
+def _mean_body(b: GraphBuilder) -> Results:
     if len(b.x) == 1:
         return b.x
-    return (b.add("Div", b.add("Sum", *b.x), b.constant(len(b.x))),)
+    return b.add("Sum", *b.x) / len(b.x)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -52,18 +53,18 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(" ".join(str(list(s)) for s in shapes), terms, ulps=4)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     return _spread(b, b.dy[0])
 
 
-def _mean_gradient(b: GradientBuilder) -> Sequence[str]:
-    return _spread(b, b.add("Div", b.dy[0], b.constant(len(b.x))))
+def _mean_gradient(b: GradientBuilder) -> Results:
+    return _spread(b, b.dy[0] / len(b.x))
 
 
-def _spread(b: GradientBuilder, gradient: str) -> Sequence[str]:
+def _spread(b: GradientBuilder, gradient: Value) -> Results:
     """The same gradient for every input, summed where the input was broadcast."""
     shape = joint_shape(b.ctx)
-    return tuple(b.summed_to(gradient, shape, i) if i in b.wants else "" for i in range(len(b.x)))
+    return tuple(b.summed_to(gradient, shape, i) for i in range(len(b.x)))
 
 
 def _of_two(match: Match) -> Replacement | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
 from minbuild.ops.core.definition import TestCase
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 
 sin_kernel = kernel_of("sin")
 cos_kernel = kernel_of("cos")
@@ -34,28 +35,28 @@ def _inside(x: np.ndarray) -> np.ndarray:
     return np.tanh(x) * 0.9
 
 
-def _sin_gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Mul", b.dy[0], b.add("Cos", b.x[0])),)
+def _sin_gradient(b: GradientBuilder) -> Results:
+    return b.dy[0] * b.x[0].cos()
 
 
-def _cos_gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Mul", b.dy[0], b.add("Neg", b.add("Sin", b.x[0]))),)
+def _cos_gradient(b: GradientBuilder) -> Results:
+    return b.dy[0] * -b.x[0].sin()
 
 
-def _tan_gradient(b: GradientBuilder) -> Sequence[str]:
+def _tan_gradient(b: GradientBuilder) -> Results:
     """dy * (1 + y^2)"""
-    return (b.add("Mul", b.dy[0], b.add("Add", b.add("Mul", b.y[0], b.y[0]), b.constant(1))),)
+    return b.dy[0] * (b.y[0] * b.y[0] + 1)
 
 
-def _arc_gradient(b: GradientBuilder) -> str:
+def _arc_gradient(b: GradientBuilder) -> Value:
     """dy / sqrt(1 - x^2)"""
-    square = b.add("Mul", b.x[0], b.x[0])
-    return b.add("Div", b.dy[0], b.add("Sqrt", b.add("Sub", b.constant(1), square)))
+    square = b.x[0] * b.x[0]
+    return b.dy[0] / (1 - square).sqrt()
 
 
-def _atan_gradient(b: GradientBuilder) -> Sequence[str]:
+def _atan_gradient(b: GradientBuilder) -> Results:
     """dy / (1 + x^2)"""
-    return (b.add("Div", b.dy[0], b.add("Add", b.add("Mul", b.x[0], b.x[0]), b.constant(1))),)
+    return b.dy[0] / (b.x[0] * b.x[0] + 1)
 
 
 sin = unary("Sin", sin_kernel, computing(np.sin), _wave_cases, _sin_gradient, since=(7, 22))
@@ -73,7 +74,7 @@ asin = unary(
     asin_kernel,
     computing(np.arcsin),
     unary_cases(3, inputs=_inside, special=_NARROW),
-    lambda b: (_arc_gradient(b),),
+    lambda b: _arc_gradient(b),
     since=(7, 22),
 )
 acos = unary(
@@ -81,7 +82,7 @@ acos = unary(
     acos_kernel,
     computing(np.arccos),
     unary_cases(3, inputs=_inside, special=_NARROW),
-    lambda b: (b.add("Neg", _arc_gradient(b)),),
+    lambda b: -_arc_gradient(b),
     since=(7, 22),
 )
 atan = unary("Atan", atan_kernel, computing(np.arctan), unary_cases(3), _atan_gradient, since=(7, 22))

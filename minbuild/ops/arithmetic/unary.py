@@ -29,6 +29,7 @@ from minbuild.ops.core.elementwise import (
     zero_gradient,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
 
 neg_kernel = kernel_of("neg", types=FLOATS + SIGNED)
@@ -70,24 +71,24 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.reshape([math.erf(v) for v in x.ravel()], x.shape)
 
 
-def _abs_gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Mul", b.dy[0], b.add("Sign", b.x[0])),)
+def _abs_gradient(b: GradientBuilder) -> Results:
+    return b.dy[0] * b.x[0].sign()
 
 
-def _sqrt_gradient(b: GradientBuilder) -> Sequence[str]:
+def _sqrt_gradient(b: GradientBuilder) -> Results:
     """dy / 2 / y"""
-    return (b.add("Div", b.add("Mul", b.dy[0], b.constant(0.5)), b.y[0]),)
+    return b.dy[0] * 0.5 / b.y[0]
 
 
-def _reciprocal_gradient(b: GradientBuilder) -> Sequence[str]:
+def _reciprocal_gradient(b: GradientBuilder) -> Results:
     """-dy * y^2"""
-    return (b.add("Mul", b.dy[0], b.add("Neg", b.add("Mul", b.y[0], b.y[0]))),)
+    return b.dy[0] * -(b.y[0] * b.y[0])
 
 
-def _erf_gradient(b: GradientBuilder) -> Sequence[str]:
+def _erf_gradient(b: GradientBuilder) -> Results:
     """dy * 2 / sqrt(pi) * e^(-x^2)"""
-    bell = b.add("Exp", b.add("Neg", b.add("Mul", b.x[0], b.x[0])))
-    return (b.add("Mul", b.dy[0], b.add("Mul", bell, b.constant(2 / math.sqrt(math.pi)))),)
+    bell = (-(b.x[0] * b.x[0])).exp()
+    return b.dy[0] * (bell * (2 / math.sqrt(math.pi)))
 
 
 def _positive(x: np.ndarray) -> np.ndarray:
@@ -99,7 +100,7 @@ neg = unary(
     neg_kernel,
     computing(np.negative),
     _with_integers(_EITHER, _SIGNED),
-    lambda b: (b.add("Neg", b.dy[0]),),
+    lambda b: -b.dy[0],
 )
 absolute = Op(
     "Abs",
@@ -139,14 +140,14 @@ exp = unary(
     exp_kernel,
     computing(np.exp),
     unary_cases(2, special=np.array([0.0, -0.0, 1.0, -1.0, 30.0, -700.0, np.inf, -np.inf, np.nan])),
-    lambda b: (b.add("Mul", b.dy[0], b.y[0]),),
+    lambda b: b.dy[0] * b.y[0],
 )
 log = unary(
     "Log",
     log_kernel,
     computing(np.log),
     unary_cases(2, inputs=_positive),
-    lambda b: (b.add("Div", b.dy[0], b.x[0]),),
+    lambda b: b.dy[0] / b.x[0],
 )
 erf = unary("Erf", erf_kernel, computing(_erf), unary_cases(2), _erf_gradient, since=(9, 13))
 

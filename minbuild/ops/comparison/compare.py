@@ -30,6 +30,7 @@ from minbuild.ops.core.definition import (
     TestCase,
 )
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results
 
 _FEATURES = {"broadcast": FEATURES["broadcast"]}
 
@@ -87,9 +88,9 @@ def _same_dim(a: Any, b: Any) -> bool:
     return False
 
 
-def _equal_body(b: GraphBuilder) -> Sequence[str] | None:
+def _equal_body(b: GraphBuilder) -> Results:
     """Truth may be any byte but 0, so it is not compared byte by byte."""
-    return (b.add("Not", b.add("Xor", *b.x)),) if b.ctx.element() is BOOL else None
+    return ~b.add("Xor", *b.x) if b.ctx.element() is BOOL else None
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 where_kernel = KernelFunction(
     "where",
@@ -85,13 +86,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     )
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Each side has the gradient where it was chosen, and 0 elsewhere."""
     shape, zero = joint_shape(b.ctx), b.constant(0, b.ctx.element(1))
     condition, dy = b.x[0], b.dy[0]
-    da = b.summed_to(b.add("Where", condition, dy, zero), shape, 1) if 1 in b.wants else ""
-    db = b.summed_to(b.add("Where", condition, zero, dy), shape, 2) if 2 in b.wants else ""
-    return b.each("", da, db)
+    da = b.summed_to(b.where(condition, dy, zero), shape, 1)
+    db = b.summed_to(b.where(condition, zero, dy), shape, 2)
+    return (None, da, db)
 
 
 where = Op(

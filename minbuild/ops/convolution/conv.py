@@ -23,6 +23,7 @@ from minbuild.ops.core.definition import (
     require_equal,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
+from minbuild.ops.core.value import Results
 
 _WINDOW = ("groups:int",) + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
@@ -264,10 +265,10 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     window = _window(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     attributes = explicit_pads(b.ctx.attributes, window)
-    return b.each(*b.many(3, "ConvGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **attributes)[: len(b.x)])
+    return tuple(b.many(3, "ConvGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **attributes)[: len(b.x)])
 
 
 conv = Op(

@@ -25,6 +25,7 @@ from minbuild.ops.convolution.conv import (
 from minbuild.ops.convolution.spatial import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
@@ -91,24 +92,24 @@ def _grad_reference(
     return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
 
 
-def _second_gradient(b: GradientBuilder) -> Sequence[str]:
+def _second_gradient(b: GradientBuilder) -> Results:
     """The flow through dX is a second input of the convolution, that through dW a second set of weights; every output
     of ConvGrad is linear in dY and in what else it is made of."""
     dy, x, w = b.x
     attributes = b.ctx.attributes
-    of_dx, of_dw, of_db = (*b.dy, "", "", "")[:3]
+    of_dx, of_dw, of_db = (*b.dy, None, None, None)[:3]
 
-    def conv_grad(output: int, *inputs: str) -> str:
+    def conv_grad(output: int, *inputs: Value) -> Value:
         return b.many(3, "ConvGrad", *inputs, domain=MICROSOFT, **attributes)[output]
 
     flows = [b.add("Conv", of_dx, w, **attributes)] if of_dx else []
     flows += [b.add("Conv", x, of_dw, **attributes)] if of_dw else []
     if of_db:
         column = b.integers((-1, *(1,) * (b.ctx.rank() - 2)))
-        flows.append(b.add("Expand", b.add("Reshape", of_db, column), b.shape_of(dy)))
-    to_x = conv_grad(0, dy, x, of_dw) if of_dw else ""
-    to_w = conv_grad(1, dy, of_dx, w) if of_dx else ""
-    return b.each(reduce(lambda left, right: b.add("Add", left, right), flows), to_x, to_w)
+        flows.append(b.add("Reshape", of_db, column).expand_like(dy))
+    to_x = conv_grad(0, dy, x, of_dw) if of_dw else None
+    to_w = conv_grad(1, dy, of_dx, w) if of_dx else None
+    return (reduce(lambda left, right: left + right, flows), to_x, to_w)
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:

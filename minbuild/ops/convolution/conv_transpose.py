@@ -13,6 +13,7 @@ from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
@@ -65,13 +66,13 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (x[0], w[1] * int(ctx.attribute("group", 1)), *spatial)),)
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """The kernel adds no bias, since Conv's gradient has none."""
     if not b.has(2):
         return None
     y = b.add("ConvTranspose", *b.x[:2], **b.ctx.attributes)
     column = (-1, *(1,) * (b.ctx.rank() - 2))
-    return (b.add("Add", y, b.reshape(b.x[2], column)),)
+    return y + b.x[2].reshape(column)
 
 
 def _layer(ctx: OpContext, x: Shape, w: Shape) -> _conv.Layer:
@@ -136,9 +137,9 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("no images", (np.zeros((0, 3, 5, 5)), weights), {"strides": (2, 2)})
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     found = b.many(3, "ConvTransposeGrad", b.dy[0], *b.x[:2], domain=MICROSOFT, **b.ctx.attributes)
-    return b.each(*found[: len(b.x)])
+    return tuple(found[: len(b.x)])
 
 
 conv_transpose = Op(
@@ -212,7 +213,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 _SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attributes that mean the same to Conv
 
 
-def _grad_parts(b: GraphBuilder) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Results:
     """The convolution with the same weights, of which this is the transpose: dx = Conv(dy, w), and w gets what it would
     there if x came back for dy."""
     if b.ctx.attribute("auto_pad", "NOTSET") != "NOTSET" or b.ctx.attribute("output_shape"):
@@ -222,7 +223,7 @@ def _grad_parts(b: GraphBuilder) -> Sequence[str]:
     (dy, x, w), given = b.x[:3], {n: v for n, v in b.ctx.attributes.items() if n in _SHARED}
     dw = b.many(2, "ConvGrad", x, dy, w, domain=MICROSOFT, **given)[1]
     others = (0, *range(2, b.ctx.rank()))
-    return b.add("Conv", dy, w, **given), dw, b.reduce("ReduceSum", dy, others, False)
+    return b.add("Conv", dy, w, **given), dw, dy.sum(others, False)
 
 
 conv_transpose_grad = Op(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from minbuild.ir.dims import Dim
 from minbuild.ops.convolution.spatial import Axis, axes, reshaped
 from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.image import grid_sample as _grid_sample
 
 
@@ -64,16 +65,16 @@ class _Layer:
         return np.array([2 / int(a.size) for a in reversed(self.window)])  # type: ignore[arg-type]
 
 
-def _grid(b: GraphBuilder, layer: _Layer) -> str:
+def _grid(b: GraphBuilder, layer: _Layer) -> Value:
     """Positions of all taps, [N*OG, taps, outputs, (x, y)], from offsets [N, OG*taps*(y, x), outputs]."""
     rows, places = layer.batch * layer.offset_groups, int(np.prod(layer.outputs))
     offsets = reshaped(b, b.x[2], (rows, layer.taps, 2, places))
     swapped = b.add("Gather", offsets, b.integers((1, 0)), axis=2)
-    last = b.add("Transpose", swapped, perm=(0, 1, 3, 2))
-    return b.add("Add", b.add("Mul", last, b.constant(layer.scale())), b.constant(layer.base()))
+    last = swapped.transpose((0, 1, 3, 2))
+    return last * layer.scale() + layer.base()
 
 
-def _columns(b: GraphBuilder, layer: _Layer, grid: str) -> str:
+def _columns(b: GraphBuilder, layer: _Layer, grid: Value) -> Value:
     """What the windows see, [N*OG, C/OG, taps, outputs], without the mask."""
     height, width = (a.size for a in layer.window)
     rows, shared = layer.batch * layer.offset_groups, layer.channels // layer.offset_groups
@@ -81,12 +82,12 @@ def _columns(b: GraphBuilder, layer: _Layer, grid: str) -> str:
     return b.add("GridSample", image, grid, mode="linear", padding_mode="zeros", align_corners=0)
 
 
-def _mask(b: GraphBuilder, layer: _Layer) -> str:
+def _mask(b: GraphBuilder, layer: _Layer) -> Value:
     rows, places = layer.batch * layer.offset_groups, int(np.prod(layer.outputs))
     return reshaped(b, b.x[4], (rows, 1, layer.taps, places))
 
 
-def _matrices(b: GraphBuilder, layer: _Layer, columns: str) -> tuple[str, str]:
+def _matrices(b: GraphBuilder, layer: _Layer, columns: Value) -> tuple[Value, Value]:
     """Weights as [G, M/G, K] and columns as [N, G, K, outputs]."""
     depth = layer.channels // layer.groups * layer.taps
     weights = reshaped(b, b.x[1], (layer.groups, layer.filters // layer.groups, depth))
@@ -94,53 +95,51 @@ def _matrices(b: GraphBuilder, layer: _Layer, columns: str) -> tuple[str, str]:
     return weights, reshaped(b, columns, shape)
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     layer = _Layer.of(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     columns = _columns(b, layer, _grid(b, layer))
     if b.has(4):
-        columns = b.add("Mul", columns, _mask(b, layer))
+        columns = columns * _mask(b, layer)
     y = b.add("MatMul", *_matrices(b, layer, columns))
     y = reshaped(b, y, (layer.batch, layer.filters, *layer.outputs))
     if not b.has(3):
-        return (y,)
-    return (b.add("Add", y, reshaped(b, b.x[3], (-1, 1, 1))),)
+        return y
+    return y + reshaped(b, b.x[3], (-1, 1, 1))
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Through the product, the mask, and GridSample; what the windows saw is sampled again rather than kept."""
     layer = _Layer.of(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     grid = _grid(b, layer)
     columns = _columns(b, layer, grid)
-    masked = b.add("Mul", columns, _mask(b, layer)) if b.has(4) else columns
+    masked = columns * _mask(b, layer) if b.has(4) else columns
     weights, matrix = _matrices(b, layer, masked)
     shape = (layer.batch, layer.groups, layer.filters // layer.groups, int(np.prod(layer.outputs)))
     dy = reshaped(b, b.dy[0], shape)
-    dw = b.reduce(
-        "ReduceSum", b.add("MatMul", dy, b.add("Transpose", matrix, perm=(0, 1, 3, 2))), (0,), False
-    )
-    flow = b.add("MatMul", b.add("Transpose", weights, perm=(0, 2, 1)), dy)
-    flow = b.reshape_like(flow, columns)
-    dmask = ""
+    dw = (dy @ matrix.transpose((0, 1, 3, 2))).sum((0,), False)
+    flow = weights.transpose((0, 2, 1)) @ dy
+    flow = flow.reshape_like(columns)
+    dmask = None
     if b.has(4):
-        dmask = b.reduce("ReduceSum", b.add("Mul", flow, columns), (1,))
-        dmask = b.reshape_like(dmask, b.x[4])
-        flow = b.add("Mul", flow, _mask(b, layer))
+        dmask = (flow * columns).sum((1,))
+        dmask = dmask.reshape_like(b.x[4])
+        flow = flow * _mask(b, layer)
     dx, doffset = _through_samples(b, layer, flow, grid)
-    dw = b.reshape_like(dw, b.x[1])
-    db = b.reduce("ReduceSum", b.dy[0], (0, 2, 3), False) if b.has(3) else ""
-    return b.each(*(dx, dw, doffset, db, dmask)[: len(b.x)])
+    dw = dw.reshape_like(b.x[1])
+    db = b.dy[0].sum((0, 2, 3), False) if b.has(3) else None
+    return (dx, dw, doffset, db, dmask)[: len(b.x)]
 
 
-def _through_samples(b: GradientBuilder, layer: _Layer, flow: str, grid: str) -> tuple[str, str]:
+def _through_samples(b: GradientBuilder, layer: _Layer, flow: Value, grid: Value) -> tuple[Value, Value]:
     """The gradients of the image and of the offsets."""
     height, width = (a.size for a in layer.window)
     rows, shared = layer.batch * layer.offset_groups, layer.channels // layer.offset_groups
     image = reshaped(b, b.x[0], (rows, shared, height, width))
     kind = {"mode": "linear", "padding_mode": "zeros", "align_corners": 0}
     dimage, dgrid = b.many(2, "GridSampleGrad", flow, image, grid, domain="minbuild", **kind)
-    moved = b.add("Transpose", b.add("Mul", dgrid, b.constant(layer.scale())), perm=(0, 1, 3, 2))
+    moved = (dgrid * layer.scale()).transpose((0, 1, 3, 2))
     swapped = b.add("Gather", moved, b.integers((1, 0)), axis=2)
-    return b.reshape_like(dimage, b.x[0]), b.reshape_like(swapped, b.x[2])
+    return dimage.reshape_like(b.x[0]), swapped.reshape_like(b.x[2])
 
 
 def _reference(

@@ -11,6 +11,7 @@ from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, ceil_div, dim_max, dim_min, product
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
 
 Seen = tuple[Any, ...]  # an index that selects what a tap looks at
 
@@ -94,7 +95,7 @@ def explicit_pads(attributes: Mapping[str, Any], window: Sequence[Axis]) -> dict
     return kept | {"pads": tuple(a.before for a in window) + tuple(int(a.after) for a in window)}  # type: ignore[arg-type]
 
 
-def reshaped(b: GraphBuilder, x: str, dims: Sequence[Dim]) -> str:
+def reshaped(b: GraphBuilder, x: Value, dims: Sequence[Dim]) -> Value:
     """`x` with these dimensions, of which one may be symbolic, and the first as well where it is that of `x`."""
     words = [d if isinstance(d, int) else -1 for d in dims]
     if words.count(-1) > 1 and words[0] == -1:
@@ -103,7 +104,7 @@ def reshaped(b: GraphBuilder, x: str, dims: Sequence[Dim]) -> str:
         raise UnsupportedUse(
             f"the shape {list(dims)} must be known but for one dimension when the trainer is built"
         )
-    return b.reshape(x, words)
+    return x.reshape(words)
 
 
 # --------------------------------------------------------------------------------------------------- pooling

@@ -14,6 +14,7 @@ from minbuild.ir.dims import Dim
 
 if TYPE_CHECKING:
     from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+    from minbuild.ops.core.value import Results
 
 FLOAT = ElementType.FLOAT
 INT64 = ElementType.INT64
@@ -299,9 +300,9 @@ class Op:
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None
     batch_sums: frozenset[int] = frozenset()
     split: Callable[[Call, OpContext], Sequence[Call]] | None = None
-    decompose: Callable[[GraphBuilder], Sequence[str] | None] | None = None
-    gradient: Callable[[GradientBuilder], Sequence[str]] | None = None
-    decompose_for_grad: Callable[[GraphBuilder], Sequence[str]] | None = None
+    decompose: Callable[[GraphBuilder], Results] | None = None
+    gradient: Callable[[GradientBuilder], Results] | None = None
+    decompose_for_grad: Callable[[GraphBuilder], Results] | None = None
     differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[TestCase]] | None = None
     kernels: tuple[KernelFunction, ...] = ()

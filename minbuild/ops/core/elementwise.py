@@ -20,9 +20,10 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 Cases = Callable[[np.random.Generator], Iterable[TestCase]]
-Gradient = Callable[[GradientBuilder], Sequence[str]]
+Gradient = Callable[[GradientBuilder], Results]
 Words = Callable[[OpContext], Sequence[float]]
 
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
@@ -77,9 +78,9 @@ def computing(function: Callable[..., Any]) -> Reference:
     return reference
 
 
-def zero_gradient(b: GradientBuilder) -> Sequence[str]:
+def zero_gradient(b: GradientBuilder) -> Results:
     """Of functions that are constant between their jumps."""
-    return ("",)
+    return None
 
 
 def unary_cases(
@@ -162,7 +163,7 @@ def gradient_op(
     domain: str = "com.microsoft",
     words: Words = no_words,
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
-    slope: Callable[[GraphBuilder, str], str] | None = None,
+    slope: Callable[[GraphBuilder, Value], Value] | None = None,
 ) -> Op:
     """An operator of `dy` and what the forward pass left, either of whose places its output may take. `slope` writes
     what `dy` is multiplied with, for gradients of gradients."""
@@ -177,5 +178,5 @@ def gradient_op(
         batched_inputs=batched_inputs,
         cases=cases,
         gradient=gradient,
-        decompose_for_grad=None if slope is None else lambda b: (b.add("Mul", b.x[0], slope(b, b.x[1])),),
+        decompose_for_grad=None if slope is None else lambda b: b.x[0] * slope(b, b.x[1]),
     )

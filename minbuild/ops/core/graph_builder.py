@@ -1,70 +1,91 @@
-"""Operators written as nodes: what an operator is made of, and what its gradient is made of.
+"""Graphs that operators are defined by: their decomposition into other operators, and their gradient.
 
-Both are rules of the operator (`Op.decompose`, `Op.gradient`) that write nodes into a `GraphBuilder` and answer with
-names of values. They may look at everything a `OpContext` knows: attributes, element types, symbolic shapes, constants.
+Both are rules of the operator (`Op.decompose`, `Op.decompose_for_grad`, `Op.gradient`) that write nodes into a
+`GraphBuilder` and return values. A rule may use everything in the `OpContext`: attributes, element types, symbolic
+shapes, constants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType, Node, Shape
+from minbuild.ir import ElementType, Node, Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import OpContext, normalized_axes
+from minbuild.ops.core.value import Operand, Results, Value, element_of
 
 LARGEST_OPSET = 1000
 MICROSOFT = "com.microsoft"
 
 
 class GraphBuilder:
-    """Nodes being written. `x` are the names of the operator's inputs ("" where absent), `y` those its outputs
-    shall have; `opset` is the version of the default domain that the nodes are for."""
+    """Nodes being written. `x` are the inputs of the operator, `y` its outputs, false where absent; `opset` is the
+    version of the default domain that the nodes are for."""
 
     def __init__(
         self, ctx: OpContext, x: Sequence[str], y: Sequence[str], prefix: str, opset: int = LARGEST_OPSET
     ) -> None:
         self.ctx = ctx
-        self.x = tuple(x)
-        self.y = tuple(y)
+        self.x = self._values(x, ctx.inputs)
+        self.y = self._values(y, ctx.results)
         self.prefix = prefix  # of the names of nodes and values made here
         self.opset = opset
         self.nodes: list[Node] = []
 
+    def _values(self, names: Sequence[str], types: Sequence[TensorType | None]) -> tuple[Value, ...]:
+        elements = [None if t is None else t.element for t in types]
+        elements += [None] * (len(names) - len(elements))
+        return tuple(Value(self, n, e) for n, e in zip(names, elements, strict=False))
+
     @property
     def given(self) -> frozenset[str]:
-        """Values that exist without the body."""
-        return frozenset(self.x)
+        """Names of the values that exist before the nodes."""
+        return frozenset(x.name for x in self.x)
+
+    def write(self, rule: Callable[[Any], Results]) -> tuple[Value | None, ...] | None:
+        """Runs a decomposition: its results, one per output; None where the operator is served otherwise."""
+        results = rule(self)
+        return (results,) if isinstance(results, Value) else None if results is None else tuple(results)
 
     def many(
-        self, count: int, op_type: str, *inputs: str, domain: str = "", **attributes: Any
-    ) -> tuple[str, ...]:
-        """A node with `count` outputs: their names."""
+        self, count: int, op_type: str, *inputs: Value | str | None, domain: str = "", **attributes: Any
+    ) -> tuple[Value, ...]:
+        """A node with `count` outputs: its results. Inputs that are absent are None; others may be given by name."""
         name = f"{self.prefix}/{op_type}_{len(self.nodes)}"
         outputs = tuple(f"{name}:{i}" for i in range(count))
         version = 1 if domain else self.opset
-        self.nodes.append(Node(op_type, domain, version, name, tuple(inputs), outputs, attributes))
-        return outputs
+        values = [x if isinstance(x, Value) else Value(self, x or "") for x in inputs]
+        names = tuple(x.name for x in values)
+        self.nodes.append(Node(op_type, domain, version, name, names, outputs, attributes))
+        element = element_of(op_type, values, attributes)
+        return tuple(Value(self, n, element) for n in outputs)
 
-    def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """A node with one output: its name."""
+    def add(self, op_type: str, *inputs: Value | str | None, domain: str = "", **attributes: Any) -> Value:
+        """A node with one output: its result."""
         return self.many(1, op_type, *inputs, domain=domain, **attributes)[0]
 
-    def microsoft(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """A node of ONNX Runtime's own domain with one output: its name."""
+    def microsoft(self, op_type: str, *inputs: Value | str | None, **attributes: Any) -> Value:
+        """A node of ONNX Runtime's own domain with one output: its result."""
         return self.add(op_type, *inputs, domain=MICROSOFT, **attributes)
 
-    def constant(self, value: Any, element: ElementType | None = None) -> str:
+    def constant(self, value: Any, element: ElementType | None = None) -> Value:
         """A constant of element type `element`, by default that of input 0."""
         dtype = (element or self.ctx.element()).dtype
         return self.add("Constant", value=np.asarray(value).astype(dtype))
 
-    def integers(self, values: Iterable[Dim]) -> str:
+    def integers(self, values: Iterable[Dim]) -> Value:
         """A constant vector of int64 numbers, such as axes."""
         return self.constant(list(values), ElementType.INT64)
+
+    def where(self, condition: Value, x: Operand, y: Operand) -> Value:
+        """`x` where the condition holds, else `y`. A number takes the element type of the other one, or of input 0."""
+        element = next((v.element for v in (x, y) if isinstance(v, Value)), None)
+        chosen = (v if isinstance(v, Value) else self.constant(v, element) for v in (x, y))
+        return self.add("Where", condition, *chosen)
 
     def has(self, i: int) -> bool:
         """Whether optional input `i` is given."""
@@ -72,61 +93,47 @@ class GraphBuilder:
 
     # Operators whose axes are an attribute in older opsets and an input in newer ones.
 
-    def reduce(self, op_type: str, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
-        """ReduceSum, ReduceMean, ... over these axes; all of `x` itself where there are none."""
+    def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
+        """ReduceSum, ReduceMean, ... over these axes; `x` itself where there are none."""
         if not axes:
             return x
         since = 13 if op_type == "ReduceSum" else 18
-        return self._over(op_type, x, axes, since, keepdims=int(keepdims))
+        return self.over_axes(op_type, x, axes, since, keepdims=int(keepdims))
 
-    def squeeze(self, x: str, axes: Sequence[int]) -> str:
-        return self._over("Squeeze", x, axes, 13) if axes else x
-
-    def unsqueeze(self, x: str, axes: Sequence[int]) -> str:
-        return self._over("Unsqueeze", x, axes, 13) if axes else x
-
-    def _over(self, op_type: str, x: str, axes: Sequence[int], since: int, **attributes: Any) -> str:
+    def over_axes(self, op_type: str, x: Value, axes: Sequence[int], since: int, **attributes: Any) -> Value:
+        """A node whose axes are an input from opset `since` on, an attribute before."""
         if self.opset >= since:
             return self.add(op_type, x, self.integers(axes), **attributes)
         return self.add(op_type, x, axes=tuple(axes), **attributes)
 
-    def shape_of(self, name: str) -> str:
-        """The dimensions of a value, as a value."""
-        return self.add("Shape", name)
 
-    def reshape(self, x: str, shape: Iterable[Dim]) -> str:
-        return self.add("Reshape", x, self.integers(shape))
-
-    def reshape_like(self, x: str, other: str) -> str:
-        return self.add("Reshape", x, self.shape_of(other))
-
-
-def named(body: GraphBuilder, results: Sequence[str], names: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes that a rule wrote, with its results under `names` ("" where nobody reads one)."""
+def named(builder: GraphBuilder, results: Sequence[Value | None], names: Sequence[str]) -> tuple[Node, ...]:
+    """The nodes that a rule wrote, with its results under `names` ("" where none is read)."""
     renamed: dict[str, str] = {}
     copies = []
     for result, name in zip(results, names, strict=False):
-        if result and name and (result in renamed or result in body.given):
-            copies.append((result, name))
+        if result and name and (result.name in renamed or result.name in builder.given):
+            copies.append((result.name, name))
         elif result and name:
-            renamed[result] = name
+            renamed[result.name] = name
     nodes = [
         replace(
             node,
             inputs=tuple(renamed.get(n, n) for n in node.inputs),
             outputs=tuple(renamed.get(n, n) for n in node.outputs),
         )
-        for node in body.nodes
+        for node in builder.nodes
     ]
-    for result, name in copies:
-        source = renamed.get(result, result)
-        nodes.append(Node("Identity", "", body.opset, f"{body.prefix}/{name}", (source,), (name,), {}))
+    for source, name in copies:
+        source = renamed.get(source, source)
+        nodes.append(Node("Identity", "", builder.opset, f"{builder.prefix}/{name}", (source,), (name,), {}))
     return tuple(nodes)
 
 
 class GradientBuilder(GraphBuilder):
-    """The gradient of one application being written: given `dy`, the gradients of its outputs ("" where none flows
-    in), the rule returns the names of the gradients of its inputs, "" where there is none or it is not wanted."""
+    """The gradient of one application being written: given `dy`, the gradients of its outputs (false where none flows
+    in), the rule returns the gradients of its inputs in order, None where there is none. Later inputs may be left
+    out."""
 
     def __init__(
         self,
@@ -139,37 +146,38 @@ class GradientBuilder(GraphBuilder):
         opset: int = LARGEST_OPSET,
     ) -> None:
         super().__init__(ctx, x, y, prefix, opset)
-        self.dy = tuple(dy)
-        self.wants = frozenset(wants)  # inputs whose gradients somebody needs
+        self.dy = self._values(dy, ctx.results)
+        self.wants = frozenset(wants)  # inputs whose gradients are read
         self.forward: tuple[str, str] | None = None  # domain and name to run instead of the operator
-        self.besides: Mapping[str, object] = {}
+        self.besides: Mapping[str, object] = {}  # further attributes of that operator
         self.saved: dict[int, str] = {}  # further outputs of the forward application
 
     @property
     def given(self) -> frozenset[str]:
-        return frozenset((*self.x, *self.y, *self.dy, *self.saved.values()))
+        names = (v.name for v in (*self.x, *self.y, *self.dy))
+        return frozenset((*names, *self.saved.values()))
 
-    def save(self, output: int) -> str:
-        """An output of the forward application that the gradient needs, whether or not the model asked for it."""
+    def write(self, rule: Callable[[Any], Results]) -> tuple[Value | None, ...]:
+        """Runs a gradient rule: one gradient per input, None for those that are not wanted or zero."""
+        results = (super().write(rule) or ())[: len(self.x)]
+        padded = (*results, *(None,) * (len(self.x) - len(results)))
+        return tuple(g if g and i in self.wants else None for i, g in enumerate(padded))
+
+    def save(self, output: int) -> Value:
+        """An output of the forward application that the gradient needs, whether or not the model has it."""
         if output < len(self.y) and self.y[output]:
             return self.y[output]
-        return self.saved.setdefault(output, f"{self.prefix}/saved_{output}")
+        return Value(self, self.saved.setdefault(output, f"{self.prefix}/saved_{output}"))
 
     def replace_forward(self, op_type: str, domain: str = MICROSOFT, **attributes: object) -> None:
-        """Training runs this operator in place of the forward one, with `attributes` besides: same inputs and outputs,
+        """Training runs this operator in place of the forward one, with further `attributes`: same inputs and outputs,
         or more of them."""
         self.forward, self.besides = (domain, op_type), attributes
 
-    def summed_to(self, gradient: str, made: Shape | None, i: int) -> str:
+    def summed_to(self, gradient: Value, made: Shape | None, i: int) -> Value:
         """`gradient`, of shape `made`, summed over the axes along which input `i` was broadcast."""
         assert made is not None, "shapes are known where rules are written"
         own = self.ctx.shape(i)
         lead = len(made) - len(own)
         axes = [a for a, size in enumerate(made) if a < lead or (own[a - lead] == 1 and size != 1)]
-        summed = self.reduce("ReduceSum", gradient, normalized_axes(axes, len(made)))
-        return self.squeeze(summed, tuple(range(lead)))
-
-    def each(self, *gradients: str) -> tuple[str, ...]:
-        """One gradient per input: those not wanted dropped, missing ones "" at the end."""
-        padded = (*gradients, *("",) * (len(self.x) - len(gradients)))
-        return tuple(g if i in self.wants else "" for i, g in enumerate(padded))
+        return gradient.sum(normalized_axes(axes, len(made))).squeeze(tuple(range(lead)))

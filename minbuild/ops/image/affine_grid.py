@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _grid(sizes: Sequence[int], align_corners: int) -> np.ndarray:
@@ -22,7 +23,7 @@ def _grid(sizes: Sequence[int], align_corners: int) -> np.ndarray:
     return np.stack([p.ravel() for p in (*reversed(places), np.ones(tuple(sizes)))], 1)
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """grid = places theta^T"""
     batch, _, *sizes = b.ctx.dims(1)
     matrix = b.ctx.shape()
@@ -34,8 +35,8 @@ def _body(b: GraphBuilder) -> Sequence[str]:
         free = ", ".join(str(size) for size in sizes if not isinstance(size, int))
         raise UnsupportedUse(f"the size of its grid must be known; fix it with --dim for {free}")
     places = b.constant(_grid(whole, int(b.ctx.attribute("align_corners", 0))))
-    moved = b.add("MatMul", places, b.add("Transpose", b.x[0], perm=(0, 2, 1)))
-    return (b.reshape(moved, (batch, *whole, len(whole))),)
+    moved = places @ b.x[0].transpose((0, 2, 1))
+    return moved.reshape((batch, *whole, len(whole)))
 
 
 def _reference(attributes: Mapping[str, Any], theta: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 _MODES = {
     "nearest": 0,
@@ -135,8 +136,8 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, grid: np.ndarray) -
     return y.reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(*b.many(2, "GridSampleGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes))
+def _gradient(b: GradientBuilder) -> Results:
+    return tuple(b.many(2, "GridSampleGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes))
 
 
 # Shape of x, sizes of the result's spatial axes.

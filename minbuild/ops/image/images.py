@@ -11,6 +11,7 @@ import numpy as np
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import INT64, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 # ------------------------------------------------------------------------------------------------- Col2Im
 
@@ -66,9 +67,9 @@ def _windows_at(ctx: OpContext) -> _Windows:
     return _windows(ctx.attributes, ctx.dims(1), ctx.dims(2), ctx.shape()[1])
 
 
-def _batch(b: GraphBuilder) -> str:
+def _batch(b: GraphBuilder) -> Value:
     """The first dimension of the input, as a value."""
-    return b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([1]))
+    return b.add("Slice", b.x[0].shape(), b.integers([0]), b.integers([1]))
 
 
 def _cropped(windows: _Windows, sign: int) -> list[int]:
@@ -77,29 +78,29 @@ def _cropped(windows: _Windows, sign: int) -> list[int]:
     return [0, 0, *(sign * p for p in windows.pads[:n]), 0, 0, *(sign * p for p in windows.pads[n:])]
 
 
-def _col2im_body(b: GraphBuilder) -> Sequence[str]:
+def _col2im_body(b: GraphBuilder) -> Results:
     """Every element is added where it belongs, one axis after the other."""
     windows = _windows_at(b.ctx)
     n = len(windows.sizes)
-    y = b.reshape(b.x[0], [0, windows.channels, *windows.split])
-    y = b.add("Transpose", y, perm=windows.together)
+    y = b.x[0].reshape([0, windows.channels, *windows.split])
+    y = y.transpose(windows.together)
     for axis in reversed(range(n)):
         before = [d for p in windows.places[:axis] for d in p.shape]
         shape = [windows.channels, *before, *windows.sizes[axis:]]
         target = b.add("Concat", _batch(b), b.integers(shape), axis=0)
         places = b.constant(windows.places[axis], INT64)
         y = b.microsoft("GatherGrad", target, places, y, axis=2 + 2 * axis)
-    return (b.add("Pad", y, b.integers(_cropped(windows, -1))),)
+    return b.add("Pad", y, b.integers(_cropped(windows, -1)))
 
 
-def _col2im_gradient(b: GradientBuilder) -> Sequence[str]:
+def _col2im_gradient(b: GradientBuilder) -> Results:
     """The windows of the image: im2col."""
     windows = _windows_at(b.ctx)
     dx = b.add("Pad", b.dy[0], b.integers(_cropped(windows, 1)))
     for axis in range(len(windows.sizes)):
         dx = b.add("Gather", dx, b.constant(windows.places[axis], INT64), axis=2 + 2 * axis)
     back = tuple(int(i) for i in np.argsort(windows.together))
-    return b.each(b.reshape_like(b.add("Transpose", dx, perm=back), b.x[0]))
+    return dx.transpose(back).reshape_like(b.x[0])
 
 
 def _col2im_reference(
@@ -156,25 +157,25 @@ def _grown(ctx: OpContext) -> tuple[int, ...]:
     return tuple(w - p for w, p in zip(wanted, pooled, strict=True))
 
 
-def _unpool_body(b: GraphBuilder) -> Sequence[str]:
+def _unpool_body(b: GraphBuilder) -> Results:
     """Indices count the elements of the whole pooled tensor."""
     pooled, grown = _pooled(b.ctx.attributes, b.ctx.shape()), _grown(b.ctx)
-    front = b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([2]))
+    front = b.add("Slice", b.x[0].shape(), b.integers([0]), b.integers([2]))
     shape = b.add("Concat", front, b.integers(pooled), axis=0)
     zeros = b.add("ConstantOfShape", shape, value=np.zeros(1, b.ctx.element().dtype))
-    flat = [b.reshape(v, [-1]) for v in (zeros, b.x[1], b.x[0])]
+    flat = [v.reshape([-1]) for v in (zeros, b.x[1], b.x[0])]
     y = b.add("Reshape", b.add("ScatterElements", *flat, axis=0), shape)
     n = len(pooled)
-    return (b.add("Pad", y, b.integers([0] * (n + 4) + list(grown))) if any(grown) else y,)
+    return b.add("Pad", y, b.integers([0] * (n + 4) + list(grown))) if any(grown) else y
 
 
-def _unpool_gradient(b: GradientBuilder) -> Sequence[str]:
+def _unpool_gradient(b: GradientBuilder) -> Results:
     """Elements take what comes from where they went."""
     grown, dy = _grown(b.ctx), b.dy[0]
     if any(grown):
         dy = b.add("Pad", dy, b.integers([0] * (len(grown) + 4) + [-g for g in grown]))
-    flat = b.reshape(dy, [-1])
-    return b.each(b.add("Gather", flat, b.x[1], axis=0))
+    flat = dy.reshape([-1])
+    return b.add("Gather", flat, b.x[1], axis=0)
 
 
 def _unpool_reference(

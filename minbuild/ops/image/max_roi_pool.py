@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 _PARAMS, _TYPES = ("scale:float",), {"T": FLOATS}
 pool_kernel = KernelFunction("max_roi_pool", ("y:T=", "x:T", "rois:T"), _PARAMS, _TYPES)
@@ -75,9 +76,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, rois: np.ndarray) -
     return y
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Of the images; regions, which are rounded to pixels, have none."""
-    return (b.add("MaxRoiPoolGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes),)
+    return b.add("MaxRoiPoolGrad", b.dy[0], *b.x, domain="minbuild", **b.ctx.attributes)
 
 
 _VARIANTS: tuple[Mapping[str, Any], ...] = (

@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 resample_kernel = KernelFunction(
     "resample", ("y:T=", "x:T", "indices:int32", "weights:T", "groups:extent"), types={"T": FLOATS}
@@ -56,7 +57,7 @@ class Table:
         return Table.of(self.matrix.T)
 
 
-def add_resample(b: GraphBuilder, x: str, axis: int, table: Table) -> str:
+def add_resample(b: GraphBuilder, x: Value, axis: int, table: Table) -> Value:
     """A node that resamples `x` along `axis`. Halves keep weights in float."""
     element = b.ctx.element()
     weights = b.constant(table.weights, FLOAT if element in HALVES else element)
@@ -92,12 +93,12 @@ def _reference(
     return np.moveaxis(np.tensordot(x, matrix, (axis, 1)), -1, axis)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     indices, weights = b.ctx.content(1), b.ctx.content(2)
     size = b.ctx.shape()[b.ctx.axis()]
     if indices is None or weights is None or not isinstance(size, int):
         raise UnsupportedUse("its table must be known when the trainer is built")
-    return (add_resample(b, b.dy[0], b.ctx.axis(), Table(size, indices, weights).transposed()),)
+    return add_resample(b, b.dy[0], b.ctx.axis(), Table(size, indices, weights).transposed())
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

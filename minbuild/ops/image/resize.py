@@ -11,6 +11,7 @@ from minbuild.ir import ElementType, Shape
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import BOOL, FLOAT, FLOATS, HALVES, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.image.interpolation import Stretch
 from minbuild.ops.image.resample import add_resample
 
@@ -94,43 +95,43 @@ def _asked(b: GraphBuilder) -> tuple[dict[str, Any], list[Stretch]]:
     return attributes, _stretches(attributes, ctx.shape(), roi, None if _absent(scales) else scales, sizes)
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     element, x = b.ctx.element(), b.x[0]
     attributes, stretches = _asked(b)
     nearest = attributes.get("mode", "nearest") == "nearest"
     real = element in FLOATS or element in HALVES
     if not real and not nearest:
-        return (_as_floats(b, attributes, stretches),)
+        return _as_floats(b, attributes, stretches)
     for stretch in stretches:
         table = stretch.table(attributes)
         if real:
             x = add_resample(b, x, stretch.axis, table)
         else:
             x = b.add("Gather", x, b.integers(table.indices[:, 0].tolist()), axis=stretch.axis)
-    return (_extrapolated(b, attributes, stretches, x),)
+    return _extrapolated(b, attributes, stretches, x)
 
 
-def _as_floats(b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch]) -> str:
+def _as_floats(b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch]) -> Value:
     """Integers are interpolated as floats, rounded, and kept within their range."""
     element = b.ctx.element()
-    x = b.add("Cast", b.x[0], to=int(FLOAT))
+    x = b.x[0].cast(FLOAT)
     for stretch in stretches:
         table = stretch.table(attributes)
         weights = b.constant(table.weights, FLOAT)
         indices = b.constant(table.indices, ElementType.INT32)
         x = b.add("Resample", x, indices, weights, domain="minbuild", axis=stretch.axis)
     if element is BOOL:
-        return b.add("Cast", b.add("Round", x), to=int(element))
+        return x.round().cast(element)
     limits = np.iinfo(element.dtype)
     # The largest float that an integer type of 32 or 64 bits holds lies below its own largest.
     top = np.float32(limits.max) if limits.bits < 32 else np.nextafter(np.float32(limits.max), np.float32(0))
-    kept = b.add("Clip", b.add("Round", x), b.constant(limits.min, FLOAT), b.constant(top, FLOAT))
-    return _extrapolated(b, attributes, stretches, b.add("Cast", kept, to=int(element)))
+    kept = b.add("Clip", x.round(), b.constant(limits.min, FLOAT), b.constant(top, FLOAT))
+    return _extrapolated(b, attributes, stretches, kept.cast(element))
 
 
 def _extrapolated(
-    b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch], y: str
-) -> str:
+    b: GraphBuilder, attributes: Mapping[str, Any], stretches: Sequence[Stretch], y: Value
+) -> Value:
     """The extrapolation value where an output stands outside of the input."""
     rank = b.ctx.rank()
     outside = np.zeros((1,) * rank, bool)
@@ -140,7 +141,7 @@ def _extrapolated(
     if not outside.any():
         return b.add("Identity", y) if y == b.x[0] else y
     value = b.constant(attributes.get("extrapolation_value", 0.0))
-    return b.add("Where", b.constant(outside, BOOL), value, y)
+    return b.where(b.constant(outside, BOOL), value, y)
 
 
 def resized(
@@ -169,22 +170,22 @@ def resized(
     return np.asarray(y if x.dtype.kind == "f" else np.round(y).astype(x.dtype))
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Scales that were asked for are passed on; sizes speak for themselves unless the aspect ratio was kept."""
     attributes, stretches = _asked(b)
     axes = attributes.pop("axes", None)
     policy = attributes.pop("keep_aspect_ratio_policy", "stretch")
-    roi = b.x[1] if b.has(1) and len(b.x) > 2 else ""
+    roi = b.x[1] if b.has(1) and len(b.x) > 2 else None
     if axes is not None and roi and not _absent(b.ctx.content(1)):
         ends = {s.axis: s.seen for s in stretches}
         whole = [ends.get(axis, (0.0, 1.0)) for axis in range(b.ctx.rank())]
         roi = b.constant([start for start, _ in whole] + [end for _, end in whole], b.ctx.element(1))
     asked = len(b.x) == 2 or (b.has(2) and not _absent(b.ctx.content(2)))
-    scales = ""
+    scales = None
     if asked or policy != "stretch":
         by_axis = {s.axis: s.scale for s in stretches}
         scales = b.constant([by_axis.get(axis, 1.0) for axis in range(b.ctx.rank())], _scale_element(b))
-    return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], roi, scales, **attributes),)
+    return b.microsoft("ResizeGrad", b.dy[0], b.x[0], roi, scales, **attributes)
 
 
 def _scale_element(b: GraphBuilder) -> ElementType:
@@ -193,7 +194,7 @@ def _scale_element(b: GraphBuilder) -> ElementType:
     return b.ctx.element(i) if b.has(i) else FLOAT
 
 
-def _grad_body(b: GraphBuilder) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Results:
     """ResizeGrad(dY, X, roi, scales): the tables of Resize transposed, in the opposite order."""
     dy, shape = b.ctx.shape(0), b.ctx.shape(1)
     roi, scales = b.ctx.content(2), b.ctx.content(3)
@@ -203,7 +204,7 @@ def _grad_body(b: GraphBuilder) -> Sequence[str]:
     sizes = dy if known is None else None
     for stretch in reversed(_stretches(attributes, shape, roi, known, sizes, dy)):
         gradient = add_resample(b, gradient, stretch.axis, stretch.table(attributes).transposed())
-    return (b.add("Identity", gradient) if gradient == b.x[0] else gradient,)
+    return b.add("Identity", gradient) if gradient == b.x[0] else gradient
 
 
 def _grad_reference(

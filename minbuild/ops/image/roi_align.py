@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 _PARAMS = ("sampling_ratio:int", "half_pixel:int", "largest:int", "scale:float")
 _FEATURES = {"max": "the largest instead of the mean"}
@@ -115,9 +116,9 @@ def _reference(
     return y
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Of the images; regions are taken as given, as detectors do."""
-    return (b.add("RoiAlignGrad", b.dy[0], *b.x, domain="minbuild", **_explicit(b.ctx)),)
+    return b.add("RoiAlignGrad", b.dy[0], *b.x, domain="minbuild", **_explicit(b.ctx))
 
 
 def _explicit(ctx: OpContext) -> dict[str, Any]:
@@ -196,15 +197,15 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         )
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Results:
     """A mean is linear: what comes back goes the way of the images."""
     if b.ctx.attribute("mode", "avg") != "avg":
         raise UnsupportedUse(
             "the gradient of a gradient through the largest samples is not supported; use mode 'avg'"
         )
     if 0 not in b.wants:
-        return b.each()
-    return b.each(b.add("RoiAlign", b.dy[0], *b.x[2:], **b.ctx.attributes))
+        return None
+    return b.add("RoiAlign", b.dy[0], *b.x[2:], **b.ctx.attributes)
 
 
 roi_align_grad = Op(

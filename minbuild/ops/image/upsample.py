@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minbuild.ops.core.definition import FLOAT, Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.image.resize import SHAPES, resized
 
 _UPSAMPLE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
-def _upsampled(b: GraphBuilder) -> tuple[str, dict[str, Any]]:
+def _upsampled(b: GraphBuilder) -> tuple[Value, dict[str, Any]]:
     """Scales, an attribute in opset 7, and the attributes of the Resize that does the same."""
     scales = b.x[1] if b.has(1) else b.constant(b.ctx.attribute("scales", ()), FLOAT)
     return scales, {"mode": b.ctx.attribute("mode", "nearest"), **_UPSAMPLE}
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     scales, attributes = _upsampled(b)
-    return (b.add("Resize", b.x[0], "", scales, **attributes),)
+    return b.add("Resize", b.x[0], None, scales, **attributes)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     scales, attributes = _upsampled(b)
-    return (b.microsoft("ResizeGrad", b.dy[0], b.x[0], "", scales, **attributes),)
+    return b.microsoft("ResizeGrad", b.dy[0], b.x[0], None, scales, **attributes)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:

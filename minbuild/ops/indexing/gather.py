@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 gather_kernel = KernelFunction(
     "gather", ("y:T=", "x:T", "indices:I", "groups:extent"), types={"T": STORAGE_TYPES, "I": INDICES}
@@ -86,10 +87,10 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"of {np.dtype(dtype)}", (numbers.astype(dtype), np.array([[0, 5], [3, -1]])), ulps=0)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Every element gets what came from its copies."""
     axis = b.ctx.axis()
-    return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), b.x[1], b.dy[0], axis=axis))
+    return b.microsoft("GatherGrad", b.x[0].shape(), b.x[1], b.dy[0], axis=axis)
 
 
 gather = Op(
@@ -131,8 +132,8 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each("", "", b.add("Gather", b.dy[0], b.x[1], axis=int(b.ctx.attribute("axis", 0))))
+def _grad_gradient(b: GradientBuilder) -> Results:
+    return (None, None, b.add("Gather", b.dy[0], b.x[1], axis=int(b.ctx.attribute("axis", 0))))
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:

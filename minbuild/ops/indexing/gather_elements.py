@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.indexed import (
     ScatterReduction,
     launch_put,
@@ -75,10 +76,10 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Every element gets what came from its copies."""
     axis = int(b.ctx.attribute("axis", 0))
-    return b.each(b.microsoft("GatherElementsGrad", b.dy[0], b.shape_of(b.x[0]), b.x[1], axis=axis))
+    return b.microsoft("GatherElementsGrad", b.dy[0], b.x[0].shape(), b.x[1], axis=axis)
 
 
 _SHAPES = (
@@ -163,8 +164,8 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.add("GatherElements", b.dy[0], b.x[2], axis=int(b.ctx.attribute("axis", 0))))
+def _grad_gradient(b: GradientBuilder) -> Results:
+    return b.add("GatherElements", b.dy[0], b.x[2], axis=int(b.ctx.attribute("axis", 0)))
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.indexed import (
     ScatterReduction,
     launch_put,
@@ -83,10 +84,10 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Every slice gets what came from its copies."""
     batch = int(b.ctx.attribute("batch_dims", 0))
-    return b.each(b.microsoft("GatherNDGrad", b.shape_of(b.x[0]), b.x[1], b.dy[0], batch_dims=batch))
+    return b.microsoft("GatherNDGrad", b.x[0].shape(), b.x[1], b.dy[0], batch_dims=batch)
 
 
 _SHAPES = (
@@ -164,9 +165,9 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Results:
     batch = int(b.ctx.attribute("batch_dims", 0))
-    return b.each("", "", b.add("GatherND", b.dy[0], b.x[1], batch_dims=batch))
+    return (None, None, b.add("GatherND", b.dy[0], b.x[1], batch_dims=batch))
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 
 class ScatterReduction(IntEnum):
@@ -51,15 +52,15 @@ def meet(meeting: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], u
     whole[place] = functions[meeting](whole[place], update)
 
 
-def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder], Sequence[str] | None]:
+def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder], Results]:
     """Kernels know indices of int64 only: others (input `i`) are converted."""
 
-    def body(b: GraphBuilder) -> Sequence[str] | None:
+    def body(b: GraphBuilder) -> Results:
         if b.ctx.element(i) == INT64:
             return None
         inputs = list(b.x)
-        inputs[i] = b.add("Cast", inputs[i], to=int(INT64))
-        return (b.add(op_type, *inputs, domain=domain, **b.ctx.attributes),)
+        inputs[i] = inputs[i].cast(INT64)
+        return b.add(op_type, *inputs, domain=domain, **b.ctx.attributes)
 
     return body
 
@@ -89,34 +90,34 @@ def launch_put(
     )
 
 
-def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Sequence[str]]:
+def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results]:
     """Of `y = put(x, indices, updates)`: each element of y is one of x or updates, their sum, product, least or
     largest. `take` reads where `put` writes. Products must not contain zeros."""
 
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         meeting, (x, indices, updates), dy, y = meeting_of(b.ctx), b.x, b.dy[0], b.y[0]
         attributes = {k: v for k, v in b.ctx.attributes.items() if k == "axis"}
         element = b.ctx.element()
 
-        def taken(value: str) -> str:
+        def taken(value: Value) -> Value:
             return b.add(take, value, indices, **attributes)
 
-        def filled(like: str, number: int) -> str:
-            return b.add("ConstantOfShape", b.shape_of(like), value=np.full(1, number, element.dtype))
+        def filled(like: Value, number: int) -> Value:
+            return b.add("ConstantOfShape", like.shape(), value=np.full(1, number, element.dtype))
 
-        def where_equal(gradient: str, left: str, right: str) -> str:
-            same = b.add("Cast", b.add("Equal", left, right), to=int(element))
-            return b.add("Mul", gradient, same)
+        def where_equal(gradient: Value, left: Value, right: Value) -> Value:
+            same = left.equal(right).cast(element)
+            return gradient * same
 
         if meeting is ScatterReduction.none:
-            return b.each(b.add(put, dy, indices, filled(updates, 0), **attributes), "", taken(dy))
+            return (b.add(put, dy, indices, filled(updates, 0), **attributes), None, taken(dy))
         if meeting is ScatterReduction.add:
-            return b.each(b.add("Identity", dy), "", taken(dy))
+            return (b.add("Identity", dy), None, taken(dy))
         if meeting is ScatterReduction.mul:
             factors = b.add(put, filled(x, 1), indices, updates, reduction="mul", **attributes)
-            shares = b.add("Div", taken(b.add("Mul", dy, y)), updates)
-            return b.each(b.add("Mul", dy, factors), "", shares)
-        return b.each(where_equal(dy, x, y), "", where_equal(taken(dy), updates, taken(y)))
+            shares = taken(dy * y) / updates
+            return (dy * factors, None, shares)
+        return (where_equal(dy, x, y), None, where_equal(taken(dy), updates, taken(y)))
 
     return gradient
 

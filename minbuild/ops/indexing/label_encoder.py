@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import INT64, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results
 
 _KINDS = {"int64s": np.int64, "floats": np.float32}
 
@@ -40,16 +41,16 @@ def _listed(attributes: Mapping[str, Any], side: str) -> tuple[np.ndarray, str]:
     raise UnsupportedUse(f"{side} that are strings or not there. Give {side} of numbers")
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """The number of the key that an element equals, from 1, looks up the value. Of equal keys the last counts."""
     keys, values = _table(b.ctx.attributes)
     element, rank = ElementType.of(values.dtype), b.ctx.rank()
     if keys.dtype != b.ctx.element().dtype or element is None:
         raise UnsupportedUse(f"keys of {keys.dtype} for elements of {b.ctx.element().label}")
-    same = b.add("Equal", b.unsqueeze(b.x[0], (rank,)), b.constant(keys))
-    numbers = b.add("Mul", b.add("Cast", same, to=int(INT64)), b.integers(range(1, len(keys) + 1)))
-    found = b.reduce("ReduceMax", numbers, (rank,), keepdims=False)
-    return (b.add("Gather", b.constant(np.roll(values, 1), element), found, axis=0),)
+    same = b.x[0].unsqueeze((rank,)).equal(b.constant(keys))
+    numbers = same.cast(INT64) * b.integers(range(1, len(keys) + 1))
+    found = numbers.max((rank,), keepdims=False)
+    return b.add("Gather", b.constant(np.roll(values, 1), element), found, axis=0)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

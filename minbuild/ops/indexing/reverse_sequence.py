@@ -21,6 +21,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 reverse_kernel = KernelFunction(
     "reverse_sequence",
@@ -57,9 +58,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, lengths: np.ndarray
     return sequences if _batch_first(attributes) else sequences.swapaxes(0, 1)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Reversed once more."""
-    return b.each(b.add("ReverseSequence", b.dy[0], b.x[1], **b.ctx.attributes))
+    return b.add("ReverseSequence", b.dy[0], b.x[1], **b.ctx.attributes)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -12,6 +12,7 @@ from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import INT64, KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import trilu as _trilu
 from minbuild.ops.shape import fill as _fill
 
@@ -26,24 +27,24 @@ def _kept(ctx: OpContext) -> np.ndarray:
     return np.flatnonzero(condition)
 
 
-def _compress_body(b: GraphBuilder) -> Sequence[str]:
+def _compress_body(b: GraphBuilder) -> Results:
     axis = b.ctx.attribute("axis")
-    x = b.x[0] if axis is not None else b.reshape(b.x[0], [-1])
-    return (b.add("Gather", x, b.integers(_kept(b.ctx).tolist()), axis=int(axis or 0)),)
+    x = b.x[0] if axis is not None else b.x[0].reshape([-1])
+    return b.add("Gather", x, b.integers(_kept(b.ctx).tolist()), axis=int(axis or 0))
 
 
 def _compress_reference(attributes: Mapping[str, Any], x: np.ndarray, condition: np.ndarray) -> np.ndarray:
     return np.compress(condition, x, attributes.get("axis"))
 
 
-def _compress_gradient(b: GradientBuilder) -> Sequence[str]:
+def _compress_gradient(b: GradientBuilder) -> Results:
     """Elements that were chosen pass the gradient on."""
     axis, kept = b.ctx.attribute("axis"), b.integers(_kept(b.ctx).tolist())
     if axis is not None:
-        return b.each(b.microsoft("GatherGrad", b.shape_of(b.x[0]), kept, b.dy[0], axis=int(axis)))
-    size = b.reshape(b.add("Size", b.x[0]), [1])
+        return b.microsoft("GatherGrad", b.x[0].shape(), kept, b.dy[0], axis=int(axis))
+    size = b.x[0].size().reshape([1])
     flat = b.microsoft("GatherGrad", size, kept, b.dy[0], axis=0)
-    return b.each(b.reshape_like(flat, b.x[0]))
+    return flat.reshape_like(b.x[0])
 
 
 def _compress_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -169,9 +170,9 @@ eye_like = Op(
 # -------------------------------------------------------- operators made of Gather and ScatterElements
 
 
-def _features_body(b: GraphBuilder) -> Sequence[str]:
-    chosen = b.add("Gather", b.x[0], b.reshape(b.x[1], [-1]), axis=-1)
-    return (chosen if b.ctx.rank() > 1 else b.unsqueeze(chosen, (0,)),)
+def _features_body(b: GraphBuilder) -> Results:
+    chosen = b.add("Gather", b.x[0], b.x[1].reshape([-1]), axis=-1)
+    return chosen if b.ctx.rank() > 1 else chosen.unsqueeze((0,))
 
 
 def _features_reference(attributes: Mapping[str, Any], x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -203,7 +204,7 @@ def _number(dim: Dim, what: str) -> int:
     return dim
 
 
-def _cache_places(b: GraphBuilder, axis: int) -> str:
+def _cache_places(b: GraphBuilder, axis: int) -> Value:
     """Where each element of the update goes: `write index + place`. Where the cache is circular, places count from
     its end: those before it are then the ones behind it."""
     ctx, rank = b.ctx, b.ctx.rank()
@@ -212,13 +213,13 @@ def _cache_places(b: GraphBuilder, axis: int) -> str:
     places = np.arange(count).reshape([-1 if i == axis else 1 for i in range(rank)]) - size * circular
     at = b.constant(places, INT64)
     if b.has(2):
-        at = b.add("Add", at, b.unsqueeze(b.x[2], tuple(range(1, rank))))
-    return b.add("Expand", at, b.shape_of(b.x[1]))
+        at = at + b.x[2].unsqueeze(tuple(range(1, rank)))
+    return at.expand_like(b.x[1])
 
 
-def _cache_body(b: GraphBuilder) -> Sequence[str]:
+def _cache_body(b: GraphBuilder) -> Results:
     axis = _cache_axis(b.ctx.attributes, b.ctx.rank())
-    return (b.add("ScatterElements", b.x[0], _cache_places(b, axis), b.x[1], axis=axis),)
+    return b.add("ScatterElements", b.x[0], _cache_places(b, axis), b.x[1], axis=axis)
 
 
 def _cache_reference(
@@ -243,13 +244,13 @@ def _cache_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("from the start", (random.standard_normal(shape), update), {"axis": axis}, ulps=0)
 
 
-def _cache_gradient(b: GradientBuilder) -> Sequence[str]:
+def _cache_gradient(b: GradientBuilder) -> Results:
     """What was written over has no gradient."""
     axis = _cache_axis(b.ctx.attributes, b.ctx.rank())
     at = _cache_places(b, axis)
-    zeros = b.add("ConstantOfShape", b.shape_of(b.x[1]), value=np.zeros(1, b.ctx.element().dtype))
+    zeros = b.add("ConstantOfShape", b.x[1].shape(), value=np.zeros(1, b.ctx.element().dtype))
     kept = b.add("ScatterElements", b.dy[0], at, zeros, axis=axis)
-    return b.each(kept, b.add("GatherElements", b.dy[0], at, axis=axis))
+    return (kept, b.add("GatherElements", b.dy[0], at, axis=axis))
 
 
 tensor_scatter = Op(

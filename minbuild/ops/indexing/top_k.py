@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 top_k_kernel = KernelFunction(
     "top_k",
@@ -72,12 +73,12 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (launch,)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Elements that were taken pass the gradient on; indices have none."""
     if not b.dy[0]:
-        return b.each()
+        return None
     axis = b.ctx.axis(-1)
-    return b.each(b.microsoft("GatherElementsGrad", b.dy[0], b.shape_of(b.x[0]), b.save(1), axis=axis))
+    return b.microsoft("GatherElementsGrad", b.dy[0], b.x[0].shape(), b.save(1), axis=axis)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

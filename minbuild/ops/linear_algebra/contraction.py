@@ -25,6 +25,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
 from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
@@ -176,13 +177,13 @@ def _reference(
     return y if bias is None else y + bias
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     equation, alpha = equation_at(b.ctx), b.ctx.attribute("alpha", 1.0)
 
-    def write(operands: Sequence[str], text: str) -> str:
+    def write(operands: Sequence[Value], text: str) -> Value:
         return b.add("Contraction", *operands, domain="minbuild", equation=text, alpha=alpha)
 
-    results = [operand_gradient(b, equation, i, write) if i in b.wants else "" for i in (0, 1)]
+    results = [operand_gradient(b, equation, i, write) if i in b.wants else None for i in (0, 1)]
     if 2 in b.wants:
         results.append(b.summed_to(b.dy[0], _infer(b.ctx)[0].shape, 2))
     return tuple(results)

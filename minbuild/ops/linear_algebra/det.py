@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 det_kernel = KernelFunction("det", ("y:T=", "x:T", "room:scratch"), types={"T": FLOATS})
 grad_kernel = KernelFunction("det_grad", ("dx:T=", "dy:T", "x:T", "room:scratch"), types={"T": FLOATS})
@@ -57,8 +58,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(name, (x,), ulps=64)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("DetGrad", b.dy[0], b.x[0], domain="minbuild"),)
+def _gradient(b: GradientBuilder) -> Results:
+    return b.add("DetGrad", b.dy[0], b.x[0], domain="minbuild")
 
 
 def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:

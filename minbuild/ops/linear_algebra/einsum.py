@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
 
 
@@ -17,12 +18,12 @@ def equation_at(ctx: OpContext) -> Equation:
     return Equation.parse(ctx.attribute("equation"), [ctx.rank(i) for i in range(len(ctx.inputs))])
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """From the first operand on, one product after the other; what nothing else needs is summed over at once."""
     equation = equation_at(b.ctx)
     shapes = [b.ctx.shape(i) for i in range(len(b.x))]
     equation.extents(shapes)
-    letters, value = "", ""
+    letters, value = "", b.x[0]
     for i, own in enumerate(equation.operands):
         others = "".join(equation.operands[:i] + equation.operands[i + 1 :])
         own, x = _alone(b, own, b.x[i], others + equation.y)
@@ -34,10 +35,10 @@ def _body(b: GraphBuilder) -> Sequence[str]:
         result = equation.y if last else "".join(dict.fromkeys(c for c in letters + own if c in needed))
         value = _product(b, value, letters, x, own, result)
         letters = result
-    return (_transposed(b, value, letters, equation.y),)
+    return _transposed(b, value, letters, equation.y)
 
 
-def _alone(b: GraphBuilder, letters: str, x: str, needed: str) -> tuple[str, str]:
+def _alone(b: GraphBuilder, letters: str, x: Value, needed: str) -> tuple[str, Value]:
     """An operand without diagonals, and without the axes that nothing else has."""
     if len(set(letters)) < len(letters):
         own = "".join(dict.fromkeys(c for c in letters if c in needed))
@@ -45,37 +46,39 @@ def _alone(b: GraphBuilder, letters: str, x: str, needed: str) -> tuple[str, str
         x = b.add("Contraction", x, one, domain="minbuild", equation=f"{letters},->{own}")
         return own, x
     axes = [i for i, c in enumerate(letters) if c not in needed]
-    return "".join(c for c in letters if c in needed), b.reduce("ReduceSum", x, axes, keepdims=False)
+    return "".join(c for c in letters if c in needed), x.sum(axes, keepdims=False)
 
 
-def _product(b: GraphBuilder, left: str, left_letters: str, right: str, right_letters: str, y: str) -> str:
+def _product(
+    b: GraphBuilder, left: Value, left_letters: str, right: Value, right_letters: str, y: str
+) -> Value:
     if set(left_letters) | set(right_letters) == set(y):  # nothing to sum over
-        return b.add("Mul", _spread(b, left, left_letters, y), _spread(b, right, right_letters, y))
+        return _spread(b, left, left_letters, y) * _spread(b, right, right_letters, y)
     equation = f"{left_letters},{right_letters}->{y}"
     return b.add("Contraction", left, right, domain="minbuild", equation=equation)
 
 
-def _spread(b: GraphBuilder, x: str, letters: str, y: str) -> str:
+def _spread(b: GraphBuilder, x: Value, letters: str, y: str) -> Value:
     """An operand with its axes where the result has them, and size 1 where it has none."""
     x = _transposed(b, x, letters, "".join(c for c in y if c in letters))
-    return b.unsqueeze(x, [i for i, c in enumerate(y) if c not in letters])
+    return x.unsqueeze([i for i, c in enumerate(y) if c not in letters])
 
 
-def _transposed(b: GraphBuilder, x: str, letters: str, y: str) -> str:
-    return x if letters == y else b.add("Transpose", x, perm=tuple(letters.index(c) for c in y))
+def _transposed(b: GraphBuilder, x: Value, letters: str, y: str) -> Value:
+    return x if letters == y else x.transpose(tuple(letters.index(c) for c in y))
 
 
 def _reference(attributes: Mapping[str, Any], *operands: np.ndarray) -> np.ndarray:
     return Equation.parse(attributes["equation"], [x.ndim for x in operands]).evaluate(*operands)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     equation = equation_at(b.ctx)
 
-    def write(operands: Sequence[str], text: str) -> str:
+    def write(operands: Sequence[Value], text: str) -> Value:
         return b.add("Einsum", *operands, equation=text)
 
-    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else "" for i in range(len(b.x)))
+    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else None for i in range(len(b.x)))
 
 
 _CASES = (

@@ -12,6 +12,7 @@ from minbuild.ir import Shape
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Value
 
 ELLIPSIS = "..."
 
@@ -85,10 +86,10 @@ def fresh_letters(used: str, count: int) -> str:
     return "".join(free[:count])
 
 
-Write = Callable[[Sequence[str], str], str]  # operands, equation -> the value that a new node makes
+Write = Callable[[Sequence[Value], str], Value]
 
 
-def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Write) -> str:
+def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Write) -> Value:
     """The gradient of operand `i`: the product of all others with the result's gradient."""
     shapes = [b.ctx.shape(k) for k in range(len(equation.operands))]
     sizes = equation.extents(shapes)
@@ -113,9 +114,9 @@ def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Writ
     kept = [a for a, pair in enumerate(zip(place, shape, strict=True)) if pair in flowing]
     made = write(operands, f"{','.join(letters)}->{''.join(place[a] for a in kept)}")
     missing = [a for a in range(len(place)) if a not in kept]
-    made = b.unsqueeze(made, missing)
+    made = made.unsqueeze(missing)
     if any(shape[a] != 1 for a in missing):
-        made = b.add("Expand", made, b.shape_of(b.x[i]))
+        made = made.expand_like(b.x[i])
     return made
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra import gemm as _gemm
 
 # What FusedGemm and FusedConv apply to their result, and the attributes of the operator that their parameters are.
@@ -26,7 +27,7 @@ _PREFIX = "activation"
 _GEMM_PARAMETERS = ("activation_alpha", "activation_beta", "activation_gamma")
 
 
-def _activate(b: GraphBuilder, x: str, parameters: Sequence[float]) -> str:
+def _activate(b: GraphBuilder, x: Value, parameters: Sequence[float]) -> Value:
     name = b.ctx.attribute(_PREFIX, "")
     if not name:
         return x
@@ -50,17 +51,17 @@ def _conv_parameters(attributes: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(attributes.get("activation_params", ()))
 
 
-def _gemm_body(b: GraphBuilder) -> Sequence[str]:
+def _gemm_body(b: GraphBuilder) -> Results:
     product = b.add("Gemm", *b.x, **_own(b.ctx.attributes))
-    return (_activate(b, product, _gemm_parameters(b.ctx.attributes)),)
+    return _activate(b, product, _gemm_parameters(b.ctx.attributes))
 
 
-def _conv_body(b: GraphBuilder) -> Sequence[str]:
+def _conv_body(b: GraphBuilder) -> Results:
     """A fourth input is added before the activation."""
     result = b.add("Conv", *b.x[:3], **_own(b.ctx.attributes))
     if b.has(3):
-        result = b.add("Add", result, b.x[3])
-    return (_activate(b, result, _conv_parameters(b.ctx.attributes)),)
+        result = result + b.x[3]
+    return _activate(b, result, _conv_parameters(b.ctx.attributes))
 
 
 _MEANINGS: Mapping[str, Callable[..., np.ndarray]] = {

@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import WORDS
 from minbuild.ops.linear_algebra.equations import Equation
 from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
@@ -118,23 +119,23 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{np.dtype(dtype)} scaled", tuple(whole), {**flags, "alpha": 2.0, "beta": 3.0})
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Products again, in the order in which a transposed operand needs no transposition."""
     (a, right), dy = b.x[:2], b.dy[0]
     trans_a, trans_b = (int(b.ctx.attribute(name, 0)) for name in ("transA", "transB"))
     alpha, beta = (float(b.ctx.attribute(name, 1.0)) for name in ("alpha", "beta"))
 
-    def product(left: str, right: str, trans_left: int, trans_right: int) -> str:
+    def product(left: Value, right: Value, trans_left: int, trans_right: int) -> Value:
         return b.add("Gemm", left, right, transA=trans_left, transB=trans_right, alpha=alpha)
 
-    results = ["", "", ""]
+    results: list[Value | None] = [None, None, None]
     if 0 in b.wants:
         results[0] = product(right, dy, trans_b, 1) if trans_a else product(dy, right, 0, 1 - trans_b)
     if 1 in b.wants:
         results[1] = product(dy, a, 1, trans_a) if trans_b else product(a, dy, 1 - trans_a, 0)
     if 2 in b.wants:
         summed = b.summed_to(dy, _infer(b.ctx)[0].shape, 2)
-        results[2] = summed if beta == 1 else b.add("Mul", summed, b.constant(beta))
+        results[2] = summed if beta == 1 else summed * beta
     return tuple(results[: len(b.x)])
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import (
     contraction_kernel,
     launch_product,
@@ -68,71 +69,71 @@ def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> n
 # ---------------------------------------------------------------------------------------------------- gradients
 
 
-def _matmul_gradient(b: GradientBuilder) -> Sequence[str]:
+def _matmul_gradient(b: GradientBuilder) -> Results:
     """FusedMatMul with the other operand, summed over the axes of the stack that one operand lacks. A weight shared
     by a stack is one product of two matrices (Gemm), as ONNX Runtime writes it."""
     ranks = b.ctx.rank(0), b.ctx.rank(1)
     if 1 in ranks:
         return _vector_gradient(b, *ranks)
     return (
-        _summed(b, 0, _fused(b, b.dy[0], b.x[1], transB=1)) if 0 in b.wants else "",
-        _right_gradient(b) if 1 in b.wants else "",
+        _summed(b, 0, _fused(b, b.dy[0], b.x[1], transB=1)) if 0 in b.wants else None,
+        _right_gradient(b) if 1 in b.wants else None,
     )
 
 
-def _right_gradient(b: GradientBuilder) -> str:
+def _right_gradient(b: GradientBuilder) -> Value:
     depth, columns = b.ctx.shape(1)[-2:]
     if b.ctx.rank(1) == 2 < b.ctx.rank(0) and isinstance(depth, int) and isinstance(columns, int):
-        flat = [b.reshape(x, [-1, size]) for x, size in ((b.x[0], depth), (b.dy[0], columns))]
+        flat = [x.reshape([-1, size]) for x, size in ((b.x[0], depth), (b.dy[0], columns))]
         return b.add("Gemm", *flat, transA=1)
     return _summed(b, 1, _fused(b, b.x[0], b.dy[0], transA=1))
 
 
-def _fused(b: GradientBuilder, left: str, right: str, **flags: Any) -> str:
+def _fused(b: GradientBuilder, left: Value, right: Value, **flags: Any) -> Value:
     return b.microsoft("FusedMatMul", left, right, **flags)
 
 
-def _summed(b: GradientBuilder, i: int, gradient: str) -> str:
+def _summed(b: GradientBuilder, i: int, gradient: Value) -> Value:
     """A product that has all axes of the stack, summed over those that input `i` lacks."""
     stack = _infer(b.ctx)[0].shape or ()
     return b.summed_to(gradient, (*stack[: len(stack) - 2], *b.ctx.shape(i)[-2:]), i)
 
 
-def _vector_gradient(b: GradientBuilder, a_rank: int, b_rank: int) -> Sequence[str]:
+def _vector_gradient(b: GradientBuilder, a_rank: int, b_rank: int) -> Results:
     """With each vector as a matrix of one row or column. The result's gradient gets the same axes."""
     shape = _infer(b.ctx)[0].shape or ()
     axes = [len(shape) - (b_rank > 1)] * (a_rank == 1) + [len(shape) + (a_rank == 1)] * (b_rank == 1)
-    dy = b.unsqueeze(b.dy[0], axes)
+    dy = b.dy[0].unsqueeze(axes)
     stack = shape[: len(shape) - (a_rank > 1) - (b_rank > 1)]
-    results = ["", ""]
+    results: list[Value | None] = [None, None]
     if 0 in b.wants:
-        right = b.unsqueeze(b.x[1], [1]) if b_rank == 1 else b.x[1]
+        right = b.x[1].unsqueeze([1]) if b_rank == 1 else b.x[1]
         made = _fused(b, dy, right, transB=1)
         results[0] = _to_operand(b, 0, made, (*stack, *(1, *b.ctx.shape(0))[-2:]))
     if 1 in b.wants:
-        left = b.unsqueeze(b.x[0], [0]) if a_rank == 1 else b.x[0]
+        left = b.x[0].unsqueeze([0]) if a_rank == 1 else b.x[0]
         made = _fused(b, left, dy, transA=1)
         results[1] = _to_operand(b, 1, made, (*stack, *(*b.ctx.shape(1), 1)[-2 - (b_rank > 1) :][:2]))
     return tuple(results)
 
 
-def _to_operand(b: GradientBuilder, i: int, gradient: str, made: tuple[Any, ...]) -> str:
+def _to_operand(b: GradientBuilder, i: int, gradient: Value, made: tuple[Any, ...]) -> Value:
     """A gradient with stack axes and a matrix of one row or column for a vector, as input `i` has it."""
     if b.ctx.rank(i) > 1:
         return b.summed_to(gradient, made, i)
-    vector = b.squeeze(gradient, [len(made) - 2 + i])
+    vector = gradient.squeeze([len(made) - 2 + i])
     return b.summed_to(vector, (*made[:-2], *b.ctx.shape(i)), i)
 
 
-def _fused_gradient(b: GradientBuilder) -> Sequence[str]:
+def _fused_gradient(b: GradientBuilder) -> Results:
     """By equations, whatever is transposed."""
     equation, alpha = equation_at(b.ctx), b.ctx.attribute("alpha", 1.0)
 
-    def write(operands: Sequence[str], text: str) -> str:
+    def write(operands: Sequence[Value], text: str) -> Value:
         product = b.add("Einsum", *operands, equation=text)
-        return product if alpha == 1 else b.add("Mul", product, b.constant(alpha))
+        return product if alpha == 1 else product * alpha
 
-    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else "" for i in (0, 1))
+    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else None for i in (0, 1))
 
 
 # -------------------------------------------------------------------------------------------------------- cases

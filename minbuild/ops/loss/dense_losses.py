@@ -3,7 +3,7 @@ SparseSoftmaxCrossEntropy against labels that may have weights of their own. The
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import INT64, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.loss.labels import reduction_of
 from minbuild.ops.loss.softmax_cross_entropy import gradient_of_scores
 
@@ -31,28 +32,28 @@ def _log_softmax(x: np.ndarray) -> np.ndarray:
 # ---------------------------------------------------------------------------------------- SoftmaxCrossEntropy
 
 
-def _dense_body(b: GraphBuilder) -> Sequence[str]:
+def _dense_body(b: GraphBuilder) -> Results:
     """-mean(sum over classes of label log softmax)"""
     rank = b.ctx.rank()
     log_prob = b.add("LogSoftmax", b.x[0], axis=-1)
-    each = b.reduce("ReduceSum", b.add("Mul", log_prob, b.x[1]), (rank - 1,), False)
+    each = (log_prob * b.x[1]).sum((rank - 1,), False)
     reduce = "ReduceMean" if _is_mean(b) else "ReduceSum"
-    return b.add("Neg", b.reduce(reduce, each, tuple(range(rank - 1)), False)), log_prob
+    return -b.reduce(reduce, each, tuple(range(rank - 1)), False), log_prob
 
 
-def _per_row(b: GraphBuilder, dy: str, i: int) -> str:
+def _per_row(b: GraphBuilder, dy: Value, i: int) -> Value:
     """The gradient of each row of input `i` where `dy` is that of the loss."""
     if not _is_mean(b):
         return dy
-    classes = b.add("Gather", b.shape_of(b.x[i]), b.constant(-1, INT64))
-    return b.microsoft("Scale", dy, b.add("Div", b.add("Size", b.x[i]), classes), scale_down=1)
+    classes = b.add("Gather", b.x[i].shape(), b.constant(-1, INT64))
+    return b.microsoft("Scale", dy, b.x[i].size() / classes, scale_down=1)
 
 
-def _dense_gradient(b: GradientBuilder) -> Sequence[str]:
+def _dense_gradient(b: GradientBuilder) -> Results:
     scores = gradient_of_scores(b, "SoftmaxCrossEntropyGrad", axis=-1)
     if 1 not in b.wants or not b.dy[0]:
-        return b.each(scores)
-    return b.each(scores, b.add("Mul", b.save(1), b.add("Neg", _per_row(b, b.dy[0], 0))))
+        return scores
+    return (scores, b.save(1) * -_per_row(b, b.dy[0], 0))
 
 
 def _dense_reference(
@@ -89,10 +90,10 @@ softmax_cross_entropy = Op(
 )
 
 
-def _dense_grad_body(b: GraphBuilder) -> Sequence[str]:
+def _dense_grad_body(b: GraphBuilder) -> Results:
     """dy (softmax - label): ONNX Runtime takes it that the labels of a row add up to 1."""
-    away = b.add("Sub", b.add("Exp", b.x[1]), b.x[2])
-    return (b.add("Mul", away, _per_row(b, b.x[0], 1)),)
+    away = b.x[1].exp() - b.x[2]
+    return away * _per_row(b, b.x[0], 1)
 
 
 def _dense_grad_reference(
@@ -122,46 +123,46 @@ softmax_cross_entropy_grad = Op(
 # ---------------------------------------------------------------------------------- SparseSoftmaxCrossEntropy
 
 
-def _rows(b: GraphBuilder, i: int) -> str:
+def _rows(b: GraphBuilder, i: int) -> Value:
     """Input `i` as a matrix with a row for each label."""
     return b.add("Flatten", b.x[i], axis=b.ctx.rank(i) - 1)
 
 
-def _list(b: GraphBuilder, i: int) -> str:
+def _list(b: GraphBuilder, i: int) -> Value:
     """Input `i` in one dimension."""
-    return b.reshape(b.x[i], [-1])
+    return b.x[i].reshape([-1])
 
 
-def _as(b: GraphBuilder, i: int, x: str) -> str:
+def _as(b: GraphBuilder, i: int, x: Value) -> Value:
     """`x` in the shape of input `i`."""
-    return b.reshape_like(x, b.x[i])
+    return x.reshape_like(b.x[i])
 
 
-def _sparse_body(b: GraphBuilder) -> Sequence[str]:
+def _sparse_body(b: GraphBuilder) -> Results:
     mean = _is_mean(b)
     reduction = "none" if b.has(2) else reduction_of(b.ctx.attributes)
     inputs = (_rows(b, 0), _list(b, 1))
     loss, log_prob = b.many(2, "SoftmaxCrossEntropyLoss", *inputs, reduction=reduction)
     if b.has(2):
         weight = _list(b, 2)
-        loss = b.reduce("ReduceSum", b.add("Mul", loss, weight), (0,), False)
-        loss = b.add("Div", loss, b.reduce("ReduceSum", weight, (0,), False)) if mean else loss
+        loss = (loss * weight).sum((0,), False)
+        loss = loss / weight.sum((0,), False) if mean else loss
     return loss, _as(b, 0, log_prob)
 
 
-def _sparse_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(gradient_of_scores(b, "SparseSoftmaxCrossEntropyGrad", "", -1))
+def _sparse_gradient(b: GradientBuilder) -> Results:
+    return gradient_of_scores(b, "SparseSoftmaxCrossEntropyGrad", "", -1)
 
 
-def _sparse_grad_body(b: GraphBuilder) -> Sequence[str]:
+def _sparse_grad_body(b: GraphBuilder) -> Results:
     mean, dy = _is_mean(b), b.x[0]
     reduction = "none" if b.has(3) else reduction_of(b.ctx.attributes)
     if b.has(3):
         weight = _list(b, 3)
-        dy = b.add("Mul", weight, dy)
-        dy = b.add("Div", dy, b.reduce("ReduceSum", weight, (0,), False)) if mean else dy
+        dy = weight * dy
+        dy = dy / weight.sum((0,), False) if mean else dy
     inputs = (dy, _rows(b, 1), _list(b, 2))
-    return (_as(b, 1, b.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, reduction=reduction)),)
+    return _as(b, 1, b.microsoft("SoftmaxCrossEntropyLossGrad", *inputs, reduction=reduction))
 
 
 def _sparse_weights(

@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import INT64, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
 
 REDUCTIONS = ("none", "mean", "sum")
 PARAMS = ("reduction:int", "ignores:int", "ignore_index:int")
@@ -48,7 +49,7 @@ def reduced(attributes: Mapping[str, Any], each: np.ndarray, weight: np.ndarray)
     return np.asarray(total)
 
 
-def ignoring(b: GraphBuilder, labels: str, i: int) -> tuple[str, dict[str, Any]]:
+def ignoring(b: GraphBuilder, labels: Value, i: int) -> tuple[Value, dict[str, Any]]:
     """Labels and attributes for an operator that ignores the label given as input `i`, a scalar: by its attribute
     where the number is known, else with such labels replaced by one that is never used."""
     attributes: dict[str, Any] = {"reduction": reduction_of(b.ctx.attributes)}
@@ -58,8 +59,8 @@ def ignoring(b: GraphBuilder, labels: str, i: int) -> tuple[str, dict[str, Any]]
     if known is not None:
         return labels, attributes | {"ignore_index": int(known.item())}
     never = b.constant(_NEVER, INT64)
-    wide = b.add("Cast", labels, to=int(INT64))
-    masked = b.add("Where", b.add("Equal", wide, b.x[i]), never, wide)
+    wide = labels.cast(INT64)
+    masked = b.where(wide.equal(b.x[i]), never, wide)
     return masked, attributes | {"ignore_index": _NEVER}
 
 

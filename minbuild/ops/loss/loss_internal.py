@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.loss import softmax_cross_entropy as _loss
 from minbuild.ops.loss.labels import ignoring
 from minbuild.ops.loss.negative_log_likelihood import with_ignored_input
@@ -20,13 +21,13 @@ def _with_ignored(attributes: Mapping[str, Any], inputs: Sequence[Any], at: int)
     return {**attributes, **({} if ignored is None else {"ignore_index": int(ignored)})}
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     labels, attributes = ignoring(b, b.x[1], 3)
     return b.many(2, "SoftmaxCrossEntropyLoss", b.x[0], labels, *b.x[2:3], **attributes)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(_loss.gradient_of_scores(b, "SoftmaxCrossEntropyLossInternalGrad"))
+def _gradient(b: GradientBuilder) -> Results:
+    return _loss.gradient_of_scores(b, "SoftmaxCrossEntropyLossInternalGrad")
 
 
 def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -45,10 +46,10 @@ loss_internal = Op(
 )
 
 
-def _grad_body(b: GraphBuilder) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Results:
     labels, attributes = ignoring(b, b.x[2], 4)
     gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:2], labels, *b.x[3:4], **attributes)
-    return (b.add("Add", gradient, b.x[5]) if b.has(5) else gradient,)
+    return gradient + b.x[5] if b.has(5) else gradient
 
 
 def _grad_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:

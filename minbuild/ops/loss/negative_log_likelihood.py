@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     TestCase,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.loss.labels import (
     PARAMS,
     ignoring,
@@ -57,11 +58,11 @@ def _reference(
     return reduced(attributes, -weight * chosen, weight)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(_backward(b, b.x[1], dict(b.ctx.attributes)))
+def _gradient(b: GradientBuilder) -> Results:
+    return _backward(b, b.x[1], dict(b.ctx.attributes))
 
 
-def _backward(b: GradientBuilder, labels: str, attributes: dict[str, Any]) -> str:
+def _backward(b: GradientBuilder, labels: Value, attributes: dict[str, Any]) -> Value:
     inputs = (b.dy[0], b.x[0], labels, *b.x[2:3])
     return b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **attributes)
 
@@ -121,10 +122,10 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(name, inputs, attributes, frozenset({3}), ulps=8)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Results:
     """The loss is linear in the scores, so its gradient in dy is the loss of what comes back; the scores' own is 0."""
     inputs = (b.dy[0], *b.x[2:])
-    return b.each(b.add("NegativeLogLikelihoodLoss", *inputs, **b.ctx.attributes))
+    return b.add("NegativeLogLikelihoodLoss", *inputs, **b.ctx.attributes)
 
 
 negative_log_likelihood_loss_grad = Op(
@@ -141,13 +142,13 @@ negative_log_likelihood_loss_grad = Op(
 # ----------------------------------------------------------------------------- with the ignored label as an input
 
 
-def _internal_body(b: GraphBuilder) -> Sequence[str]:
+def _internal_body(b: GraphBuilder) -> Results:
     labels, attributes = ignoring(b, b.x[1], 3)
-    return (b.add("NegativeLogLikelihoodLoss", b.x[0], labels, *b.x[2:3], **attributes),)
+    return b.add("NegativeLogLikelihoodLoss", b.x[0], labels, *b.x[2:3], **attributes)
 
 
-def _internal_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(_backward(b, *ignoring(b, b.x[1], 3)))
+def _internal_gradient(b: GradientBuilder) -> Results:
+    return _backward(b, *ignoring(b, b.x[1], 3))
 
 
 def _internal_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import FLOATS, INDICES, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.loss.labels import (
     PARAMS,
     label_params,
@@ -146,34 +147,34 @@ def grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(name + ", bias", (dy, log_prob, labels, weights, bias), attributes, ulps=64)
 
 
-def gradient_of_scores(b: GradientBuilder, name: str, domain: str = MICROSOFT, axis: int = 1) -> str:
+def gradient_of_scores(b: GradientBuilder, name: str, domain: str = MICROSOFT, axis: int = 1) -> Value:
     """Of the loss by operator `name`, and of the log probabilities where the model uses them too."""
     log_prob, given = b.save(1), []
     if b.dy[0]:
         given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.ctx.attributes))
     if len(b.dy) > 1 and b.dy[1]:
         given.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=axis))
-    return b.add("Add", *given) if len(given) == 2 else "".join(given)
+    return b.add("Add", *given) if len(given) == 2 else given[0]
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(gradient_of_scores(b, "SoftmaxCrossEntropyLossGrad"))
+def _gradient(b: GradientBuilder) -> Results:
+    return gradient_of_scores(b, "SoftmaxCrossEntropyLossGrad")
 
 
-def _grad_body(b: GraphBuilder) -> Sequence[str] | None:
+def _grad_body(b: GraphBuilder) -> Results:
     """What is to be added to the gradient follows behind."""
     if not b.has(4):
         return None
     gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.ctx.attributes)
-    return (b.add("Add", gradient, b.x[4]),)
+    return gradient + b.x[4]
 
 
-def _grad_parts(b: GraphBuilder) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Results:
     """n + p (-n summed over classes), with p the probabilities and n the gradient of the negative log-likelihood"""
     inputs = (b.x[0], b.x[1], *b.x[2:4])
     n = b.add("NegativeLogLikelihoodLossGrad", *inputs, domain="minbuild", **b.ctx.attributes)
-    each = b.reduce("ReduceSum", n, (1,))
-    return (b.add("Sub", n, b.add("Mul", b.add("Exp", b.x[1]), each)),)
+    each = n.sum((1,))
+    return n - b.x[1].exp() * each
 
 
 def _like_scores(ctx: OpContext) -> Sequence[TensorType]:

@@ -24,6 +24,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 from minbuild.ops.shape.shape import dims_array
 
 piece_kernel = KernelFunction(
@@ -105,21 +106,21 @@ def _resized(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...]:
     return shape[:at] + (size,) + shape[at + 1 :]
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """The pieces, cut apart again. Sizes that inputs choose are an output of ConcatTraining."""
     axis, sizes = b.ctx.axis(1), _sizes(b.ctx)
     if all(isinstance(size, int) for size in sizes):
         if b.opset >= 13:
-            return b.each(*b.many(len(sizes), "Split", b.dy[0], b.integers(sizes), axis=axis))
-        return b.each(*b.many(len(sizes), "Split", b.dy[0], axis=axis, split=tuple(sizes)))
+            return tuple(b.many(len(sizes), "Split", b.dy[0], b.integers(sizes), axis=axis))
+        return tuple(b.many(len(sizes), "Split", b.dy[0], axis=axis, split=tuple(sizes)))
     b.replace_forward("ConcatTraining")
     return _training_gradient(b)
 
 
-def _training_gradient(b: GradientBuilder) -> Sequence[str]:
+def _training_gradient(b: GradientBuilder) -> Results:
     inputs = b.dy[0], b.save(1)
     axis = b.ctx.axis(1)
-    return b.each(*b.many(len(b.x), "SplitTraining", *inputs, domain="com.microsoft", axis=axis))
+    return tuple(b.many(len(b.x), "SplitTraining", *inputs, domain="com.microsoft", axis=axis))
 
 
 def _alone(match: Match) -> Replacement | None:

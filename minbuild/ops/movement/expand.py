@@ -25,6 +25,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
 
@@ -97,8 +98,8 @@ def _repetition(ctx: OpContext) -> _movement.Movement:
     return _movement.straight(moves)
 
 
-def _expand_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.summed_to(b.dy[0], _expand_infer(b.ctx)[0].shape, 0))
+def _expand_gradient(b: GradientBuilder) -> Results:
+    return b.summed_to(b.dy[0], _expand_infer(b.ctx)[0].shape, 0)
 
 
 def _nothing_to_do(match: Match) -> Replacement | None:
@@ -147,13 +148,13 @@ def _scale_launch(ctx: OpContext, down: bool) -> KernelCall:
     return _launch(ctx, factor=one / ctx.element().dtype.type(number) if down else number)
 
 
-def _scale_body(b: GraphBuilder) -> Sequence[str] | None:
+def _scale_body(b: GraphBuilder) -> Results:
     """A scale that only the device knows takes the type of what it scales."""
     element = b.ctx.element()
     if b.ctx.content(1) is not None or b.ctx.element(1) is element:
         return None
-    scale, down = b.add("Cast", b.x[1], to=int(element)), int(b.ctx.attribute("scale_down", 0))
-    return (b.microsoft("Scale", b.x[0], scale, scale_down=down),)
+    scale, down = b.x[1].cast(element), int(b.ctx.attribute("scale_down", 0))
+    return b.microsoft("Scale", b.x[0], scale, scale_down=down)
 
 
 def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
@@ -167,9 +168,9 @@ def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.nda
     return x / factor if attributes.get("scale_down", 0) else x * factor
 
 
-def _scale_gradient(b: GradientBuilder) -> Sequence[str]:
+def _scale_gradient(b: GradientBuilder) -> Results:
     down = int(b.ctx.attribute("scale_down", 0))
-    return b.each(b.microsoft("Scale", b.dy[0], b.x[1], scale_down=down))
+    return b.microsoft("Scale", b.dy[0], b.x[1], scale_down=down)
 
 
 def _scale_cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -11,6 +11,7 @@ from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
 from minbuild.ops.shape import fill as _fill
@@ -97,14 +98,14 @@ def _indices(ctx: OpContext) -> list[tuple[int, np.ndarray]]:
     return found
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """But for constants, padding takes elements that are there."""
     if _mode(b.ctx.attributes) == "constant":
         return None
     x = b.x[0]
     for axis, at in _indices(b.ctx):
         x = b.add("Gather", x, b.integers(at.tolist()), axis=axis)
-    return (x,)
+    return x
 
 
 def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
@@ -127,34 +128,34 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_fill.launch_fill(ctx.result(), ctx.element(), number), move)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """What was added is taken away again, and zeros stand for what was taken away. Elements that were repeated get
     the sum of their copies' gradients."""
     ctx = b.ctx
     if _mode(ctx.attributes) == "constant":
         flat = [-n for n in (*(p for p, _ in _pads(ctx)), *(p for _, p in _pads(ctx)))]
         if b.opset >= 11:
-            return b.each(b.add("Pad", b.dy[0], b.integers(flat)))
-        return b.each(b.add("Pad", b.dy[0], pads=tuple(flat)))
+            return b.add("Pad", b.dy[0], b.integers(flat))
+        return b.add("Pad", b.dy[0], pads=tuple(flat))
     dy = b.dy[0]
     shape: Shape = _infer(ctx)[0].shape or ()
     for axis, at in reversed(_indices(ctx)):
         shape = (*shape[:axis], ctx.shape()[axis], *shape[axis + 1 :])
         dy = b.microsoft("GatherGrad", _shape_before(b, shape, axis), b.integers(at.tolist()), dy, axis=axis)
-    return b.each(dy)
+    return dy
 
 
-def _shape_before(b: GradientBuilder, shape: Shape, axis: int) -> str:
+def _shape_before(b: GradientBuilder, shape: Shape, axis: int) -> Value:
     """A shape as a value: numbers, or the sizes of x along axes up to `axis` and of dy behind."""
     if all(isinstance(d, int) for d in shape):
         return b.integers(shape)
-    front = b.add("Slice", b.shape_of(b.dy[0]), b.integers([0]), b.integers([axis]))
+    front = b.add("Slice", b.dy[0].shape(), b.integers([0]), b.integers([axis]))
     here = b.integers([b.ctx.shape()[axis]])
     padded = dict(_indices(b.ctx))
     rest = [
-        b.add("Slice", b.shape_of(b.x[0]), b.integers([i]), b.integers([i + 1]))
+        b.add("Slice", b.x[0].shape(), b.integers([i]), b.integers([i + 1]))
         if i in padded
-        else b.add("Slice", b.shape_of(b.dy[0]), b.integers([i]), b.integers([i + 1]))
+        else b.add("Slice", b.dy[0].shape(), b.integers([i]), b.integers([i + 1]))
         for i in range(axis + 1, len(shape))
     ]
     return b.add("Concat", front, here, *rest, axis=0)

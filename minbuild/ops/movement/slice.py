@@ -13,6 +13,7 @@ from minbuild.ir.dims import Dim, Poly, Symbol, ceil_div, dim_max, dim_min, eval
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis
 from minbuild.ops.shape import fill as _fill
@@ -133,12 +134,12 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """What was not taken has no gradient."""
     limits = b.x[1:] if b.has(1) else tuple(b.integers(b.ctx.attribute(n)) for n in ("starts", "ends"))
     if not b.has(1) and b.ctx.attribute("axes") is not None:
         limits = (*limits, b.integers(b.ctx.attribute("axes")))
-    return (b.microsoft("SliceGrad", b.dy[0], b.shape_of(b.x[0]), *limits),)
+    return b.microsoft("SliceGrad", b.dy[0], b.x[0].shape(), *limits)
 
 
 def _takes_all(match: Match) -> Replacement | None:
@@ -242,8 +243,8 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     )
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Slice", b.dy[0], *b.x[2:]),)
+def _grad_gradient(b: GradientBuilder) -> Results:
+    return b.add("Slice", b.dy[0], *b.x[2:])
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:

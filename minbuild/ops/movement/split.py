@@ -12,6 +12,7 @@ from minbuild.ir.dims import Dim, ceil_div
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import concat as _concat
 
 MANY = frozenset(range(1024))  # outputs
@@ -48,7 +49,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, split: np.ndarray |
     return tuple(np.split(x, ends[:-1], axis))
 
 
-def _counted(b: GraphBuilder) -> Sequence[str] | None:
+def _counted(b: GraphBuilder) -> Results:
     """Where nothing says into how many parts, into as many as the node has outputs."""
     if b.has(1) or b.ctx.attribute("split") is not None or b.ctx.attribute("num_outputs"):
         return None
@@ -65,14 +66,14 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     ]
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """The pieces put together, zeros for those that nothing depends on."""
     pieces = [dy or _zeros(b, i) for i, dy in enumerate(b.dy)]
-    return b.each(b.add("Concat", *pieces, axis=int(b.ctx.attribute("axis", 0))))
+    return b.add("Concat", *pieces, axis=int(b.ctx.attribute("axis", 0)))
 
 
-def _zeros(b: GradientBuilder, i: int) -> str:
-    return b.add("ConstantOfShape", b.shape_of(b.save(i)), value=np.zeros(1, b.ctx.element().dtype))
+def _zeros(b: GradientBuilder, i: int) -> Value:
+    return b.add("ConstantOfShape", b.save(i).shape(), value=np.zeros(1, b.ctx.element().dtype))
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -12,6 +12,7 @@ from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import movement as _movement
 from minbuild.ops.movement.movement import Along, Axis, Movement
 
@@ -48,7 +49,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """The sum over all copies."""
     shape, repeats = b.ctx.shape(), _repeats(b.ctx)
     apart: list[Dim] = []
@@ -60,15 +61,15 @@ def _gradient(b: GradientBuilder) -> Sequence[str]:
         apart.append(dim)
     dy = b.dy[0]
     if not over:
-        return b.each(b.add("Identity", dy))
+        return b.add("Identity", dy)
     fixed = all(isinstance(d, int) for d in apart)
     sizes = b.integers(apart) if fixed else _interleaved(b, repeats)
-    return b.each(b.reduce("ReduceSum", b.add("Reshape", dy, sizes), over, keepdims=False))
+    return b.add("Reshape", dy, sizes).sum(over, keepdims=False)
 
 
-def _interleaved(b: GradientBuilder, repeats: Sequence[Dim]) -> str:
+def _interleaved(b: GradientBuilder, repeats: Sequence[Dim]) -> Value:
     """The same sizes where some are known to the device only."""
-    own, parts = b.shape_of(b.x[0]), []
+    own, parts = b.x[0].shape(), []
     for i, repeat in enumerate(repeats):
         for source, wanted in ((b.x[1], repeat != 1), (own, True)):
             if wanted:

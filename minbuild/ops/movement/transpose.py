@@ -12,6 +12,7 @@ from minbuild.ir.dims import Dim, divide_exactly
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import movement as _movement
 
 
@@ -43,9 +44,9 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     order = _order(b.ctx.attributes, b.ctx.rank())
-    return (b.add("Transpose", b.dy[0], perm=tuple(int(i) for i in np.argsort(order))),)
+    return b.dy[0].transpose(tuple(int(i) for i in np.argsort(order)))
 
 
 def _keeps_order(match: Match) -> Replacement | None:
@@ -159,10 +160,10 @@ def _shuffle_select(to_space: bool) -> Callable[[OpContext], Sequence[KernelCall
     return select
 
 
-def _shuffle_gradient(opposite: str) -> Callable[[GradientBuilder], Sequence[str]]:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+def _shuffle_gradient(opposite: str) -> Callable[[GradientBuilder], Results]:
+    def gradient(b: GradientBuilder) -> Results:
         """The way back."""
-        return (b.add(opposite, b.dy[0], **b.ctx.attributes),)
+        return b.add(opposite, b.dy[0], **b.ctx.attributes)
 
     return gradient
 

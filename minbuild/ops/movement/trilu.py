@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 trilu_kernel = KernelFunction(
     "trilu",
@@ -66,9 +67,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | Non
     return np.asarray(part(x, min(max(diagonal, -limit), limit)))
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """What stayed passes its gradient on."""
-    return b.each(b.microsoft("Trilu", b.dy[0], *b.x[1:], upper=int(b.ctx.attribute("upper", 1))))
+    return b.microsoft("Trilu", b.dy[0], *b.x[1:], upper=int(b.ctx.attribute("upper", 1)))
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

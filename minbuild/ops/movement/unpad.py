@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minbuild.ops.core.definition import INT64, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 # FlattenAndUnpad(x: [B,S,...], indices: [N]) -> rows: [N,...], [B,S]
 # PadAndUnflatten(rows: [N,...], indices: [N], [B,S]) -> y: [B,S,...], zero where no index points
 
 
-def _flat(b: GraphBuilder, x: str) -> str:
+def _flat(b: GraphBuilder, x: Value) -> Value:
     """The first two axes as one."""
-    rest = b.add("Slice", b.shape_of(x), b.integers([2]), b.integers([2**31 - 1]))
+    rest = b.add("Slice", x.shape(), b.integers([2]), b.integers([2**31 - 1]))
     return b.add("Reshape", x, b.add("Concat", b.integers([-1]), rest, axis=0))
 
 
-def _unpad_body(b: GraphBuilder) -> Sequence[str]:
+def _unpad_body(b: GraphBuilder) -> Results:
     rows = b.add("Gather", _flat(b, b.x[0]), b.x[1], axis=0)
-    return rows, b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([2]))
+    return rows, b.add("Slice", b.x[0].shape(), b.integers([0]), b.integers([2]))
 
 
 def _unpad_reference(
@@ -32,9 +33,9 @@ def _unpad_reference(
     return rows, np.array(x.shape[:2], np.int64)
 
 
-def _unpad_gradient(b: GradientBuilder) -> Sequence[str]:
-    dims = b.add("Slice", b.shape_of(b.x[0]), b.integers([0]), b.integers([2]))
-    return b.each(b.microsoft("PadAndUnflatten", b.dy[0], b.x[1], dims))
+def _unpad_gradient(b: GradientBuilder) -> Results:
+    dims = b.add("Slice", b.x[0].shape(), b.integers([0]), b.integers([2]))
+    return b.microsoft("PadAndUnflatten", b.dy[0], b.x[1], dims)
 
 
 def _unpad_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -55,13 +56,13 @@ flatten_and_unpad = Op(
 )
 
 
-def _pad_body(b: GraphBuilder) -> Sequence[str]:
+def _pad_body(b: GraphBuilder) -> Results:
     """Rows written into zeros."""
-    rest = b.add("Slice", b.shape_of(b.x[0]), b.integers([1]), b.integers([2**31 - 1]))
+    rest = b.add("Slice", b.x[0].shape(), b.integers([1]), b.integers([2**31 - 1]))
     shape = b.add("Concat", b.x[2], rest, axis=0)
     zeros = b.add("ConstantOfShape", shape, value=np.zeros(1, b.ctx.element().dtype))
-    places = b.unsqueeze(b.x[1] if _is_wide(b.ctx) else b.add("Cast", b.x[1], to=int(INT64)), (1,))
-    return (b.add("Reshape", b.add("ScatterND", _flat(b, zeros), places, b.x[0]), shape),)
+    places = (b.x[1] if _is_wide(b.ctx) else b.x[1].cast(INT64)).unsqueeze((1,))
+    return b.add("Reshape", b.add("ScatterND", _flat(b, zeros), places, b.x[0]), shape)
 
 
 def _is_wide(ctx: OpContext) -> bool:
@@ -76,8 +77,8 @@ def _pad_reference(
     return y.reshape(*(int(d) for d in dims), *rows.shape[1:])
 
 
-def _pad_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.many(2, "FlattenAndUnpad", b.dy[0], b.x[1], domain="com.microsoft")[0])
+def _pad_gradient(b: GradientBuilder) -> Results:
+    return b.many(2, "FlattenAndUnpad", b.dy[0], b.x[1], domain="com.microsoft")[0]
 
 
 def _pad_cases(random: np.random.Generator) -> Iterable[TestCase]:

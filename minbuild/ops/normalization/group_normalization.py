@@ -14,6 +14,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.normalization import layer_normalization as _layer
 
 _DOMAIN = "minbuild"
@@ -54,15 +55,15 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_layer.launch_norm(ctx, ctx.names[:3], outputs, rows, simple=False, own=False),)
 
 
-def _gradient(name: str) -> Callable[[GradientBuilder], Sequence[str]]:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(name: str) -> Callable[[GradientBuilder], Results]:
+    def gradient(b: GradientBuilder) -> Results:
         b.replace_forward(name, _DOMAIN)
         statistics = (b.save(1), b.save(2))
         groups = _groups(b.ctx, 0)
         inputs = (b.dy[0], *b.x[:2], *statistics)
         attributes = {"num_groups": groups, "epsilon": _layer.epsilon_of(b.ctx.attributes)}
         found = b.many(3, "GroupNormalizationGrad", *inputs, domain=_DOMAIN, **attributes)
-        return b.each(*found)
+        return tuple(found)
 
     return gradient
 
@@ -146,7 +147,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_layer.launch_norm_grad(ctx, ctx.names[:5], _rows(ctx, 1, 2), own=False),)
 
 
-def _grad_parts(b: GraphBuilder) -> Sequence[str]:
+def _grad_parts(b: GraphBuilder) -> Results:
     """From x itself, whose statistics the saved ones are."""
     dy, x, scale = b.x[:3]
     shape, entries = b.ctx.shape(1), product(b.ctx.shape(2))
@@ -155,16 +156,14 @@ def _grad_parts(b: GraphBuilder) -> Sequence[str]:
             "a gradient flows through it, which needs attribute epsilon and channels of a known number"
         )
     rows, inner = (0, int(b.ctx.attribute("num_groups")), -1), (2,)
-    normal, inverse = _layer.normalized_parts(
-        b, b.reshape(x, rows), inner, _layer.epsilon_of(b.ctx.attributes)
-    )
-    each = b.add("Expand", b.reshape(scale, (entries, 1)), b.integers((entries, shape[1] // entries)))
-    each = b.reshape(each, (shape[1], *(1,) * (len(shape) - 2)))
-    g = b.reshape(b.add("Mul", dy, each), rows)
-    dx = b.reshape_like(_layer.gradient_parts(b, g, normal, inverse, inner), x)
-    along = b.add("Mul", dy, b.reshape_like(normal, x))
-    sums = [b.reduce("ReduceSum", b.reshape(e, (0, entries, -1)), (0, 2), False) for e in (along, dy)]
-    return dx, *(b.reshape(e, b.ctx.shape(2)) for e in sums)
+    normal, inverse = _layer.normalized_parts(b, x.reshape(rows), inner, _layer.epsilon_of(b.ctx.attributes))
+    each = b.add("Expand", scale.reshape((entries, 1)), b.integers((entries, shape[1] // entries)))
+    each = each.reshape((shape[1], *(1,) * (len(shape) - 2)))
+    g = (dy * each).reshape(rows)
+    dx = _layer.gradient_parts(b, g, normal, inverse, inner).reshape_like(x)
+    along = dy * normal.reshape_like(x)
+    sums = [e.reshape((0, entries, -1)).sum((0, 2), False) for e in (along, dy)]
+    return dx, *(e.reshape(b.ctx.shape(2)) for e in sums)
 
 
 def _grad_reference(

@@ -21,6 +21,7 @@ from minbuild.ops.core.definition import (
     broadcast_shapes,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 _FEATURES = {
     "simple": "root-mean-square normalization",
@@ -126,7 +127,7 @@ def _own_entries(ctx: OpContext, i: int) -> bool:
     return not ctx.has(i) or _bare(ctx.shape(i)) == _bare(ctx.shape()[ctx.axis(-1) :])
 
 
-def _ones(b: GraphBuilder) -> str:
+def _ones(b: GraphBuilder) -> Value:
     """A scale that does nothing."""
     rest = b.ctx.shape()[b.ctx.axis(-1) :]
     if not all(isinstance(d, int) for d in rest):
@@ -136,16 +137,16 @@ def _ones(b: GraphBuilder) -> str:
     return b.add("Expand", b.constant(1), b.integers(rest))
 
 
-def _body(op_type: str, outputs: int) -> Callable[[GraphBuilder], Sequence[str] | None]:
+def _body(op_type: str, outputs: int) -> Callable[[GraphBuilder], Results]:
     """ONNX lets scale and bias broadcast in every way. What the kernel does not take is done behind it."""
 
-    def body(b: GraphBuilder) -> Sequence[str] | None:
+    def body(b: GraphBuilder) -> Results:
         broadcast_shapes(b.ctx.shape(), *(b.ctx.shape(i) for i in (1, 2) if b.has(i)))
         if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
             return None
         y, *statistics = b.many(outputs, op_type, b.x[0], _ones(b), **b.ctx.attributes)
-        y = b.add("Mul", y, b.x[1])
-        return (b.add("Add", y, b.x[2]) if b.has(2) else y, *statistics)
+        y = y * b.x[1]
+        return (y + b.x[2] if b.has(2) else y, *statistics)
 
     return body
 
@@ -153,34 +154,36 @@ def _body(op_type: str, outputs: int) -> Callable[[GraphBuilder], Sequence[str] 
 # ---------------------------------------------------------------------------------------------------- gradient
 
 
-def _gradient(simple: bool) -> Callable[[GradientBuilder], Sequence[str]]:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(simple: bool) -> Callable[[GradientBuilder], Results]:
+    def gradient(b: GradientBuilder) -> Results:
         saved = tuple(b.save(i) for i in range(1, 3 - simple))
-        by = [b.dy[i] if i < len(b.dy) else "" for i in range(1, 3 - simple)]
-        by_y = _through_y(b, saved, simple) if b.dy[0] else ("",)
+        by = [b.dy[i] if i < len(b.dy) else None for i in range(1, 3 - simple)]
+        by_y: Sequence[Value | None] = _through_y(b, saved, simple) if b.dy[0] else (None,)
         through = [g for g in (by_y[0], *through_statistics(b, b.x[0], saved, by)) if g]
-        return b.each(b.add("Sum", *through) if len(through) > 1 else through[0], *by_y[1:])
+        return (b.add("Sum", *through) if len(through) > 1 else through[0], *by_y[1:])
 
     return gradient
 
 
-def _through_y(b: GradientBuilder, saved: Sequence[str], simple: bool) -> Sequence[str]:
+def _through_y(b: GradientBuilder, saved: Sequence[Value], simple: bool) -> Sequence[Value | None]:
     """The gradients of x, scale and bias by that of the first output."""
     axis = b.ctx.axis(-1)
     if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
         return _fused(b, b.dy[0], b.x[1], saved, axis, simple)
-    x = b.x[0] if simple else b.add("Sub", b.x[0], saved[0])
-    normal = b.add("Mul", x, saved[-1])
-    dx = _fused(b, b.add("Mul", b.dy[0], b.x[1]), _ones(b), saved, axis, simple)[0]
+    x = b.x[0] if simple else b.x[0] - saved[0]
+    normal = x * saved[-1]
+    dx = _fused(b, b.dy[0] * b.x[1], _ones(b), saved, axis, simple)[0]
     shape = b.ctx.shape()
-    d_scale = b.summed_to(b.add("Mul", b.dy[0], normal), shape, 1) if 1 in b.wants else ""
-    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else ""
+    d_scale = b.summed_to(b.dy[0] * normal, shape, 1) if 1 in b.wants else None
+    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else None
     return dx, d_scale, d_bias
 
 
-def through_statistics(b: GradientBuilder, x: str, saved: Sequence[str], by: Sequence[str]) -> Iterator[str]:
+def through_statistics(
+    b: GradientBuilder, x: Value, saved: Sequence[Value], by: Sequence[Value | None]
+) -> Iterator[Value]:
     """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean / N
-    and -ds s^3 (x - mean) / N. In `by` are theirs, "" where there is none."""
+    and -ds s^3 (x - mean) / N. `by` holds theirs, None where there is none."""
     if not any(by):
         return
     sizes = b.ctx.shape()[b.ctx.axis(-1) :]
@@ -191,21 +194,21 @@ def through_statistics(b: GradientBuilder, x: str, saved: Sequence[str], by: Seq
         )
     count = b.constant(float(np.prod(fixed)))
     if len(by) > 1 and by[0]:
-        yield b.add("Expand", b.add("Div", by[0], count), b.shape_of(b.x[0]))
+        yield (by[0] / count).expand_like(b.x[0])
     if by[-1]:
-        away = b.add("Sub", x, saved[0]) if len(saved) > 1 else x
-        cube = b.add("Mul", b.add("Mul", saved[-1], saved[-1]), saved[-1])
-        yield b.add("Mul", b.add("Neg", b.add("Div", b.add("Mul", by[-1], cube), count)), away)
+        away = x - saved[0] if len(saved) > 1 else x
+        cube = saved[-1] * saved[-1] * saved[-1]
+        yield -(by[-1] * cube / count) * away
 
 
 def _fused(
-    b: GradientBuilder, dy: str, scale: str, saved: Sequence[str], axis: int, simple: bool
-) -> tuple[str, ...]:
+    b: GradientBuilder, dy: Value, scale: Value, saved: Sequence[Value], axis: int, simple: bool
+) -> tuple[Value, ...]:
     name = "SimplifiedLayerNormalizationGrad" if simple else "LayerNormalizationGrad"
     return b.many(3 - simple, name, dy, b.x[0], scale, *saved, domain=MICROSOFT, axis=axis)
 
 
-def _root_mean_square_gradient(b: GradientBuilder) -> Sequence[str]:
+def _root_mean_square_gradient(b: GradientBuilder) -> Results:
     b.replace_forward("SimplifiedLayerNormalization", "")
     return _gradient(simple=True)(b)
 
@@ -357,33 +360,33 @@ def _grad_cases(simple: bool) -> Callable[..., Iterable[TestCase]]:
     return cases
 
 
-def normalized_parts(b: GraphBuilder, x: str, axes: Sequence[int], epsilon: float) -> tuple[str, str]:
+def normalized_parts(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
     """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
-    away = b.add("Sub", x, b.reduce("ReduceMean", x, axes))
-    variance = b.reduce("ReduceMean", b.add("Mul", away, away), axes)
-    inverse = b.add("Reciprocal", b.add("Sqrt", b.add("Add", variance, b.constant(epsilon))))
-    return b.add("Mul", away, inverse), inverse
+    away = x - x.mean(axes)
+    variance = (away * away).mean(axes)
+    inverse = (variance + epsilon).sqrt().reciprocal()
+    return away * inverse, inverse
 
 
 def gradient_parts(
-    b: GraphBuilder, g: str, normal: str, inverse: str, axes: Sequence[int], mean: bool = True
-) -> str:
+    b: GraphBuilder, g: Value, normal: Value, inverse: Value, axes: Sequence[int], mean: bool = True
+) -> Value:
     """norm_gradient, in nodes."""
-    along = b.add("Mul", normal, b.reduce("ReduceMean", b.add("Mul", g, normal), axes))
-    shifted = b.add("Sub", g, b.reduce("ReduceMean", g, axes)) if mean else g
-    return b.add("Mul", b.add("Sub", shifted, along), inverse)
+    along = normal * (g * normal).mean(axes)
+    shifted = g - g.mean(axes) if mean else g
+    return (shifted - along) * inverse
 
 
-def _grad_parts(simple: bool) -> Callable[[GraphBuilder], Sequence[str]]:
-    def parts(b: GraphBuilder) -> Sequence[str]:
+def _grad_parts(simple: bool) -> Callable[[GraphBuilder], Results]:
+    def parts(b: GraphBuilder) -> Results:
         dy, x, scale, *saved = b.x
         axis, rank = b.ctx.axis(-1, 1), b.ctx.rank(1)
         inner = tuple(range(axis, rank))
-        n = b.add("Mul", x if simple else b.add("Sub", x, saved[0]), saved[-1])
-        dx = gradient_parts(b, b.add("Mul", dy, scale), n, saved[-1], inner, not simple)
-        sums = (b.add("Mul", dy, n), dy)[: 2 - simple]
-        entries = [b.reduce("ReduceSum", e, range(axis)) for e in sums]
-        return dx, *(b.reshape(e, b.ctx.shape(2)) for e in entries)
+        n = (x if simple else x - saved[0]) * saved[-1]
+        dx = gradient_parts(b, dy * scale, n, saved[-1], inner, not simple)
+        sums = (dy * n, dy)[: 2 - simple]
+        entries = [e.sum(range(axis)) for e in sums]
+        return dx, *(e.reshape(b.ctx.shape(2)) for e in entries)
 
     return parts
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from minbuild.ir.dims import product
 from minbuild.ops.convolution.spatial import reshaped
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 
 def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
@@ -24,39 +25,39 @@ def _numbers(attributes: Mapping[str, Any]) -> tuple[int, float, float, float]:
     )
 
 
-def _over_channels(b: GraphBuilder, x: str, before: int, after: int) -> str:
+def _over_channels(b: GraphBuilder, x: Value, before: int, after: int) -> Value:
     """The sum over a window of channels: a pool over [N,1,C,S]."""
     shape = b.ctx.shape()
     image = reshaped(b, x, (shape[0], 1, shape[1], product(shape[2:])))
     pads, window = (before, 0, after, 0), (before + after + 1, 1)
     total = b.add("SumPool", image, domain="minbuild", kernel_shape=window, pads=pads)
-    return b.reshape_like(total, b.x[0])
+    return total.reshape_like(b.x[0])
 
 
-def _base(b: GraphBuilder) -> str:
+def _base(b: GraphBuilder) -> Value:
     """bias + alpha / size * sum of squares"""
     size, alpha, _, bias = _numbers(b.ctx.attributes)
     before = (size - 1) // 2
-    total = _over_channels(b, b.add("Mul", b.x[0], b.x[0]), before, size - 1 - before)
-    return b.add("Add", b.add("Mul", total, b.constant(alpha)), b.constant(bias))
+    total = _over_channels(b, b.x[0] * b.x[0], before, size - 1 - before)
+    return total * alpha + bias
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     beta = _numbers(b.ctx.attributes)[2]
-    return (b.add("Mul", b.x[0], b.add("Pow", _base(b), b.constant(-beta))),)
+    return b.x[0] * _base(b) ** (-beta)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """With s the base: dx = dy s^-beta - 2 alpha/size beta x sum(dy x s^(-beta-1)), the sum over all whose window
     holds x."""
     size, alpha, beta, _ = _numbers(b.ctx.attributes)
     base, before = _base(b), (size - 1) // 2
-    power = b.add("Pow", base, b.constant(-beta))
-    straight = b.add("Mul", b.dy[0], power)
-    flow = b.add("Div", b.add("Mul", straight, b.x[0]), base)
+    power = base ** (-beta)
+    straight = b.dy[0] * power
+    flow = straight * b.x[0] / base
     around = _over_channels(b, flow, size - 1 - before, before)
-    across = b.add("Mul", b.add("Mul", b.x[0], around), b.constant(2 * alpha * beta))
-    return (b.add("Sub", straight, across),)
+    across = b.x[0] * around * (2 * alpha * beta)
+    return straight - across
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minbuild.ops.core.definition import Op, TestCase, normalized_axes
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.norms import nonzero
 from minbuild.ops.reduction.reducing import apart
 
@@ -19,26 +20,26 @@ def _axes(b: GraphBuilder) -> tuple[int, ...]:
     return normalized_axes(b.ctx.attribute("axes", (0, 2, 3)), b.ctx.rank())
 
 
-def _deviation(b: GraphBuilder) -> tuple[str, str]:
+def _deviation(b: GraphBuilder) -> tuple[Value, Value]:
     """x - mean, and its root mean square. ONNX writes the variance as a difference of squares, in which all digits
     may cancel."""
-    away = b.add("Sub", b.x[0], b.reduce("ReduceMean", b.x[0], _axes(b)))
-    return away, b.add("Sqrt", b.reduce("ReduceMean", b.add("Mul", away, away), _axes(b)))
+    away = b.x[0] - b.x[0].mean(_axes(b))
+    return away, (away * away).mean(_axes(b)).sqrt()
 
 
-def _mean_variance_body(b: GraphBuilder) -> Sequence[str]:
+def _mean_variance_body(b: GraphBuilder) -> Results:
     away, deviation = _deviation(b)
-    return (b.add("Div", away, b.add("Add", deviation, b.constant(_LEAST))),)
+    return away / (deviation + _LEAST)
 
 
-def _mean_variance_gradient(b: GradientBuilder) -> Sequence[str]:
+def _mean_variance_gradient(b: GradientBuilder) -> Results:
     """With d = x - mean and s its root mean square: g = dy / s' - d mean(dy d) / (s s'^2); dx = g - mean(g)."""
     away, deviation = _deviation(b)
-    divisor = b.add("Add", deviation, b.constant(_LEAST))
-    along = b.add("Div", b.reduce("ReduceMean", b.add("Mul", b.dy[0], b.y[0]), _axes(b)), divisor)
-    along = b.add("Div", along, nonzero(b, deviation, b.ctx.element()))
-    each = b.add("Sub", b.add("Div", b.dy[0], divisor), b.add("Mul", away, along))
-    return b.each(b.add("Sub", each, b.reduce("ReduceMean", each, _axes(b))))
+    divisor = deviation + _LEAST
+    along = (b.dy[0] * b.y[0]).mean(_axes(b)) / divisor
+    along = along / nonzero(b, deviation, b.ctx.element())
+    each = b.dy[0] / divisor - away * along
+    return each - each.mean(_axes(b))
 
 
 def _mean_variance_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -73,21 +74,21 @@ mean_variance_normalization = Op(
 # --------------------------------------------------------------------------------------------- LpNormalization
 
 
-def _length(b: GraphBuilder) -> str:
+def _length(b: GraphBuilder) -> Value:
     """The norms, with 1 where all elements are 0: the answer is 0 there."""
     name = "ReduceL1" if b.ctx.attribute("p", 2) == 1 else "ReduceL2"
     return nonzero(b, b.reduce(name, b.x[0], (b.ctx.axis(-1),)), b.ctx.element())
 
 
-def _lp_body(b: GraphBuilder) -> Sequence[str]:
-    return (b.add("Div", b.x[0], _length(b)),)
+def _lp_body(b: GraphBuilder) -> Results:
+    return b.x[0] / _length(b)
 
 
-def _lp_gradient(b: GradientBuilder) -> Sequence[str]:
+def _lp_gradient(b: GradientBuilder) -> Results:
     """(dy - direction sum(dy y)) / norm, where the norm grows along y, or along the signs of x."""
-    direction = b.add("Sign", b.x[0]) if b.ctx.attribute("p", 2) == 1 else b.y[0]
-    along = b.reduce("ReduceSum", b.add("Mul", b.dy[0], b.y[0]), (b.ctx.axis(-1),))
-    return b.each(b.add("Div", b.add("Sub", b.dy[0], b.add("Mul", direction, along)), _length(b)))
+    direction = b.x[0].sign() if b.ctx.attribute("p", 2) == 1 else b.y[0]
+    along = (b.dy[0] * b.y[0]).sum((b.ctx.axis(-1),))
+    return (b.dy[0] - direction * along) / _length(b)
 
 
 def _lp_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.normalization.layer_normalization import normalized, through_statistics
 
 # Skip layers give their epsilon a default of their own.
@@ -22,42 +23,43 @@ def _parts(simple: bool, inputs: Sequence[Any]) -> tuple[Any, ...]:
     return (padded[2], None, padded[3]) if simple else padded[2:5]
 
 
-def _body(simple: bool) -> Callable[[GraphBuilder], Sequence[str]]:
-    def body(b: GraphBuilder) -> Sequence[str]:
-        gamma, beta, bias = (name or "" for name in _parts(simple, b.x))
-        total = b.add("Add", b.x[0], b.x[1])
-        total = b.add("Add", total, bias) if bias else total
+def _body(simple: bool) -> Callable[[GraphBuilder], Results]:
+    def body(b: GraphBuilder) -> Results:
+        gamma, beta, bias = _parts(simple, b.x)
+        total = b.x[0] + b.x[1]
+        total = total + bias if bias else total
         epsilon = float(b.ctx.attribute("epsilon", _EPSILON))
         if simple:
             y, inverse = b.many(2, "SimplifiedLayerNormalization", total, gamma, axis=-1, epsilon=epsilon)
-            return y, "", inverse, total
+            return y, None, inverse, total
         inputs = (total, gamma, beta) if beta else (total, gamma)
         return (*b.many(3, "LayerNormalization", *inputs, axis=-1, epsilon=epsilon), total)
 
     return body
 
 
-def _gradient(simple: bool) -> Callable[[GradientBuilder], Sequence[str]]:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(simple: bool) -> Callable[[GradientBuilder], Results]:
+    def gradient(b: GradientBuilder) -> Results:
         gamma, _, bias = _parts(simple, b.x)
         outputs = (2,) if simple else (1, 2)
         x, saved = b.save(3), [b.save(i) for i in outputs]
         name = "SimplifiedLayerNormalizationGrad" if simple else "LayerNormalizationGrad"
-        through, entries = [], [""] * (2 - simple)
+        through: list[Value] = []
+        entries: Sequence[Value | None] = [None] * (2 - simple)
         if b.dy[0]:
             by_y, *entries = b.many(3 - simple, name, b.dy[0], x, gamma, *saved, domain=MICROSOFT, axis=-1)
             through.append(by_y)
-        through += through_statistics(b, x, saved, [b.dy[i] if i < len(b.dy) else "" for i in outputs])
+        through += through_statistics(b, x, saved, [b.dy[i] if i < len(b.dy) else None for i in outputs])
         through += [dy for dy in b.dy[3:4] if dy]
         total = b.add("Sum", *through) if len(through) > 1 else through[0]
         shape = b.ctx.shape()
 
-        def gathered(i: int) -> str:
-            return b.summed_to(total, shape, i) if i in b.wants else ""
+        def gathered(i: int) -> Value | None:
+            return b.summed_to(total, shape, i) if i in b.wants else None
 
-        onto_bias = gathered(3 if simple else 4) if bias else ""
+        onto_bias = gathered(3 if simple else 4) if bias else None
         rest = (onto_bias,) if simple else (entries[1], onto_bias)
-        return b.each(total, gathered(1), entries[0], *rest[: len(b.x) - 3])
+        return (total, gathered(1), entries[0], *rest[: len(b.x) - 3])
 
     return gradient
 
@@ -106,11 +108,11 @@ skip_simplified_layer_normalization = _op("SkipSimplifiedLayerNormalization", Tr
 # ------------------------------------------------------------------------------- the gradient from the results
 
 
-def _invertible_body(b: GraphBuilder) -> Sequence[str]:
+def _invertible_body(b: GraphBuilder) -> Results:
     """Of y = scale x' + bias with x' = (x - mean) inv_std: x' / inv_std stands in for x, whose mean then is 0."""
     dy, y, scale, bias, inverse = b.x
-    normal = b.add("Div", b.add("Sub", y, bias), scale)
-    inputs = (dy, b.add("Div", normal, inverse), scale, b.add("Sub", inverse, inverse), inverse)
+    normal = (y - bias) / scale
+    inputs = (dy, normal / inverse, scale, inverse - inverse, inverse)
     axis = b.ctx.axis(-1, 1)
     return b.many(3, "LayerNormalizationGrad", *inputs, domain=MICROSOFT, axis=axis)
 

@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
 
 _TYPES = {"T": FLOATS + HALVES}
@@ -42,13 +43,13 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
 # ------------------------------------------------------- buffers that the model itself names and hands on
 
 
-def _first_body(b: GraphBuilder) -> Sequence[str] | None:
+def _first_body(b: GraphBuilder) -> Results:
     """A value of another type is converted, and counts as 0 where the signal says so."""
     element, value = b.ctx.element(), b.x[1]
     if b.ctx.element(1) is not element:
-        value = b.add("Cast", value, to=int(element))
+        value = value.cast(element)
     if b.has(2):
-        value = b.add("Where", b.x[2], value, b.constant(0))
+        value = b.where(b.x[2], value, 0)
     return None if value == b.x[1] else (b.microsoft("InPlaceAccumulator", b.x[0], value),)
 
 

@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.optimizer.update import numbers
 
 PREVIEW = "ai.onnx.preview.training"
@@ -121,17 +122,19 @@ def _grouped(results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     return tuple(result for kind in zip(*results, strict=True) for result in kind)
 
 
-def _body(kinds: int) -> Callable[[GraphBuilder], Sequence[str] | None]:
+def _body(kinds: int) -> Callable[[GraphBuilder], Results]:
     """A node for each variable, with the rate in its type; None where it is such a node already."""
 
-    def body(b: GraphBuilder) -> Sequence[str] | None:
+    def body(b: GraphBuilder) -> Results:
         count, rest = divmod(len(b.x) - FIRST, kinds)
         if count < 1 or rest:
             raise UnsupportedUse(
                 f"it has {len(b.x)} inputs; they must be {FIRST} and {kinds} for each variable"
             )
         if not all(b.x):
-            raise UnsupportedUse(f"input {b.x.index('')} is left out; it needs all of them")
+            raise UnsupportedUse(
+                f"input {[bool(x) for x in b.x].index(False)} is left out; it needs all of them"
+            )
         rates = [_rate_type(b.ctx, FIRST + i) for i in range(count)]
         if count == 1 and rates[0] is b.ctx.element() and len(b.y) == kinds - 1:
             return None
@@ -147,9 +150,9 @@ def _rate_type(ctx: OpContext, variable: int) -> ElementType:
     return FLOAT if element in HALVES else element
 
 
-def _alone(b: GraphBuilder, group: Sequence[str], element: ElementType) -> tuple[str, ...]:
+def _alone(b: GraphBuilder, group: Sequence[Value], element: ElementType) -> tuple[Value, ...]:
     """The operator on one variable."""
-    rate = b.x[0] if b.ctx.element() is element else b.add("Cast", b.x[0], to=int(element))
+    rate = b.x[0] if b.ctx.element() is element else b.x[0].cast(element)
     title = b.ctx.op.split(":")[1]
     return b.many(len(group) - 1, title, rate, b.x[1], *group, domain=PREVIEW, **b.ctx.attributes)
 

@@ -3,20 +3,21 @@ nodes. Its CPU kernels overlook the scale of the loss and the gradients' norm; i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minbuild.ops.core.definition import INT64, Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.optimizer.update import Update, numbers
 
 
-def _sgd_body(b: GraphBuilder) -> Sequence[str]:
+def _sgd_body(b: GraphBuilder) -> Results:
     u = Update.over(b, 1)
-    delta = u.add("Neg", u.times(u.scalar(0), u.input(2)))
-    return u.output(u.sum(u.input(1), delta), 1), u.output(delta, 2)
+    delta = -(u.scalar(0) * u.input(2))
+    return u.output(u.input(1) + delta, 1), u.output(delta, 2)
 
 
 def _sgd_reference(
@@ -43,12 +44,12 @@ sgd = Op(
 )
 
 
-def _scaled(u: Update, g: str, loss_scale: str, norm: str, limit: float) -> str:
-    """The gradient divided by the scale of the loss, and by what its norm has over the limit."""
+def _scaled(u: Update, g: Value, loss_scale: Value | None, norm: Value | None, limit: float) -> Value:
+    """The gradient divided by the loss scale, or by norm / limit if that is larger."""
     scale = loss_scale or u.number(1)
     if norm:
-        scale = u.add("Max", scale, u.add("Div", norm, u.number(limit)))
-    return u.add("Div", g, scale) if loss_scale or norm else g
+        scale = u.add("Max", scale, norm / u.number(limit))
+    return g / scale if loss_scale or norm else g
 
 
 def _scale_of(loss_scale: Any, norm: Any, limit: float) -> Any:
@@ -59,39 +60,38 @@ def _scale_of(loss_scale: Any, norm: Any, limit: float) -> Any:
 _RUNTIME_ADAM = {"alpha": 0.9, "beta": 0.999, "lambda": 0.0, "epsilon": 1e-8, "max_norm_clip": 1.0}
 
 
-def _runtime_adam_body(b: GraphBuilder) -> Sequence[str]:
+def _runtime_adam_body(b: GraphBuilder) -> Results:
     """Inputs: rate, step, x, g, both moments; then parameters in half precision, scale of the loss, norm of all
     gradients, and whether to update at all."""
     u = Update.over(b, 2)
     alpha, beta, decay, epsilon, limit = numbers(b.ctx.attributes, **_RUNTIME_ADAM)
     rate, x = u.scalar(0), u.input(2)
-    step = u.cast(u.reshape(b.x[1], ()), INT64, u.element)
+    step = u.cast(u.x[1].reshape(()), INT64, u.element)
     g = _scaled(u, u.input(3), u.scalar_or_none(7), u.scalar_or_none(8), limit)
-    m, v = u.mean(alpha, u.input(4), g), u.mean(beta, u.input(5), u.times(g, g))
+    m, v = u.average(alpha, u.input(4), g), u.average(beta, u.input(5), g * g)
     if int(b.ctx.attribute("do_bias_correction", 1)):
         first, second = u.unbiased(alpha, step), u.unbiased(beta, step)
     else:
         first = second = u.number(1)
     if int(b.ctx.attribute("weight_decay_mode", 0)) == 0:
-        direction = u.add("Div", u.add("Div", m, first), u.slow(u.add("Div", v, second), epsilon))
-        delta = u.add("Neg", u.times(rate, u.regularized(decay, x, direction)))
+        direction = m / first / u.root(v / second, epsilon)
+        delta = -(rate * u.regularized(decay, x, direction))
     else:
-        size = u.add("Div", u.times(rate, u.add("Sqrt", second)), first)
-        moved = u.add("Neg", u.add("Div", u.times(size, m), u.slow(v, epsilon)))
-        decayed = u.times(u.times(rate, u.number(decay)), u.sum(x, moved))
-        delta = u.add("Sub", moved, decayed)
-    made = [u.output(m, 4), u.output(v, 5), u.output(u.sum(x, delta), 2), u.output(delta, 3)]
-    count = u.add("Add", b.x[1], u.constant(1, INT64))
+        size = rate * second.sqrt() / first
+        moved = -(size * m / u.root(v, epsilon))
+        delta = moved - rate * u.number(decay) * (x + moved)
+    made = [u.output(m, 4), u.output(v, 5), u.output(x + delta, 2), u.output(delta, 3)]
+    count = u.x[1] + u.constant(1, INT64)
     if b.has(6):
         half = b.ctx.element(6)
         made.append(u.cast(made[2], b.ctx.element(2), half))
-    names = [count, *made]
+    results = [count, *made]
     if b.has(9):
-        update = u.reshape(b.x[9], ())
+        update = u.x[9].reshape(())
         zero = u.constant(0, b.ctx.element(3))
-        old = (b.x[1], b.x[4], b.x[5], b.x[2], zero, b.x[6] if b.has(6) else "")
-        names = [u.add("Where", update, new, kept) for new, kept in zip(names, old, strict=False)]
-    return names
+        old = (b.x[1], b.x[4], b.x[5], b.x[2], zero, *b.x[6:7])
+        results = [u.where(update, new, kept) for new, kept in zip(results, old, strict=False)]
+    return results
 
 
 def _runtime_adam_reference(
@@ -158,46 +158,45 @@ def _lamb_numbers(attributes: Mapping[str, Any], group: int) -> tuple[float, ...
     return tuple(float(lists[n][group] if group < len(lists[n]) else default) for n, default in _LAMB.items())
 
 
-def _lamb_group(b: GraphBuilder, u: Update, group: int, at: int) -> list[str]:
+def _lamb_group(b: GraphBuilder, u: Update, group: int, at: int) -> list[Value | None]:
     """The results for the tensor whose inputs begin at `at`."""
     alpha, beta, decay, epsilon, limit = _lamb_numbers(b.ctx.attributes, group)
     x, m, v = u.input(at), u.input(at + 2), u.input(at + 3)
     g = _scaled(u, u.input(at + 1), u.scalar_or_none(1), u.scalar_or_none(2), limit)
-    m, v = u.mean(alpha, m, g), u.mean(beta, v, u.times(g, g))
+    m, v = u.average(alpha, m, g), u.average(beta, v, g * g)
     first = second = u.number(1)
     if int(b.ctx.attribute("do_bias_correction", 1)):
-        step = u.cast(u.reshape(b.x[4], ()), INT64, u.element)
+        step = u.cast(u.x[4].reshape(()), INT64, u.element)
         first, second = u.unbiased(alpha, step), u.unbiased(beta, step)
-    direction = u.add("Div", u.add("Div", m, first), u.slow(u.add("Div", v, second), epsilon))
-    direction = u.regularized(decay, x, direction)
-    own, other = (u.add("ReduceL2", u.flat(t), keepdims=0) for t in (x, direction))
+    direction = u.regularized(decay, x, m / first / u.root(v / second, epsilon))
+    own, other = (u.add("ReduceL2", t.reshape((-1,)), keepdims=0) for t in (x, direction))
     low, high = (float(b.ctx.attribute(f"ratio_{n}", d)) for n, d in (("min", -np.inf), ("max", np.inf)))
-    ratio = u.add("Max", u.number(low), u.add("Min", u.number(high), u.add("Div", own, other)))
-    zero = u.add("Equal", u.times(own, other), u.number(0))
-    rate = u.times(u.scalar(3), u.add("Where", zero, u.number(1), ratio))
-    delta = u.add("Neg", u.times(rate, direction))
-    new = u.sum(x, delta)
-    made = [u.output(y, at + i) for i, y in enumerate((new, delta, m, v))]
-    made.append(u.cast(new, u.element, b.ctx.element(at + 4)) if b.has(at + 4) else "")
+    ratio = u.add("Max", u.number(low), u.add("Min", u.number(high), own / other))
+    zero = (own * other).equal(u.number(0))
+    rate = u.scalar(3) * u.where(zero, u.number(1), ratio)
+    delta = -(rate * direction)
+    new = x + delta
+    made: list[Value | None] = [u.output(y, at + i) for i, y in enumerate((new, delta, m, v))]
+    made.append(u.cast(new, u.element, b.ctx.element(at + 4)) if b.has(at + 4) else None)
     if b.has(0):
-        update = u.reshape(b.x[0], ())
+        update = u.x[0].reshape(())
         nothing = u.constant(0, b.ctx.element(at + 1))
         old = (b.x[at], nothing, *b.x[at + 2 : at + 5])
-        made = [u.add("Where", update, n, kept) if n else "" for n, kept in zip(made, old, strict=False)]
+        made = [u.where(update, n, kept) if n else None for n, kept in zip(made, old, strict=False)]
     return made
 
 
-def _lamb_body(b: GraphBuilder) -> Sequence[str]:
+def _lamb_body(b: GraphBuilder) -> Results:
     """Inputs: whether to update, scale of the loss, norm of all gradients, rate, step; then groups of five."""
-    count = ""
+    count = None
     if b.has(4):
-        count = b.add("Add", b.x[4], b.constant(1, INT64))
+        count = b.x[4] + b.constant(1, INT64)
         if b.has(0):
-            count = b.add("Where", b.reshape(b.x[0], ()), count, b.x[4])
-    names = [count]
+            count = b.where(b.x[0].reshape(()), count, b.x[4])
+    results: list[Value | None] = [count]
     for group, at in enumerate(range(5, len(b.x), _GROUP)):
-        names += _lamb_group(b, Update.over(b, at), group, at)
-    return names
+        results += _lamb_group(b, Update.over(b, at), group, at)
+    return results
 
 
 def _lamb_reference(

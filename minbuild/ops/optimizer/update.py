@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import FLOAT, HALVES
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
 
 
 class Update(GraphBuilder):
@@ -20,58 +21,51 @@ class Update(GraphBuilder):
     @classmethod
     def over(cls, b: GraphBuilder, like: int) -> Update:
         """Writes into `b`, with numbers of the type of its input `like`."""
-        update = cls(b.ctx, b.x, b.y, b.prefix, b.opset)
+        x, y = ([v.name for v in values] for values in (b.x, b.y))
+        update = cls(b.ctx, x, y, b.prefix, b.opset)
         update.nodes = b.nodes
         stored = b.ctx.element(like)
         update.element = FLOAT if stored in HALVES else stored
         return update
 
-    def number(self, value: float) -> str:
+    def number(self, value: float) -> Value:
+        """A constant, rounded to the float32 that kernels have."""
         return self.constant(np.float32(value), self.element)
 
-    def input(self, i: int) -> str:
-        """Input `i` to compute with."""
+    def input(self, i: int) -> Value:
+        """Input `i` in the type of the arithmetic."""
         return self.cast(self.x[i], self.ctx.element(i), self.element)
 
-    def cast(self, name: str, source: ElementType, target: ElementType) -> str:
-        return name if source == target else self.add("Cast", name, to=int(target))
+    def cast(self, x: Value, source: ElementType, target: ElementType) -> Value:
+        return x if source == target else x.cast(target)
 
-    def scalar(self, i: int) -> str:
+    def scalar(self, i: int) -> Value:
         """The only number of input `i`, without axes."""
-        return self.reshape(self.input(i), ())
+        return self.input(i).reshape(())
 
-    def scalar_or_none(self, i: int) -> str:
-        """ "" where there is no input `i`."""
-        return self.scalar(i) if self.has(i) else ""
+    def scalar_or_none(self, i: int) -> Value | None:
+        """None where there is no input `i`."""
+        return self.scalar(i) if self.has(i) else None
 
-    def output(self, name: str, like: int) -> str:
+    def output(self, x: Value, like: int) -> Value:
         """A result in the type of input `like`."""
-        return self.cast(name, self.element, self.ctx.element(like))
+        return self.cast(x, self.element, self.ctx.element(like))
 
-    def sum(self, a: str, b: str) -> str:
-        return self.add("Add", a, b)
-
-    def times(self, a: str, b: str) -> str:
-        return self.add("Mul", a, b)
-
-    def mean(self, keep: float, old: str, new: str) -> str:
+    def average(self, keep: float, old: Value, new: Value) -> Value:
         """keep * old + (1 - keep) * new"""
-        kept = self.times(self.number(keep), old)
-        return self.sum(kept, self.times(self.number(1 - float(np.float32(keep))), new))
+        return self.number(keep) * old + self.number(1 - float(np.float32(keep))) * new
 
-    def slow(self, square: str, epsilon: float) -> str:
+    def root(self, square: Value, epsilon: float) -> Value:
         """sqrt(square) + epsilon"""
-        return self.sum(self.add("Sqrt", square), self.number(epsilon))
+        return square.sqrt() + self.number(epsilon)
 
-    def flat(self, x: str) -> str:
-        return self.reshape(x, (-1,))
-
-    def unbiased(self, factor: float, steps: str) -> str:
+    def unbiased(self, factor: float, steps: Value) -> Value:
         """1 - factor^steps"""
-        return self.add("Sub", self.number(1), self.add("Pow", self.number(factor), steps))
+        return self.number(1) - self.number(factor) ** steps
 
-    def regularized(self, factor: float, x: str, g: str) -> str:
-        return self.sum(self.times(self.number(factor), x), g) if factor else g
+    def regularized(self, factor: float, x: Value, g: Value) -> Value:
+        """g + factor x"""
+        return self.number(factor) * x + g if factor else g
 
 
 def numbers(attributes: Mapping[str, Any], **defaults: float) -> tuple[float, ...]:

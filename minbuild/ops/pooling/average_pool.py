@@ -31,6 +31,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 _PARAMS = (*WINDOW_PARAMS, "after_d:int", "after_h:int", "after_w:int", "divides:int")
 _FEATURES = {"volumes": "three spatial axes"}
@@ -128,9 +129,9 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("no images", (np.zeros((0, 3, 5, 5)),), {"kernel_shape": (2, 2)})
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     attributes = explicit_pads(b.ctx.attributes, pool_axes(b.ctx, b.ctx.shape()))
-    return (b.add("AveragePoolGrad", b.dy[0], **attributes),)
+    return b.add("AveragePoolGrad", b.dy[0], **attributes)
 
 
 average_pool = Op(
@@ -194,14 +195,14 @@ average_pool_grad = Op(
     lower=_grad_select(divides=True),
     kernels=(grad_kernel,),
     # Linear in dy: what it spreads, the forward operator gathers.
-    gradient=lambda b: b.each(b.add("AveragePool", b.dy[0], **b.ctx.attributes)),
+    gradient=lambda b: b.add("AveragePool", b.dy[0], **b.ctx.attributes),
 )
 
 
-def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
+def _sum_gradient(b: GradientBuilder) -> Results:
     window = pool_axes(b.ctx, b.ctx.shape())
     attributes = explicit_pads(b.ctx.attributes, window)
-    return (b.add("SumPoolGrad", b.dy[0], b.shape_of(b.x[0]), domain="minbuild", **attributes),)
+    return b.add("SumPoolGrad", b.dy[0], b.x[0].shape(), domain="minbuild", **attributes)
 
 
 sum_pool = Op(
@@ -235,7 +236,7 @@ sum_pool_grad = Op(
     lower=_grad_select(divides=False),
     kernels=(grad_kernel,),
     cases=_sum_grad_cases,
-    gradient=lambda b: (b.add("SumPool", b.dy[0], domain="minbuild", **b.ctx.attributes),),
+    gradient=lambda b: b.add("SumPool", b.dy[0], domain="minbuild", **b.ctx.attributes),
 )
 
 KERNELS = (pool_kernel, grad_kernel)

@@ -11,6 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, first_input
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
@@ -33,16 +34,16 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{list(shape)}", (random.standard_normal(shape),), ulps=16)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Every element has an equal part in the mean."""
-    shape = b.shape_of(b.x[0])
+    shape = b.x[0].shape()
     count = product(b.ctx.shape()[2:])
     if isinstance(count, int):
-        share = b.add("Mul", b.dy[0], b.constant(1 / max(count, 1)))
+        share = b.dy[0] * (1 / max(count, 1))
     else:
-        sizes = (b.add("Cast", b.add("Size", n), to=int(b.ctx.element())) for n in (b.x[0], b.y[0]))
+        sizes = (n.size().cast(b.ctx.element()) for n in (b.x[0], b.y[0]))
         share = b.microsoft("Scale", b.dy[0], b.add("Div", *sizes), scale_down=1)
-    return (b.add("Expand", share, shape),)
+    return b.add("Expand", share, shape)
 
 
 global_average_pool = Op(

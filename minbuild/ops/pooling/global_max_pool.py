@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
-    return (b.reduce("ReduceMax", b.x[0], range(2, b.ctx.rank())),)
+def _body(b: GraphBuilder) -> Results:
+    return b.x[0].max(range(2, b.ctx.rank()))
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x.max(tuple(range(2, x.ndim)), keepdims=True)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Elements that tie share the gradient equally."""
     axes = range(2, b.ctx.rank())
-    largest = b.add("Cast", b.add("Equal", b.x[0], b.y[0]), to=int(b.ctx.element()))
-    share = b.add("Div", b.dy[0], b.reduce("ReduceSum", largest, axes))
-    return (b.add("Mul", largest, share),)
+    largest = b.x[0].equal(b.y[0]).cast(b.ctx.element())
+    share = b.dy[0] / largest.sum(axes)
+    return largest * share
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,48 +10,49 @@ import numpy as np
 from minbuild.ops.convolution.spatial import axes, explicit_pads, padding_of, pool_axes, taps_of
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.pooling.average_pool import VARIANTS
 
 
-def _powers(b: GraphBuilder, p: int) -> str:
+def _powers(b: GraphBuilder, p: int) -> Value:
     """|x|^p"""
     if p == 2:
-        return b.add("Mul", b.x[0], b.x[0])
-    size = b.add("Abs", b.x[0])
-    return size if p == 1 else b.add("Pow", size, b.constant(p))
+        return b.x[0] * b.x[0]
+    size = b.x[0].abs()
+    return size if p == 1 else size**p
 
 
-def _root(b: GraphBuilder, total: str, p: int) -> str:
+def _root(b: GraphBuilder, total: Value, p: int) -> Value:
     if p == 1:
         return b.add("Identity", total)
-    return b.add("Sqrt", total) if p == 2 else b.add("Pow", total, b.constant(1 / p))
+    return total.sqrt() if p == 2 else total ** (1 / p)
 
 
-def _slopes(b: GradientBuilder, p: int) -> tuple[str, str]:
+def _slopes(b: GradientBuilder, p: int) -> tuple[Value, Value]:
     """dy/y^(p-1), and x |x|^(p-2): the gradient is their product, the first spread over what each window saw.
     Windows of nothing but zeros pass no gradient on."""
     if p == 1:
-        return b.dy[0], b.add("Sign", b.x[0])
+        return b.dy[0], b.x[0].sign()
     zero = b.constant(0)
-    power = b.y[0] if p == 2 else b.add("Pow", b.y[0], b.constant(p - 1))
-    divisor = b.add("Where", b.add("Equal", power, zero), b.constant(1), power)
-    flow = b.add("Div", b.dy[0], divisor)
+    power = b.y[0] if p == 2 else b.y[0] ** (p - 1)
+    divisor = b.where(power.equal(zero), 1, power)
+    flow = b.dy[0] / divisor
     if p == 2:
         return flow, b.x[0]
-    return flow, b.add("Mul", b.add("Sign", b.x[0]), b.add("Pow", b.add("Abs", b.x[0]), b.constant(p - 1)))
+    return flow, b.x[0].sign() * b.x[0].abs() ** (p - 1)
 
 
-def _pool_body(b: GraphBuilder) -> Sequence[str]:
+def _pool_body(b: GraphBuilder) -> Results:
     p = int(b.ctx.attribute("p", 2))
     attributes = {name: value for name, value in b.ctx.attributes.items() if name != "p"}
-    return (_root(b, b.add("SumPool", _powers(b, p), domain="minbuild", **attributes), p),)
+    return _root(b, b.add("SumPool", _powers(b, p), domain="minbuild", **attributes), p)
 
 
-def _pool_gradient(b: GradientBuilder) -> Sequence[str]:
+def _pool_gradient(b: GradientBuilder) -> Results:
     attributes = explicit_pads(b.ctx.attributes, pool_axes(b.ctx, b.ctx.shape()))
     flow, slope = _slopes(b, int(attributes.pop("p", 2)))
-    spread = b.add("SumPoolGrad", flow, b.shape_of(b.x[0]), domain="minbuild", **attributes)
-    return (b.add("Mul", spread, slope),)
+    spread = b.add("SumPoolGrad", flow, b.x[0].shape(), domain="minbuild", **attributes)
+    return spread * slope
 
 
 def _pool_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -81,14 +82,14 @@ lp_pool = Op(
 )
 
 
-def _global_body(b: GraphBuilder) -> Sequence[str]:
+def _global_body(b: GraphBuilder) -> Results:
     p, axes = int(b.ctx.attribute("p", 2)), range(2, b.ctx.rank())
-    return (_root(b, b.reduce("ReduceSum", _powers(b, p), axes), p),)
+    return _root(b, _powers(b, p).sum(axes), p)
 
 
-def _global_gradient(b: GradientBuilder) -> Sequence[str]:
+def _global_gradient(b: GradientBuilder) -> Results:
     flow, slope = _slopes(b, int(b.ctx.attribute("p", 2)))
-    return (b.add("Mul", slope, flow),)
+    return slope * flow
 
 
 def _global_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

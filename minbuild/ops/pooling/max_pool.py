@@ -31,6 +31,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 # Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
@@ -98,7 +99,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray
     return stacked.max(0).astype(x.dtype), indices
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """Bytes are pooled as floats, which hold them exactly. Column-major indices follow from row-major ones."""
     marks = len(b.y) > 1 and bool(b.y[1])
     element, attributes = b.ctx.element(), dict(b.ctx.attributes)
@@ -106,34 +107,36 @@ def _body(b: GraphBuilder) -> Sequence[str] | None:
     small = element in (ElementType.INT8, ElementType.UINT8)
     if not small and not columns:
         return None
-    x = b.add("Cast", b.x[0], to=int(FLOAT)) if small else b.x[0]
+    x = b.x[0].cast(FLOAT) if small else b.x[0]
     y, *indices = b.many(1 + marks, "MaxPool", x, **attributes)
-    y = b.add("Cast", y, to=int(element)) if small else y
+    y = y.cast(element) if small else y
     return y, *(_by_columns(b, i) if columns else i for i in indices)
 
 
-def _by_columns(b: GraphBuilder, index: str) -> str:
+def _by_columns(b: GraphBuilder, index: Value) -> Value:
     """Places in [N,C,D,H,W] as places in [N,C,W,H,D]."""
     sizes = b.ctx.shape()[2:]
     if not all(isinstance(d, int) for d in sizes):
         raise UnsupportedUse(
             "indices in column-major order need spatial sizes that are known when the trainer is built"
         )
-    place, stride = "", product(sizes)
+    place: Value | None = None
+    stride = product(sizes)
     for size in reversed(sizes):
-        rest = b.add("Div", index, b.integers([size]))
-        digit = b.add("Sub", index, b.add("Mul", rest, b.integers([size])))
+        rest = index / b.integers([size])
+        digit = index - rest * b.integers([size])
         stride = stride // size
-        part = b.add("Mul", digit, b.integers([stride]))
-        place, index = b.add("Add", place, part) if place else part, rest
-    return b.add("Add", place, b.add("Mul", index, b.integers([product(sizes)])))
+        part = digit * b.integers([stride])
+        place, index = place + part if place else part, rest
+    assert place is not None, "a pool has one spatial axis or more"
+    return place + index * b.integers([product(sizes)])
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     attributes = dict(b.ctx.attributes)
     columns = attributes.pop("storage_order", 0)
     indices = b.many(2, "MaxPool", b.x[0], **attributes)[1] if columns else b.save(1)
-    return (b.add("MaxPoolGrad", b.dy[0], indices, **attributes),)
+    return b.add("MaxPoolGrad", b.dy[0], indices, **attributes)
 
 
 VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
@@ -196,9 +199,9 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_launch(ctx, grad_kernel, args, ctx.result_shape(0), ctx.shape(0)),)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
+def _grad_gradient(b: GradientBuilder) -> Results:
     """Every dy went to one place: its gradient is what is there."""
-    return b.each(b.add("Gather", b.reshape(b.dy[0], (-1,)), b.x[1]))
+    return b.add("Gather", b.dy[0].reshape((-1,)), b.x[1])
 
 
 max_pool_grad = Op(

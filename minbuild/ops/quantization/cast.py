@@ -29,6 +29,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
 
 
@@ -94,12 +95,12 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     return (_launch(ctx, result.element, ctx.element()),)
 
 
-def _body(b: GraphBuilder) -> Sequence[str] | None:
+def _body(b: GraphBuilder) -> Results:
     """Wide integers become bfloat16 through double: by way of float they would be rounded twice."""
     to = _target(b.ctx)
     if to is ElementType.BFLOAT16 and b.ctx.element() in INTEGERS and b.ctx.element().size >= 4:
-        exact = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
-        return (b.add("Cast", exact, to=int(to)),)
+        exact = b.x[0].cast(ElementType.DOUBLE)
+        return exact.cast(to)
     return None
 
 
@@ -124,8 +125,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("no number is true", (np.array([np.nan, np.inf, -0.0]),), {"to": int(BOOL)})
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Cast", b.dy[0], to=int(b.ctx.element())),) if b.ctx.element().is_real else ("",)
+def _gradient(b: GradientBuilder) -> Results:
+    return b.dy[0].cast(b.ctx.element()) if b.ctx.element().is_real else None
 
 
 cast = RewritingOp(

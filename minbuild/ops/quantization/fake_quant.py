@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 _LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
 fake_quant_kernel = KernelFunction(
@@ -73,8 +74,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("nothing passes", far, constant=frozenset({1, 2}), outputs=2, ulps=1)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.save(1)))
+def _gradient(b: GradientBuilder) -> Results:
+    return b.microsoft("FakeQuantGrad", b.dy[0], b.save(1))
 
 
 fake_quant = Op(
@@ -90,8 +91,8 @@ fake_quant = Op(
 )
 
 
-def _grad_body(b: GraphBuilder) -> Sequence[str]:
-    return (b.add("Where", b.x[1], b.x[0], b.constant(0)),)
+def _grad_body(b: GraphBuilder) -> Results:
+    return b.where(b.x[1], b.x[0], 0)
 
 
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, inside: np.ndarray) -> np.ndarray:
@@ -104,8 +105,8 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{list(shape)}", inputs, ulps=0)
 
 
-def _grad_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.microsoft("FakeQuantGrad", b.dy[0], b.x[1]))
+def _grad_gradient(b: GradientBuilder) -> Results:
+    return b.microsoft("FakeQuantGrad", b.dy[0], b.x[1])
 
 
 fake_quant_grad = Op(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 # The 16 values of each type, parts of a block's largest magnitude: four bits of floating point, and the quantiles of a
 # normal distribution (Dettmers and others: QLoRA, 2023, appendix E).
@@ -24,41 +25,41 @@ _NORMAL4 = (
 _TABLES = (_FLOAT4, _NORMAL4)
 
 
-def _weights(b: GraphBuilder) -> str:
+def _weights(b: GraphBuilder) -> Value:
     """Inputs 1 (two elements a byte, the high half first) and 2 (a scale per block) as a matrix [N,K]."""
     rows, columns, block = (int(b.ctx.attributes[n]) for n in ("N", "K", "block_size"))
-    packed = b.reshape(b.x[1], (-1,))
+    packed = b.x[1].reshape((-1,))
     four, fifteen = (b.constant(v, ElementType.UINT8) for v in (4, 15))
     high = b.add("BitShift", packed, four, direction="RIGHT")
     low = b.add("BitwiseAnd", packed, fifteen)
-    pairs = b.add("Concat", *(b.unsqueeze(half, [1]) for half in (high, low)), axis=1)
-    codes = b.add("Cast", b.reshape(pairs, (-1,)), to=int(ElementType.INT32))
+    pairs = b.add("Concat", *(half.unsqueeze([1]) for half in (high, low)), axis=1)
+    codes = pairs.reshape((-1,)).cast(ElementType.INT32)
     values = b.add("Gather", b.constant(_TABLES[int(b.ctx.attributes["quant_type"])]), codes)
-    scales = b.add("Expand", b.unsqueeze(b.reshape(b.x[2], (-1,)), [1]), b.integers((1, block)))
+    scales = b.add("Expand", b.x[2].reshape((-1,)).unsqueeze([1]), b.integers((1, block)))
     count = (rows * columns,)
-    both = (_first(b, x, count) for x in (values, b.reshape(scales, (-1,))))
-    return b.reshape(b.add("Mul", *both), (rows, columns))
+    both = (_first(b, x, count) for x in (values, scales.reshape((-1,))))
+    return b.add("Mul", *both).reshape((rows, columns))
 
 
-def _first(b: GraphBuilder, x: str, count: tuple[int]) -> str:
+def _first(b: GraphBuilder, x: Value, count: tuple[int]) -> Value:
     """The first elements of a vector: the last byte and the last block may hold more than there are."""
     return b.add("Slice", x, b.integers((0,)), b.integers(count), b.integers((0,)))
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """y = a W^T, or a W where `transB` is 0."""
     weights = _weights(b)
     if int(b.ctx.attribute("transB", 1)):
-        weights = b.add("Transpose", weights, perm=(1, 0))
-    return (b.add("MatMul", b.x[0], weights),)
+        weights = weights.transpose((1, 0))
+    return b.x[0] @ weights
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """Of the first factor; quantised weights do not train."""
     weights = _weights(b)
     if not int(b.ctx.attribute("transB", 1)):
-        weights = b.add("Transpose", weights, perm=(1, 0))
-    return b.each(b.add("MatMul", b.dy[0], weights))
+        weights = weights.transpose((1, 0))
+    return b.dy[0] @ weights
 
 
 def _reference(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,18 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 _QUANTISED = (ElementType.INT8, ElementType.UINT8, ElementType.INT16, ElementType.UINT16)
 
 
-def _as(b: GraphBuilder, name: str, source: ElementType, to: ElementType) -> str:
-    return name if source is to else b.add("Cast", name, to=int(to))
+def _as(x: Value, source: ElementType, to: ElementType) -> Value:
+    return x if source is to else x.cast(to)
 
 
-def _spread(b: GraphBuilder, i: int, element: ElementType) -> str:
+def _spread(b: GraphBuilder, i: int, element: ElementType) -> Value:
     """Input `i`, a scale or zero point, as `element` and so that it broadcasts to input 0."""
-    value = _as(b, b.x[i], b.ctx.element(i), element)
+    value = _as(b.x[i], b.ctx.element(i), element)
     shape, own = b.ctx.shape(0), b.ctx.shape(i)
     axis = b.ctx.axis(1) if len(shape) > 1 else 0
     block = int(b.ctx.attribute("block_size", 0))
@@ -30,8 +31,8 @@ def _spread(b: GraphBuilder, i: int, element: ElementType) -> str:
             raise UnsupportedUse(f"blocks of {block} need a fixed size along axis {axis}")
         return b.add("Gather", value, b.integers(k // block for k in range(size)), axis=axis)
     if len(own) == 1 and own[0] != 1:
-        return b.unsqueeze(value, tuple(a for a in range(len(shape)) if a != axis))
-    return b.squeeze(value, tuple(range(len(own))))
+        return value.unsqueeze(tuple(a for a in range(len(shape)) if a != axis))
+    return value.squeeze(tuple(range(len(own))))
 
 
 def _element(number: int) -> ElementType | None:
@@ -43,7 +44,7 @@ def _element(number: int) -> ElementType | None:
     return ElementType(number)
 
 
-def _quantize_body(b: GraphBuilder) -> Sequence[str]:
+def _quantize_body(b: GraphBuilder) -> Results:
     """saturate(round(x / scale) + zero point): the division in the precision asked for, the rest in float or double,
     which hold all quantised numbers."""
     ctx = b.ctx
@@ -54,23 +55,23 @@ def _quantize_body(b: GraphBuilder) -> Sequence[str]:
     precision = _element(ctx.attribute("precision", 0)) or ctx.element(1)
     precision = precision if precision.is_real else FLOAT
     wide = ElementType.DOUBLE if precision is ElementType.DOUBLE else FLOAT
-    ratio = b.add("Div", _as(b, b.x[0], ctx.element(0), precision), _spread(b, 1, precision))
-    y = _as(b, b.add("Round", ratio), precision, wide)
+    ratio = _as(b.x[0], ctx.element(0), precision) / _spread(b, 1, precision)
+    y = _as(ratio.round(), precision, wide)
     if b.has(2):
-        y = b.add("Add", y, _spread(b, 2, wide))
+        y = y + _spread(b, 2, wide)
     limits = np.iinfo(to.dtype)
     y = b.add("Clip", y, b.constant(limits.min, wide), b.constant(limits.max, wide))
-    return (b.add("Cast", y, to=int(to)),)
+    return y.cast(to)
 
 
-def _dequantize_body(b: GraphBuilder) -> Sequence[str]:
+def _dequantize_body(b: GraphBuilder) -> Results:
     """(x - zero point) * scale in float, which holds all differences of 16-bit numbers."""
     ctx = b.ctx
     to = _element(ctx.attribute("output_dtype", 0)) or ctx.element(1)
-    y = _as(b, b.x[0], ctx.element(0), FLOAT)
+    y = _as(b.x[0], ctx.element(0), FLOAT)
     if b.has(2):
-        y = b.add("Sub", y, _spread(b, 2, FLOAT))
-    return (_as(b, b.add("Mul", y, _spread(b, 1, FLOAT)), FLOAT, to),)
+        y = y - _spread(b, 2, FLOAT)
+    return _as(y * _spread(b, 1, FLOAT), FLOAT, to)
 
 
 def _spread_array(attributes: Mapping[str, Any], value: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ Sums of quantised products are exact: int32 for matrices, double for convolution
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,61 +14,58 @@ from minbuild.ir import ElementType
 from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 INT32, DOUBLE = ElementType.INT32, ElementType.DOUBLE
 
 
-def _cast(b: GraphBuilder, name: str, to: ElementType) -> str:
-    return b.add("Cast", name, to=int(to))
-
-
-def _shifted(b: GraphBuilder, i: int, zero: int, to: ElementType, axis: int) -> str:
+def _shifted(b: GraphBuilder, i: int, zero: int, to: ElementType, axis: int) -> Value:
     """Input `i` minus its zero point, input `zero`, which is one number or one for each index of an axis."""
-    x = _cast(b, b.x[i], to)
-    return b.add("Sub", x, _along(b, zero, i, axis, to)) if b.has(zero) else x
+    x = b.x[i].cast(to)
+    return x - _along(b, zero, i, axis, to) if b.has(zero) else x
 
 
-def _along(b: GraphBuilder, i: int, of: int, axis: int, to: ElementType) -> str:
+def _along(b: GraphBuilder, i: int, of: int, axis: int, to: ElementType) -> Value:
     """Scale or zero point `i` as `to`, with its numbers along an axis of input `of`."""
-    value, shape, rank = _cast(b, b.x[i], to), b.ctx.shape(i), b.ctx.rank(of)
+    value, shape, rank = b.x[i].cast(to), b.ctx.shape(i), b.ctx.rank(of)
     if len(shape) == 1 and shape[0] != 1:
-        return b.unsqueeze(value, [a for a in range(rank) if a != axis % rank])
-    return b.squeeze(value, [0]) if len(shape) == 1 else value
+        return value.unsqueeze([a for a in range(rank) if a != axis % rank])
+    return value.squeeze([0]) if len(shape) == 1 else value
 
 
-def _quantised(b: GraphBuilder, sums: str, scale: str, y: int) -> str:
+def _quantised(b: GraphBuilder, sums: Value, scale: Value, y: int) -> Value:
     """Exact sums times `scale`, in the quantisation of the result: inputs `y` (scale) and `y` + 1 (zero point)."""
     if any(size != 1 for i in (y, y + 1) for size in b.ctx.shape(i)):
         raise UnsupportedUse("the result has more than one scale. Quantise it by one")
-    to, zero = (b.squeeze(b.x[i], tuple(range(b.ctx.rank(i)))) for i in (y, y + 1))
-    real = b.add("Mul", _cast(b, sums, FLOAT), scale)
-    return b.add("QuantizeLinear", real, _cast(b, to, FLOAT), zero)
+    to, zero = (b.x[i].squeeze(tuple(range(b.ctx.rank(i)))) for i in (y, y + 1))
+    real = sums.cast(FLOAT) * scale
+    return b.add("QuantizeLinear", real, to.cast(FLOAT), zero)
 
 
-def _matmul_body(b: GraphBuilder) -> Sequence[str]:
-    return (b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 1, 3, INT32, -1)),)
+def _matmul_body(b: GraphBuilder) -> Results:
+    return _shifted(b, 0, 2, INT32, -2) @ _shifted(b, 1, 3, INT32, -1)
 
 
-def _conv_body(b: GraphBuilder) -> Sequence[str]:
+def _conv_body(b: GraphBuilder) -> Results:
     sums = b.add("Conv", _shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 1, 3, DOUBLE, 0), **b.ctx.attributes)
-    return (_cast(b, sums, INT32),)
+    return sums.cast(INT32)
 
 
-def _qlinear_matmul_body(b: GraphBuilder) -> Sequence[str]:
+def _qlinear_matmul_body(b: GraphBuilder) -> Results:
     """Inputs: a, its scale and zero point, b and its, scale and zero point of the result."""
-    sums = b.add("MatMul", _shifted(b, 0, 2, INT32, -2), _shifted(b, 3, 5, INT32, -1))
-    scale = b.add("Mul", _along(b, 1, 0, -2, FLOAT), _along(b, 4, 3, -1, FLOAT))
-    return (_quantised(b, sums, scale, 6),)
+    sums = _shifted(b, 0, 2, INT32, -2) @ _shifted(b, 3, 5, INT32, -1)
+    scale = _along(b, 1, 0, -2, FLOAT) * _along(b, 4, 3, -1, FLOAT)
+    return _quantised(b, sums, scale, 6)
 
 
-def _qlinear_conv_body(b: GraphBuilder) -> Sequence[str]:
+def _qlinear_conv_body(b: GraphBuilder) -> Results:
     """Inputs: x, its scale and zero point, w and its, scale and zero point of the result, a bias in the sums' scale."""
     operands = [_shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 3, 5, DOUBLE, 0)]
     if b.has(8):
-        operands.append(_cast(b, b.x[8], DOUBLE))
+        operands.append(b.x[8].cast(DOUBLE))
     sums = b.add("Conv", *operands, **b.ctx.attributes)
-    scale = b.add("Mul", _along(b, 1, 0, 1, FLOAT), _along(b, 4, 0, 1, FLOAT))
-    return (_quantised(b, sums, scale, 6),)
+    scale = _along(b, 1, 0, 1, FLOAT) * _along(b, 4, 0, 1, FLOAT)
+    return _quantised(b, sums, scale, 6)
 
 
 # --------------------------------------------------------------------------------------------------- references

@@ -26,6 +26,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 _FIRST_WITH_BOOL_MASK = 10
 _WORD = 32  # mask elements in a number of a bit mask
@@ -47,11 +48,11 @@ def _trains(b: GraphBuilder, i: int) -> bool:
     return bool(content.item())
 
 
-def _ratio(b: GraphBuilder, i: int) -> str:
+def _ratio(b: GraphBuilder, i: int) -> Value:
     """Input `i` or its default, in a type that kernels read."""
     if not b.has(i):
         return b.constant(0.5, FLOAT)
-    return b.x[i] if b.ctx.element(i) in FLOATS else b.add("Cast", b.x[i], to=int(FLOAT))
+    return b.x[i] if b.ctx.element(i) in FLOATS else b.x[i].cast(FLOAT)
 
 
 def _drops(b: GraphBuilder, ratio: int, trains: int) -> bool:
@@ -60,45 +61,45 @@ def _drops(b: GraphBuilder, ratio: int, trains: int) -> bool:
     return _trains(b, trains) and not (known is not None and known.size == 1 and known.item() == 0)
 
 
-def _masked(b: GraphBuilder, kept: ElementType = BOOL) -> tuple[str, str]:
+def _masked(b: GraphBuilder, kept: ElementType = BOOL) -> tuple[Value, Value]:
     """The result, and the mask: ones of type `kept` where nothing is dropped."""
     if not _drops(b, 1, 2):
-        return b.x[0], b.add("Expand", b.constant(1, kept), b.shape_of(b.x[0]))
+        return b.x[0], b.constant(1, kept).expand_like(b.x[0])
     seed = {"seed": b.ctx.attributes["seed"]} if "seed" in b.ctx.attributes else {}
     ratio = _ratio(b, 1)
     mask = b.add("RandomMask", b.x[0], ratio, domain="minbuild", **seed)
     return b.add("MaskedScale", b.x[0], mask, ratio, domain="minbuild"), mask
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """Before the mask became bool it had the type of the data."""
     return _masked(b, b.ctx.element() if b.ctx.version < _FIRST_WITH_BOOL_MASK else BOOL)
 
 
-def _bitmask_body(b: GraphBuilder) -> Sequence[str]:
+def _bitmask_body(b: GraphBuilder) -> Results:
     y, mask = _masked(b)
     return y, b.add("PackBits", mask, domain="minbuild")
 
 
-def _grad_body(b: GraphBuilder) -> Sequence[str]:
+def _grad_body(b: GraphBuilder) -> Results:
     """Of dy, mask, ratio, whether it trains."""
     if not _drops(b, 2, 3):
-        return (b.x[0],)
-    return (b.add("MaskedScale", b.x[0], b.x[1], _ratio(b, 2), domain="minbuild"),)
+        return b.x[0]
+    return b.add("MaskedScale", b.x[0], b.x[1], _ratio(b, 2), domain="minbuild")
 
 
-def _bitmask_grad_body(b: GraphBuilder) -> Sequence[str]:
+def _bitmask_grad_body(b: GraphBuilder) -> Results:
     if not _drops(b, 2, 3):
-        return (b.x[0],)
+        return b.x[0]
     mask = b.add("UnpackBits", b.x[1], b.x[0], domain="minbuild")
-    return (b.add("MaskedScale", b.x[0], mask, _ratio(b, 2), domain="minbuild"),)
+    return b.add("MaskedScale", b.x[0], mask, _ratio(b, 2), domain="minbuild")
 
 
 def _gradient(op: str) -> Any:
-    def gradient(b: GradientBuilder) -> Sequence[str]:
+    def gradient(b: GradientBuilder) -> Results:
         if not b.has(2):  # not in training, as in all versions without this input
-            return b.each(b.dy[0])
-        return b.each(b.microsoft(op, b.dy[0], b.save(1), *b.x[1:]))
+            return b.dy[0]
+        return b.microsoft(op, b.dy[0], b.save(1), *b.x[1:])
 
     return gradient
 
@@ -125,8 +126,8 @@ def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
     return (masked_scale_kernel.call(ctx.result(), *names, types=(ctx.element(0), ctx.element(2))),)
 
 
-def _scale_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.add("MaskedScale", b.dy[0], b.x[1], b.x[2], domain="minbuild"))
+def _scale_gradient(b: GradientBuilder) -> Results:
+    return b.add("MaskedScale", b.dy[0], b.x[1], b.x[2], domain="minbuild")
 
 
 def _scale_cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -28,6 +28,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.elementwise import zero_gradient
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results
 
 _MODULUS, _MULTIPLIER = 2**31 - 1, 16807
 _NUMBERS = _MODULUS - 1
@@ -228,12 +229,12 @@ random_normal = _distribution("RandomNormal", random_normal_kernel, _normal, _MO
 random_normal_like = _distribution("RandomNormal", random_normal_kernel, _normal, _MOMENTS, True)
 
 
-def _bernoulli(b: GraphBuilder) -> Sequence[str]:
+def _bernoulli(b: GraphBuilder) -> Results:
     """1 with the given probability. The function that ONNX defines compares the other way round and has its
     complement."""
     seed: dict[str, Any] = {"seed": float(b.ctx.attributes["seed"])} if "seed" in b.ctx.attributes else {}
     drawn = b.add("RandomUniformLike", b.x[0], dtype=int(b.ctx.element()), **seed)
-    return (b.add("Cast", b.add("Less", drawn, b.x[0]), to=int(b.ctx.attribute("dtype", b.ctx.element()))),)
+    return (drawn < b.x[0]).cast(b.ctx.attribute("dtype", b.ctx.element()))
 
 
 bernoulli = Op("Bernoulli", since=(15, 22), decompose=_bernoulli, gradient=zero_gradient)

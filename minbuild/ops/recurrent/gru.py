@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("sigmoid", "tanh")
@@ -108,19 +109,20 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), gates
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     b.replace_forward("GRUTraining")
-    x, w, r, bias, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
-    dy, dh = (*b.dy, "")[:2]
+    given: list[Value | None] = [*b.x, *[None] * (6 - len(b.x))]
+    x, w, r, bias, lengths, h0 = given
+    dy, dh = (*b.dy, None)[:2]
     y, gates = b.save(0), b.save(2)
     attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes}
     turned = bool(attributes.pop("layout", 0))
     if turned:
-        x, h0, dh = (rec.time_first(b, n, "state") for n in (x, h0, dh))
-        y, dy = (rec.time_first(b, n, "y") for n in (y, dy))
+        x, h0, dh = (rec.time_first(n, "state") for n in (x, h0, dh))
+        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
     inputs = (x, w, r, bias, lengths, h0, y, gates, dy, dh)
     made = b.many(5, "GRUGrad", *inputs, domain=MICROSOFT, **attributes)
-    order = (*made[:4], "", made[4])
+    order = (*made[:4], None, made[4])
     return rec.gradients_of(b, order, _STATES, turned)
 
 

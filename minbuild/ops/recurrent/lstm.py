@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
@@ -116,23 +117,24 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return (y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), c.swapaxes(0, 1), *kept)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
+def _gradient(b: GradientBuilder) -> Results:
     """ONNX Runtime's LSTMGrad does not know peepholes; with them, one that does."""
     b.replace_forward("LSTMTraining")
-    x, w, r, _, lengths, h0, c0, peepholes = (*b.x, *("",) * (8 - len(b.x)))
-    dy, dh, dc = (*b.dy, "", "")[:3]
+    given: list[Value | None] = [*b.x, *[None] * (8 - len(b.x))]
+    x, w, r, _, lengths, h0, c0, peepholes = given
+    dy, dh, dc = (*b.dy, None, None)[:3]
     y, cells, gates = b.save(0), b.save(3), b.save(4)
     turned = bool(b.ctx.attribute("layout", 0))
     if turned:
-        x, h0, c0, dh, dc = (rec.time_first(b, n, "state") for n in (x, h0, c0, dh, dc))
-        y, dy = (rec.time_first(b, n, "y") for n in (y, dy))
+        x, h0, c0, dh, dc = (rec.time_first(n, "state") for n in (x, h0, c0, dh, dc))
+        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
     inputs = (x, w, r, lengths, h0, c0, y, cells, gates, dy, dh, dc)
     domain, extra = ("minbuild", (peepholes,)) if peepholes else (MICROSOFT, ())
     attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes, "layout": 0}
     if not turned:
         attributes.pop("layout")
     made = b.many(6 + len(extra), "LSTMGrad", *inputs, *extra, domain=domain, **attributes)
-    order = (*made[:4], "", *made[4:])
+    order = (*made[:4], None, *made[4:])
     return rec.gradients_of(b, order, STATES, turned)
 
 

@@ -17,6 +17,7 @@ from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import OpContext, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 DIRECTIONS = ("forward", "reverse", "bidirectional")
 MOVED = {
@@ -232,46 +233,45 @@ def room(element: ElementType, *pieces: Shape) -> TensorType:
 # ------------------------------------------------------------------------------------------------ layouts
 
 
-def time_first(b: GraphBuilder, name: str, kind: str) -> str:
-    """An input or a gradient of layout 1 as layout 0 has it; "" stays."""
-    perm = MOVED["y back" if kind == "y" else kind]
-    return name and b.add("Transpose", name, perm=perm)
+def time_first(x: Value | None, kind: str) -> Value | None:
+    """An input or a gradient of layout 1 in layout 0; absent ones stay absent."""
+    return x and x.transpose(MOVED["y back" if kind == "y" else kind])
 
 
-def batch_first(b: GraphBuilder, name: str, kind: str) -> str:
-    """The way back."""
-    return name and b.add("Transpose", name, perm=MOVED[kind])
+def batch_first(x: Value | None, kind: str) -> Value | None:
+    """The inverse of `time_first`."""
+    return x and x.transpose(MOVED[kind])
 
 
 def swapped(
     b: GraphBuilder, op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
-) -> Sequence[str] | None:
+) -> Results:
     """The operator over transposed inputs (x, and those given), its outputs of these kinds transposed back."""
     if not b.ctx.attribute("layout", 0):
         return None
-    x = [time_first(b, n, "x") if i in (0, *inputs) else n for i, n in enumerate(b.x)]
+    x = [time_first(n, "x") if i in (0, *inputs) else n for i, n in enumerate(b.x)]
     attributes = {**b.ctx.attributes, "layout": 0}
     made = b.many(len(b.y), op_type, *x, domain=domain, **attributes)
-    wanted = [name if y else "" for name, y in zip(made, b.y, strict=True)]
-    return [batch_first(b, n, k) if k else n for n, k in zip(wanted, kinds, strict=False)]
+    wanted = [name if y else None for name, y in zip(made, b.y, strict=True)]
+    return [batch_first(n, k) if k else n for n, k in zip(wanted, kinds, strict=False)]
 
 
 def body_of(
     op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
-) -> Callable[[GraphBuilder], Sequence[str] | None]:
+) -> Callable[[GraphBuilder], Results]:
     """The body of an operator: `swapped` where sequences come first, else its own kernel."""
     return lambda b: swapped(b, op_type, domain, inputs, kinds)
 
 
 def gradients_of(
-    b: GradientBuilder, order: Sequence[str], states: Sequence[int], turned: bool
-) -> Sequence[str]:
+    b: GradientBuilder, order: Sequence[Value | None], states: Sequence[int], turned: bool
+) -> Results:
     """The gradients of the inputs that are wanted, out of those of all in `order`; transposed back where the forward
     operator was `turned` to have time first. `states` are the inputs that are states."""
-    wanted = [n if i in b.wants else "" for i, n in enumerate(order[: len(b.x)])]
+    wanted = [n if i in b.wants else None for i, n in enumerate(order[: len(b.x)])]
     if not turned:
         return wanted
-    return [batch_first(b, n, "state") if i in (0, *states) else n for i, n in enumerate(wanted)]
+    return [batch_first(n, "state") if i in (0, *states) else n for i, n in enumerate(wanted)]
 
 
 def swap_arrays(arrays: Sequence[np.ndarray | None], inputs: Sequence[int]) -> list[np.ndarray | None]:

@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("tanh",)
@@ -84,16 +85,17 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tup
     return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1)
 
 
-def _gradient(b: GradientBuilder) -> Sequence[str]:
-    x, w, r, _, lengths, h0 = (*b.x, *("",) * (6 - len(b.x)))
-    dy, dh = (*b.dy, "")[:2]
+def _gradient(b: GradientBuilder) -> Results:
+    given: list[Value | None] = [*b.x, *[None] * (6 - len(b.x))]
+    x, w, r, _, lengths, h0 = given
+    dy, dh = (*b.dy, None)[:2]
     y, attributes = b.save(0), dict(b.ctx.attributes)
     turned = bool(attributes.pop("layout", 0))
     if turned:
-        x, h0, dh = (rec.time_first(b, n, "state") for n in (x, h0, dh))
-        y, dy = (rec.time_first(b, n, "y") for n in (y, dy))
+        x, h0, dh = (rec.time_first(n, "state") for n in (x, h0, dh))
+        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
     made = b.many(5, "RNNGrad", x, w, r, lengths, h0, y, dy, dh, domain="minbuild", **attributes)
-    order = (*made[:4], "", made[4])
+    order = (*made[:4], None, made[4])
     return rec.gradients_of(b, order, _STATES, turned)
 
 

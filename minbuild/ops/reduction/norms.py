@@ -3,7 +3,7 @@ ReduceLogSumExp and ReduceAllL2. None has a kernel of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ import numpy as np
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.reducing import (
     Numbers,
     apart,
@@ -25,66 +26,66 @@ from minbuild.ops.reduction.reducing import (
 )
 from minbuild.ops.reduction.reducing import reference as reduction
 
-Rule = Callable[[GraphBuilder, str], str]  # of an input that holds real numbers
+Rule = Callable[[GraphBuilder, Value], Value]  # of an input that holds real numbers
 
 
-def total(b: GraphBuilder, x: str, op_type: str = "ReduceSum", keepdims: bool | None = None) -> str:
+def total(b: GraphBuilder, x: Value, op_type: str = "ReduceSum", keepdims: bool | None = None) -> Value:
     """`x` reduced as the operator asks for."""
     return b.reduce(op_type, x, axes_of(b.ctx), keeps(b.ctx) if keepdims is None else keepdims)
 
 
-def nonzero(b: GraphBuilder, x: str, element: ElementType) -> str:
+def nonzero(b: GraphBuilder, x: Value, element: ElementType) -> Value:
     """`x` with 1 in place of 0: what may be divided by."""
-    return b.add("Add", x, b.add("Cast", b.add("Equal", x, b.constant(0, element)), to=int(element)))
+    return x + x.equal(b.constant(0, element)).cast(element)
 
 
-def _in_double(rule: Rule) -> Callable[[GraphBuilder], Sequence[str]]:
+def _in_double(rule: Rule) -> Callable[[GraphBuilder], Results]:
     """Whole numbers go through double."""
 
-    def body(b: GraphBuilder) -> Sequence[str]:
+    def body(b: GraphBuilder) -> Results:
         if b.ctx.element().is_real:
-            return (rule(b, b.x[0]),)
-        x = b.add("Cast", b.x[0], to=int(ElementType.DOUBLE))
-        return (b.add("Cast", rule(b, x), to=int(b.ctx.element())),)
+            return rule(b, b.x[0])
+        x = b.x[0].cast(ElementType.DOUBLE)
+        return rule(b, x).cast(b.ctx.element())
 
     return body
 
 
-def _log_sum_exp(b: GraphBuilder, x: str) -> str:
+def _log_sum_exp(b: GraphBuilder, x: Value) -> Value:
     """Below the maximum, so that nothing overflows. An infinite maximum is replaced by the nearest number: its
     difference from infinity is no number, that of every other is."""
     element = b.ctx.element() if b.ctx.element().is_real else ElementType.DOUBLE
     largest = float(ml_dtypes.finfo(element.dtype).max)
     limits = (b.constant(-largest, element), b.constant(largest, element))
     top = b.add("Clip", total(b, x, "ReduceMax", True), *limits)
-    sums = total(b, b.add("Exp", b.add("Sub", x, top)))
-    return b.add("Add", b.add("Log", sums), top if keeps(b.ctx) else b.squeeze(top, axes_of(b.ctx)))
+    sums = total(b, (x - top).exp())
+    return sums.log() + (top if keeps(b.ctx) else top.squeeze(axes_of(b.ctx)))
 
 
 # ---------------------------------------------------------------------------------------------------- gradients
 
 
-def _l1_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.add("Mul", b.add("Sign", b.x[0]), spread(b, b.dy[0])))
+def _l1_gradient(b: GradientBuilder) -> Results:
+    return b.x[0].sign() * spread(b, b.dy[0])
 
 
-def _l2_gradient(b: GradientBuilder) -> Sequence[str]:
+def _l2_gradient(b: GradientBuilder) -> Results:
     """dy x / y; 0 where y is."""
-    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.ctx.element()))
-    return b.each(b.add("Mul", b.x[0], spread(b, each)))
+    each = b.dy[0] / nonzero(b, b.y[0], b.ctx.element())
+    return b.x[0] * spread(b, each)
 
 
-def _sum_square_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.add("Mul", b.x[0], spread(b, b.add("Mul", b.dy[0], b.constant(2)))))
+def _sum_square_gradient(b: GradientBuilder) -> Results:
+    return b.x[0] * spread(b, b.dy[0] * 2)
 
 
-def _log_sum_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(expanded(b, b.add("Div", b.dy[0], b.add("Exp", b.y[0]))))
+def _log_sum_gradient(b: GradientBuilder) -> Results:
+    return expanded(b, b.dy[0] / b.y[0].exp())
 
 
-def _log_sum_exp_gradient(b: GradientBuilder) -> Sequence[str]:
-    share = b.add("Exp", b.add("Sub", b.x[0], spread(b, b.y[0])))
-    return b.each(b.add("Mul", share, spread(b, b.dy[0])))
+def _log_sum_exp_gradient(b: GradientBuilder) -> Results:
+    share = (b.x[0] - spread(b, b.y[0])).exp()
+    return share * spread(b, b.dy[0])
 
 
 # ---------------------------------------------------------------------------------------------------- operators
@@ -92,10 +93,10 @@ def _log_sum_exp_gradient(b: GradientBuilder) -> Sequence[str]:
 
 def _op(
     name: str,
-    body: Callable[[GraphBuilder], Sequence[str]],
+    body: Callable[[GraphBuilder], Results],
     decomposes_to: tuple[str, ...],
     function: Callable[..., Any],
-    gradient: Callable[[GradientBuilder], Sequence[str]],
+    gradient: Callable[[GradientBuilder], Results],
     numbers: Numbers = normal,
 ) -> Op:
     return Op(
@@ -117,7 +118,7 @@ def _stable_log_sum_exp(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) ->
 
 reduce_l1 = _op(
     "ReduceL1",
-    lambda b: (total(b, b.add("Abs", b.x[0])),),
+    lambda b: total(b, b.x[0].abs()),
     ("Abs", "ReduceSum"),
     lambda x, **options: np.sum(np.abs(x), **options),
     _l1_gradient,
@@ -125,7 +126,7 @@ reduce_l1 = _op(
 )
 reduce_l2 = _op(
     "ReduceL2",
-    _in_double(lambda b, x: b.add("Sqrt", total(b, b.add("Mul", x, x)))),
+    _in_double(lambda b, x: total(b, x * x).sqrt()),
     ("Mul", "ReduceSum", "Sqrt"),
     lambda x, **options: np.sqrt(np.sum(x * x, **options)),
     _l2_gradient,
@@ -133,14 +134,14 @@ reduce_l2 = _op(
 )
 reduce_sum_square = _op(
     "ReduceSumSquare",
-    lambda b: (total(b, b.add("Mul", b.x[0], b.x[0])),),
+    lambda b: total(b, b.x[0] * b.x[0]),
     ("Mul", "ReduceSum"),
     lambda x, **options: np.sum(x * x, **options),
     _sum_square_gradient,
 )
 reduce_log_sum = _op(
     "ReduceLogSum",
-    _in_double(lambda b, x: b.add("Log", total(b, x))),
+    _in_double(lambda b, x: total(b, x).log()),
     ("Log", "ReduceSum"),
     lambda x, **options: np.log(np.sum(x, **options)),
     _log_sum_gradient,
@@ -170,21 +171,18 @@ reduce_log_sum_exp = Op(
 # ---------------------------------------------------------------------------------- of several tensors together
 
 
-def _all_body(b: GraphBuilder) -> Sequence[str]:
-    squares = [
-        b.reduce("ReduceSum", b.add("Mul", x, x), tuple(range(b.ctx.rank(i))), False)
-        for i, x in enumerate(b.x)
-    ]
-    return (b.add("Sqrt", b.add("Sum", *squares)),)
+def _all_body(b: GraphBuilder) -> Results:
+    squares = [(x * x).sum(tuple(range(b.ctx.rank(i))), False) for i, x in enumerate(b.x)]
+    return b.add("Sum", *squares).sqrt()
 
 
 def _all_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.ndarray:
     return np.asarray(np.sqrt(sum((x * x).sum() for x in inputs)))
 
 
-def _all_gradient(b: GradientBuilder) -> Sequence[str]:
-    each = b.add("Div", b.dy[0], nonzero(b, b.y[0], b.ctx.element()))
-    return b.each(*(b.add("Mul", x, each) for x in b.x))
+def _all_gradient(b: GradientBuilder) -> Results:
+    each = b.dy[0] / nonzero(b, b.y[0], b.ctx.element())
+    return tuple(x * each for x in b.x)
 
 
 def _all_cases(random: np.random.Generator) -> Iterable[TestCase]:

@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.reduction import reduce_fold as _fold
 from minbuild.ops.reduction.reducing import (
     axes_of,
@@ -72,14 +73,14 @@ def _select(mean: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
     return select
 
 
-def _sum_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(expanded(b, b.dy[0]))
+def _sum_gradient(b: GradientBuilder) -> Results:
+    return expanded(b, b.dy[0])
 
 
-def _mean_gradient(b: GradientBuilder) -> Sequence[str]:
-    count = b.add("Div", b.add("Size", b.x[0]), b.add("Size", b.y[0]))
+def _mean_gradient(b: GradientBuilder) -> Results:
+    count = b.x[0].size() / b.y[0].size()
     each = b.microsoft("Scale", spread(b, b.dy[0]), count, scale_down=1)
-    return b.each(b.add("Expand", each, b.shape_of(b.x[0])))
+    return each.expand_like(b.x[0])
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:

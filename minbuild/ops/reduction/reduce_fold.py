@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 from minbuild.ops.reduction.reducing import (
     apart,
     axes_of,
@@ -104,13 +105,13 @@ def _extremum_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("special values", (x, np.array([1])), constant=frozenset({1}), smooth=False)
 
 
-def _extremum_gradient(b: GradientBuilder) -> Sequence[str]:
+def _extremum_gradient(b: GradientBuilder) -> Results:
     """To every element that is the extremum; elements that tie share."""
     element = int(b.ctx.element())
-    chosen = b.add("Cast", b.add("Equal", b.x[0], spread(b, b.y[0])), to=element)
+    chosen = b.add("Cast", b.x[0].equal(spread(b, b.y[0])), to=element)
     axes = axes_of(b.ctx)
-    each = b.add("Div", spread(b, b.dy[0]), b.reduce("ReduceSum", chosen, axes))
-    return b.each(b.add("Mul", chosen, each))
+    each = spread(b, b.dy[0]) / chosen.sum(axes)
+    return chosen * each
 
 
 def _extremum_op(name: str, kind: str, sign: int) -> Op:
@@ -136,16 +137,16 @@ def _product_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("one zero, two zeros", inputs, constant=frozenset({1}), ulps=16)
 
 
-def _product_gradient(b: GradientBuilder) -> Sequence[str]:
+def _product_gradient(b: GradientBuilder) -> Results:
     """Each element's is the product of all others: of the rest that is not zero, where no other is zero."""
     element, axes = b.ctx.element(), axes_of(b.ctx)
-    zero = b.add("Equal", b.x[0], b.constant(0))
-    counted = b.add("Cast", zero, to=int(element))
-    safe = b.add("Add", b.x[0], counted)  # 1 in place of 0
-    others = b.add("Sub", b.reduce("ReduceSum", counted, axes), counted)
-    alone = b.add("Cast", b.add("Equal", others, b.constant(0)), to=int(element))
-    each = b.add("Div", b.reduce("ReduceProd", safe, axes), safe)
-    return b.each(b.add("Mul", b.add("Mul", each, alone), spread(b, b.dy[0])))
+    zero = b.x[0].equal(0)
+    counted = zero.cast(element)
+    safe = b.x[0] + counted  # 1 in place of 0
+    others = counted.sum(axes) - counted
+    alone = others.equal(0).cast(element)
+    each = b.reduce("ReduceProd", safe, axes) / safe
+    return each * alone * spread(b, b.dy[0])
 
 
 reduce_max = _extremum_op("ReduceMax", "max", 1)

@@ -12,6 +12,7 @@ from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import OpContext, TestCase, UnsupportedUse, normalized_axes
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 
 def axes_of(ctx: OpContext) -> tuple[int, ...]:
@@ -58,16 +59,16 @@ def groups_of(shape: Shape, axes: Iterable[int]) -> tuple[Dim, ...]:
     return tuple(groups)
 
 
-def in_steps(op_type: str) -> Callable[[GraphBuilder], Sequence[str] | None]:
+def in_steps(op_type: str) -> Callable[[GraphBuilder], Results]:
     """The body of a reduction whose axes alternate too often for the kernel: the last of them first."""
 
-    def body(b: GraphBuilder) -> Sequence[str] | None:
+    def body(b: GraphBuilder) -> Results:
         shape, axes = b.ctx.shape(), axes_of(b.ctx)
         runs = _folded(shape, axes)
         if len(runs) < 5 or (len(runs) == 5 and runs[0][0]):
             return None
         last = next(run for kind, run in reversed(runs) if kind)
-        return (b.reduce(op_type, b.reduce(op_type, b.x[0], last), axes, keeps(b.ctx)),)
+        return b.reduce(op_type, b.reduce(op_type, b.x[0], last), axes, keeps(b.ctx))
 
     return body
 
@@ -142,16 +143,16 @@ _LAYOUTS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 )
 
 
-def spread(b: GradientBuilder, value: str) -> str:
+def spread(b: GradientBuilder, value: Value) -> Value:
     """A value with the shape of the result, with the reduced axes back in place, so that it broadcasts."""
     if keeps(b.ctx):
         return value
-    return b.unsqueeze(value, axes_of(b.ctx))
+    return value.unsqueeze(axes_of(b.ctx))
 
 
-def expanded(b: GradientBuilder, value: str) -> str:
+def expanded(b: GradientBuilder, value: Value) -> Value:
     """`spread`, and as large as the input."""
-    return b.add("Expand", spread(b, value), b.shape_of(b.x[0]))
+    return spread(b, value).expand_like(b.x[0])
 
 
 OPS: tuple[()] = ()

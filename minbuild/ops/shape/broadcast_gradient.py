@@ -11,6 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import INT64, Op, OpContext, TestCase, broadcast_shapes
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _axes(shape: Sequence[Dim], other: Sequence[Dim]) -> list[int]:
@@ -53,16 +54,17 @@ broadcast_gradient_args = Op(
 )
 
 
-def _div_grad_body(b: GraphBuilder) -> Sequence[str]:
+def _div_grad_body(b: GraphBuilder) -> Results:
     """dA = dY / B and dB = -dA * A / B, each summed over the axes along which its operand was repeated."""
-    both = GradientBuilder(b.ctx, b.x, b.y, (), (), f"{b.prefix}/sums", b.opset)
+    x, y = ([v.name for v in values] for values in (b.x, b.y))
+    both = GradientBuilder(b.ctx, x, y, (), (), f"{b.prefix}/sums", b.opset)
     both.nodes = b.nodes
     made = broadcast_shapes(b.ctx.shape(1), b.ctx.shape(2))
-    da = b.add("Div", b.x[0], b.x[2])
-    results = [both.summed_to(da, made, 1) if b.y[0] else ""]
+    da = b.x[0] / b.x[2]
+    results = [both.summed_to(da, made, 1) if b.y[0] else None]
     if len(b.y) > 1 and b.y[1]:
-        ratio = b.add("Div", b.x[1], b.x[2])
-        results.append(b.add("Neg", both.summed_to(b.add("Mul", da, ratio), made, 2)))
+        ratio = b.x[1] / b.x[2]
+        results.append(-both.summed_to(da * ratio, made, 2))
     return results
 
 

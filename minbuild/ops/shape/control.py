@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import BOOL, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
+from minbuild.ops.core.value import Results
 
 
 def _group_infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -20,7 +21,7 @@ def _group_known(ctx: OpContext) -> Sequence[np.ndarray]:
     return (np.array([True]),)
 
 
-def _pass_body(b: GraphBuilder) -> Sequence[str]:
+def _pass_body(b: GraphBuilder) -> Results:
     return b.x[: len(b.y)]
 
 
@@ -33,8 +34,8 @@ def _pass_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("two values", inputs, outputs=2, ulps=0)
 
 
-def _pass_gradient(b: GradientBuilder) -> Sequence[str]:
-    return b.each(*b.dy)
+def _pass_gradient(b: GradientBuilder) -> Results:
+    return tuple(b.dy)
 
 
 group = Op("Group", domain="com.microsoft", infer=_group_infer, shape_value=_group_known)

@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
 
 Cases = Callable[[np.random.Generator], Iterable[TestCase]]
 
@@ -111,21 +112,21 @@ def _unsqueeze(attributes: Mapping[str, Any], x: np.ndarray, axes: np.ndarray | 
     return np.expand_dims(x, _given_axes(attributes, axes) or ())
 
 
-def _passed_on(b: GradientBuilder) -> Sequence[str]:
-    return (b.add("Identity", b.dy[0]),)
+def _passed_on(b: GradientBuilder) -> Results:
+    return b.add("Identity", b.dy[0])
 
 
-def _reshaped(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.reshape_like(b.dy[0], b.x[0]))
+def _reshaped(b: GradientBuilder) -> Results:
+    return b.dy[0].reshape_like(b.x[0])
 
 
-def _squeezed(b: GradientBuilder) -> Sequence[str]:
+def _squeezed(b: GradientBuilder) -> Results:
     gone = _gone(b.ctx)
-    return b.each(b.unsqueeze(b.dy[0], gone) if gone else b.dy[0])
+    return b.dy[0].unsqueeze(gone) if gone else b.dy[0]
 
 
-def _unsqueezed(b: GradientBuilder) -> Sequence[str]:
-    return b.each(b.squeeze(b.dy[0], _new(b.ctx)))
+def _unsqueezed(b: GradientBuilder) -> Results:
+    return b.dy[0].squeeze(_new(b.ctx))
 
 
 def _cases(*variants: tuple[tuple[int, ...], Sequence[int] | None, Mapping[str, Any]]) -> Cases:

@@ -12,6 +12,7 @@ from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Results, Value
 
 # ----------------------------------------------------------------------------------------------------- a transform
 
@@ -33,7 +34,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return _transformed(x, **attributes)
 
 
-def _body(b: GraphBuilder) -> Sequence[str]:
+def _body(b: GraphBuilder) -> Results:
     """The transform of every unit vector makes a matrix, and that times the input is its transform."""
     shape, flags = b.ctx.shape(), dict(b.ctx.attributes)
     axis = flags.pop("axis") % len(shape)
@@ -46,7 +47,7 @@ def _body(b: GraphBuilder) -> Sequence[str]:
     letters = ascii_lowercase[: len(shape)]
     time, part = letters[axis], letters[-1]
     result = letters[:-1].replace(time, "Y") + "Z"
-    return (b.add("Einsum", b.x[0], b.constant(matrix), equation=f"{letters},{time}{part}YZ->{result}"),)
+    return b.add("Einsum", b.x[0], b.constant(matrix), equation=f"{letters},{time}{part}YZ->{result}")
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -81,7 +82,7 @@ def _number(ctx: OpContext, i: int) -> int:
     return value
 
 
-def _dft_body(b: GraphBuilder) -> Sequence[str]:
+def _dft_body(b: GraphBuilder) -> Results:
     """The axis is an attribute until opset 19, an input since."""
     ctx = b.ctx
     axis = int(ctx.attribute("axis", 1)) if ctx.version < 20 else -2
@@ -92,15 +93,15 @@ def _dft_body(b: GraphBuilder) -> Sequence[str]:
         length = _number(ctx, 1)
     elif inverse and onesided:
         length = 2 * (length - 1)
-    return (_transform(b, b.x[0], axis, length, inverse, onesided),)
+    return _transform(b, b.x[0], axis, length, inverse, onesided)
 
 
-def _transform(b: GraphBuilder, x: str, axis: int, length: Dim, inverse: bool, onesided: bool) -> str:
+def _transform(b: GraphBuilder, x: Value, axis: int, length: Dim, inverse: bool, onesided: bool) -> Value:
     flags = {"axis": axis, "length": length, "inverse": inverse, "onesided": onesided}
     return b.add("FourierTransform", x, domain="minbuild", **flags)
 
 
-def _stft_body(b: GraphBuilder) -> Sequence[str]:
+def _stft_body(b: GraphBuilder) -> Results:
     """Frames of the signal, times the window, transformed."""
     ctx = b.ctx
     _, size, _ = ctx.shape()
@@ -115,8 +116,8 @@ def _stft_body(b: GraphBuilder) -> Sequence[str]:
     indices = b.constant(starts[:, None] + np.arange(length), ElementType.INT64)
     frames = b.add("Gather", b.x[0], indices, axis=1)
     if b.has(2):
-        frames = b.add("Mul", frames, b.unsqueeze(b.x[2], [1]))
-    return (_transform(b, frames, 2, length, False, bool(ctx.attribute("onesided", 1))),)
+        frames = frames * b.x[2].unsqueeze([1])
+    return _transform(b, frames, 2, length, False, bool(ctx.attribute("onesided", 1)))
 
 
 def _stft_reference(

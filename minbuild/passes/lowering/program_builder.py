@@ -106,7 +106,7 @@ class Lowering:
         if op.decompose is None:
             return None
         body = GraphBuilder(self.ctx(node), node.inputs, node.outputs, node.name)
-        results = op.decompose(body)
+        results = body.write(op.decompose)
         return None if results is None else named(body, results, node.outputs)
 
     def apply(self, op: Op, node: Node, asked: str) -> None:
