@@ -46,12 +46,11 @@ from minbuild.verify.prove import prove_all
 @dataclass(frozen=True, slots=True)
 class Request:
     """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
-    dimensions, `largest` are the sizes to make memory for by default; `check_loss` makes training steps refuse a
-    loss that is not finite; `parts` are those of emit.PARTS to have, `export_outputs` what exported inference models
-    give; `extra` are for what the models do not need; `analysis` adds what takes many builds: the size
-    waterfall, the leave-one-out cost of each operator, and suggestions; `bindings` are languages the package is for
-    besides C; `build_options` is how to build; `require_proof` refuses a target that is NOT PROVEN;
-    `force` replaces a package that holds foreign or edited files."""
+    dimensions, `largest` are the sizes to make memory for by default; `parts` are those of emit.PARTS to have,
+    `export_outputs` what exported inference models give; `extra` are for what the models do not need; `analysis` adds
+    what takes many builds: the size waterfall, the leave-one-out cost of each operator, and suggestions; `bindings`
+    are languages the package is for besides C; `build_options` is how to build; `require_proof` refuses a target that
+    is NOT PROVEN; `force` replaces a package that holds foreign or edited files."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -62,7 +61,6 @@ class Request:
     cmake_toolchain: Path | None = None
     reference: Path | None = None
     ops_folders: tuple[Path, ...] = ()
-    check_loss: bool = False
     parts: tuple[str, ...] = ()
     export_outputs: tuple[str, ...] = ()
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
@@ -107,7 +105,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         request.largest,
         request.ops_folders,
         progress.detail,
-        checks_loss=request.check_loss,
+        checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
     )
     planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
@@ -124,7 +122,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         _require_proofs(targets, verifications)
     trials = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
-        trials = run_what_if(bench, pairs, planned, request.extra, request.check_loss)
+        trials = run_what_if(bench, pairs, planned, request.extra, build_options.checks_loss)
     progress.stage("Measuring")
     report = replace(
         measure(models, pairs, verifications, trials), build_options=tuple(build_options.as_text.items())

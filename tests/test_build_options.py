@@ -129,8 +129,8 @@ def test_padding(model: CompiledModel) -> None:
     page = HOST.traits.page
     data = [row for row in segments(library.built.shared) if row[0] == elf_format.LOAD][1]
     assert data[1] % page == data[2] % page == 0
-    usual = [row for row in segments(built(model).built.shared) if row[0] == elf_format.LOAD][1]
-    assert usual[1] % page != 0  # bytes saved depend on where the code happens to end
+    # Code that happens to end with a page has nothing to be filled up.
+    assert len(library.built.shared) >= len(built(model).built.shared)
     proven(model, library)
 
 
@@ -291,7 +291,13 @@ def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Compile
     smallest = in_profile("smallest")
     assert (smallest.checkpoint_writing, smallest.file_io, smallest.graphs) == (ON, ON, BuildOptions().graphs)
     advisor = SuggestionPlanner((model,), contents_of([model]), ExtraRequirements(), False, smallest)
-    kept = {"--checkpoint-writing off", "--rollback off", "--file-io off", "--graphs train,optimize"}
+    kept = {
+        "--checkpoint-writing off",
+        "--rollback off",
+        "--finite-checks off",
+        "--file-io off",
+        "--graphs train,optimize",
+    }
     assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
     assert {o.how for o in advisor.offers() if o.how.startswith("--")} == kept
 
@@ -354,7 +360,6 @@ def test_settings_know_every_option_that_is_not_about_output() -> None:
         "include-op",
         "exclude-op",
         "types",
-        "check-loss",
     ):
         assert name in keys
     assert {c.key for c in table()} | {PROFILE, "budgets", "no-analysis", "loss", "ops-dir"} <= set(keys)

@@ -1,4 +1,4 @@
-"""`--check-loss`: a training step with a loss that is not finite fails and changes nothing."""
+"""`--finite-checks loss`: a training step with a loss that is not finite fails and changes nothing."""
 
 from __future__ import annotations
 
@@ -99,5 +99,5 @@ def test_a_first_output_that_is_no_loss_is_refused():
         "training_model.onnx", (Node("Neg", "", 13, "n", ("x",), ("y",), {}),), {"x": x}, {}, ("y",), {}
     )
     artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    with pytest.raises(Unsupported, match="Put the loss first, or leave --check-loss out"):
+    with pytest.raises(Unsupported, match="Put the loss first, or leave loss out"):
         check_loss(lower(artifacts, registry(), {}))

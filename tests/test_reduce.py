@@ -208,7 +208,7 @@ def test_an_old_package_is_replaced(minbuild: Command, tmp_path: Path) -> None:
     first = tree(out)
     assert minbuild("reduce", SMALL, "-o", out, "--dim", "batch=3").code != 0  # it has no free dimension
     assert tree(out) == first
-    assert minbuild("reduce", SMALL, "-o", out, "--check-loss").code == 0
+    assert minbuild("reduce", SMALL, "-o", out, "--finite-checks", "loss").code == 0
     assert tree(out) != first
     assert minbuild("reduce", SMALL, "-o", out).code == 0
     assert tree(out) == first

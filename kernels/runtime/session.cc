@@ -71,6 +71,67 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   return MB_OK;
 }
 
+#if MB_FLUSH && (defined(__x86_64__) || defined(__aarch64__) || (defined(__arm__) && defined(__ARM_FP)))
+// For as long as it lives, results and operands that are denormal are zero: processors take many times longer for those.
+// Then the caller's own choice holds again.
+class FlushDenormals {
+#if defined(__x86_64__)
+  uint32_t before_ = __builtin_ia32_stmxcsr();
+  static MB_INLINE void set(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
+  static constexpr uint32_t kFlush = 0x8040;
+#elif defined(__aarch64__)
+  uint64_t before_ = get();
+  static MB_INLINE uint64_t get() {
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+  }
+  static MB_INLINE void set(uint64_t control) { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
+  static constexpr uint32_t kFlush = 1 << 24;
+#else
+  uint32_t before_ = get();
+  static MB_INLINE uint32_t get() {
+    uint32_t control;
+    __asm__ volatile("vmrs %0, fpscr" : "=r"(control));
+    return control;
+  }
+  static MB_INLINE void set(uint32_t control) { __asm__ volatile("vmsr fpscr, %0" : : "r"(control)); }
+  static constexpr uint32_t kFlush = 1 << 24;
+#endif
+
+ public:
+  MB_INLINE FlushDenormals() { set(before_ | kFlush); }
+  MB_INLINE ~FlushDenormals() { set(before_); }
+};
+#else
+struct FlushDenormals {};  // WebAssembly and RISC-V have no such mode
+#endif
+
+#if MB_FINITE
+// Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
+// in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
+MB_NOINLINE mb_status check_finite(const Session* s) {
+  uint32_t word;
+  __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
+  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes}, *at = end - s->trainable_bytes - 4;
+  for (;;) {
+    if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
+      const char* what = "learning rate";
+      mb_parameter found, last = {};
+      for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
+        if (found.gradient != nullptr && found.gradient <= at) what = found.name, last = found;
+      // The lower half of a double may be anything, and a float has a shorter exponent.
+      const bool whole = !MB_DOUBLES || (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0
+                                                                      : word << 1 >= 0xff000000);
+      if (whole) return fail(s, Failure::kFinite, word_of(what));
+    }
+    at += sizeof word;
+    if (at == end) return MB_OK;
+    __builtin_memcpy(&word, at, sizeof word);
+  }
+}
+#endif
+
 mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
   uint32_t last = 0;  // step of a loop
@@ -193,6 +254,10 @@ mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
   if (count != graph.input_count) return fail(s, Failure::kInputCount, graph.input_count);
+#if MB_FINITE
+  mb_status spoilt = which == MB_OPTIMIZER ? check_finite(s) : mb_status{MB_OK};
+  if (spoilt != MB_OK) return spoilt;
+#endif
 #if MB_ROLLBACK
   char* const copy = s->regions[kPersistent].data + s->persistent_bytes;
   copy_bytes(copy, copy - s->rollback_bytes, s->rollback_bytes);
@@ -211,7 +276,10 @@ mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t
     s->lay_out();
   }
 #endif
-  if (status == MB_OK) status = run_steps(s, graph);
+  if (status == MB_OK) {
+    [[maybe_unused]] FlushDenormals flush;
+    status = run_steps(s, graph);
+  }
   clear_bytes(s->regions + kBound, s->count[plan::kPorts] * sizeof(Span));
 #if MB_ROLLBACK
   if (status != MB_OK) copy_bytes(copy - s->rollback_bytes, copy, s->rollback_bytes);

@@ -26,7 +26,8 @@ _CURES: Mapping[str, str] = {
     "MB_OUT_OF_MEMORY": "Give more arena (mb_arena_size says how much), or smaller batches; "
     "--max-dim sets the default.",
     "MB_BAD_SHAPE": "mb_last_error names the input and what was expected there.",
-    "MB_BAD_VALUE": "mb_last_error names the kernel: look at the labels and indices of this batch, or at the loss.",
+    "MB_BAD_VALUE": "mb_last_error names the kernel: look at the labels and indices of this batch, or at the loss; or "
+    "what is not finite: reset the gradients, and look at the batch and the learning rate.",
     "MB_IO": "Check the path, the space left and the permissions.",
     "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, --graphs, "
     "--checkpoint-writing on, or --with.",

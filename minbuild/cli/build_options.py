@@ -72,14 +72,6 @@ Compiler = Annotated[
 CMakeToolchain = Annotated[
     Path | None, _option(TARGET, "FILE", "A CMake toolchain file, such as that of the Android NDK.")
 ]
-CheckLoss = Annotated[
-    bool | None,
-    _switch(
-        CONTENTS,
-        "check-loss",
-        "Abort a training step when the loss is NaN or infinite; gradients stay unchanged.",
-    ),
-]
 IncludeOp = Annotated[
     list[str] | None,
     _option(

@@ -12,6 +12,7 @@ from minbuild.cli import build_options as building
 from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
+from minbuild.options.build_options import ALL, GRADIENTS, LOSS
 from minbuild.options.graph_selection import TRAIN
 from minbuild.planning.compile import compile_models
 
@@ -21,9 +22,10 @@ def check(
     package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
     dim: building.Dims = None,
     max_dim: Largest = None,
-    check_loss: Annotated[
-        bool, typer.Option("--check-loss", help="Abort a training step when the loss is NaN or infinite.")
-    ] = False,
+    finite_checks: Annotated[
+        str,
+        typer.Option(metavar="WHAT", help="As given to minbuild reduce: gradients, loss, all or off."),
+    ] = GRADIENTS,
     write_plan: Annotated[
         Path | None,
         typer.Option(
@@ -43,7 +45,7 @@ def check(
             sizes_given("--dim", dim),
             sizes_given("--max-dim", max_dim),
             tuple(ops_dir or ()),
-            checks_loss=check_loss,
+            checks_loss=finite_checks in (LOSS, ALL),
             graphs=there.graphs,
         )
         does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)

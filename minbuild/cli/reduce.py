@@ -46,7 +46,6 @@ def reduce(
     cxx: building.Compiler = None,
     cmake_toolchain: building.CMakeToolchain = None,
     reference: building.Reference = None,
-    check_loss: building.CheckLoss = None,
     include_op: building.IncludeOp = None,
     ort_config: building.OrtConfig = None,
     exclude_op: building.ExcludeOp = None,
@@ -97,7 +96,6 @@ def reduce(
             cmake_toolchain,
             reference,
             tuple(ops_dir or ()),
-            bool(check_loss),
             tuple(with_ or ()),
             tuple(export_output or ()),
             ExtraRequirements(

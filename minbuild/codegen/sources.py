@@ -127,6 +127,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         loops=int(contents.loops),
         messages=int(contents.messages),
         saving=int(contents.saving),
+        doubles=int(any("double" in k.types for k in contents.kernels)),
         reads_trainable=int(contents.reads_trainable),
         parts=[(part.upper(), int(part in contents.parts), what) for part, (_, what) in PARTS.items()],
         safety=[(name.upper(), int(name in contents.safety), what) for name, what in SAFETY.items()],

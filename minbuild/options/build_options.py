@@ -18,6 +18,7 @@ PROFILES: Mapping[str, str] = {
 }
 DEFAULT = "balanced"
 ON, OFF = "on", "off"
+GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 # Other spellings of on and off, in TOML and in environment variables.
 _SPELLINGS = {"true": ON, "yes": ON, "1": ON, "false": OFF, "no": OFF, "0": OFF}
@@ -152,6 +153,21 @@ class BuildOptions:
         tradeoff="A refused training step, such as one with a bad label, may have changed running statistics and "
         "Dropout's seed.",
     )
+    finite_checks: str = _option(
+        (GRADIENTS, LOSS, ALL, OFF),
+        "refuse NaN and infinity: optimizer steps with such gradients or learning rate, training steps with such "
+        "a loss, both (all), or neither (off)",
+        SOURCES,
+        saving="no check that gradients are finite",
+        min_size=OFF,
+        tradeoff="One NaN in a batch makes every parameter NaN, without an error.",
+    )
+    denormals: str = _option(
+        ("flush", "keep"),
+        "denormal numbers, which many processors are slow with: zero during a call, or kept",
+        SOURCES,
+        saving="denormals are not flushed to zero",
+    )
     file_io: str = _option(
         (ON, OFF),
         "functions that need a file system; without them, the program provides plan, checkpoint and memory",
@@ -257,6 +273,11 @@ class BuildOptions:
     def speeds(self, kernel: str) -> bool:
         """Whether a kernel file is compiled for speed."""
         return kernel in self.speed_for or self.optimize == "speed" and kernel not in self.size_for
+
+    @property
+    def checks_loss(self) -> bool:
+        """Whether a training step refuses a loss that is not finite."""
+        return self.finite_checks in (LOSS, ALL)
 
     def only(self, names: Iterable[str]) -> BuildOptions:
         """These build options, all others as they are by default: what a toolchain makes of them that honours these."""

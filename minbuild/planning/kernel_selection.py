@@ -11,11 +11,11 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
-from minbuild.options.build_options import ON, BuildOptions
+from minbuild.options.build_options import ALL, GRADIENTS, ON, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
-from minbuild.planning.library_contents import ROLLBACK, SAFETY, LibraryContents
+from minbuild.planning.library_contents import CHECKSUMS, FINITE, FLUSH, ROLLBACK, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
 
 
@@ -69,7 +69,12 @@ def contents_of(
 
 def safety_of(build_options: BuildOptions) -> frozenset[str]:
     """The members of SAFETY that the options leave on."""
-    wanted = {ROLLBACK: build_options.rollback == ON}
+    wanted = {
+        ROLLBACK: build_options.rollback == ON,
+        FINITE: build_options.finite_checks in (GRADIENTS, ALL),
+        CHECKSUMS: True,
+        FLUSH: build_options.denormals == "flush",
+    }
     return frozenset(name for name in SAFETY if wanted[name])
 
 

@@ -18,6 +18,9 @@ SAVING = "saving"
 ROLLBACK, FINITE, CHECKSUMS, FLUSH = "rollback", "finite", "checksums", "flush"
 SAFETY: Mapping[str, str] = {
     ROLLBACK: "a failed step restores running statistics, seeds and counters",
+    FINITE: "optimizer steps check gradients and learning rate",
+    CHECKSUMS: "checkpoints carry a checksum and a fingerprint of the model",
+    FLUSH: "denormals are zero for the time of a call",
 }  # what a library does unless asked not to: its macro, and what it is
 OPTIONAL = (*PARTS, SAVING)  # what an API need not have
 PROPERTY_BYTES = 1024  # room of a session for its properties

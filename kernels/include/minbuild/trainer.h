@@ -27,7 +27,7 @@ enum {
   MB_BAD_CHECKPOINT = 4,   /* the checkpoint's bytes are damaged, or it belongs to another model */
   MB_OUT_OF_MEMORY = 5,    /* the arena is smaller than these input sizes need */
   MB_BAD_SHAPE = 6,        /* an input's rank, dimensions or element type are not what the model takes */
-  MB_BAD_VALUE = 7,        /* data out of range, such as a label that is no class; a lost loss, if checked */
+  MB_BAD_VALUE = 7,        /* data out of range, such as a label that is no class; gradients or a loss that are not finite */
   MB_IO = 8,               /* a file could not be read or written */
   MB_UNSUPPORTED = 9       /* this library was built without that part (evaluation, optimizer, ...) */
 };
@@ -97,7 +97,8 @@ MB_API mb_status mb_create_from_files(const char* plan, const char* checkpoint, 
                                       mb_session** session);
 MB_API void mb_destroy(mb_session* session);
 
-/* Runs a graph. MB_TRAIN and MB_EVAL take their inputs in the order of mb_input. */
+/* Runs a graph. Denormal numbers count as zero meanwhile where the processor can do that (x86-64, Arm): the floating-point
+ * control of the calling thread is changed for the time of the call and restored (--denormals keep leaves it alone). MB_TRAIN and MB_EVAL take their inputs in the order of mb_input. */
 MB_API mb_status mb_run(mb_session* session, int graph, const mb_tensor* inputs, size_t input_count);
 
 /* What a list of tensors has at `index`, which is less than its length if this is no MB_INVALID_ARGUMENT. The inputs and
@@ -174,7 +175,9 @@ static inline mb_status mb_train_step(mb_session* session, const mb_tensor* inpu
 static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* inputs, size_t input_count) {
   return mb_run(session, MB_EVAL, inputs, input_count);
 }
-/* Updates the parameters from the gradients and counts a step. MB_UNSUPPORTED where the model carries its own training
+/* Updates the parameters from the gradients and counts a step. MB_BAD_VALUE where a gradient or the learning rate is NaN or
+ * infinite, and names it: then nothing has changed, and mb_lazy_reset_grad makes the next step start without that gradient
+ * (--finite-checks off leaves this out). MB_UNSUPPORTED where the model carries its own training
  * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself, and one that fails
  * after the forward pass may have updated some. */
 static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }

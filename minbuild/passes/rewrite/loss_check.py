@@ -27,7 +27,8 @@ def _checked(procedure: Procedure) -> Procedure:
         raise Unsupported(
             [
                 f"{procedure.source}: the loss cannot be checked: the first output "
-                f"('{loss}') is no real number that a node computes. Put the loss first, or leave --check-loss out."
+                f"('{loss}') is no real number that a node computes. Put the loss first, or leave "
+                "loss out of --finite-checks."
             ]
         )
     unchecked = f"{loss} (unchecked)"
