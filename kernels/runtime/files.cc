@@ -10,12 +10,19 @@ namespace minbuild {
 namespace {
 
 #if MB_SAVING || MB_EXPORT
-// Where what is saved goes; `user` is the file.
+// A file that is being written, and why it could not be: -errno.
+struct Output {
+  int file;
+  int error;
+};
+
 int write_all(void* user, const void* bytes, size_t size) {
+  Output* output = static_cast<Output*>(user);
   const char* at = static_cast<const char*>(bytes);
   while (size > 0) {
-    intptr_t written = system_write(*static_cast<int*>(user), at, size);
-    if (written <= 0) return 1;
+    intptr_t written = system_write(output->file, at, size);
+    if (written == -EINTR) continue;
+    if (written <= 0) return output->error = written < 0 ? static_cast<int>(written) : -EIO;
     at += written;
     size -= static_cast<size_t>(written);
   }
@@ -24,29 +31,49 @@ int write_all(void* user, const void* bytes, size_t size) {
 
 #endif
 
+MB_NOINLINE int open_file(const char* path, int flags) { return system_open(path, flags); }
 MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
 
 #if MB_SAVING || MB_EXPORT
-// Writes a file beside `path`, syncs it, and moves it over it. `write(sink, user)` is asked for the contents.
+// Leaves the old file or the new one, whole, whatever fails and whenever power does: writes a file of its own beside
+// `path` (exclusive, so that processes saving to one path do not share it, and through no link), syncs it, moves it over
+// the old one and syncs the folder. Only a regular file is replaced, and the new one has its mode. `write(sink, user)`
+// gives the contents.
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
   char temporary[1024];
-  uint32_t length = length_of(path);
-  mb_status status = MB_IO;
-  if (length + 5 <= sizeof temporary) {
+  struct stat old;
+  const uint32_t length = length_of(path);
+  Output output;
+  int error = -ENAMETOOLONG;
+  if (length + 6 <= sizeof temporary) {
     copy_bytes(temporary, path, length);
-    copy_bytes(temporary + length, ".new", 5);
-    int file = system_open(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    if (file >= 0) {
-      status = write(write_all, &file);
-      bool synced = system_sync(file);
-      if (!system_close(file) || !synced || status != MB_OK || !system_rename(temporary, path)) {
-        status = MB_IO;
-        system_remove(temporary);
+    copy_bytes(temporary + length, ".newA", 6);
+    char* end = temporary + length;
+    old.st_mode = S_IFREG;
+    error = system_stat(path, &old);  // leaves the mode alone where there is no file
+    if ((old.st_mode & S_IFMT) != S_IFREG) error = -EEXIST;
+    if (error == 0 || error == -ENOENT) {
+      do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+      while (error == -EEXIST && ++end[4] <= 'z');
+      if (error >= 0) {
+        output.error = old.st_mode == S_IFREG ? 0 : system_mode(output.file, old.st_mode & 07777);
+        if (output.error == 0) write(write_all, &output);  // fails where `write_all` does, and not otherwise
+        error = output.error;
+        if (error == 0) error = system_sync(output.file);
+        system_close(output.file);  // has nothing to report that the sync has not
+        if (error == 0) error = system_rename(temporary, path);
+        if (error != 0) system_remove(temporary);  // else the name may be another process's already
+        // The folder: "a/b" becomes "a/.", "b" becomes ".". Where it cannot be synced, the old file may survive.
+        while (end != temporary && end[-1] != '/') --end;
+        copy_bytes(end, ".", 2);
+        output.file = open_file(temporary, O_RDONLY);
+        system_sync(output.file);
+        system_close(output.file);
       }
     }
   }
-  return status == MB_OK ? status : fail(s, Failure::kWrite, word_of(path));
+  return error == 0 ? mb_status{MB_OK} : fail(s, Failure::kWrite, word_of(path), -error);
 }
 #endif
 
@@ -70,7 +97,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   mb_status status = MB_OK;
   for (int i = 0; i < 2; ++i) {
     if (paths[i] == nullptr || status != MB_OK) continue;
-    int file = system_open(paths[i], O_RDONLY);
+    int file = open_file(paths[i], O_RDONLY);
     // A file that cannot be opened or has no bytes is not mapped either. Private, so that writes to frozen parameters
     // stay in this process.
     maps[i].size = static_cast<size_t>(system_size(file));
@@ -102,7 +129,7 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
 
 #if MB_EXPORT
 mb_status mb_export_to_file(mb_session* s, const char* template_path, const char* path) {
-  int file = system_open(template_path, O_RDONLY);
+  int file = open_file(template_path, O_RDONLY);
   const size_t size = static_cast<size_t>(system_size(file));
   void* bytes = map(size, MAP_PRIVATE, file);
   system_close(file);

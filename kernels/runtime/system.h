@@ -1,12 +1,15 @@
-// What files.cc asks of the operating system. On 64-bit Linux it asks the kernel itself, whose interface never changes:
-// a library that imports nothing needs no tables for it, and runs beside any C library. Elsewhere the C library is asked.
+// The operating system for files.cc. On 64-bit Linux these are system calls, whose interface never changes: a library that
+// imports nothing needs no tables for it, and runs beside any C library. Elsewhere they are functions of the C library.
+// Results below zero are -errno. tests/faults replaces this file by one whose calls fail.
 #ifndef MINBUILD_RUNTIME_SYSTEM_H_
 #define MINBUILD_RUNTIME_SYSTEM_H_
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lib/simd/vec.h"
@@ -58,30 +61,44 @@ MB_INLINE void* system_map(size_t size, int flags, int file) {
   return at < 0 ? nullptr : reinterpret_cast<void*>(at);
 }
 MB_INLINE void system_unmap(void* memory, size_t size) { system_call(SYS_munmap, memory, size); }
-MB_INLINE bool system_sync(int file) { return system_call(SYS_fsync, file) == 0; }
-MB_INLINE bool system_close(int file) { return system_call(SYS_close, file) == 0; }
-MB_INLINE bool system_rename(const char* from, const char* to) {
+MB_INLINE int system_sync(int file) { return int(system_call(SYS_fsync, file)); }
+MB_INLINE int system_close(int file) { return int(system_call(SYS_close, file)); }
+MB_INLINE int system_rename(const char* from, const char* to) {
 #ifdef SYS_renameat
-  return system_call(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to) == 0;
+  return int(system_call(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to));
 #else  // younger architectures have only the one with flags, which older kernels lack
-  return system_call(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0) == 0;
+  return int(system_call(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 #endif
 }
+MB_INLINE int system_stat(const char* path, struct stat* found) {
+  return int(system_call(SYS_newfstatat, AT_FDCWD, path, found, AT_SYMLINK_NOFOLLOW));
+}
+MB_INLINE int system_mode(int file, uint32_t mode) { return int(system_call(SYS_fchmod, file, mode)); }
 MB_INLINE void system_remove(const char* path) { system_call(SYS_unlinkat, AT_FDCWD, path, 0); }
 
 #else
 
-MB_INLINE int system_open(const char* path, int flags) { return open(path, flags | O_CLOEXEC, 0666); }
+// -errno where the C library says -1.
+template <class T>
+MB_INLINE T checked(T result) {
+  return result < 0 ? static_cast<T>(-errno) : result;
+}
+
+MB_INLINE int system_open(const char* path, int flags) { return checked(open(path, flags | O_CLOEXEC, 0666)); }
 MB_INLINE intptr_t system_size(int file) { return static_cast<intptr_t>(lseek(file, 0, SEEK_END)); }
-MB_INLINE intptr_t system_write(int file, const void* from, size_t size) { return write(file, from, size); }
+MB_INLINE intptr_t system_write(int file, const void* from, size_t size) {
+  return checked(static_cast<intptr_t>(write(file, from, size)));
+}
 MB_INLINE void* system_map(size_t size, int flags, int file) {
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
 MB_INLINE void system_unmap(void* memory, size_t size) { munmap(memory, size); }
-MB_INLINE bool system_sync(int file) { return fsync(file) == 0; }
-MB_INLINE bool system_close(int file) { return close(file) == 0; }
-MB_INLINE bool system_rename(const char* from, const char* to) { return rename(from, to) == 0; }
+MB_INLINE int system_sync(int file) { return checked(fsync(file)); }
+MB_INLINE int system_close(int file) { return checked(close(file)); }
+MB_INLINE int system_rename(const char* from, const char* to) { return checked(rename(from, to)); }
+MB_INLINE int system_stat(const char* path, struct stat* found) { return checked(lstat(path, found)); }
+MB_INLINE int system_mode(int file, uint32_t mode) { return checked(fchmod(file, static_cast<mode_t>(mode))); }
 MB_INLINE void system_remove(const char* path) { unlink(path); }
 
 #endif

@@ -13,7 +13,9 @@ from minbuild.errors import ToolchainFailed
 # macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
-    + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink")
+    + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")
+    # lstat under the names that C libraries give it: by the size of times, or of file numbers.
+    + ("lstat", "lstat64", "__lxstat", "__lxstat64", "__lstat_time64", "__lstat64_time64", "lstat$INODE64")
     + ("__errno_location", "__error", "__errno", "bzero", "dyld_stub_binder")
 )
 
