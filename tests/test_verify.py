@@ -16,7 +16,7 @@ from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
 from minbuild.formats.detect import read_binary
-from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.planning.compile import CompiledModel, compile_model
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
@@ -34,10 +34,12 @@ from minbuild.verify import differential as verify
 from minbuild.verify import performer
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.cross_target import Baseline
+from minbuild.verify.follow import follow
+from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.prove import starting_point
 from minbuild.verify.script import TestScript
 from minbuild.verify.steps import follow_steps, measure_steps, step_trial
-from minbuild.verify.tolerance import describe, deviations
+from minbuild.verify.tolerance import Deviation, describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 
 
@@ -274,12 +276,11 @@ def test_scratch_that_overlaps_a_neighbour_is_named() -> None:
     model = compile_model(assets.root("templates").parent / "artifacts", {}, {})
     steps = step_trial(model, model.checkpoint)
     trace = measure_steps(steps, model, build(model), host_target(), find_toolchain())
-    layout = "size_t values = regions + align16(spans * span);"
     old = build(
         model,
-        layout,
-        layout.replace("align16", ""),
-        "src/runtime/layout.h",
+        "fixed = align16(fixed);",
+        "fixed = align16(fixed) + 8;",
+        "src/runtime/session.cc",
         target,
         session=("| fixed) & 15", ") & 15"),  # which refuses such an arena today
     )
@@ -375,15 +376,86 @@ def test_every_quantity_counts(replayed: dict[str, np.ndarray], what: str, name:
     assert what in [d.what for d in deviations(reference, nothing) if not d.noise <= d.limit]
 
 
-def test_a_kink_is_told_apart(replayed: dict[str, np.ndarray]) -> None:
-    """A ReLU that decides otherwise moves what lies before it by little and nothing behind it."""
+def test_no_deviation_passes_for_a_kink(model: CompiledModel, replayed: dict[str, np.ndarray]) -> None:
+    """What lies before a ReLU is off by little and nothing behind it: no kink is there to explain it."""
     reference = read_reference(FREE / "reference.npz")
     name = "grad_step1/fc1.weight"
-    moved = {**replayed, name: replayed[name] * np.float32(1.01)}
-    found = next(d for d in deviations(reference, moved) if d.what == "step-1 gradients")
-    assert found.kink and found.noise > 100 and "ReLU" in describe([found])
-    everything = {n: a * np.float32(1.01) if n.startswith("grad_step1/") else a for n, a in replayed.items()}
-    assert not next(d for d in deviations(reference, everything) if d.what == "step-1 gradients").kink
+    checkpoint = read_checkpoint(model.checkpoint)
+    batch = reference_trial(reference, model.program, model.checkpoint).batches["train 0"]
+    finder = {"grad_step1": KinkFinder(model.artifacts, model.registry, checkpoint, batch)}
+    for wrong in (replayed[name] * np.float32(1.001), replayed[name] + np.float32(1e-6)):
+        found = deviations(reference, {**replayed, name: wrong}, finder)
+        deviation = next(d for d in found if d.what == "step-1 gradients")
+        assert not deviation.kinks and not deviation.noise <= deviation.limit
+
+
+def test_a_kink_is_shown(model: CompiledModel, replayed: dict[str, np.ndarray]) -> None:
+    """A value that rounding puts on the other side of a ReLU's edge: gradients differ by far more than noise, and
+    the element is named."""
+    reference = read_reference(FREE / "reference.npz")
+    checkpoint = read_checkpoint(model.checkpoint)
+    batch = reference_trial(reference, model.program, model.checkpoint).batches["train 0"]
+    # The bias puts one element of the first layer a hair above 0.
+    weights = {p.name: np.asarray(p.data, np.float64) for p in checkpoint.parameters}
+    x = batch[0].astype(np.float64).reshape(len(batch[0]), -1)
+    scores = x @ weights["fc1.weight"].T + weights["fc1.bias"]
+    row, column = np.unravel_index(np.abs(scores).argmin(), scores.shape)
+    bias = weights["fc1.bias"].copy()
+    bias[column] -= scores[row, column] - 1e-8
+    parameters = tuple(
+        replace(p, data=bias.astype(np.float32)) if p.name == "fc1.bias" else p for p in checkpoint.parameters
+    )
+    start = replace(checkpoint, parameters=parameters)
+    finder = KinkFinder(model.artifacts, model.registry, start, batch)
+    kink = finder.run(()).near[0]
+    ours, theirs = (finder.run(flipped).gradients for flipped in ((), (kink,)))
+    arrays = {**reference.arrays} | {f"grad_step1/{n}": g.astype(np.float32) for n, g in theirs.items()}
+    results = {**replayed} | {f"grad_step1/{n}": g.astype(np.float32) for n, g in ours.items()}
+    recording = replace(reference, arrays=arrays)
+
+    def judged(finders: dict[str, KinkFinder]) -> Deviation:
+        found = deviations(recording, results, finders)
+        return next(d for d in found if d.what == "step-1 gradients")
+
+    assert judged({}).noise > 100
+    shown = judged({"grad_step1": finder})
+    assert shown.noise <= shown.limit and [(k.value, k.element) for k in shown.kinks] == [
+        (kink.value, kink.element)
+    ]
+    assert kink.element == row * scores.shape[1] + column and abs(kink.distance) < 1e-6
+    assert f"element {kink.element} of '{kink.value}', input of node" in describe([shown])
+    # Explained is only what the kink does.
+    results["grad_step1/fc2.bias"] = results["grad_step1/fc2.bias"] * np.float32(1.001)
+    assert not judged({"grad_step1": finder}).noise <= shown.limit
+
+
+def test_random_numbers_of_others_cannot_be_followed(model: CompiledModel, good: BuiltLibrary) -> None:
+    said: list[str] = []
+    train = next(p for p in model.program.procedures if p.name == "train")
+    calls = (*train.calls, replace(train.calls[0], op="minbuild:RandomMask", node="drop"))
+    program = replace(
+        model.program,
+        procedures=tuple(replace(p, calls=calls) if p is train else p for p in model.program.procedures),
+    )
+    with pytest.raises(
+        BadInput, match=r"draws random numbers while it trains \(node 'drop'\).*eval before"
+    ) as refused:
+        follow(FREE / "reference.npz", replace(model, program=program), good, said.append)
+    assert "report" not in str(refused.value) and said
+
+
+def test_nan_proves_nothing(model: CompiledModel, good: BuiltLibrary) -> None:
+    checkpoint = read_checkpoint(model.checkpoint)
+    parameters = tuple(
+        replace(p, data=np.full(p.shape, np.nan, np.float32)) if p.name == "fc1.bias" else p
+        for p in checkpoint.parameters
+    )
+    start = write_checkpoint(replace(checkpoint, parameters=parameters))
+    trial = verify.seeded_trial(model.program, model.plan, start, model.registry)
+    with pytest.raises(
+        VerificationFailed, match="tensors hold NaN or infinite values on seeded batches, from"
+    ):
+        verify.prove_equal(trial, model.plan_bytes, good.built.shared, good.built.shared)
 
 
 def test_recordings_that_are_none(tmp_path: Path, model: CompiledModel) -> None:

@@ -9,28 +9,25 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild.codegen.library_builder import BuiltLibrary, LibraryBuilder, TrimmedAndFull
-from minbuild.errors import BadInput, VerificationFailed
+from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
+from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
-from minbuild.options.graph_selection import OPTIMIZE, TRAIN, select_graphs
+from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
     PACES,
-    TRIMMED_GARBAGE,
     EquivalenceResult,
     NotFinite,
     Pace,
     prove_equal,
-    run_trial,
     seeded_trial,
 )
+from minbuild.verify.follow import follow
 from minbuild.verify.script import TestScript
 from minbuild.verify.steps import measure_steps, step_trial
-from minbuild.verify.tolerance import describe, deviations
-from minbuild.verify.trajectory import read_reference, reference_trial
 
 
 def prove_all(
@@ -167,29 +164,3 @@ def starting_point(model: CompiledModel) -> bytes:
         for p in checkpoint.parameters
     )
     return write_checkpoint(replace(checkpoint, parameters=parameters, nominal=False))
-
-
-def follow(
-    recording: Path, model: CompiledModel, library: BuiltLibrary, note: Callable[[str], None]
-) -> float:
-    """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
-    Raises BadInput, and VerificationFailed above the limit."""
-    if not {TRAIN, OPTIMIZE} <= set(model.graphs):
-        raise BadInput(
-            f"--reference {recording}: is of training, for which the device needs the graphs {TRAIN} and {OPTIMIZE}. "
-            "Leave out --reference, or --graphs."
-        )
-    reference = read_reference(recording)
-    trial = reference_trial(reference, model.program, model.checkpoint)
-    results = run_trial("trimmed build", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
-    found = deviations(reference, results)
-    text = describe(found)
-    note(f"Worst deviations from {recording.name}, in units of its noise: {text}")
-    beyond = [d for d in found if not d.noise <= d.limit]
-    if beyond:
-        raise VerificationFailed(
-            f"--reference {recording}: the trainer does not follow it. In units of its noise, of which "
-            f"{beyond[0].limit:g} are allowed: {describe(beyond)}. Check that it was recorded with these "
-            "artifacts; if it was, please report this text."
-        )
-    return max((d.noise for d in found), default=0.0)

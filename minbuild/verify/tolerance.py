@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from minbuild.errors import BadInput
+from minbuild.verify.kinks import Kink, KinkFinder
 from minbuild.verify.script import Results
 from minbuild.verify.trajectory import RESUMED, Reference
 
@@ -17,9 +18,6 @@ from minbuild.verify.trajectory import RESUMED, Reference
 STRICT_LIMIT, LOOSE_LIMIT = 4.0, 10.0
 _EPSILON = 2.0**-23  # of float32
 _MAGNIFIED = ("loss", "resume loss", "eval after")
-# A score within rounding of 0 may pass one ReLU here and not there. The gradients of all layers before it
-# then change by a small part of their size, those behind it not at all, and the loss neither.
-_KINK = 2.0**-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +28,24 @@ class Deviation:
     noise: float
     absolute: float
     where: str
-    kink: bool = False  # explained by one ReLU that decides otherwise
+    kinks: tuple[Kink, ...] = ()  # decided otherwise, which explains the rest: shown, never assumed
 
     @property
     def limit(self) -> float:
         """Units of noise allowed: few before training has magnified rounding."""
-        if self.kink:
-            return math.inf
         return LOOSE_LIMIT if self.what in _MAGNIFIED else STRICT_LIMIT
 
 
-def deviations(reference: Reference, results: Results) -> tuple[Deviation, ...]:
-    """The worst deviation of each quantity that was recorded."""
+def deviations(
+    reference: Reference, results: Results, finders: Mapping[str, KinkFinder] | None = None
+) -> tuple[Deviation, ...]:
+    """The worst deviation of each quantity that was recorded. `finders` look for kinks where gradients of a kind are
+    off."""
     arrays, noise = reference.arrays, _loss_noise(reference)
     losses = _losses(results)
     found = [_loss("loss", "loss", losses, arrays["loss"], noise, reference.steps)]
     for kind, label in (("grad_step1", "step-1 gradients"), ("resume1_grad", "resume-step gradients")):
-        found += _gradients(reference, results, kind, label)
+        found += _gradients(reference, results, kind, label, (finders or {}).get(kind))
     for kind, gradient, label in (
         ("param_step1", "grad_step1", "step-1 parameters"),
         ("resume1_param", "resume1_grad", "resume-step parameters"),
@@ -135,17 +134,24 @@ def _gradient_noise(reference: Reference, kind: str) -> dict[str, float]:
     return {n: max(float(recorded.get(n, 0.0)), relative * top, floor) for n, top in largest.items()}
 
 
-def _gradients(reference: Reference, results: Results, kind: str, label: str) -> list[Deviation]:
+def _gradients(
+    reference: Reference, results: Results, kind: str, label: str, finder: KinkFinder | None
+) -> list[Deviation]:
     noise = _gradient_noise(reference, kind)
-    each, relative = [], 0.0
-    for parameter, found, recorded in _of_kind(reference, results, kind):
-        each.append(_deviation(label, found, recorded, noise[parameter], parameter))
-        if each[-1].noise > STRICT_LIMIT:
-            relative = max(relative, each[-1].absolute / float(np.abs(recorded).max(initial=1e-30)))
-    if not each:
+    both = {n: (found, recorded) for n, found, recorded in _of_kind(reference, results, kind)}
+    if not both:
         return []
-    unmoved = any(d.noise <= STRICT_LIMIT for d in each)
-    return [replace(max(each, key=lambda d: d.noise), kink=unmoved and 0 < relative <= _KINK)]
+
+    def worst(found: Mapping[str, np.ndarray]) -> Deviation:
+        each = [_deviation(label, found[n], recorded, noise[n], n) for n, (_, recorded) in both.items()]
+        return max(each, key=lambda d: d.noise)
+
+    deviation = worst({n: found for n, (found, _) in both.items()})
+    if deviation.noise <= STRICT_LIMIT or not math.isfinite(deviation.noise) or finder is None:
+        return [deviation]
+    found, recorded = ({n: pair[i] for n, pair in both.items()} for i in range(2))
+    explained = finder.explain(found, recorded, noise, STRICT_LIMIT)
+    return [deviation if explained is None else replace(worst(explained[1]), kinks=explained[0])]
 
 
 def _parameters(
@@ -174,7 +180,9 @@ def _parameters(
 def describe(found: Iterable[Deviation]) -> str:
     """All deviations in one line, the worst first."""
     ordered = sorted(found, key=lambda d: -d.noise)
-    kink = ", where one ReLU decides otherwise"
     return "; ".join(
-        f"{d.what} {d.noise:.2g} ({d.absolute:.2g} at {d.where}{kink * d.kink})" for d in ordered
+        f"{d.what} {d.noise:.2g} ({d.absolute:.2g} at {d.where}"
+        + "".join(f", where {kink}" for kink in d.kinks)
+        + ")"
+        for d in ordered
     )

@@ -88,6 +88,29 @@ size_t mismatch(const char* a, const char* b, size_t size) {
   return i;
 }
 
+// Turns bits of the bytes beside outputs and scratch that are no argument at all, here and in the copy: a step that writes
+// there what was there before would not be seen. Done again it turns them back.
+void turn_neighbours(const Arguments& arguments) {
+  constexpr ptrdiff_t kReach = 64;
+  for (int i = 0; i < arguments.row.arg_count; ++i) {
+    const Piece own = arguments.piece(i);
+    if (own.size == 0 || !(arguments.output(i) || arguments.scratch(i))) continue;
+    const ptrdiff_t size = static_cast<ptrdiff_t>(own.size);
+    for (ptrdiff_t at = -kReach; at < size + kReach; ++at) {
+      if (at == 0) at = size;
+      char* byte = own.start + at;
+      char* twin = copy_of(byte);
+      bool free = twin != nullptr;
+      for (int k = 0; free && k < arguments.row.arg_count; ++k) {
+        const Piece other = arguments.piece(k);
+        free = byte < other.start || byte >= other.start + other.size;
+      }
+      const char pattern = static_cast<char>(0xa5 + 2 * i);  // of each argument another, for neighbours of several
+      if (free) *byte ^= pattern, *twin ^= pattern;
+    }
+  }
+}
+
 // What a call changed that is neither output nor scratch: range and offset, -1 for nothing.
 void find_stray(const Arguments& arguments, int32_t* found) {
   Piece own[kArgs];
@@ -268,10 +291,12 @@ Status run_kernel(uint32_t number, const Call& call) {
 #if MB_MEASURES
   if (chosen == STEPS_DISTURB) move_inputs(arguments, false);
 #endif
+  const bool looks = chosen != STEPS_DISTURB;
+  if (looks) turn_neighbours(arguments);
   Status status = run_kernel_itself(number, call);
   if (status != Status::kOk) return status;
   int32_t stray[2] = {-1, -1};
-  if (chosen != STEPS_DISTURB) find_stray(arguments, stray);
+  if (looks) find_stray(arguments, stray), turn_neighbours(arguments);
 #if MB_MEASURES
   if (chosen != STEPS_FOLLOW) measure(arguments, number, stray);
 #endif
