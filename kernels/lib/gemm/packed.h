@@ -31,33 +31,43 @@ constexpr intptr_t kNearBytes = 1 << 18, kStreams = 32;
 #define MB_SHUFFLES 0
 #endif
 
-// to[c * to_step + r] = from[r * from_step + c]. Four by four in registers: element by element it would take as long as
-// the products of a dozen rows.
+// Four rows become columns of `to`: to[c * step + r] = row r at c. By vectors, which may read and write up to three
+// columns too many. Element by element it would take as long as the products of a dozen rows.
+template <class T>
+MB_INLINE void transpose_rows(const T* r0, const T* r1, const T* r2, const T* r3, T* to, intptr_t step, intptr_t columns) {
+  intptr_t c = 0;
+#if MB_SHUFFLES
+  if constexpr (sizeof(T) == 4) {
+    using V = Vec<T, 4>;
+    using Raw = typename V::Raw;
+    for (; c < columns; c += 4, to += 4 * step) {
+      const Raw x0 = V::load(r0 + c).v, x1 = V::load(r1 + c).v, x2 = V::load(r2 + c).v, x3 = V::load(r3 + c).v;
+      const Raw a = __builtin_shufflevector(x0, x1, 0, 4, 1, 5), b = __builtin_shufflevector(x0, x1, 2, 6, 3, 7);
+      const Raw d = __builtin_shufflevector(x2, x3, 0, 4, 1, 5), e = __builtin_shufflevector(x2, x3, 2, 6, 3, 7);
+      V(Raw(__builtin_shufflevector(a, d, 0, 1, 4, 5))).store(to);
+      V(Raw(__builtin_shufflevector(a, d, 2, 3, 6, 7))).store(to + step);
+      V(Raw(__builtin_shufflevector(b, e, 0, 1, 4, 5))).store(to + 2 * step);
+      V(Raw(__builtin_shufflevector(b, e, 2, 3, 6, 7))).store(to + 3 * step);
+    }
+  }
+#endif
+  for (; c < columns; ++c, to += step) to[0] = r0[c], to[1] = r1[c], to[2] = r2[c], to[3] = r3[c];
+}
+
+// to[c * to_step + r] = from[r * from_step + c], within bounds.
 template <class T>
 MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows, intptr_t columns) {
-  while (rows > 0) {
-    const intptr_t now = MB_SHUFFLES && sizeof(T) == 4 && rows >= 4 ? 4 : 1;
-    intptr_t c = 0;
-#if MB_SHUFFLES
-    if constexpr (sizeof(T) == 4) {
-      using V = Vec<T, 4>;
-      using Raw = typename V::Raw;
-      const T *r0 = from, *r1 = r0 + from_step, *r2 = r1 + from_step, *r3 = r2 + from_step;
-      for (T* at = to; now == 4 && c <= columns - 4; c += 4, at += 4 * to_step) {
-        const Raw x0 = V::load(r0 + c).v, x1 = V::load(r1 + c).v, x2 = V::load(r2 + c).v, x3 = V::load(r3 + c).v;
-        const Raw a = __builtin_shufflevector(x0, x1, 0, 4, 1, 5), b = __builtin_shufflevector(x0, x1, 2, 6, 3, 7);
-        const Raw d = __builtin_shufflevector(x2, x3, 0, 4, 1, 5), e = __builtin_shufflevector(x2, x3, 2, 6, 3, 7);
-        V(Raw(__builtin_shufflevector(a, d, 0, 1, 4, 5))).store(at);
-        V(Raw(__builtin_shufflevector(a, d, 2, 3, 6, 7))).store(at + to_step);
-        V(Raw(__builtin_shufflevector(b, e, 0, 1, 4, 5))).store(at + 2 * to_step);
-        V(Raw(__builtin_shufflevector(b, e, 2, 3, 6, 7))).store(at + 3 * to_step);
-      }
+  const intptr_t whole = columns & -4;
+  for (; rows >= 4; rows -= 4, from += 4 * from_step, to += 4) {
+    const T *r1 = from + from_step, *r2 = r1 + from_step, *r3 = r2 + from_step;
+    transpose_rows(from, r1, r2, r3, to, to_step, whole);
+    for (intptr_t c = whole; c < columns; ++c) {
+      T* at = to + c * to_step;
+      at[0] = from[c], at[1] = r1[c], at[2] = r2[c], at[3] = r3[c];
     }
-#endif
-    for (intptr_t r = 0; r < now; ++r, from += from_step, ++to)
-      for (intptr_t i = c; i < columns; ++i) to[i * to_step] = from[i];
-    rows -= now;
   }
+  for (; rows > 0; --rows, from += from_step, ++to)
+    for (intptr_t c = 0; c < columns; ++c) to[c * to_step] = from[c];
 }
 
 // to[r * to_step + i] = x(r, i), where x has elements `row` and `column` apart.

@@ -10,6 +10,7 @@
 #include "lib/indexing/disjoint.h"
 #include "lib/loops/elementwise.h"
 #include "lib/gemm/gemm.h"
+#include "lib/nn/packed_conv.h"
 #include "lib/nn/phase_planes.h"
 
 namespace minbuild {
@@ -66,6 +67,8 @@ struct SeenPacker {
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 template <class T>
 struct Conv {
+  static constexpr int kLast = kAxes - 1;
+  static constexpr Wanted kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
   // In this order, what is used most has the shortest addresses.
   T *planes, *grid;
   int* places;  // where each tap finds the first output
@@ -136,19 +139,8 @@ struct Conv {
     return true;
   }
 
-  // scratch: planes of one image of x; outputs on their grid; places of taps
-  MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
-    if (pointwise()) return true;
-    ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
-    planes = bytes.scratch<T>();
-    grid = planes + int64_t(xs.channels) * xs.step + kWhole;
-    places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
-    if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
-    if (!disjoint(written, sizeof(T), bytes, 1)) return false;  // results must not become places
-    // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
-    char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
-    char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
-    clear_bytes(begin, size_t(end - begin));
+  // Where each tap finds the first output in the planes.
+  MB_INLINE void find_places(int* found) const {
     for (int number = 0; number < taps; ++number) {
       int tap = number, place = 0, phase = xs.size;
       for (int a = kAxes - 1; a >= 0; --a) {
@@ -163,8 +155,24 @@ struct Conv {
         }
         place += position * axis.pitch;
       }
-      places[number] = place;
+      found[number] = place;
     }
+  }
+
+  // scratch: planes of one image of x; outputs on their grid; places of taps
+  MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
+    if (pointwise()) return true;
+    ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
+    planes = bytes.scratch<T>();
+    grid = planes + int64_t(xs.channels) * xs.step + kWhole;
+    places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
+    if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
+    if (!disjoint(written, sizeof(T), bytes, 1)) return false;  // results must not become places
+    // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
+    char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
+    char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
+    clear_bytes(begin, size_t(end - begin));
+    find_places(places);
     return true;
   }
 
@@ -262,6 +270,32 @@ Status conv(const Call& call) {
       filters += c.ys.channels * c.xs.channels * c.taps;
       if (biases) biases += c.ys.channels;
     } while (MB_CONV_GROUPS && ++g < c.groups);
+  }
+  return Status::kOk;
+}
+
+// The same for sizes that ask for packing.
+template <class T>
+Status conv_packed(const Call& call) {
+  Conv<T> c;
+  c.wanted = Wanted(call.params[0]);
+  const Tensor &out = call[0], &bias = call[3];
+  const Tensor *y = &out, *x = &call[1], *w = &call[2];
+  if (c.wanted == kInputGradient) exchange(y, x);
+  if (c.wanted == kWeightGradient) exchange(y, w);
+  PackedConv<T, Conv<T>> packed = {c};
+  if (unsigned(c.wanted) > kWeightGradient || !c.read(*x, *y, *w, call.params + 1) || !packed.lay_out(out, call[4]))
+    return Status::kBadPlan;
+  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
+  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
+  const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
+  for (int n = 0; n < c.batch; n += packed.images) {
+    const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
+    for (int g = 0; g < c.groups; ++g) {
+      const intptr_t first = intptr_t(n) * c.groups + g;
+      packed.run(x->as<T>() + first * x_size, c.groups * x_size, y->as<T>() + first * y_size, c.groups * y_size,
+                 w->as<T>() + g * (w->count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
+    }
   }
   return Status::kOk;
 }

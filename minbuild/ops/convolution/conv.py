@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Call, ElementType, Shape, TensorType
-from minbuild.ir.dims import Dim, product
+from minbuild.ir.dims import Dim, dim_min, product
 from minbuild.ops.convolution.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
 from minbuild.ops.core.definition import (
     FLOATS,
@@ -24,6 +24,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
+from minbuild.ops.linear_algebra.packing import PACKED_BYTES
 
 _WINDOW = ("groups:int",) + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
@@ -39,9 +40,15 @@ _FEATURES = {
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
 }
+# As in packed_conv.h.
+_PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
+_LARGE_WORK = 1 << 22  # multiplications an image
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
 conv_kernel = KernelFunction(
     "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted:int", *_WINDOW), _TYPES, _FEATURES
+)
+packed_kernel = KernelFunction(
+    "conv_packed", conv_kernel.args, conv_kernel.params, conv_kernel.types, conv_kernel.features
 )
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -84,6 +91,7 @@ class Layer:
     channels: int  # per group
     filters: int
     axes: tuple[Axis, ...]
+    batch: Dim
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
@@ -93,7 +101,7 @@ class Layer:
     def over(cls, ctx: OpContext, w: Shape, window: tuple[Axis, ...]) -> Layer:
         """The convolution that an operator with these weights stands for, or is the gradient of."""
         groups = int(ctx.attribute("group", 1))
-        return cls(ctx.element(), groups, _number(w[1]), _number(w[0]) // groups, window)
+        return cls(ctx.element(), groups, _number(w[1]), _number(w[0]) // groups, window, ctx.shape()[0])
 
     @property
     def depthwise(self) -> bool:
@@ -121,6 +129,33 @@ class Layer:
         grid = (self.axes[0].outputs * product(lengths[1:]) + _WHOLE) * self.filters
         return TensorType(ElementType.UINT8, ((planes + grid) * self.element.size + self.taps * 4,))
 
+    @property
+    def packs(self) -> bool:
+        """Whether packing pays: gains were measured from here on."""
+        outputs = product([a.outputs for a in self.axes])
+        if (
+            self.depthwise
+            or not isinstance(outputs, int)
+            or min(self.filters, self.channels * self.taps) < 16
+        ):
+            return False
+        return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
+
+    def packed_scratch(self, wanted: int) -> TensorType:
+        """As packed_conv.h lays it out: places of taps, planes of the images of a pass, their outputs side by side,
+        rows of X, packed blocks."""
+        image = product([a.outputs for a in self.axes])
+        assert isinstance(image, int)
+        images = dim_min(self.batch, max(1, -(-_PASS_OUTPUTS // image)))
+        phases = int(np.prod([a.phases for a in self.axes]))
+        planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)
+        gathered = images * (image * self.filters) if image < _PASS_OUTPUTS else 0
+        made = max(_MADE_ELEMENTS, self.taps * _MADE_COLUMNS) if wanted == INPUT_GRADIENT else 0
+        rest = self.taps * 4 + 16 + PACKED_BYTES + _BEYOND_PANELS
+        return TensorType(
+            ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + rest,)
+        )
+
     def params(self) -> list[int]:
         padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
         words = [(a.stride, a.before, a.dilation) for a in padded]
@@ -143,10 +178,11 @@ def launch_layer(
     layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
 ) -> KernelCall:
     """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
-    return conv_kernel.call(
+    packs = layer.packs
+    return (packed_kernel if packs else conv_kernel).call(
         *names,
         bias,
-        layer.scratch(),
+        layer.packed_scratch(wanted) if packs else layer.scratch(),
         types=(layer.element,),
         params=(wanted, *layer.params()),
         features=layer.features(bias=bool(bias)),
@@ -252,6 +288,36 @@ VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...]
     ((1, 3, 12, 12), (8, 3, 3, 3), {"pads": (1, 1, 1, 1), "strides": (2, 2)}),
 )  # fmt: skip
 
+# Sizes that are packed: several small images a pass, odd remainders, every feature.
+LARGE_VARIANTS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((5, 65, 11, 11), (67, 65, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((1, 65, 20, 18), (34, 65, 3, 3), {"pads": (1, 0, 2, 1), "strides": (1, 2), "dilations": (2, 1)}),
+    ((2, 3, 64, 66), (32, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
+    ((2, 128, 17, 16), (130, 128, 1, 1), {}),
+    ((13, 401, 5, 5), (423, 401, 1, 1), {}),
+    ((3, 270, 13, 13), (330, 270, 1, 1), {"strides": (2, 2)}),
+    ((8, 130, 7, 7), (80, 130, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 128, 12, 12), (130, 64, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    ((2, 32, 6, 7, 8), (40, 32, 3, 3, 3), {"pads": (1, 1, 1, 1, 1, 1), "strides": (1, 1, 2)}),
+    ((3, 64, 1101), (32, 64, 3), {"pads": (1, 1)}),
+)
+
+
+def large_cases(random: np.random.Generator, gradient: bool) -> Iterable[TestCase]:
+    """Of Conv, or of ConvGrad."""
+    for x, w, given in LARGE_VARIANTS:
+        attributes = {"kernel_shape": w[2:], **given}
+        inputs = random.standard_normal(x), random.standard_normal(w)
+        sizes = tuple(a.outputs for a in axes(given, x[2:], w[2:]))
+        name, terms = f"{list(x)} {list(w)} {dict(given)}", int(np.prod(w[1:]))
+        if gradient:
+            dy = random.standard_normal((x[0], w[0], *map(int, sizes)))  # type: ignore[arg-type]
+            ulps = max(terms, dy.size // w[0]) // 8
+            yield TestCase(name, (dy, *inputs), attributes, outputs=3, ulps=ulps, smooth=False)
+        else:
+            given_all = (*inputs, random.standard_normal(w[0]))
+            yield TestCase(name, given_all, attributes, ulps=terms // 8, smooth=False)
+
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for x, w, given in VARIANTS:
@@ -263,6 +329,7 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     weights, b = random.standard_normal((4, 3, 3, 3)), random.standard_normal(4)
     yield TestCase("no images", (np.zeros((0, 3, 5, 5)), weights, b), {"pads": (1, 1, 1, 1)})
     yield TestCase("no channels", (np.zeros((2, 0, 5, 5)), np.zeros((4, 0, 3, 3)), b), {"pads": (1, 1, 1, 1)})
+    yield from large_cases(random, gradient=False)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -277,7 +344,7 @@ conv = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(conv_kernel,),
+    kernels=(conv_kernel, packed_kernel),
     rematerialize=_again,
     flops=_work,
     batched_inputs=first_input,
@@ -285,5 +352,5 @@ conv = Op(
     gradient=_gradient,
 )
 
-KERNELS = (conv_kernel,)
+KERNELS = (conv_kernel, packed_kernel)
 OPS = (conv,)

@@ -19,7 +19,9 @@ from minbuild.ops.convolution.conv import (
     conv_kernel,
     filters_of,
     grouped,
+    large_cases,
     launch_layer,
+    packed_kernel,
     seen_by,
 )
 from minbuild.ops.convolution.spatial import axes, unpadded
@@ -124,6 +126,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(
             f"{name} without {absent}", inputs, attributes, outputs=3, absent=frozenset(absent), ulps=32
         )
+    yield from large_cases(random, gradient=True)
 
 
 conv_grad = Op(
@@ -132,7 +135,7 @@ conv_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
-    kernels=(conv_kernel, reduce_kernel),
+    kernels=(conv_kernel, packed_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     flops=_grad_work,
     batched_inputs=_grad_samples,

@@ -150,7 +150,7 @@ conv_transpose = Op(
     decomposes_to=("Add",),
     reference=_reference,
     lower=_select,
-    kernels=(_conv.conv_kernel,),
+    kernels=(_conv.conv_kernel, _conv.packed_kernel),
     cases=_cases,
     gradient=_gradient,
 )
@@ -232,7 +232,7 @@ conv_transpose_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_grad_select,
-    kernels=(_conv.conv_kernel, reduce_kernel),
+    kernels=(_conv.conv_kernel, _conv.packed_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_grad_parts,

@@ -13,6 +13,7 @@ from minbuild.ops.core.definition import FLOATS, KernelFunction
 
 # As in packed.h.
 _ROW_BYTES, _COLUMN_BYTES, _ROW_GAP = 1 << 17, 1 << 18, 64
+PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any product
 _DEEPEST = 1024  # the depth of a block on any target, at most
 _WIDEST = 256  # bytes of a row of a panel, at most
 

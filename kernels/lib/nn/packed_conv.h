@@ -1,0 +1,248 @@
+// Convolutions of real size as packed matrix products (lib/gemm/packed.h), without gaps between rows of outputs. With
+// X[C*taps,outputs] what every tap sees of the padded images, Y[M,outputs], W[M,C*taps] as it lies in memory:
+//   output           Y = W * X             X is packed from the planes as it is needed
+//   weight gradient  W += Y * X'           likewise, transposed
+//   input gradient   X = W' * Y            some rows of X after the other, which are then added to the planes
+// Every weight is read once a pass, along its rows. Small images pass several at once, so that products stay deep and
+// wide: the weights of a layer with 7x7 images are larger than all its images.
+#ifndef MINBUILD_LIB_NN_PACKED_CONV_H_
+#define MINBUILD_LIB_NN_PACKED_CONV_H_
+
+#include "lib/gemm/packed.h"
+#include "lib/indexing/disjoint.h"
+
+namespace minbuild {
+
+// As in packed_conv.py: outputs of one pass at least; elements of X made at once, and their columns; elements that
+// copies of whole vectors may reach beyond the planes and beyond the packed panels.
+constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
+constexpr intptr_t kBeyondPanels = 512;
+
+// Where outputs stand in the planes: rows of outputs, one after the other and image after image.
+struct OutputRows {
+  int width, height, depth;
+  intptr_t row, plane, image;  // elements of the planes from one row, one slice and one image to the next
+
+  // A walk along outputs, by contiguous runs.
+  struct Walk {
+    const OutputRows& rows;
+    int x, y, z;
+    intptr_t image;
+
+    MB_INLINE Walk(const OutputRows& of, intptr_t output) : rows(of) {
+      x = int(output % of.width);
+      output /= of.width;
+      y = int(output % of.height);
+      output /= of.height;
+      z = int(output % of.depth);
+      image = output / of.depth;
+    }
+    MB_INLINE intptr_t place() const { return image * rows.image + z * rows.plane + y * rows.row + x; }
+    MB_INLINE intptr_t run(intptr_t most) const { return most < rows.width - x ? most : rows.width - x; }
+    MB_INLINE void advance(intptr_t run) {
+      x += int(run);
+      if (x < rows.width) return;
+      x = 0;
+      if (++y < rows.height) return;
+      y = 0;
+      if (++z < rows.depth) return;
+      z = 0;
+      ++image;
+    }
+  };
+};
+
+// What taps see: row k = (channel, tap) of X begins at planes + channel * step + places[tap].
+template <class T>
+struct SeenBy {
+  const T* planes;
+  const int* places;
+  int taps;
+  intptr_t step;
+  OutputRows rows;
+
+  MB_INLINE const T* row(int k) const { return planes + k / taps * step + places[k % taps]; }
+};
+
+// Columns of X: some outputs as every tap sees them. Runs are copied by whole vectors; what is too much is copied over.
+template <class T>
+struct SeenColumns : SeenBy<T> {
+  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
+    using V = Width<16>::of<T>;
+    constexpr int kMostRuns = kMostTileBytes / int(sizeof(T));
+    intptr_t place[kMostRuns];
+    int length[kMostRuns], runs = 0;
+    OutputRows::Walk walk(this->rows, j);
+    for (int left = columns; left > 0; left -= length[runs++]) {
+      place[runs] = walk.place();
+      length[runs] = int(walk.run(left));
+      walk.advance(length[runs]);
+    }
+    const T* channel = this->planes + k / this->taps * this->step;
+    for (int tap = k % this->taps; depth > 0; --depth, panel += width) {
+      const T* x = channel + this->places[tap];
+      T* to = panel;
+      for (int r = 0; r < runs; to += length[r++])
+        for (int i = 0; i < length[r]; i += V::size) V::load(x + place[r] + i).store(to + i);
+      if (++tap == this->taps) tap = 0, channel += this->step;
+    }
+  }
+};
+
+// Columns of X': some taps, at outputs from k on.
+template <class T>
+struct SeenAcross : SeenBy<T> {
+  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
+    for (int at = 0; at < columns; at += 4) {
+      const T* from[4];
+      for (int i = 0; i < 4; ++i) from[i] = this->row(j + (at + i < columns ? at + i : at));
+      T* to = panel + at;
+      OutputRows::Walk walk(this->rows, k);
+      for (intptr_t left = depth, run; left > 0; left -= run, to += run * width) {
+        run = walk.run(left);
+        const intptr_t place = walk.place();
+        transpose_rows(from[0] + place, from[1] + place, from[2] + place, from[3] + place, to, width, run);
+        walk.advance(run);
+      }
+    }
+  }
+};
+
+// C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]
+template <class T, class C>
+struct PackedConv {
+  const C& c;
+  T *planes, *grid, *made, *room;
+  int* places;
+  intptr_t image, in_image, planes_step;  // elements of one image of outputs, of inputs, and of its planes
+  int images, channels, filters, depth;   // images of a pass; depth: of W
+  intptr_t made_channels;                 // whose rows of X are made at once
+  OutputRows rows;
+  bool in_place;  // one window of one element: the image is its own plane
+
+  // The product for `outputs` outputs of y, whose rows are y_step apart. C is what is made: outputs, weights or rows of X.
+  Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
+    if (c.wanted == C::kOutputs) return {filters, outputs, depth, w, depth, 1, nullptr, 0, 0, to, to_step};
+    if (c.wanted == C::kWeights) return {filters, depth, outputs, y, y_step, 1, nullptr, 0, 0, w, depth, 1, 1, true};
+    const intptr_t columns = outputs < kMadeColumns || in_place ? outputs : kMadeColumns;
+    return {made_channels * c.taps, columns, filters, w, 1, depth, y, y_step, 1, to, to_step ? to_step : columns};
+  }
+
+  bool lay_out(const Tensor& written, const Tensor& bytes) {
+    channels = c.xs.channels, filters = c.ys.channels, depth = channels * c.taps;
+    image = c.ys.image, in_image = c.xs.image;
+    if (channels < 1 || filters < 1 || int64_t(channels) * c.taps >= 1 << 28) return false;
+    images = image >= kPassOutputs ? 1 : int((kPassOutputs + image - 1) / image);
+    if (images > c.batch) images = c.batch > 0 ? c.batch : 1;
+    in_place = c.pointwise() && images == 1;
+    const int64_t step = int64_t(channels) * c.xs.step, all = in_place ? 0 : images * step + kBeyond;
+    const int64_t gathered = images == 1 ? 0 : int64_t(images) * filters * image;
+    const int64_t outputs = images * image, columns = outputs < kMadeColumns ? outputs : kMadeColumns;
+    const int64_t most = kMadeElements / (columns * c.taps);
+    made_channels = in_place || most > channels ? channels : most < 1 ? 1 : intptr_t(most);
+    const int64_t some = c.wanted != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
+    constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
+    if (all > kMost || gathered > kMost || some > kMost) return false;
+    const int64_t before = (all + gathered + some) * int64_t(sizeof(T)) + (c.taps * int64_t(sizeof(int)) + 15 & -16);
+    Gemm<T> g = product(intptr_t(outputs), nullptr, 1, nullptr, nullptr, 0);
+    const int64_t needed = before + int64_t(Blocks<T>(g, vector_bytes()).elements(g)) * int64_t(sizeof(T));
+    if (needed + kBeyondPanels > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
+    planes_step = intptr_t(step);
+    char* at = reinterpret_cast<char*>(bytes.scratch<T>());
+    places = reinterpret_cast<int*>(at);
+    at += c.taps * sizeof(int) + 15 & ~size_t{15};
+    planes = reinterpret_cast<T*>(at);
+    grid = planes + all;
+    made = grid + gathered;
+    room = made + some;
+    clear_bytes(planes, size_t(all) * sizeof(T));
+    if (!in_place) c.find_places(places);
+    constexpr int kRow = C::kLast;
+    const auto* y = c.ys.axes;
+    const auto* x = c.xs.axes;
+    rows = {y[kRow].in, y[kRow - 1].in, 1, x[kRow - 1].pitch, 0, planes_step};
+    if (kRow > 1) rows.depth = y[0].in, rows.plane = x[0].pitch;
+    return true;
+  }
+
+  void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer) const {
+    multiply_packed<T>(g, vector_bytes(), room, pack, packer);
+  }
+
+  // Rows of outputs of some images side by side, or back.
+  void gather_outputs(T* y, intptr_t y_step, int count, bool back) const {
+    for (int i = 0; i < count; ++i, y += y_step)
+      for (int m = 0; m < filters; ++m) {
+        T *own = y + m * image, *side = grid + (intptr_t(m) * count + i) * image;
+        copy_bytes(back ? own : side, back ? side : own, size_t(image) * sizeof(T));
+      }
+  }
+
+  // planes += rows of X from `channel` on, at outputs from `first` on
+  void add_made(const SeenBy<T>& seen, intptr_t channel, intptr_t count, intptr_t first, intptr_t columns) const {
+    using V = Width<16>::of<T>;
+    const T* from = made;
+    for (intptr_t k = 0; k < count * c.taps; ++k) {
+      T* row = const_cast<T*>(seen.row(int(channel * c.taps + k)));
+      OutputRows::Walk walk(rows, first);
+      for (intptr_t left = columns, run; left > 0; left -= run, from += run) {
+        run = walk.run(left);
+        T* to = row + walk.place();
+        intptr_t i = 0;
+        for (; i <= run - V::size; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
+        for (; i < run; ++i) to[i] += from[i];
+        walk.advance(run);
+      }
+    }
+  }
+
+  // One group of `count` images, whose neighbours are x_step and y_step apart.
+  MB_NOINLINE void run(T* x, intptr_t x_step, T* y, intptr_t y_step, T* w, const T* bias, int count) {
+    const intptr_t outputs = count * image;
+    if (in_place) {
+      Gemm<T> g = product(outputs, y, image, w, c.wanted == C::kOutputs ? y : x, image);
+      if (c.wanted != C::kInputs) g.b = x, g.b_row = image, g.b_col = 1;
+      if (c.wanted == C::kWeights) exchange(g.b_row, g.b_col);
+      if (c.wanted == C::kOutputs) g.accumulate = start(y, image, bias);
+      return multiply(g, pack_columns<T>, &g);
+    }
+    const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
+    T* out = images == 1 ? y : grid;
+    if (c.wanted == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
+    else for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
+    if (c.wanted != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
+    if (c.wanted == C::kOutputs) {
+      Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
+      g.accumulate = start(out, outputs, bias);
+      const SeenColumns<T> packer = {seen};
+      multiply(g, pack_with<T, SeenColumns<T>>, &packer);
+      if (images > 1) gather_outputs(y, y_step, count, true);
+    } else if (c.wanted == C::kWeights) {
+      const SeenAcross<T> packer = {seen};
+      multiply(product(outputs, out, outputs, w, nullptr, 0), pack_with<T, SeenAcross<T>>, &packer);
+    } else {
+      for (intptr_t j = 0; j < outputs; j += kMadeColumns) {
+        Gemm<T> g = product(outputs - j, out + j, outputs, w, made, 0);
+        for (intptr_t channel = 0, now; channel < channels; channel += now) {
+          now = channels - channel < made_channels ? channels - channel : made_channels;
+          g.m = now * c.taps;
+          g.a = w + channel * c.taps;
+          multiply(g, pack_columns<T>, &g);
+          add_made(seen, channel, now, j, g.n);
+        }
+      }
+      for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, true);
+    }
+  }
+
+  // Rows of outputs begin with their bias, if there is one.
+  bool start(T* y, intptr_t columns, const T* bias) const {
+    if (!bias) return false;
+    for (int m = 0; m < filters; ++m, y += columns)
+      for (intptr_t i = 0; i < columns; ++i) y[i] = bias[m];
+    return true;
+  }
+};
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_NN_PACKED_CONV_H_
