@@ -20,7 +20,7 @@ constexpr intptr_t kRowGap = 64;
 // With fewer rows or columns packing costs more than it saves.
 constexpr intptr_t kFewest = 16;
 // Up to this depth a product is bound by writing C, which goes faster along its rows.
-constexpr intptr_t kShallow = 64, kShallowRows = 32;
+constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
 // Of an operand that is read once, in place, as many bytes stay in the second nearest cache, and as many rows are
 // streams that processors fetch ahead.
 constexpr intptr_t kNearBytes = 1 << 18, kStreams = 32;
@@ -108,8 +108,9 @@ struct Blocks {
     shallow = g.k <= kShallow;
     rows = shallow ? kShallowRows : kRowBytes / kSize / step & -kMostTileRows;
     columns = kColumnBytes / kSize / depth / width * width;
-    // Rows in place are as good where they are contiguous and few panels pass by.
-    pack_rows = !shallow && (g.a_col != 1 || g.n > 8 * width);
+    // Rows in place are as good where they are contiguous and few panels pass by; a step between their elements would
+    // share few sets of the nearest cache.
+    pack_rows = g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width;
   }
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const { return pack_rows ? (g.m < rows ? g.m : rows) * step : 0; }
   MB_INLINE intptr_t elements(const Gemm<T>& g) const {

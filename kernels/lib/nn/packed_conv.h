@@ -78,12 +78,29 @@ struct SeenColumns : SeenBy<T> {
       length[runs] = int(walk.run(left));
       walk.advance(length[runs]);
     }
+    // Whole vectors where no run ends within one, which are most: then every row is the same few copies.
+    constexpr int kPair = 2 * V::size;
+    intptr_t vector[kMostRuns / V::size];
+    bool whole = true;
+    int at = 0;
+    for (int r = 0; r < runs; ++r) {
+      whole &= length[r] % V::size == 0;
+      for (int i = 0; whole && i < length[r]; i += V::size) vector[at++] = place[r] + i;
+    }
+    whole &= columns == width && width % kPair == 0;
     const T* channel = this->planes + k / this->taps * this->step;
     for (int tap = k % this->taps; depth > 0; --depth, panel += width) {
       const T* x = channel + this->places[tap];
-      T* to = panel;
-      for (int r = 0; r < runs; to += length[r++])
-        for (int i = 0; i < length[r]; i += V::size) V::load(x + place[r] + i).store(to + i);
+      if (whole) {
+        for (int i = 0; i < at; i += 2) {
+          V::load(x + vector[i]).store(panel + i * V::size);
+          V::load(x + vector[i + 1]).store(panel + (i + 1) * V::size);
+        }
+      } else {
+        T* to = panel;
+        for (int r = 0; r < runs; to += length[r++])
+          for (int i = 0; i < length[r]; i += V::size) V::load(x + place[r] + i).store(to + i);
+      }
       if (++tap == this->taps) tap = 0, channel += this->step;
     }
   }
