@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from minbuild.escape import printable
+
 
 class MinbuildError(Exception):
     """Base of all failures that are the input's or the environment's, not ours."""
@@ -21,7 +23,7 @@ class Unsupported(MinbuildError):
     exit_code = 3
 
     def __init__(self, findings: list[str]) -> None:
-        self.findings = tuple(findings)
+        self.findings = tuple(printable(finding) for finding in findings)
         super().__init__("\n".join(self.findings))
 
 

@@ -17,6 +17,7 @@ from jinja2 import UndefinedError
 
 from minbuild import assets, templating
 from minbuild.errors import BadInput
+from minbuild.escape import for_markdown
 from minbuild.ir.size_report import (
     SCHEMA,
     Arena,
@@ -44,7 +45,6 @@ from minbuild.report import element_types as types
 from minbuild.report import json as json_report
 from minbuild.report import memory_tables as memory
 from minbuild.report import size_tables as library
-from minbuild.report.escape import for_markdown
 from minbuild.report.table import Line, Table, kib, percent, saving, text
 
 DIGEST = "0123456789abcdef" * 4

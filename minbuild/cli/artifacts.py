@@ -12,7 +12,7 @@ from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model import make_training_model
-from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, sizes_given
+from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, say, sizes_given
 from minbuild.cli.training_options import (
     LOSS,
     OPTIMIZER,
@@ -218,13 +218,13 @@ def artifacts(
         else:
             made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
         if check_gradients:
-            print("\n".join(checked_gradients(made, tuple(ops_dir or ()))))
+            say(*checked_gradients(made, tuple(ops_dir or ())))
         removed = write_artifacts(made, out)
         _tell(made, out)
         for name in removed:
-            print(f"{out / name}  removed: it was of an earlier set")
+            say(f"{out / name}  removed: it was of an earlier set")
         if estimated:
-            print("\n".join(estimate(made, tuple(ops_dir or ()))))
+            say(*estimate(made, tuple(ops_dir or ())))
 
 
 def _check_training_info(*others: bool) -> None:
@@ -236,6 +236,6 @@ def _check_training_info(*others: bool) -> None:
 
 def _tell(made: GeneratedArtifacts, out: Path) -> None:
     for note in made.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     for name, content in sorted(made.files.items()):
-        print(f"{out / name}  {len(content):,} bytes")
+        say(f"{out / name}  {len(content):,} bytes")

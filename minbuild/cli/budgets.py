@@ -12,6 +12,7 @@ from minbuild.analysis.budgets import Budgets, judge, parse_budgets
 from minbuild.analysis.size_diff import compare
 from minbuild.analysis.size_history import SizeRecord, append_line, check_line, read_snapshots, snapshot_of
 from minbuild.errors import BadInput, OverBudget
+from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import json as json_report
 from minbuild.report.size_diff import render_markdown
@@ -71,7 +72,7 @@ def keep_budgets(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> N
     verdicts = judge(budgets, new, old)
     for verdict in verdicts:
         if not verdict.over:
-            print(f"warning: {verdict.text}", file=sys.stderr)
+            print(printable(f"warning: {verdict.text}"), file=sys.stderr)
     exceeded = [verdict.text for verdict in verdicts if verdict.over]
     if exceeded:
         raise OverBudget("\n".join(exceeded))

@@ -9,7 +9,7 @@ import typer
 
 from minbuild.analysis.package_check import missing_capabilities, read_package
 from minbuild.cli import build_options as building
-from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, sizes_given
+from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, say, sizes_given
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
@@ -55,7 +55,7 @@ def check(
             findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
             if not found:
                 largest = max(arena.peak for arena in model.arenas)
-                print(
+                say(
                     f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
                     f"memory for temporaries {largest:,} bytes."
                 )

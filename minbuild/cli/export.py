@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild.authoring.load import load
-from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures
+from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures, say
 from minbuild.codegen.atomic_write import write_file
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ops import registry
@@ -34,4 +34,4 @@ def export(
         trained = found.checkpoint if checkpoint is None else read_checkpoint(checkpoint)
         made, data = export_model(found, trained, tuple(output or ()), tuple(ops_dir or ()))
         write_file(out, data)
-        print(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")
+        say(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, failures
+from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, failures, say
 from minbuild.codegen.atomic_write import write_file
 from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import STYLES, requirements, sources
 from minbuild.compat.ort_config.grammar import parse_config, render_config
 from minbuild.compat.ort_config.requirements import Requirements, union
 from minbuild.errors import BadInput, Unsupported
+from minbuild.escape import printable_lines
 from minbuild.frontend.files import read_file
 
 
@@ -50,11 +51,11 @@ def ort_config(
             findings = missing_operators(wanted, _text(check), str(check))
             if findings:
                 raise Unsupported(list(findings))
-            print(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
+            say(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
             return
         text = render_config(wanted, [*sources(artifacts), *(path.name for path in merge or ())])
         if out is None:
-            print(text, end="")
+            print(printable_lines(text), end="")
             return
         write_file(out, text.encode())
 

@@ -16,8 +16,8 @@ from rich.status import Status
 from rich.text import Text
 
 from minbuild.errors import BadInput, MinbuildError
+from minbuild.escape import printable, printable_lines
 from minbuild.planning.compile import DEFAULT_LARGEST
-from minbuild.report.escape import printable, printable_lines
 
 SIZES = "NAME=SIZE"  # how options show that they take sizes by name
 Artifacts = Annotated[
@@ -111,11 +111,17 @@ class Terminal:
         self._line(text)
 
     def _line(self, text: str) -> None:
-        self._console.print(Text(printable_lines(text)), soft_wrap=True)
+        self._console.print(Text(printable(text)), soft_wrap=True)
 
     def _show(self, text: str) -> None:
         if self._status is not None:
             self._status.update(Text(printable(text)))
+
+
+def say(*lines: str) -> None:
+    """Print on standard output, each argument as one line: names of models cannot control the terminal."""
+    for line in lines:
+        print(printable(line))
 
 
 @contextmanager

@@ -29,10 +29,10 @@ from minbuild.cli.progress import (
 from minbuild.cli.training_options import Frozen, MadeFor, MadeWith, Train, recipe_of
 from minbuild.compat.ort_config.requirements import union
 from minbuild.errors import BadInput
+from minbuild.escape import printable
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
-from minbuild.report.escape import printable
 
 
 @configured

@@ -7,6 +7,7 @@ import json
 from rich.console import Console
 
 from minbuild.cli.progress import Artifacts, Json, OpsFolders, Verbose, failures
+from minbuild.escape import for_json
 from minbuild.planning import scan as scanning
 
 
@@ -17,7 +18,7 @@ def scan(
     with failures(verbose):
         answer = scanning.scan(artifacts, tuple(ops_dir or ()))
         if json_output:
-            print(json.dumps(scanning.as_dict(answer), indent=1, ensure_ascii=False))
+            print(for_json(json.dumps(scanning.as_dict(answer), indent=1, ensure_ascii=False)))
         else:
             screen = Console(highlight=False)
             scanning.print_scan(answer, screen if screen.is_terminal else Console(highlight=False, width=160))

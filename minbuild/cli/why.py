@@ -9,7 +9,7 @@ import typer
 
 from minbuild.analysis.error_codes import explain as explained
 from minbuild.analysis.why import why as chains
-from minbuild.cli.progress import Verbose, failures
+from minbuild.cli.progress import Verbose, failures, say
 
 Package = Annotated[Path, typer.Option("--package", help="Folder that minbuild reduce wrote.")]
 
@@ -24,7 +24,7 @@ def why(
     """Explain why NAME is in a package: the nodes that need it, the kernel, the symbol, the C library."""
     with failures(verbose):
         for line in chains(name, package):
-            print(line)
+            say(line)
 
 
 def explain(
@@ -40,4 +40,4 @@ def explain(
 ) -> None:
     """Explain the status CODE of a trainer, and its cure."""
     with failures(verbose):
-        print(explained(code))
+        say(*explained(code).splitlines())

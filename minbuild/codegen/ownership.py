@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from minbuild.errors import BadInput
+from minbuild.escape import for_json
 
 MANIFEST = "manifest.json"
 TOOL = "minbuild"  # `tool` in the manifest of a package
@@ -40,7 +41,7 @@ def sealed(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _text(manifest: Mapping[str, Any]) -> bytes:
-    return (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
+    return (for_json(json.dumps(manifest, indent=1, ensure_ascii=False)) + "\n").encode()
 
 
 def read_manifest(folder: Path) -> Mapping[str, Any] | None:

@@ -20,13 +20,13 @@ from minbuild.codegen.package_docs import (
     introduction,
     values_of,
 )
+from minbuild.escape import for_markdown
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.options.build_options import ON, BuildOptions
 from minbuild.planning import capabilities as capabilities
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
-from minbuild.report.escape import for_markdown
 from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
 from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, Target, flags

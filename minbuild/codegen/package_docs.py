@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -190,7 +189,6 @@ def _port(
     limit = evaluate(limits[name], sizes) if name in limits else 0
     return {
         "name": name,
-        "quoted": json.dumps(name),
         "type": tensor.element.label,
         "constant": f"MB_{tensor.element.name}",
         "ctype": _CTYPES.get(tensor.element, tensor.element.ctype),

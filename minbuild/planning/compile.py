@@ -15,6 +15,7 @@ from minbuild.ir import Plan, Program, TrainingArtifacts
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
+from minbuild.options.did_you_mean import listed
 from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures, updates
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
@@ -191,7 +192,7 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
     """Only free dimensions can be given a size. Raises BadInput."""
     unknown = sorted(set(given) - set(free))
     if unknown:
-        there = f"Free dimensions are: {', '.join(free)}." if free else "This model has no free dimensions."
+        there = f"Free dimensions are: {listed(free)}." if free else "This model has no free dimensions."
         raise BadInput(
             f"{option} {unknown[0]}={given[unknown[0]]}: the model has no such free dimension. {there}"
         )

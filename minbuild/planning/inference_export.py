@@ -19,6 +19,7 @@ from minbuild.frontend.onnx.template_writer import Piece, open_file, opsets_impo
 from minbuild.ir import Checkpoint, Graph, PlanParameter, Program, TensorType, TrainingArtifacts
 from minbuild.ir.dims import Dim
 from minbuild.ops import registry
+from minbuild.options.did_you_mean import listed
 from minbuild.passes.lowering.lower import lower
 
 EXPORT_TEMPLATE = b"MBIM"
@@ -135,7 +136,7 @@ def prune(graph: Graph, outputs: Sequence[str]) -> Graph:
     if unknown:
         raise BadInput(
             f"{graph.source}: no node makes '{unknown[0]}', so it cannot be an output. Nearest the end are: "
-            f"{', '.join(n for node in graph.nodes[-4:] for n in node.outputs if n)}."
+            f"{listed(n for node in graph.nodes[-4:] for n in node.outputs if n)}."
         )
     needed, nodes = set(outputs), []
     for node in reversed(graph.nodes):

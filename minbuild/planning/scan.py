@@ -16,6 +16,7 @@ from rich.text import Text
 
 from minbuild.authoring.load import load
 from minbuild.errors import Unsupported
+from minbuild.escape import printable
 from minbuild.ir import Graph, Node, Procedure, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
@@ -161,15 +162,18 @@ def print_scan(answer: Scan, console: Console) -> None:
     for row in answer.operators:
         cells = (row.title, str(row.version), str(row.nodes), _fate(row), ", ".join(row.types))
         more = (", ".join(row.features), ", ".join(map(_short, row.files)), row.example)
-        table.add_row(*(Text(cell) for cell in (*cells, *more)), style="" if row.supported else "bold red")
+        table.add_row(
+            *(Text(printable(cell)) for cell in (*cells, *more)), style="" if row.supported else "bold red"
+        )
     console.print(table)
     total = sum(row.nodes for row in answer.operators)
     kernels = [row.kernels for row in answer.operators if row.kernels is not None]
     reach = f", {sum(kernels)} of them reach the device" if kernels else ""
     free = f"; free dimensions: {', '.join(answer.free)}" if answer.free else ""
-    console.print(Text(f"\n{len(answer.operators)} operators, {total} nodes{reach}{free}."))
+    console.print()
+    console.print(Text(printable(f"{len(answer.operators)} operators, {total} nodes{reach}{free}.")))
     for note in answer.notes:
-        console.print(Text(f"note: {note}"), soft_wrap=True)
+        console.print(Text(printable(f"note: {note}")), soft_wrap=True)
 
 
 def _fate(row: OperatorUse) -> str:

@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import peers, suggestions, summary, tables
 from minbuild.report import size_tables as library
-from minbuild.report.escape import printable
 from minbuild.report.table import Table, kib, text
 from minbuild.report.verdict import is_proven, proof, verdicts
 from minbuild.report.wrap import fit

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from minbuild import assets
+from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import peers, suggestions, svg, tables
 from minbuild.report import size_tables as library
-from minbuild.report.escape import printable
 from minbuild.report.table import kib, saving, text
 from minbuild.report.verdict import is_proven, proof, verdicts
 from minbuild.templating import render as render_template

@@ -7,13 +7,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from minbuild.escape import for_json
 from minbuild.ir.size_report import ModelReport, SizeReport
 from minbuild.report.verdict import is_proven
 
 
 def render(report: SizeReport) -> str:
     """The report as indented JSON with a final newline; the summary stands first."""
-    return json.dumps(as_dict(report), indent=1, ensure_ascii=False) + "\n"
+    return for_json(json.dumps(as_dict(report), indent=1, ensure_ascii=False)) + "\n"
 
 
 def as_dict(report: SizeReport) -> dict[str, Any]:

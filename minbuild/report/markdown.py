@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from minbuild.escape import for_markdown as escape
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
 from minbuild.report import peers, suggestions, tables
 from minbuild.report import size_tables as library
-from minbuild.report.escape import for_markdown as escape
 from minbuild.report.table import Fact, Table, text
 from minbuild.report.verdict import NOT_PROVEN, proof, verdicts
 from minbuild.templating import render as render_template
@@ -58,7 +58,7 @@ def render(report: SizeReport) -> str:
 
 def as_markdown(table: Table, titled: bool = True) -> str:
     """One table with its title and note."""
-    lines = [f"### {table.title}", ""] if titled else []
+    lines = [f"### {escape(table.title)}", ""] if titled else []
     lines += [escape(table.note), ""] if table.note else []
     lines.append(_line(column.strip() for column in table.columns))
     lines.append(_line("---:" if table.numeric(i) else "---" for i in range(len(table.columns))))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from minbuild.analysis.size_diff import SizeChange, SizeDiff, TargetSizeDiff
+from minbuild.escape import for_markdown as escape
+from minbuild.escape import printable
 from minbuild.ir.size_report import KINDS
 from minbuild.planning.compile import UNNAMED
-from minbuild.report.markdown import as_markdown, escape
+from minbuild.report.markdown import as_markdown
 from minbuild.report.table import Line, Table, text
 
 MARKER = "<!-- minbuild diff -->"  # by which a comment is found again, to be replaced
@@ -18,7 +20,7 @@ def render_markdown(difference: SizeDiff) -> str:
     """GitHub-flavoured Markdown: the headline, causes, then tables, rows of owners folded away."""
     if not difference:
         return ""
-    lines = [MARKER, f"## {escape(_title(difference))}: {_headline(difference)}", ""]
+    lines = [MARKER, f"## {escape(_title(difference))}: {escape(_headline(difference))}", ""]
     lines += [f"- {escape(sentence)}" for sentence in _sentences(difference)]
     for target in difference.targets:
         if target.figures:
@@ -37,12 +39,13 @@ def render_text(difference: SizeDiff) -> str:
     if not difference:
         return ""
     lines = [f"{_title(difference)}: {_headline(difference)}", *_sentences(difference)]
+    lines = [printable(line) for line in lines]
     tables = [t for d in difference.targets for t in (_figures(d), _rows(d))]
     if difference.memory:
         tables.append(_table("memory", "Memory", difference.memory))
     for table in tables:
         if table.lines:
-            lines += ["", table.title, *_aligned(table)]
+            lines += ["", printable(table.title), *_aligned(table)]
     return "\n".join(lines) + "\n"
 
 

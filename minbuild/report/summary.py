@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, Suggestion, TargetReport
-from minbuild.report.escape import printable
 from minbuild.report.peers import peers, times
 from minbuild.report.table import saving
 from minbuild.report.tables import flash_total, ram_at

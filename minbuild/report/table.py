@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minbuild.report.escape import printable
+from minbuild.escape import printable
 
 Cell = str | int
 

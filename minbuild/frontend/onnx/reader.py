@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
+from minbuild.escape import printable
 from minbuild.frontend.files import map_array
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import wrong_signature
@@ -176,7 +177,7 @@ class _Reader:
 
     def node(self, proto: NodeProto, index: int) -> Node:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        name = proto.name or f"{proto.op_type}_{index}"
+        name = printable(proto.name) or f"{proto.op_type}_{index}"  # a label in messages and reports, no key
         label = f"node '{name}' ({proto.op_type})"
         if not proto.op_type:
             self.damage.append(f"node {index} has no operator")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 
 def printable(text: str) -> str:
     """The text in one line, with every control, format or otherwise invisible character as a backslash escape: no line
@@ -24,3 +27,22 @@ def for_markdown(text: str) -> str:
     for character in "|*_`[]~":
         safe = safe.replace(character, "\\" + character)
     return safe
+
+
+def for_json(text: str) -> str:
+    """JSON text with every invisible character as a JSON escape, for terminals that it is printed to."""
+    return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+def as_code(text: str) -> str:
+    """A code span of Markdown, also for a cell of a table: the fence is longer than any run of backticks in it."""
+    shown = printable(text).replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    blank = " " if len(fence) > 1 else ""
+    return f"{fence}{blank}{shown}{blank}{fence}"
+
+
+def in_comment(text: str) -> str:
+    """Text for a comment of C: nothing in it ends the comment, begins another, or joins lines."""
+    shown = printable(text).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
+    return re.sub(r"\?(?=\?)", "? ", shown)
