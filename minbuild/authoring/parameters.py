@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
+
+import numpy as np
 
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read
@@ -28,7 +31,7 @@ def chosen(
     models: nothing can change them, but what follows from them is worked out beforehand. What normalisation keeps as
     running statistics is frozen, never trained. Raises BadInput for what matches nothing, and what is in both.
     """
-    candidates = _candidates(graph)
+    candidates = parameter_names(graph)
     statistics = _running_statistics(graph)
     parameters = [n for n in candidates if n not in statistics]
     findings: list[str] = []
@@ -56,12 +59,26 @@ def chosen(
 
 def has_parameters(graph: Graph) -> bool:
     """Whether anything in a graph could train."""
-    return bool(set(_candidates(graph)) - _running_statistics(graph))
+    return bool(set(parameter_names(graph)) - _running_statistics(graph))
+
+
+def with_lifted_constants(graph: Graph) -> Graph:
+    """The graph with initializers in place of its Constant nodes that hold tensors of real numbers, where it has no
+    parameters otherwise: some exporters (paddle2onnx, OpenVINO's) write every weight as a node."""
+    if has_parameters(graph):
+        return graph
+    lifted: dict[str, np.ndarray] = {}
+    for node in graph.nodes:
+        value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fV" and value.ndim > 0:
+            lifted[node.outputs[0]] = value
+    kept = tuple(node for node in graph.nodes if node.outputs[:1] == () or node.outputs[0] not in lifted)
+    return replace(graph, nodes=kept, initializers={**graph.initializers, **lifted})
 
 
 def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The patterns in `frozen` that match parameters, and a note about the others."""
-    names = _candidates(graph)
+    names = parameter_names(graph)
     known = tuple(p for p in frozen if p == _REST or _match(p, graph, names))
     if unknown := [p for p in frozen if p not in known]:
         return known, (
@@ -70,7 +87,7 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
     return known, ()
 
 
-def _candidates(graph: Graph) -> tuple[str, ...]:
+def parameter_names(graph: Graph) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
     used = _operands(graph)
     return tuple(

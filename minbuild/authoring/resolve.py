@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.optimizers import optimizer_graph
-from minbuild.authoring.parameters import chosen, has_parameters, known_frozen
+from minbuild.authoring.parameters import (
+    chosen,
+    has_parameters,
+    known_frozen,
+    parameter_names,
+    with_lifted_constants,
+)
 from minbuild.authoring.recipe import OwnLoss, Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
@@ -39,6 +46,7 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)
+    model = replace(model, graph=_plain(model, operators))
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
         try:
@@ -60,6 +68,12 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
     return ResolvedRecipe(graph, losses, *split, *optimizer, tuple(notes))
+
+
+def _plain(model: Source, operators: Registry) -> Graph:
+    """The model's graph with weights as initializers and without Gradient nodes. Raises Unsupported."""
+    graph = with_lifted_constants(model.graph)
+    return without_gradient_nodes(graph, parameter_names(graph), operators, model.opset)
 
 
 def _split(

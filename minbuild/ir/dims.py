@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul
 
+LARGEST_SIZE = 2**31 - 1  # of a dimension: devices count with 32 bits
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Symbol:
@@ -164,6 +166,12 @@ def dim_min(left: Dim, right: Dim) -> Dim:
 
 
 def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
+    if left == right:
+        return left
+    for one, other in ((left, right), (right, left)):
+        # Exporters write the largest integer for an open end; no size reaches it.
+        if isinstance(one, int) and one >= LARGEST_SIZE and isinstance(other, Poly):
+            return other if kind == "min" else one
     difference = left - right
     if never_negative(difference):
         return left if kind == "max" else right

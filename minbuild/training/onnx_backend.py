@@ -20,6 +20,7 @@ import numpy as np
 from onnx import ModelProto
 from onnx.backend.base import Backend, BackendRep
 
+from minbuild.authoring.autodiff.gradient_operator import opset_of_nodes, without_gradient_nodes
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_graph
@@ -101,6 +102,7 @@ def _run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...
 
 def program_of(graph: Graph) -> Program:
     """One graph without parameters, after all passes."""
+    graph = without_gradient_nodes(graph, (), registry(), opset_of_nodes(graph))
     artifacts = TrainingArtifacts(graph, None, None, Checkpoint(()), {})
     return optimize(lower(artifacts, registry(), {}), registry())
 

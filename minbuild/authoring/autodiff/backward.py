@@ -101,9 +101,9 @@ class Tape:
             return steps
         if op is None:
             return function_nodes(node, [lowering.values[n].type if n else None for n in node.inputs])
-        if op.gradient is not None:
-            return None
-        for rule in (op.decompose, op.decompose_for_grad):
+        # An operator with a gradient rule may still have to be taken apart, where its rule does not cover a use.
+        rules = (op.decompose_for_grad,) if op.gradient is not None else (op.decompose, op.decompose_for_grad)
+        for rule in rules:
             body = GraphBuilder(lowering.ctx(node), node.inputs, node.outputs, node.name, self.opset)
             results = body.write(rule) if rule is not None else None
             if results is not None:

@@ -19,6 +19,7 @@ from minbuild.frontend.onnx.training_info import DOMAIN
 from minbuild.ir import Graph, Node, Role, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
+from minbuild.ops.core.graph_builder import LARGEST_OPSET
 from minbuild.passes.lowering.program_builder import Lowering
 
 GRADIENT = "Gradient"
@@ -35,6 +36,11 @@ def names_in_gradients(nodes: Iterable[Node]) -> set[str]:
     for attributes in (node.attributes for node in nodes if is_gradient(node)):
         found |= {*(attributes.get("xs") or ()), *(attributes.get("zs") or ()), attributes.get("y") or ""}
     return found - {""}
+
+
+def opset_of_nodes(graph: Graph) -> int:
+    """The version of ONNX's own operators that the nodes of a graph are of."""
+    return max((node.version for node in graph.nodes if not node.domain), default=LARGEST_OPSET)
 
 
 def without_gradient_nodes(graph: Graph, variables: Iterable[str], registry: Registry, opset: int) -> Graph:

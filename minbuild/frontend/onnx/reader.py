@@ -151,8 +151,9 @@ class _Reader:
         for axis, dim in enumerate(proto.shape.dim):
             kind = dim.WhichOneof("value")
             if kind == "dim_value":
-                dims.append(int(dim.dim_value))
-                if dim.dim_value < 0:
+                free = dim.dim_value == -1  # as some exporters write it
+                dims.append(symbol(f"{value.name}_{axis}") if free else int(dim.dim_value))
+                if dim.dim_value < -1:
                     self.damage.append(
                         f"input '{value.name}' has the negative size {dim.dim_value} in axis {axis}"
                     )

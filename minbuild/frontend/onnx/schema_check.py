@@ -13,10 +13,52 @@ from minbuild.ir import Node
 _KINDS = frozenset(onnx.AttributeProto.AttributeType.values())
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 
+MICROSOFT = "com.microsoft"
+_MANY = 1 << 30
+# Least and largest number of inputs of operators that the onnx package does not know, by ONNX Runtime's schemas.
+_MICROSOFT_INPUTS = {
+    "AdamWOptimizer": (6, 6),
+    "BatchNormalizationGrad": (5, 5),
+    "BiasGelu": (2, 2),
+    "BiasGeluGrad_dX": (3, 3),
+    "BroadcastGradientArgs": (2, 2),
+    "ConvGrad": (3, 3),
+    "DivGrad": (3, 3),
+    "DropoutGrad": (2, 4),
+    "FastGelu": (1, 2),
+    "FastGeluGrad": (2, 2),
+    "FusedMatMul": (2, 2),
+    "GatherElementsGrad": (3, 3),
+    "GatherGrad": (3, 3),
+    "GatherNDGrad": (3, 3),
+    "Gelu": (1, 1),
+    "GeluGrad": (2, 2),
+    "InPlaceAccumulator": (2, 3),
+    "InPlaceAccumulatorV2": (2, 3),
+    "LayerNormalizationGrad": (5, 5),
+    "LogSoftmaxGrad_13": (2, 2),
+    "MaxPoolGrad": (2, 2),
+    "ReduceAllL2": (1, _MANY),
+    "ReduceSumTraining": (2, 2),
+    "ReluGrad": (2, 2),
+    "SGDOptimizerV2": (3, 3),
+    "SigmoidGrad": (2, 2),
+    "SimplifiedLayerNormalizationGrad": (4, 4),
+    "SliceGrad": (4, 6),
+    "SoftmaxCrossEntropyLossGrad": (3, 5),
+    "SoftmaxCrossEntropyLossInternal": (2, 4),
+    "SoftmaxCrossEntropyLossInternalGrad": (3, 6),
+    "SoftmaxGrad_13": (2, 2),
+    "SplitTraining": (2, 2),
+    "TanhGrad": (2, 2),
+}
+
 
 def wrong_signature(node: Node, kinds: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
     """Disagreements of a node with ONNX's schema of its operator, each as the end of a sentence that begins with the
     node. `kinds` maps its attributes to their AttributeProto types. Nothing for operators that ONNX does not define."""
+    if node.domain == MICROSOFT:
+        yield from _wrong_count(node)
     try:
         schema = onnx.defs.get_schema(node.op_type, node.version, node.domain)
     except (onnx.defs.SchemaError, TypeError):  # TypeError: a version that no opset has
@@ -41,6 +83,17 @@ def wrong_signature(node: Node, kinds: Mapping[str, int] = MappingProxyType({}))
             yield f"has no attribute '{attribute.name}', which the operator needs"
     if node.title == "Constant" and not node.attributes:
         yield "has no attribute with its value"
+
+
+def _wrong_count(node: Node) -> Iterator[str]:
+    """Whether an operator of ONNX Runtime's own has a number of inputs that it does not take."""
+    least, most = _MICROSOFT_INPUTS.get(node.op_type, (0, _MANY))
+    count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
+    if not least <= count <= most:
+        limits = (
+            f"{least} or more" if most == _MANY else f"{least}" + (f" to {most}" if most != least else "")
+        )
+        yield f"has {count} inputs; the operator takes {limits}"
 
 
 def _number(declared: Any) -> int:

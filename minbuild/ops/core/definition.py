@@ -278,7 +278,8 @@ class Op:
                 for applications that `lower` serves
     decomposes_to  the operators that `decompose` may write, as `Name` or `domain:Name`
     gradient    the nodes that compute the inputs' gradients from those of the outputs (graph_builder.py)
-    decompose_for_grad  the decomposition through which gradients flow, for operators without `gradient`
+    decompose_for_grad  the decomposition through which gradients flow, for operators without `gradient`, or where it
+                returns None, with one
     differentiable outputs through which gradients flow
     cases       applications to test, made with a random generator
     """

@@ -20,6 +20,7 @@ from minbuild.ops.core.value import Operand, Results, Value, element_of
 
 LARGEST_OPSET = 1000
 MICROSOFT = "com.microsoft"
+GEMM_WITHOUT_C = 11  # the first opset in which Gemm may leave out what it adds
 
 
 class GraphBuilder:
@@ -66,6 +67,8 @@ class GraphBuilder:
 
     def add(self, op_type: str, *inputs: Value | str | None, domain: str = "", **attributes: Any) -> Value:
         """A node with one output: its result."""
+        if op_type == "Gemm" and not domain and len(inputs) == 2 and self.opset < GEMM_WITHOUT_C:
+            return self.add("FusedMatMul", *inputs, domain=MICROSOFT, **attributes)
         return self.many(1, op_type, *inputs, domain=domain, **attributes)[0]
 
     def microsoft(self, op_type: str, *inputs: Value | str | None, **attributes: Any) -> Value:

@@ -14,6 +14,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBui
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.image.interpolation import Stretch
 from minbuild.ops.image.resample import add_resample
+from minbuild.ops.image.whole_scale import DECOMPOSES_TO, resize_by_whole_factor
 
 _OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
 
@@ -95,7 +96,38 @@ def _asked(b: GraphBuilder) -> tuple[dict[str, Any], list[Stretch]]:
     return attributes, _stretches(attributes, ctx.shape(), roi, None if _absent(scales) else scales, sizes)
 
 
+def _free_body(b: GraphBuilder) -> Results:
+    """Whole factors along axes of free sizes; None where every size that changes is known."""
+    ctx = b.ctx
+    scales = ctx.content(1 if len(ctx.inputs) == 2 else 2)
+    if _absent(scales) or scales is None or scales.dtype == object:
+        return None
+    axes = [int(a) % ctx.rank() for a in ctx.attributes.get("axes", range(ctx.rank()))]
+    free = {
+        axis: float(scale)
+        for axis, scale in zip(axes, scales.ravel().tolist(), strict=False)
+        if scale != 1 and not isinstance(ctx.shape()[axis], int)
+    }
+    if not free:
+        return None
+    attributes = dict(ctx.attributes) | (_OPSET_10 if len(ctx.inputs) == 2 else {})
+    x = b.x[0]
+    for axis, factor in free.items():
+        x = resize_by_whole_factor(b, x, axis, factor, ctx.rank(), attributes)
+    rest = [1.0 if axis in free else float(s) for axis, s in zip(axes, scales.ravel().tolist(), strict=False)]
+    if any(scale != 1 for scale in rest):
+        again = b.constant(rest, FLOAT)
+        x = (
+            b.add("Resize", x, again, **ctx.attributes)
+            if len(b.x) == 2
+            else b.add("Resize", x, "", again, **ctx.attributes)
+        )
+    return (x,)
+
+
 def _body(b: GraphBuilder) -> Results:
+    if (free := _free_body(b)) is not None:
+        return free
     element, x = b.ctx.element(), b.x[0]
     attributes, stretches = _asked(b)
     nearest = attributes.get("mode", "nearest") == "nearest"
@@ -288,7 +320,8 @@ resize = Op(
     "Resize",
     since=(10, 11, 13, 18, 19),
     decompose=_body,
-    decomposes_to=("Gather", "Where", "minbuild:Resample"),
+    decompose_for_grad=_free_body,
+    decomposes_to=("Gather", "Where", "minbuild:Resample", *DECOMPOSES_TO),
     reference=resized,
     gradient=_gradient,
     cases=_cases,

@@ -98,10 +98,47 @@ def _indices(ctx: OpContext) -> list[tuple[int, np.ndarray]]:
     return found
 
 
+def _free_body(b: GraphBuilder) -> Results:
+    """Axes of free sizes, padded with slices of themselves; None where there are none."""
+    mode, ctx = _mode(b.ctx.attributes), b.ctx
+    pads = _pads(ctx)
+    free = [a for a, d in enumerate(ctx.shape()) if not isinstance(d, int) and pads[a] != (0, 0)]
+    if mode == "constant" or not free:
+        return None
+    x = b.x[0]
+    for axis in free:
+        before, behind = pads[axis]
+        if not isinstance(before, int) or not isinstance(behind, int) or before < 0 or behind < 0:
+            raise UnsupportedUse(f"mode {mode} takes elements away from axis {axis}, whose size is free")
+        front, back = _repeated(mode, before, behind)
+        pieces = [x]
+        if before:
+            pieces.insert(0, b.add("Gather", x, b.integers(front), axis=axis))
+        if behind:
+            pieces.append(b.add("Gather", x, b.integers(back), axis=axis))
+        x = b.add("Concat", *pieces, axis=axis)
+    rest = [(0, 0) if axis in free else ends for axis, ends in enumerate(pads)]
+    if any(ends != (0, 0) for ends in rest):
+        flat = b.integers([*(before for before, _ in rest), *(behind for _, behind in rest)])
+        x = b.add("Pad", x, flat, mode=mode)
+    return (x,)
+
+
+def _repeated(mode: str, before: int, behind: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Which elements stand in front of an axis and behind it, counted from its ends, which it is long enough for."""
+    if mode == "edge":
+        return (0,) * before, (-1,) * behind
+    if mode == "wrap":
+        return range(-before, 0), range(behind)
+    return range(before, 0, -1), range(-2, -2 - behind, -1)
+
+
 def _body(b: GraphBuilder) -> Results:
     """But for constants, padding takes elements that are there."""
     if _mode(b.ctx.attributes) == "constant":
         return None
+    if (free := _free_body(b)) is not None:
+        return free
     x = b.x[0]
     for axis, at in _indices(b.ctx):
         x = b.add("Gather", x, b.integers(at.tolist()), axis=axis)
@@ -207,7 +244,8 @@ pad = Op(
     lower=_select,
     kernels=(_fill.fill_kernel, _movement.move_kernel),
     decompose=_body,
-    decomposes_to=("Gather",),
+    decompose_for_grad=_free_body,
+    decomposes_to=("Concat", "Gather"),
     cases=_cases,
     gradient=_gradient,
 )

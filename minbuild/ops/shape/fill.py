@@ -53,9 +53,10 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 def _known(ctx: OpContext) -> Sequence[np.ndarray | None]:
     dims = ctx.dims(0)
     count = product(dims)
-    if not isinstance(count, int) or count > SMALL:
+    known = [d for d in dims if isinstance(d, int)]
+    if len(known) < len(dims) or not isinstance(count, int) or count > SMALL:
         return (None,)
-    return (np.full([int(d) for d in dims], _value(ctx.attributes).ravel()[0]),)  # type: ignore[arg-type]
+    return (np.full(known, _value(ctx.attributes).ravel()[0]),)
 
 
 def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:

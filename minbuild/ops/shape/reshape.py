@@ -36,10 +36,23 @@ def _reshape_shape(ctx: OpContext) -> Shape:
         at = dims.index(-1)
         rest = divide_exactly(product(shape), product(dims[:at] + dims[at + 1 :]))
         if rest is None:
+            _match_what_stays(shape, dims, at)
             raise UnsupportedUse(f"cannot tell what -1 stands for when {list(shape)} becomes {list(wanted)}")
         dims[at] = rest
     require_equal(product(shape), product(dims), f"cannot reshape {list(shape)} to {list(wanted)}")
     return tuple(dims)
+
+
+def _match_what_stays(shape: Shape, dims: Sequence[Dim], at: int) -> None:
+    """Raises ShapeMismatch where -1 at `at` cannot be told, but can if it stands for whole axes and the sizes behind it
+    are those of the last axes: [batch, channels, 2, 2] becomes [-1, 64] when there are 16 channels."""
+    behind = product(tuple(dims[at + 1 :]))
+    if tuple(dims[:at]) != tuple(shape[:at]) or not isinstance(behind, int):
+        return
+    for first in range(len(shape) - 1, at, -1):
+        last = product(shape[first:])
+        if not isinstance(last, int):
+            require_equal(last, behind, f"cannot reshape {list(shape)} to {list(dims)}")
 
 
 def _flatten_shape(ctx: OpContext) -> Shape:

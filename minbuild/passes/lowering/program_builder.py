@@ -3,6 +3,7 @@ a symbolic shape, and what can be computed now is computed now."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -13,6 +14,7 @@ from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
+from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
@@ -20,6 +22,11 @@ from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
+
+
+_NEEDS_SIZE = re.compile(
+    "must be known|to be known|known sizes|that are known|must be a number|cannot tell|size is free|a size$"
+)
 
 
 @dataclass
@@ -79,7 +86,12 @@ class Lowering:
             self.report(node, problem)
 
     def report(self, node: Node, problem: str) -> None:
-        """One more finding."""
+        """One more finding, with the option that cures it where a size that is free stands in the way."""
+        free = sorted(
+            {s for n in node.inputs if n in self.values for d in self.shape(n) for s in symbols_in(d)}
+        )
+        if free and _NEEDS_SIZE.search(problem) and "--dim" not in problem:
+            problem += f". Give a size to {' or '.join(free)}, such as --dim {free[0]}=16"
         where = f"node '{node.name}' ({node.title}, opset {node.version})"
         self.findings.append(f"{self.graph.source}: {where}: {problem}.")
 
