@@ -16,6 +16,59 @@ os.environ.setdefault(
 )  # what a waterfall takes is tested once, in test_waterfall.py
 
 
+# Files whose tests ask for no compiler, at once or through the cache: they are marked `unit`, and held to it below.
+UNIT = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *(
+            "cache",
+            "checkpoint",
+            "dims",
+            "errors",
+            "formulas",
+            "function_gradients",
+            "glossary",
+            "interpreter",
+        ),
+        *(
+            "local_functions",
+            "memory",
+            "onnxruntime_names",
+            "operator_declarations",
+            "ort_config",
+            "ort_files",
+            "parity",
+        ),
+        *("passes", "sequence_nodes", "symbol_unification", "older_batch_normalization", "sequences"),
+    )
+)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest -m unit` does not even import the other files, which takes longer than the tests."""
+    others = collection_path.name.startswith("test_") and collection_path.name not in UNIT
+    return True if others and collection_path.is_file() and config.option.markexpr == "unit" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in UNIT:
+            item.add_marker("unit")
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit test that asks for a library fails, also where the cache has it."""
+
+    def refuse() -> None:
+        pytest.fail(
+            "a unit test asks for a compiled library: take its file out of UNIT in conftest.py", pytrace=False
+        )
+
+    if request.node.get_closest_marker("unit"):
+        monkeypatch.setattr("minbuild.toolchain.user_cache", refuse)
+
+
 @pytest.fixture(scope="session")
 def package(tmp_path_factory):
     """package(name) -> the folder of a package for golden set `name`: library, plan and checkpoint only."""

@@ -28,7 +28,8 @@ def test_the_oldest_entries_go_when_the_limit_is_crossed(tmp_path: Path) -> None
     cache = Cache(tmp_path, limit=1000)
     _fill(cache, "abcdefg", 100)
     assert all(cache.get(key * 4) is not None for key in "bcdefg")
-    os.utime(tmp_path / "built/bb/bbbb", (1001, 1001))
+    for age, key in enumerate("bcdefg"):  # ages that no clock is too coarse for
+        os.utime(tmp_path / "built" / (key * 2) / (key * 4), (1001 + age, 1001 + age))
     assert cache.get("aaaa") is not None  # reading makes it the newest
     cache.put("hhhh", bytes(100))
     assert cache.get("bbbb") is None and cache.get("aaaa") is not None and cache.get("hhhh") is not None
