@@ -184,13 +184,19 @@ MB_NOINLINE bool has_room(const Gemm<T>& g, const Tensor* room) {
   return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= room->count;
 }
 
-// The product, in the scratch memory of a kernel.
-template <class T, class Tensor>
-MB_NOINLINE void gemm_in(const Gemm<T>& g, const Tensor* room) {
+// The product, packed or as it suits its sizes; `room` has what Blocks says, kRowBytes + kColumnBytes at most.
+template <class T>
+MB_NOINLINE void gemm_at(const Gemm<T>& g, T* room) {
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
   if (g.m < kFewest && g.k > kFewest) return multiply_few(g);
-  multiply_packed<T>(g, vector_bytes(), room->template scratch<T>(), pack_columns<T>, &g);
+  multiply_packed<T>(g, vector_bytes(), room, pack_columns<T>, &g);
+}
+
+// The same in the scratch memory of a kernel.
+template <class T, class Tensor>
+MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* room) {
+  gemm_at(g, room->template scratch<T>());
 }
 
 }  // namespace minbuild

@@ -34,6 +34,7 @@ lstm_grad_kernel = KernelFunction(
     _TYPES,
     _FEATURES,
 )
+packed_grad_kernel = KernelFunction("lstm_grad_packed", lstm_grad_kernel.args, _WORDS, _TYPES, _FEATURES)
 STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 
@@ -231,5 +232,5 @@ lstm_training = Op(
     differentiable=frozenset({0, 1, 2}),
 )
 
-KERNELS = (lstm_kernel, lstm_grad_kernel)
+KERNELS = (lstm_kernel, lstm_grad_kernel, packed_grad_kernel)
 OPS = (lstm, lstm_training)

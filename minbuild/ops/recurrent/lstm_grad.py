@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
+from minbuild.ir import Shape, TensorType
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT
+from minbuild.ops.linear_algebra.packing import PACKED_BYTES, room_of
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, run, variants, words
@@ -39,12 +40,17 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     names = [ctx.name(i) for i in range(13)]
     results = [ctx.result(i) for i in range(7)]
     missing = [sizes.state for name in results[4:6] if not name]
-    launch = forward.lstm_grad_kernel.call(
+    # All steps at once pays where the recurrent weights do.
+    packs = ctx.attribute("direction", "forward") == "forward" and not names[LENGTHS]
+    packs = packs and bool(room_of(element, sizes.batch, *ctx.shape(R)[1:]))
+    pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
+    packing: tuple[Shape, ...] = ((PACKED_BYTES // element.size,),) if packs else ()
+    launch = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),
         *(names[Y], names[GATES], names[DY], names[DH]),
         *(names[CELLS], names[DC], names[C0], names[PEEPHOLES]),
-        rec.room(element, *missing, sizes.all_gates, sizes.row, sizes.row),
+        rec.room(element, *pieces, *packing),
         types=(element,),
         params=words(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
@@ -118,8 +124,23 @@ def _cases_of(with_peepholes: bool) -> Any:
             absent = (set(), {0}, {1, 3}, {2, 4, 5})[index % 4]
             outputs = 7 if with_peepholes else 6
             yield TestCase(name, arrays, attributes, outputs=outputs, absent=frozenset(absent), ulps=64)
+        for index in () if with_peepholes else range(2):
+            yield _large_case(random, bool(index))
 
     return cases
+
+
+def _large_case(random: np.random.Generator, first: bool) -> TestCase:
+    """Of a size that is packed, with or without first states."""
+    steps, batch, features, hidden = 3, 2, 7, 165
+    attributes = {"hidden_size": hidden}
+    sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
+    x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
+    h0, c0 = (random.standard_normal((1, batch, hidden)) if first else None for _ in "hc")
+    y, h, c, cells, gates = run(attributes, x, w, r, None, None, h0, c0, None)
+    flows = [random.standard_normal(a.shape) for a in (y, h, c)]
+    saved = (x, w, r, None, h0, c0, y, cells, gates, *flows)
+    return TestCase(f"packed {first}", saved, attributes, outputs=6, ulps=64, smooth=False)
 
 
 lstm_grad = Op(
@@ -128,7 +149,7 @@ lstm_grad = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(forward.lstm_grad_kernel,),
+    kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
     accumulates=frozenset({1, 2, 3}),
     cases=_cases_of(False),
 )
@@ -138,7 +159,7 @@ lstm_grad_with_peepholes = Op(
     infer=_infer,
     reference=_reference,
     lower=_select,
-    kernels=(forward.lstm_grad_kernel,),
+    kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
     accumulates=frozenset({1, 2, 3, 6}),
     cases=_cases_of(True),
 )
