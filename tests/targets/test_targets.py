@@ -1,6 +1,6 @@
 """Trainers of other machines, with a free batch, compute what this machine's do: step by step and as a whole.
 
-python -m pytest -m targets tests/targets      needs qemu-user, qemu-system-arm, node and wine
+python -m pytest -m targets -n 2 --dist loadgroup tests/targets      needs qemu-user, qemu-system-arm, node and wine
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def baseline_of(case: str) -> Baseline:
     return Baseline(model, library, host, toolchain, trace, trial, results)
 
 
-@pytest.mark.parametrize(("case", "target"), MATRIX)
+@pytest.mark.parametrize(
+    ("case", "target"), [pytest.param(*pair, marks=pytest.mark.xdist_group(pair[0])) for pair in MATRIX]
+)
 def test_computes_the_same(case: str, target: str) -> None:
     wanted = parse_target(target)
     assert find_emulator(wanted) is not None, why_not_run(wanted)
