@@ -38,7 +38,7 @@ from minbuild.verify.follow import follow
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.prove import starting_point
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import follow_steps, measure_steps, step_trial
+from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_trial
 from minbuild.verify.tolerance import Deviation, describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
 
@@ -120,7 +120,9 @@ def test_memory_nobody_wrote_is_noticed(model: CompiledModel, trial: TestScript,
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
     lazy = build(model, "switch (row) {", f"if (row == {row}) return Status::kOk;\n  switch (row) {{")
     for ours, theirs in ((lazy, good), (lazy, lazy)):
-        with pytest.raises(VerificationFailed, match="do not compute the same.*differs in .* elements"):
+        with pytest.raises(
+            VerificationFailed, match="do not compute the same.*differs in .* elements|not finite"
+        ):
             verify.prove_equal(trial, model.plan_bytes, ours.built.shared, theirs.built.shared)
 
 
@@ -266,6 +268,27 @@ def test_a_step_that_writes_elsewhere_is_named(model: CompiledModel, here: Basel
             VerificationFailed, match=f"step .* changes memory that is neither .* of .*({what})"
         ):
             follow_steps(here.trace, model, wrong, host_target(), find_toolchain())
+
+
+def test_the_first_step_that_differs_is_named(
+    model: CompiledModel, here: Baseline, good: BuiltLibrary
+) -> None:
+    """Between two builds for one machine bits count."""
+    given = here.trace.trial, model
+    where = host_target(), find_toolchain()
+    assert look_at_steps(*given, good, *where) == len(here.trace.trial.executions)
+    assert first_difference(*given, good, good, *where) == ""
+    row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "relu")
+    right = RUN.replace("run_kernel", "run_kernel_right")
+    code = f"if (row == {row}) call[0].as<int>()[0] ^= 1;"
+    other = build(
+        model,
+        RUN,
+        f"{right.removesuffix(' {')};\n{RUN}\n  Status status = run_kernel_right(row, call);\n  {code}\n"
+        f"  return status;\n}}\n{right}",
+    )
+    said = first_difference(*given, other, good, *where)
+    assert re.match(r"step 1 of eval \(relu<float> of node '.*element 0 is", said), said
 
 
 def test_scratch_that_overlaps_a_neighbour_is_named() -> None:
@@ -452,9 +475,7 @@ def test_nan_proves_nothing(model: CompiledModel, good: BuiltLibrary) -> None:
     )
     start = write_checkpoint(replace(checkpoint, parameters=parameters))
     trial = verify.seeded_trial(model.program, model.plan, start, model.registry)
-    with pytest.raises(
-        VerificationFailed, match="tensors hold NaN or infinite values on seeded batches, from"
-    ):
+    with pytest.raises(VerificationFailed, match="computes NaN or infinite values: .*prove nothing"):
         verify.prove_equal(trial, model.plan_bytes, good.built.shared, good.built.shared)
 
 

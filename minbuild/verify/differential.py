@@ -16,7 +16,7 @@ from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import run_python
-from minbuild.verify.script import Action, Results, TestScript, read_results, write_trial
+from minbuild.verify.script import EXIT_BAD_VALUE, Action, Results, TestScript, read_results, write_trial
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same answer twice.
@@ -43,6 +43,12 @@ class Pace:
 
 # Some models lose themselves in infinite values on batches that are not of their data: then gentler ones are tried.
 PACES = (Pace(), Pace(2.0**-3, 1e-3), Pace(2.0**-6, 1e-5))
+
+
+_LOST = (
+    "the trainer cannot be proven: on seeded batches it computes NaN or infinite values: {}. Equal NaN prove nothing. "
+    "Start from a checkpoint that is nearer to what the model was made for, or with smaller parameters."
+)
 
 
 def seeded_trial(
@@ -112,6 +118,8 @@ def run_trial(label: str, trial: TestScript, library: bytes, plan: bytes, garbag
     with scratch() as folder:
         write_trial(folder, trial, library, plan, garbage)
         ran = run_python("minbuild.verify.script", (), folder)
+        if ran.code == EXIT_BAD_VALUE:  # batches are in range, so that it is what a step computes
+            raise NotFinite(_LOST.format(f"the {label} refuses a step ({_last_line(ran.err)})"))
         if ran.code:
             raise VerificationFailed(f"{label}: {death(ran.code, ran.err)} {REPORT}")
         return read_results(folder)
@@ -137,8 +145,11 @@ def death(code: int, said: str) -> str:
         except ValueError:
             name = f"signal {-code}"
         return f"the trainer crashed ({name}) while it was being proven."
-    last = (said.strip().splitlines() or [f"exit code {code}"])[-1].rstrip(".")
-    return f"the trainer failed while it was being proven: {last}."
+    return f"the trainer failed while it was being proven: {_last_line(said) or f'exit code {code}'}."
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1].rstrip(".")
 
 
 def prove_equal(trial: TestScript, plan: bytes, trimmed: bytes, full: bytes) -> EquivalenceResult:
@@ -148,18 +159,18 @@ def prove_equal(trial: TestScript, plan: bytes, trimmed: bytes, full: bytes) -> 
     theirs = run_trial("full build", trial, full, plan, FULL_GARBAGE)
     findings = differences(ours, theirs)
     if findings:
-        raise VerificationFailed(
+        raise NotEqual(
             f"trimmed and full build do not compute the same: {'; '.join(findings[:5])}"
             f"{f'; and {len(findings) - 5} more' if len(findings) > 5 else ''}. {REPORT}"
         )
     lost = not_finite(ours)
     if lost:
-        raise NotFinite(
-            f"the trainer cannot be proven: {len(lost)} of {len(ours)} tensors hold NaN or infinite values on seeded "
-            f"batches, from '{lost[0]}' on. Equal NaN prove nothing. Start from a checkpoint that is nearer to what "
-            "the model was made for, or with smaller parameters."
-        )
+        raise NotFinite(_LOST.format(f"{len(lost)} of {len(ours)} tensors hold them, from '{lost[0]}' on"))
     return EquivalenceResult(_sentence(trial), ours)
+
+
+class NotEqual(VerificationFailed):
+    """Two builds for one machine compute other bits."""
 
 
 class NotFinite(VerificationFailed):

@@ -28,6 +28,7 @@ class Watch(IntEnum):
     FOLLOW = 1
     MEASURE = 2
     DISTURB = 3
+    LOOK = 4
 
 
 def perform(
@@ -58,10 +59,10 @@ def watch(
     """The same with every step watched. The program has the objects of the static library, but for the table of
     kernels, which is compiled again with steps.cc around it. `trace` is what steps are followed with. Raises as
     `perform`."""
-    measures = how is not Watch.FOLLOW
+    measures = how in (Watch.MEASURE, Watch.DISTURB)
     choices = {"MB_SAVES": _saves(trial), "MB_STEPS": 1, "MB_MEASURES": int(measures)}
     sources = _sources(target, choices) | _watching(library, registry)
-    files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 2), "trace": trace}
+    files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 3), "trace": trace}
     if target.traits.format == "wasm":
         files["runner.mjs"] = (assets.root("templates") / "verify" / "host_wasm.mjs").read_bytes()
     return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)

@@ -15,11 +15,12 @@ from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compile import CompiledModel
-from minbuild.toolchain import Target, Toolchain, find_toolchain, host_target
+from minbuild.toolchain import Target, Toolchain, find_emulator, find_toolchain, host_target, why_not_run
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
     PACES,
     EquivalenceResult,
+    NotEqual,
     NotFinite,
     Pace,
     prove_equal,
@@ -27,7 +28,7 @@ from minbuild.verify.differential import (
 )
 from minbuild.verify.follow import follow
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import measure_steps, step_trial
+from minbuild.verify.steps import first_difference, look_at_steps, measure_steps, step_trial
 
 
 def prove_all(
@@ -92,17 +93,24 @@ def prove(
     here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
     start = starting_point(model)
     bench.stage(f"Proving {name} for {here[0].target}")
-    trial, pace, first = _finite(model, start, here[0], bench.contents.saving)
+    toolchain = bench.toolchain if here[0] in pairs else _default(bench)
+    try:
+        trial, pace, first = _finite(model, start, here[0], bench.contents.saving)
+    except NotEqual as error:
+        steps = step_trial(model, start)
+        which = first_difference(steps, model, here[0].trimmed, here[0].full, here[0].target, toolchain)
+        raise NotEqual(f"{error}{which and ' The first step that differs: '}{which}") from error
     proofs = {here[0].target: first}
     for pair in here[1:]:
         bench.stage(f"Proving {name} for {pair.target}")
         proofs[pair.target] = prove_equal(
             trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared
         )
-    toolchain = bench.toolchain if here[0] in pairs else _default(bench)
     steps = step_trial(model, start, pace)
-    trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
-    baseline = Baseline(model, here[0].trimmed, here[0].target, toolchain, trace, trial, first.results)
+    run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
+    if run_elsewhere:
+        trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
+        baseline = Baseline(model, here[0].trimmed, here[0].target, toolchain, trace, trial, first.results)
     worst = None
     if recording is not None:
         bench.stage(f"Comparing with {recording}")
@@ -110,11 +118,14 @@ def prove(
     found = []
     for pair in pairs:
         if pair.target in proofs:
-            count = len(steps.executions)
+            count = look_at_steps(steps, model, pair.trimmed, pair.target, bench.toolchain)
             text = proofs[pair.target].text + f" None of {count} steps changes memory that is not its own."
             text += " It follows the recorded trajectory." if recording else ""
             run = trial, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
             found.append(Verification(text, worst, measure_stack(*run), steps=count))
+            continue
+        if pair not in run_elsewhere:
+            found.append(not_proven(why_not_run(pair.target)))
             continue
         bench.stage(f"Proving {name} for {pair.target}")
         found.append(prove_foreign(baseline, pair.trimmed, pair.target, bench.toolchain))

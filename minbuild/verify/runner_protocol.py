@@ -38,8 +38,8 @@ _CALLS = {
 
 
 def encode(trial: TestScript, garbage: int, watch: int = 0) -> bytes:
-    """The script: the garbage byte, what to do at each step (two bits) with a seed above it, the sizes, then actions;
-    everything in little-endian 32-bit words."""
+    """The script: the garbage byte, what to do at each step (three bits) with a seed above it, the sizes, then
+    actions; everything in little-endian 32-bit words."""
     head = struct.pack(f"<III{len(trial.sizes)}i", garbage, watch, len(trial.sizes), *trial.sizes)
     return b"".join((head, *(_action(a, trial) for a in trial.actions)))
 

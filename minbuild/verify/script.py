@@ -16,7 +16,9 @@ import numpy as np
 from minbuild.errors import MinbuildError
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
 
-_EXIT_REFUSED = 3  # the library answered with an error, which is on standard error
+# The library answered with an error, which is on standard error: that a value is out of range, or another.
+EXIT_BAD_VALUE, _EXIT_REFUSED = 4, 3
+_BAD_VALUE = 7  # MB_BAD_VALUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ def main(folder: Path) -> int:
         results = perform(trial, Library(folder / "library"), (folder / "plan").read_bytes(), garbage)
     except MinbuildError as error:
         print(error, file=sys.stderr)
-        return _EXIT_REFUSED
+        return EXIT_BAD_VALUE if getattr(error, "status", None) == _BAD_VALUE else _EXIT_REFUSED
     _save(folder / "results.npz", list(results.values()))
     (folder / "results.json").write_text(json.dumps(list(results)), encoding="utf-8")
     return 0

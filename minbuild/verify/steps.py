@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -135,6 +135,37 @@ def measure_steps(
     VerificationFailed, also where a step changes what is not its own."""
     said = watch(Watch.MEASURE, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
     return Trace(trial, tuple(_answers(said, trial, library, model.registry, str(target), measured=True)))
+
+
+def look_at_steps(
+    trial: StepTrial, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
+) -> int:
+    """How many steps change nothing but their outputs and scratch. Raises VerificationFailed where one does."""
+    said = watch(Watch.LOOK, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
+    return len(list(_answers(said, trial, library, model.registry, str(target), measured=False)))
+
+
+def first_difference(
+    trial: StepTrial,
+    model: CompiledModel,
+    ours: BuiltLibrary,
+    theirs: BuiltLibrary,
+    target: Target,
+    toolchain: Toolchain,
+) -> str:
+    """The first step whose bits are not those of `theirs`, given the same inputs; "" without any."""
+    trace = measure_steps(trial, model, theirs, target, toolchain)
+    said = watch(
+        *(Watch.FOLLOW, trial.script, model.plan_bytes, ours, target, toolchain, model.registry),
+        trace=trace.data,
+    )
+    found = _answers(said, trial, ours, model.registry, str(target), measured=False)
+    for execution, expected, outputs in zip(trial.executions, trace.outputs, found, strict=True):
+        for wanted, given in zip(expected, outputs, strict=True):
+            deviation = _deviation(execution, replace(wanted, movement=None), given, model.plan)
+            if deviation is not None:
+                return sentence(deviation)
+    return ""
 
 
 def follow_steps(

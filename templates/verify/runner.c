@@ -224,7 +224,7 @@ int main(void) {
   at = script;
   garbage = (int)word();
   count = word(); /* what to do at each step, and the seed of that */
-  steps_choose((int)(count & 3), (unsigned)count | 1, garbage);
+  steps_choose((int)(count & 7), (unsigned)count | 1, garbage);
   count = word();
   if (count > MAX_SYMBOLS) fail("free dimensions");
   for (i = 0; i < count; ++i) sizes[i] = (int32_t)word();

@@ -246,8 +246,10 @@ struct Kept {
 
 void answer(const Arguments& arguments, uint32_t row, const int32_t* stray, const Kept* kept) {
   uint32_t head[4] = {row, 0, static_cast<uint32_t>(stray[0]), static_cast<uint32_t>(stray[1])};
-  for (int i = 0; i < arguments.row.arg_count; ++i) head[1] += arguments.output(i) && arguments.call[i].data;
+  for (int i = 0; i < arguments.row.arg_count; ++i)
+    head[1] += chosen != STEPS_LOOK && arguments.output(i) && arguments.call[i].data;
   host_write(head, sizeof head);
+  if (chosen == STEPS_LOOK) return;
   for (int i = 0; i < arguments.row.arg_count; ++i) {
     Piece piece = arguments.piece(i);
     if (!arguments.output(i) || piece.start == nullptr) continue;
@@ -298,9 +300,9 @@ Status run_kernel(uint32_t number, const Call& call) {
   int32_t stray[2] = {-1, -1};
   if (looks) find_stray(arguments, stray), turn_neighbours(arguments);
 #if MB_MEASURES
-  if (chosen != STEPS_FOLLOW) measure(arguments, number, stray);
+  if (chosen == STEPS_MEASURE || chosen == STEPS_DISTURB) measure(arguments, number, stray);
 #endif
-  if (chosen == STEPS_FOLLOW) answer(arguments, number, stray, nullptr);
+  if (chosen == STEPS_FOLLOW || chosen == STEPS_LOOK) answer(arguments, number, stray, nullptr);
   if (stray[0] >= 0) host_stop();
   for (int i = 0; i < row.arg_count; ++i) {
     Piece piece = arguments.piece(i);

@@ -9,7 +9,8 @@ enum {
   STEPS_RUN,     /* nothing */
   STEPS_FOLLOW,  /* answers what the step wrote, and replaces it by what the file `trace` has next */
   STEPS_MEASURE, /* answers what the step wrote, and how far rounding of its inputs moves that */
-  STEPS_DISTURB  /* rounds its inputs otherwise */
+  STEPS_DISTURB, /* rounds its inputs otherwise */
+  STEPS_LOOK     /* answers only whether it changed what is not its own */
 };
 /* `seed` is that of the disturbance. */
 void steps_choose(int what, unsigned seed, int garbage);
