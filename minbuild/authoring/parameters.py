@@ -89,7 +89,8 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
 
 def parameter_names(graph: Graph) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
-    used = _operands(graph)
+    scales = {name for node in graph.nodes if node.op_type == "QuantizeLinear" for name in node.inputs[1:]}
+    used = _operands(graph) - scales  # which are calibrated, not trained
     return tuple(
         n for n, a in graph.initializers.items() if n in used and a.dtype.kind in "fV" and a.ndim > 0
     )

@@ -17,6 +17,7 @@ from minbuild.authoring.parameters import (
     parameter_names,
     with_lifted_constants,
 )
+from minbuild.authoring.quantization import with_fake_quantization
 from minbuild.authoring.recipe import OwnLoss, Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
@@ -46,7 +47,8 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)
-    model = replace(model, graph=_plain(model, operators))
+    plain, told = _plain(model, operators)
+    model = replace(model, graph=plain)
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
         try:
@@ -67,13 +69,14 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     if findings:
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
-    return ResolvedRecipe(graph, losses, *split, *optimizer, tuple(notes))
+    return ResolvedRecipe(graph, losses, *split, *optimizer, (*told, *notes))
 
 
-def _plain(model: Source, operators: Registry) -> Graph:
-    """The model's graph with weights as initializers and without Gradient nodes. Raises Unsupported."""
-    graph = with_lifted_constants(model.graph)
-    return without_gradient_nodes(graph, parameter_names(graph), operators, model.opset)
+def _plain(model: Source, operators: Registry) -> tuple[Graph, tuple[str, ...]]:
+    """The model's graph with weights as initializers, without Gradient nodes, and with quantisation through which
+    gradients flow; and notes. Raises Unsupported."""
+    graph, notes = with_fake_quantization(with_lifted_constants(model.graph))
+    return without_gradient_nodes(graph, parameter_names(graph), operators, model.opset), notes
 
 
 def _split(
