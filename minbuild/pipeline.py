@@ -23,7 +23,7 @@ from minbuild.codegen.bindings import WASM, wanted_languages
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
 from minbuild.errors import VerificationFailed
-from minbuild.ir.size_report import ModelReport, SizeReport, Verification
+from minbuild.ir.size_report import Board, ModelReport, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import ON, BuildOptions
 from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_parts
@@ -50,7 +50,8 @@ class Request:
     `export_outputs` what exported inference models give; `extra` are for what the models do not need; `analysis` adds
     what takes many builds: the size waterfall, the leave-one-out cost of each operator, and suggestions; `bindings`
     are languages the package is for besides C; `build_options` is how to build; `require_proof` refuses a target that
-    is NOT PROVEN; `force` replaces a package that holds foreign or edited files."""
+    is NOT PROVEN; `force` replaces a package that holds foreign or edited files; the report
+    says what remains of `board`."""
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -69,6 +70,7 @@ class Request:
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
     require_proof: bool = False
     force: bool = False
+    board: Board | None = None
 
 
 class Progress(Protocol):
@@ -125,7 +127,9 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         trials = run_what_if(bench, pairs, planned, request.extra, build_options.checks_loss)
     progress.stage("Measuring")
     report = replace(
-        measure(models, pairs, verifications, trials), build_options=tuple(build_options.as_text.items())
+        measure(models, pairs, verifications, trials),
+        build_options=tuple(build_options.as_text.items()),
+        board=request.board,
     )
     progress.stage(f"Writing {request.out}")
     files = package_files(_parts(models, contents, pairs, report, languages, build_options))

@@ -6,13 +6,16 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 from commands import SMALL, Command
 from commands import command_fixture as command_fixture
 from test_report import report as report
 
-from minbuild.ir.size_report import SizeReport, Suggestion, Verification
-from minbuild.report import console, html, markdown, peers, summary
+from minbuild import assets
+from minbuild.errors import BadInput
+from minbuild.ir.size_report import Board, SizeReport, Suggestion, Verification
+from minbuild.report import boards, console, html, markdown, peers, summary
 from minbuild.report import json as json_report
 from minbuild.toolchain import host_target, parse_target, proven_targets, unproven_targets
 
@@ -39,7 +42,7 @@ def test_twenty_lines_and_sixty_columns(report: SizeReport) -> None:
         replace(report, targets=tuple(replace(t, suggestions=SAVINGS) for t in report.targets)),
         unproven(replace(report, targets=tuple(replace(t, suggestions=SAVINGS) for t in report.targets * 9))),
     ):
-        lines = summary.render(shown).splitlines()
+        lines = summary.render(replace(shown, board=Board("nucleo-f446re", 1 << 19, 1 << 17))).splitlines()
         assert len(lines) + 2 <= summary.MOST_LINES  # the command adds where report and package are
         tables = [line for line in lines[1:] if not line.startswith("NOT PROVEN")]
         assert all(len(line) <= summary.WIDTH for line in tables), max(tables, key=len)
@@ -132,3 +135,39 @@ def test_lists_of_targets_mark_those_that_ci_cannot_run(minbuild: Command) -> No
     assert all(name in str(refused.value) for name in (*names, *proven_targets()))
     text = "".join(minbuild("reduce", "--help").out.replace("│", " ").split())
     assert "NOTPROVEN:" in text and all(name in text for name in names)
+
+
+def test_what_remains_of_a_board(report: SizeReport) -> None:
+    target, facts = report.targets[0], report.model
+    assert target.stack is not None
+    flash = target.trimmed.loaded + facts.plan_bytes + facts.checkpoint_bytes
+    ram = target.ram + target.stack.peak
+    fits = replace(one(report), board=Board("given", flash + 1_234, ram - 4_321))
+    assert "Board given: Flash 1,234 B left, RAM 4,321 B over" in summary.render(fits)
+    for page in (console.render(fits, width=200), markdown.render(fits), html.render(fits)):
+        assert "1,234" in page and "-4,321" in page
+    schema = json.loads((assets.root("schemas") / "report.schema.json").read_text())
+    jsonschema.validate(json_report.as_dict(fits), schema)
+    assert json_report.as_dict(fits)["board"] == {"name": "given", "flash": flash + 1_234, "ram": ram - 4_321}
+
+
+@pytest.mark.parametrize("text", ["flash=512K,ram=128K", "ram=131072, flash=512KiB", "nucleo-f446re"])
+def test_boards_are_given_by_name_or_size(text: str) -> None:
+    board = boards.parse_board(text)
+    assert (board.flash, board.ram) == (512 << 10, 128 << 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nucleo-f446",
+        "flash=1M",
+        "flash=1M,flash=2M",
+        "flash=-1,ram=2",
+        "flash=1M,ram=2G",
+        "flash=1,ram=2,ram=3",
+    ],
+)
+def test_other_boards_are_refused_with_a_cure(text: str) -> None:
+    with pytest.raises(BadInput, match="flash=512K,ram=128K"):
+        boards.parse_board(text)

@@ -10,6 +10,7 @@ import typer
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
 from minbuild.planning.library_contents import PARTS
+from minbuild.report.boards import known_boards
 from minbuild.toolchain import proven_targets, unproven_targets
 
 TARGET, CONTENTS, PROOF = (
@@ -152,6 +153,16 @@ Report = Annotated[
         "summary|full",
         "Report on the terminal; report/ in the package always has all of it.",
         "--report",
+    ),
+]
+BoardName = Annotated[
+    str | None,
+    _option(
+        PROOF,
+        "BOARD",
+        "Show the flash and RAM that remain on a board: "
+        f"{_listed({name: chip for name, (_, chip) in known_boards().items()})}; or any, as flash=512K,ram=128K.",
+        "--board",
     ),
 ]
 Baseline = Annotated[

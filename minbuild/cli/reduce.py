@@ -33,6 +33,7 @@ from minbuild.escape import printable
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
+from minbuild.report.boards import parse_board
 
 
 @configured
@@ -55,6 +56,7 @@ def reduce(
     bindings: building.Bindings = None,
     settings: building.Settings = None,
     require_proof: building.RequireProof = None,
+    board: building.BoardName = None,
     baseline: building.Baseline = None,
     history: building.History = None,
     no_analysis: building.NoAnalysis = None,
@@ -109,6 +111,7 @@ def reduce(
             resolved.build_options,
             bool(require_proof),
             force,
+            parse_board(board) if board else None,
         )
         accounts = Accounts.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")

@@ -308,6 +308,15 @@ class TargetReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Board:
+    """Bytes of flash and RAM that a device has."""
+
+    name: str
+    flash: int
+    ram: int
+
+
+@dataclass(frozen=True, slots=True)
 class SizeReport:
     """The whole report."""
 
@@ -318,3 +327,4 @@ class SizeReport:
         ModelReport, ...
     ] = ()  # each by itself where there are several; `model` is all of them together
     build_options: tuple[tuple[str, str], ...] = ()  # in force, by the user or by a profile: name, value
+    board: Board | None = None  # that the trainer has to fit into

@@ -47,6 +47,8 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
     if report.models:
         plain["models"] = [_model(model) for model in report.models]
     plain["targets"] = targets
+    if report.board:
+        plain["board"] = asdict(report.board)
     plain["build_options"] = dict(report.build_options)
     return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from minbuild.ir.size_report import Phase, SizeReport, TargetReport
+from minbuild.report import boards
 from minbuild.report.element_types import types
 from minbuild.report.memory_tables import live_tensors
 from minbuild.report.table import Line, Table, percent
@@ -21,6 +22,8 @@ def all_tables(report: SizeReport, target: TargetReport) -> Iterator[Table]:
 
 def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
     """Those of these tables that there is anything for; `limit` bounds the tensors."""
+    if report.board:
+        yield boards.table(report, target, report.board)
     if target.phases:
         yield phases(target)
     if target.types:

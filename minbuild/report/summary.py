@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, Suggestion, TargetReport
+from minbuild.report.boards import line
 from minbuild.report.peers import peers, times
 from minbuild.report.table import saving
 from minbuild.report.tables import flash_total, ram_at
@@ -23,6 +24,8 @@ def render(report: SizeReport) -> str:
     lines += [printable(line) for line in _reasons(report)]
     lines += [printable(line) for line in (_one(report) if len(report.targets) == 1 else _several(report))]
     first = next((t for t in report.targets if t.target.startswith("x86_64-linux")), report.targets[0])
+    if report.board:
+        lines.append(_cut(line(report, report.targets[0], report.board), WIDTH))
     lines += ["", *_beside(first)]
     if savings := [printable(line) for line in _savings(first.suggestions[:_SAVINGS])]:
         lines += ["", *savings]
@@ -62,7 +65,8 @@ def _cut(line: str, width: int) -> str:
 def _several(report: SizeReport) -> Iterator[str]:
     head = ("Library", "Flash", "RAM", "Stack")
     yield f"{'Bytes':<{_NAME}}" + "".join(f"{title:>{_NUMBER}}" for title in head)
-    shown = report.targets if len(report.targets) <= _TARGETS else report.targets[: _TARGETS - 1]
+    most = _TARGETS - bool(report.board)
+    shown = report.targets if len(report.targets) <= most else report.targets[: most - 1]
     for target in shown:
         stack = f"{target.stack.peak:,}" if target.stack else "–"
         cells = (f"{target.trimmed.file:,}", f"{flash_total(report, target):,}", f"{target.ram:,}", stack)
