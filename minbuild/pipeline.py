@@ -30,6 +30,7 @@ from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, wi
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.phases import uses_of
+from minbuild.planning.size_limits import check_address_space
 from minbuild.toolchain import (
     Target,
     Toolchain,
@@ -115,6 +116,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     for name, model in models.items():
         for note in (*model.artifacts.notes, _memory_line(model)):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
+        check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
     contents = contents_of(planned, request.extra, progress.note, build_options)
     bench = LibraryBuilder(contents, operators, toolchain, cmake, progress.stage, progress.detail)

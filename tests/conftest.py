@@ -14,6 +14,7 @@ from minbuild.toolchain import host_target
 os.environ.setdefault(
     "MINBUILD_NO_ANALYSIS", "1"
 )  # what a waterfall takes is tested once, in test_waterfall.py
+os.environ.setdefault("MINBUILD_CHECK_PASSES", "1")
 
 
 # Files whose tests ask for no compiler, at once or through the cache: they are marked `unit`, and held to it below.

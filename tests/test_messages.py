@@ -90,7 +90,11 @@ def test_explained_codes_are_the_messages(spoken, coded, tmp_path):
     assert len(seen) == 13
 
 
-def test_no_sentence_is_left(spoken, coded):
+def test_no_sentence_is_left(tmp_path):
+    spoken, coded = (
+        built(tmp_path, wide=True),
+        built(tmp_path, wide=True, messages=False),
+    )  # with all failures
     texts = [failure.text.partition("%")[0] for failure in failures()]
     with_words, without = (Path(library.handle._name).read_bytes() for library in (spoken, coded))
     for text in filter(lambda text: len(text) > 6, texts):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minbuild.errors import Unsupported
 from minbuild.ir import (
@@ -20,10 +25,14 @@ from minbuild.ir import (
     TrainingArtifacts,
 )
 from minbuild.ir.dims import symbol
-from minbuild.ops import registry
+from minbuild.ops import Registry, registry
+from minbuild.passes import manager
 from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
+from minbuild.passes.analysis.schedule import Schedule
+from minbuild.passes.contracts import ContractViolation, Pass
 from minbuild.passes.lowering.lower import lower
-from minbuild.passes.manager import PASSES, optimize
+from minbuild.passes.manager import CHECKS, PASSES, optimize, run_pass
 from minbuild.planning.plan import build_plan, peak_bytes
 
 FLOAT, INT64 = ElementType.FLOAT, ElementType.INT64
@@ -145,7 +154,7 @@ def test_passes_say_what_they_did() -> None:
     lines: list[str] = []
     optimize(lowered(linear()), registry(), lines.append)
     assert len(lines) == len(PASSES)
-    assert all(each.__name__ in line for each, line in zip(PASSES, lines, strict=True))
+    assert all(each.name in line for each, line in zip(PASSES, lines, strict=True))
 
 
 def test_the_plan_reaches_its_lower_bound() -> None:
@@ -222,3 +231,93 @@ def test_what_takes_many_calls_is_kept() -> None:
     graph = replace(artifacts.training, initializers={**artifacts.training.initializers, **limits})
     train = optimized(replace(artifacts, training=graph))
     assert not [call for call in train.calls if "again" in call.outputs[0]]
+
+
+# ------------------------------------------------------------------------------------------- contracts
+
+
+def without_first(procedure: Procedure, registry: Registry) -> Procedure:
+    return replace(procedure, calls=procedure.calls[1:])
+
+
+def repeated(procedure: Procedure, registry: Registry) -> Procedure:
+    return replace(procedure, calls=(procedure.calls[0], *procedure.calls))
+
+
+def self_aliased(procedure: Procedure, registry: Registry) -> Procedure:
+    return replace(procedure, alias={**procedure.alias, "h": "y", "y": "h"})
+
+
+def untyped(procedure: Procedure, registry: Registry) -> Procedure:
+    return replace(procedure, values={n: v for n, v in procedure.values.items() if n != "h"})
+
+
+def overlapping(procedure: Procedure, registry: Registry) -> Procedure:
+    return replace(procedure, loops=(range(0, 2), range(1, 3)))
+
+
+BROKEN = {
+    without_first: r"values are written before they are read: train: node 'Relu_y' \(:Relu\) reads 'h'",
+    repeated: r"every temporary has one writer: train: node 'Gemm_h' \(:Gemm\) writes 'h' a second time",
+    self_aliased: "no value is an alias of itself: train: 'h'",
+    untyped: "every name has a type: train: 'h'",
+    overlapping: "loops are disjoint and short: train: the loop over calls 1 to 2",
+}
+
+
+@pytest.mark.parametrize("rewrite", BROKEN, ids=lambda rewrite: rewrite.__name__)
+def test_a_pass_that_breaks_an_invariant_is_caught(rewrite: Callable[..., Procedure]) -> None:
+    def function(program: Program, operators: Registry) -> Program:
+        return replace(program, procedures=tuple(rewrite(p, operators) for p in program.procedures))
+
+    with pytest.raises(ContractViolation, match=f"^after {rewrite.__name__}: {BROKEN[rewrite]}"):
+        run_pass(Pass(rewrite.__name__, function), lowered(linear()), registry())
+
+
+def test_passes_require_what_earlier_ones_ensure() -> None:
+    """Each required invariant is one that lowering alone does not give, and that an earlier pass ensures."""
+    ensured: set[str] = set()
+    for each in PASSES:
+        assert {i.name for i in each.requires} <= ensured, each.name
+        ensured |= {i.name for i in each.ensures}
+    late = next(each for each in PASSES if each.name == "sink_code")
+    with pytest.raises(
+        ContractViolation, match="before sink_code: views are aliases: train: node 'Identity_w_grad'"
+    ):
+        run_pass(late, lowered(linear()), registry())
+
+
+def test_contracts_are_checked_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.environ[CHECKS] == "1"
+    bad = Pass("bad", lambda program, operators: replace(program, procedures=()))
+    monkeypatch.setattr(manager, "PASSES", (bad, Pass("next", lambda program, operators: program)))
+    assert optimize(lowered(linear()), registry()).procedures == ()
+
+
+# --------------------------------------------------------------------------------------------- effects
+
+
+def test_effects_name_owners_and_updated_inputs() -> None:
+    train = lowered(linear()).procedures[0]
+    effects = Effects(replace(train, alias={"y": "h"}), registry())
+    relu = next(call for call in train.calls if call.op == ":Relu")
+    assert (effects.reads(relu), effects.writes(relu)) == ({"h"}, {"h"})
+    gather = next(call for call in train.calls if call.op.endswith("InPlaceAccumulatorV2"))
+    assert "w_grad.accumulation.buffer" in effects.mutates(gather) and effects.outlives(gather)
+    assert not effects.outlives(relu)
+    loss = next(call for call in train.calls if call.op == ":ReduceSum")
+    assert effects.depends(loss, relu) and not effects.depends(relu, gather)
+
+
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=300))
+def test_a_schedule_moves_like_a_list(moves: list[tuple[int, int]]) -> None:
+    schedule, order = Schedule(12), list(range(12))
+    for each, other in moves:
+        if each != other:
+            schedule.move_before(each, other)
+            order.remove(each)
+            order.insert(order.index(other), each)
+    assert list(schedule) == order
+    assert sorted(range(12), key=schedule.key) == order
+    behind = [schedule.key_behind(order[0], count) for count in (1, 11, 12)]
+    assert behind == [schedule.key(order[1]), schedule.key(order[11]), inf]

@@ -24,7 +24,8 @@ struct Reader {
   // it the data of `bound` where that is one.
   MB_NOINLINE bool take(uint32_t table, uint32_t slot, const char* name, const Tensor& want, uint32_t type,
                         Span* bound) const {
-    uint32_t entry = find(table, slot, name), length = bytes_of(want, type);
+    uint32_t entry = find(table, slot, name);
+    Bytes length = bytes_of(want, type);
     Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8), found = file.vector(entry, checkpoint::kTensor_data, 1);
     if (found.data == nullptr || found.count != length || dims.count != static_cast<uint32_t>(want.rank) ||
         file.scalar(entry, checkpoint::kTensor_element, 4) != type)

@@ -202,6 +202,13 @@ extern "C" mb_status mb_write_checkpoint(mb_session* session, int include_optimi
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
+#if MB_WIDE
+  // The format counts in 31 bits. Gradients are not saved; names and dimensions take less than the rest to 2 GB.
+  Bytes most = s->persistent_bytes - s->trainable_bytes;
+  if (!include_optimizer) most -= s->trainable_bytes * s->count[plan::kMoments];
+  for (uint32_t i = s->trained; i < s->count[plan::kParameters]; ++i) most += s->regions[s->bound(i)].size;
+  if (most > 0x7f000000) return fail(s, Failure::kLarge);
+#endif
 #if MB_PROPERTIES
   if (!keep_learning_rate(s)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
   Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}, {}};

@@ -16,10 +16,11 @@ struct Layout {
   size_t regions, values, persistent;
 };
 
-__attribute__((always_inline)) constexpr Layout layout_of(size_t session, size_t span, size_t spans, size_t expressions) {
+__attribute__((always_inline)) constexpr Layout layout_of(size_t session, size_t span, size_t spans, size_t expressions,
+                                                                size_t expression = 4) {
   size_t regions = align16(session);
   size_t values = regions + align16(spans * span);
-  return {regions, values, values + align16(expressions * 4)};
+  return {regions, values, values + align16(expressions * expression)};
 }
 
 }  // namespace minbuild

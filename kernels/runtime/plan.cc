@@ -13,13 +13,13 @@ const void* Session::at(uint32_t index, plan::VectorIndex vector) const {
 bool Session::read_plan(const void* bytes, size_t size) {
   start = static_cast<const char*>(bytes);
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
-  bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 1 << 28;
+  bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 0x80000000;
   uint32_t root = file.root(plan::kIdentifier);
   good &= file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
-  uint32_t* number = &trainable_bytes;
+  Bytes* number = &trainable_bytes;
   for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= (MB_ROLLBACK ? plan::kTrainer_rollback_bytes : plan::kTrainer_arena); slot += 2)
-    *number++ = static_cast<uint32_t>(file.scalar(root, slot, 4));
+    *number++ = static_cast<Bytes>(file.scalar(root, slot, sizeof(Bytes)));
   for (uint32_t i = 0; i < plan::kVectors; ++i) {
     Vector vector = file.vector(root, plan::kTrainer_names + 2 * i, plan::kStrides[i]);
     data[i] = reinterpret_cast<const char*>(vector.data);
@@ -27,38 +27,45 @@ bool Session::read_plan(const void* bytes, size_t size) {
     good &= vector.data != nullptr;
   }
 #if MB_ROLLBACK
-  const uint32_t least = rollback_bytes;
+  const Bytes least = rollback_bytes;
 #else
-  constexpr uint32_t least = sizeof(mb_progress);
+  constexpr Bytes least = sizeof(mb_progress);
 #endif
   return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
-         count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= 65536 && arena < count[plan::kExprs] &&
+         count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= kMostExprs && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
+         (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
          trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
-         least >= sizeof(mb_progress) &&
-         persistent_bytes < 0x70000000;  // more, with the arena, is not counted in 32 bits
+         least >= sizeof(mb_progress) && persistent_bytes < kMostPersistent;
 }
 
 namespace {
 
-// The value of expression i, from those before it. What overflows or cannot be becomes -1, which nothing may be.
-int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const int32_t* values) {
+// a * b; of 31 bits each it fits.
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  if (sizeof(Size) == 4 || sizeof(void*) == 4) return a * b;
+  return __builtin_mul_overflow(a, b, &result) ? kNoValue : result;
+}
+
+// The value of expression i, from those before it; kNoValue where an operation overflows or is not defined.
+int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const Size* values) {
   uint32_t left = static_cast<uint32_t>(e.a);
   if (e.op == plan::kExprConstant) return e.a;
 #if MB_SYMBOLS
   // The operators of the plan that this library was made for, or all.
-  if (e.op == plan::kExprSymbol) return left < kMostSymbols && symbols[left] > 0 ? symbols[left] : -1;
-  if (left >= i || e.b >= i) return -1;
+  if (e.op == plan::kExprSymbol) return left < kMostSymbols && symbols[left] > 0 ? symbols[left] : kNoValue;
+  if (left >= i || e.b >= i) return kNoValue;
   int64_t a = values[left], b = values[e.b];
   switch (e.op) {
 #if MB_EXPR_ADD
     case plan::kExprAdd: return a + b;
 #endif
 #if MB_EXPR_MULTIPLY
-    case plan::kExprMultiply: return a * b;
+    case plan::kExprMultiply: return product(a, b);
 #endif
 #if MB_EXPR_DIVIDE
-    case plan::kExprDivide: return a >= 0 && b > 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : -1;
+    case plan::kExprDivide: return a >= 0 && b > 0 ? static_cast<Divisor>(a) / static_cast<Divisor>(b) : kNoValue;
 #endif
 #if MB_EXPR_MAX
     case plan::kExprMax: return a > b ? a : b;
@@ -67,26 +74,27 @@ int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const i
     case plan::kExprMin: return a < b ? a : b;
 #endif
 #if MB_EXPR_STACK
-    case plan::kExprStack: return a < 0 || b < 0 ? -1 : a + align16(static_cast<uint32_t>(b));
+    case plan::kExprStack: return a < 0 || b < 0 ? kNoValue : static_cast<int64_t>(a + align16(static_cast<Bytes>(b)));
 #endif
   }
 #endif
-  return -1;
+  return kNoValue;
 }
 
 }  // namespace
 
-int32_t Session::evaluate() {
+Size Session::evaluate() {
   for (uint32_t i = 0; i < count[plan::kExprs]; ++i) {
     int64_t value = compute(expr(i), i, symbols, values);
-    values[i] = value < 0x7ffffff0 ? static_cast<int32_t>(value) : -1;
+    if (!is_value(value)) return -1;
+    values[i] = static_cast<Size>(value);
   }
   return values[arena];
 }
 
 const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Tensor& t = this->tensor(index);
-  const uint16_t* dims = shape(t);
+  const Index* dims = shape(t);
   uint32_t rank = *dims, exprs = count[plan::kExprs];
   at(t.shape + rank, plan::kShapes);
   tensor->data = nullptr;
@@ -95,7 +103,8 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   if (good) {
     uint64_t elements = 1;
     for (uint32_t i = 0; i < rank; ++i) {
-      uint32_t expr = *++dims, dim = expr < exprs ? static_cast<uint32_t>(values[expr]) : ~0u;
+      uint32_t expr = *++dims;
+      Bytes dim = expr < exprs ? static_cast<Bytes>(values[expr]) : ~Bytes{0};
       tensor->dims[i] = static_cast<int32_t>(dim);
       elements *= dim;
       good &= (elements | dim) < 0x7fffffff;
@@ -103,9 +112,9 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
     tensor->rank = static_cast<int32_t>(rank);
     tensor->count = static_cast<int32_t>(elements);
     const Span& span = regions[t.region];
-    uint32_t at = static_cast<uint32_t>(values[t.at]), size = element_size(t.type);
+    Bytes at = static_cast<Bytes>(values[t.at]), size = element_size(t.type);
 #if MB_LOOPS
-    if (t.walks != 0) at += static_cast<uint32_t>(sample * (elements * size));
+    if (t.walks != 0) at += static_cast<Bytes>(sample * (elements * size));
 #endif
     good &= at + elements * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;

@@ -7,19 +7,19 @@ namespace minbuild {
 
 uintptr_t Session::place(uintptr_t memory) {
   region_count = bound(count[plan::kParameters]);
-  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, count[plan::kExprs]);
+  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, count[plan::kExprs], sizeof(Size));
   regions = reinterpret_cast<Span*>(memory + layout.regions);
-  values = reinterpret_cast<int32_t*>(memory + layout.values);
+  values = reinterpret_cast<Size*>(memory + layout.values);
   memory += layout.persistent;
   progress = reinterpret_cast<mb_progress*>((memory + persistent_bytes - sizeof(mb_progress)) & ~uintptr_t{7});
   return memory;
 }
 
 mb_status Session::lay_out() {
-  int32_t need = evaluate();
+  Size need = evaluate();
   if (need < 0) return fail(this, Failure::kSizes);
   if (static_cast<size_t>(need) > regions[kArena].size)
-    return fail(this, Failure::kRoom, need, static_cast<intptr_t>(regions[kArena].size));
+    return fail(this, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(regions[kArena].size));
   return MB_OK;
 }
 
@@ -40,7 +40,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       const plan::Port& port = s->port(graph.ports + i);
       const mb_tensor& input = inputs[i];
       Span* region = &s->regions[kBound + graph.ports + i];
-      if (!s->damaged) *region = {static_cast<char*>(input.data), 0x7fffffff};
+      if (!s->damaged) *region = {static_cast<char*>(input.data), kAnySize};
       Tensor want;
       const plan::Tensor& t = s->resolve(port.tensor, &want);
       if (!s->damaged) region->size = bytes_of(want, t.type);
@@ -48,7 +48,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       want.count = t.type;
       const int32_t *wanted = &want.count, *given = &input.type;
 #if MB_SYMBOLS
-      const uint16_t* shape = s->shape(t);
+      const Index* shape = s->shape(t);
 #endif
       for (int k = 0; k < 2 + want.rank; ++k) {
 #if MB_SYMBOLS
@@ -145,7 +145,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     const uint8_t* slot = kKernelSlots + row.slots;
     MB_OPAQUE(slot);
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
-      uint32_t index = *static_cast<const uint16_t*>(s->at(step.args + k, plan::kArgs));
+      uint32_t index = *static_cast<const Index*>(s->at(step.args + k, plan::kArgs));
       const plan::Tensor& t = s->resolve(index, &tensors[k]);
       // Of the kernel's type, or absent where that may be; writable where it is written.
       if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
@@ -202,8 +202,10 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   fixed += first->rollback_bytes;
 #endif
   fixed = align16(fixed);
-  first->values = static_cast<int32_t*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(int32_t)));
-  const size_t need = fixed + static_cast<uint32_t>(first->evaluate());
+  first->values = static_cast<Size*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(Size)));
+  const Size temporaries = first->evaluate();
+  if (temporaries < 0) return fail(first, Failure::kSizes);
+  const size_t need = fixed + static_cast<size_t>(temporaries);
   char* memory = static_cast<char*>(options->arena);
   size_t size = options->arena_size;
   options->arena_size = need;
@@ -308,7 +310,7 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
   const plan::Tensor& t = s->resolve(port.tensor, reinterpret_cast<Tensor*>(&found->value));
   found->value.type = t.type;
 #if MB_SYMBOLS
-  const uint16_t* shape = s->shape(t);
+  const Index* shape = s->shape(t);
   for (int i = 0; (list & ~2) == MB_INPUTS && i < found->value.rank; ++i)
     if (s->expr(*++shape).op != plan::kExprConstant) found->value.dims[i] = -1;
 #endif

@@ -13,6 +13,30 @@
 namespace minbuild {
 
 constexpr uint32_t kMostSymbols = 8;
+// Values of expressions, bytes, and indices into the plan's tables. Plans that need more than 2 GB of memory or have more
+// than 65,535 entries in a table are wide, in another layout; a library reads the plans of one width.
+#if MB_WIDE
+using Size = int64_t;
+using Bytes = uint64_t;
+using Index = uint32_t;
+using Divisor = uintptr_t;  // 64-bit chips divide 64 bits; on others all values have 31
+constexpr int64_t kMostValue = sizeof(void*) > 4 ? int64_t{1} << 46 : 0x7fffffff;
+MB_INLINE bool is_value(int64_t n) { return -kMostValue <= n && n <= kMostValue; }
+constexpr size_t kAnySize = ~size_t{0} / 2;
+constexpr uint32_t kMostExprs = 1 << 18;
+#else
+using Size = int32_t;
+using Bytes = uint32_t;
+using Index = uint16_t;
+using Divisor = uint32_t;
+constexpr int64_t kMostValue = 0x7fffffff;
+MB_INLINE bool is_value(int64_t n) { return n == static_cast<int32_t>(n); }
+constexpr size_t kAnySize = 0x7fffffff;
+constexpr uint32_t kMostExprs = 65536;
+#endif
+constexpr int64_t kNoValue = kMostValue + 1;  // no sum of two values overflows, and no product where chips have 32 bits
+// Of what persists: in 32 bits it is counted together with the arena.
+constexpr Bytes kMostPersistent = sizeof(Size) > 4 && sizeof(void*) > 4 ? static_cast<Bytes>(kMostValue) : 0x70000000;
 // Where tensors are. Trainable parameters fill the first bytes of what persists. What is bound comes from outside: inputs
 // while a graph runs, frozen parameters from a checkpoint; each is a region of its own, first all ports, then all
 // parameters. Kernels write to regions before kNothing only, where extents and absent arguments are.
@@ -52,11 +76,11 @@ struct Session : mb_session {
   bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
   const char* start;  // of the plan
   Span* regions;
-  int32_t* values;  // of the plan's expressions; -1 where there is none
+  Size* values;  // of the plan's expressions
   uint32_t region_count;
-  uint32_t trainable_bytes, persistent_bytes, trained, arena;
+  Bytes trainable_bytes, persistent_bytes, trained, arena;
 #if MB_ROLLBACK
-  uint32_t rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
+  Bytes rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
 #endif
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];
@@ -90,22 +114,22 @@ struct Session : mb_session {
   // What checkpoints call a moment.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
   // The rank, then an expression for each dimension.
-  const uint16_t* shape(const plan::Tensor& t) const {
-    return static_cast<const uint16_t*>(at(t.shape, plan::kShapes));
+  const Index* shape(const plan::Tensor& t) const {
+    return static_cast<const Index*>(at(t.shape, plan::kShapes));
   }
   // Region of a parameter that is bound.
   uint32_t bound(uint32_t parameter) const { return kBound + count[plan::kPorts] + parameter; }
 
   // Where the persistent region starts in a session that starts at `memory`; places what is before it.
   uintptr_t place(uintptr_t memory);
-  // Evaluates all expressions under `symbols`; returns the bytes of temporaries, negative when that is no size.
-  int32_t evaluate();
+  // Evaluates all expressions under `symbols`; returns the bytes of temporaries, negative when an expression has no value.
+  Size evaluate();
   // Evaluates, and refuses when temporaries do not fit.
   mb_status lay_out();
 #if MB_LOOPS
   // Rounds of a graph's loops.
   int32_t samples(const plan::Graph& graph) const {
-    return graph.samples < count[plan::kExprs] ? values[graph.samples] : 0;
+    return graph.samples < count[plan::kExprs] ? static_cast<int32_t>(values[graph.samples]) : 0;
   }
 #endif
   // Shape and place of a tensor under the current sizes. One that is malformed or not within its region has no data and
@@ -117,8 +141,8 @@ struct Session : mb_session {
 inline constexpr uint8_t kElementSizes[32] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 MB_INLINE uint32_t element_size(uint32_t type) { return kElementSizes[type % sizeof kElementSizes]; }
 
-MB_INLINE uint32_t bytes_of(const Tensor& tensor, uint32_t type) {
-  return static_cast<uint32_t>(tensor.count) * element_size(type);
+MB_INLINE Bytes bytes_of(const Tensor& tensor, uint32_t type) {
+  return static_cast<Bytes>(tensor.count) * element_size(type);
 }
 
 // checkpoint_read.cc

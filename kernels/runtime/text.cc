@@ -52,7 +52,7 @@ constexpr uint16_t kBriefs[] = {
 #endif
 
 // The digits of a number, at the end of what they are written to; returns where they begin.
-MB_INLINE char* digits_of(uint32_t number, char* end) {
+MB_INLINE char* digits_of(Divisor number, char* end) {
   do *--end = static_cast<char>('0' + number % 10);
   while ((number /= 10) != 0);
   return end;
@@ -75,12 +75,12 @@ mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t 
   mb_status status = static_cast<mb_status>(*format++);
   char *text = session->error, *last = text + sizeof(mb_options::error) - 1;
   for (; *format != 0; ++format) {
-    char digits[12];
+    char digits[MB_WIDE ? 24 : 12];
     char* piece = digits + sizeof digits;
     *--piece = 0;
     if (*format != '%') *--piece = *format;
     else if (*++format == 's') piece = reinterpret_cast<char*>(*part++);
-    else piece = digits_of(static_cast<uint32_t>(*part++), piece);
+    else piece = digits_of(static_cast<Divisor>(*part++), piece);
     while (*piece != 0 && text != last) *text++ = *piece++;
   }
   *text = 0;
@@ -94,10 +94,10 @@ mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t 
   char *text = session->error, *last = text + sizeof(mb_options::error) - 1;
   *text++ = 'E';
   for (uint32_t kinds = brief >> 4 << 2 | kNumber; kinds != 0; kinds >>= 2) {
-    char digits[12];
+    char digits[MB_WIDE ? 24 : 12];
     char* piece = digits + sizeof digits;
     *--piece = 0;
-    piece = (kinds & 3) == kText ? reinterpret_cast<char*>(*part) : digits_of(static_cast<uint32_t>(*part), piece);
+    piece = (kinds & 3) == kText ? reinterpret_cast<char*>(*part) : digits_of(static_cast<Divisor>(*part), piece);
     if (part++ != parts && text != last) *text++ = ' ';
     while (*piece != 0 && text != last) *text++ = *piece++;
   }

@@ -70,7 +70,7 @@ class LibraryBuilder:
         """Both libraries of each target, all built side by side. Raises as `pair`."""
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
-        full = everything(self.registry, self.contents.parts)
+        full = everything(self.registry, self.contents.parts, self.contents.wide)
         # The same numbers, down to denormals.
         full = replace(full, safety=full.safety - {FLUSH} | self.contents.safety & {FLUSH})
         given = [self._given(contents) for contents in (self.contents, full)]

@@ -32,7 +32,9 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
     files = {
         "src/minbuild/config.h": _config(contents, registry, stamp),
         "src/kernel_table.cc": _kernel_table(contents, stamp),
-        "src/minbuild/plan.h": _schema_header("plan", plan_schema(), VERSION, "trainer.fbs", stamp),
+        "src/minbuild/plan.h": _schema_header(
+            "plan", plan_schema(contents.wide), VERSION, "trainer.fbs", stamp
+        ),
         "src/minbuild/checkpoint.h": _schema_header(
             "checkpoint", _checkpoint_schema(), CHECKPOINT_VERSION, "ort_training_checkpoint.fbs", stamp
         ),
@@ -125,6 +127,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         files=int(contents.files),
         symbols=int(contents.symbols),
         loops=int(contents.loops),
+        wide=int(contents.wide),
         messages=int(contents.messages),
         saving=int(contents.saving),
         doubles=int(any("double" in k.types for k in contents.kernels)),

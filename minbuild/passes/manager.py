@@ -1,13 +1,14 @@
-"""Program -> Program and Program -> Plan: one idea per file, applied in the order that `PASSES` lists."""
+"""The pass pipeline: `PASSES` lists the passes in order with their contracts, `optimize` runs them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
+from minbuild.passes.contracts import ALWAYS, NO_ACCUMULATORS, NO_DEAD_CALLS, NO_VIEWS, Invariant, Pass, check
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.code_sinking import sink_code
@@ -23,44 +24,58 @@ from minbuild.passes.rewrite.pool_indices import narrow_pool_indices
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 from minbuild.passes.rewrite.view_elimination import eliminate_views
 
-Pass = Callable[[Program, Registry], Program]
+CHECKS = "MINBUILD_CHECK_PASSES"  # environment variable: 1 has contracts checked, as in all tests
+
+Log = Callable[[str], None]
+_Rewrite = Callable[[Procedure, Registry], Procedure]
 
 
-def _each(rewrite: Callable[[Procedure, Registry], Procedure]) -> Pass:
-    """The pass that does the same to every procedure."""
+def _each(
+    rewrite: _Rewrite, requires: tuple[Invariant, ...] = (), ensures: tuple[Invariant, ...] = ()
+) -> Pass:
+    """The pass that applies `rewrite` to every procedure by itself; it has the name of that function."""
 
-    @wraps(rewrite)
-    def rewritten(program: Program, registry: Registry) -> Program:
+    def function(program: Program, registry: Registry) -> Program:
         return replace(program, procedures=tuple(rewrite(p, registry) for p in program.procedures))
 
-    return rewritten
+    return Pass(rewrite.__name__, function, requires, ensures)
 
 
 PASSES: tuple[Pass, ...] = (
     _each(materialize_symbolic_dims),
     _each(legalize_half_precision),
-    _each(eliminate_views),
-    _each(fold_transposes),
-    _each(drop_dead_code),
-    _each(fuse_patterns),
+    _each(eliminate_views, ensures=(NO_VIEWS,)),
+    _each(fold_transposes, requires=(NO_VIEWS,)),
+    _each(drop_dead_code, ensures=(NO_DEAD_CALLS,)),
+    _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),
     _each(narrow_pool_indices),
-    _each(fuse_gradient_accumulation),
-    _each(drop_dead_code),
-    _each(sink_code),
-    _each(rematerialize_cheap),
+    _each(fuse_gradient_accumulation, ensures=(NO_ACCUMULATORS,)),
+    _each(drop_dead_code, ensures=(NO_DEAD_CALLS,)),
+    _each(sink_code, requires=(NO_VIEWS, NO_ACCUMULATORS)),
+    _each(rematerialize_cheap, requires=(NO_VIEWS,)),
     _each(elide_copies),
-    tile_batches,
+    Pass(tile_batches.__name__, tile_batches, (NO_VIEWS, NO_ACCUMULATORS)),
     _each(hoist_parameter_updates),
-    _each(run_in_place),
+    _each(run_in_place, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_ACCUMULATORS, NO_DEAD_CALLS)),
 )
 
 
-def optimize(program: Program, registry: Registry, tell: Callable[[str], None] | None = None) -> Program:
-    """All passes in order. `tell` hears one line per pass."""
+def optimize(program: Program, registry: Registry, log: Log | None = None) -> Program:
+    """Applies all passes in order. `log` receives one line per pass. Raises ContractViolation where contracts are
+    checked (`CHECKS`) and one is broken."""
+    checked = os.environ.get(CHECKS) == "1"
     for number, each in enumerate(PASSES, 1):
         before = sum(len(p.calls) for p in program.procedures)
-        program = each(program, registry)
+        program = run_pass(each, program, registry) if checked else each.function(program, registry)
         after = sum(len(p.calls) for p in program.procedures)
-        if tell:
-            tell(f"pass {number}: {each.__name__}: {before} -> {after} calls")
+        if log:
+            log(f"pass {number}: {each.name}: {before} -> {after} calls")
+    return program
+
+
+def run_pass(each: Pass, program: Program, registry: Registry) -> Program:
+    """Applies one pass and checks its contract. Raises ContractViolation."""
+    check(program, registry, (*ALWAYS, *each.requires), f"before {each.name}")
+    program = each.function(program, registry)
+    check(program, registry, (*ALWAYS, *each.ensures), f"after {each.name}")
     return program

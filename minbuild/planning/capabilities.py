@@ -8,13 +8,13 @@ from typing import Any
 
 from minbuild.ir import Kernel
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import VERSION, stable_key
+from minbuild.planning.plan_encoding import VERSION, WIDE_VERSION, stable_key
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Kernels by symbol with a number that changes with their arguments, features, and parts of the runtime. `plan` is
-    the version of the plans it reads."""
+    the version of the plans it reads, plus `WIDE_VERSION` where they are wide."""
 
     plan: int
     kernels: Mapping[str, int]
@@ -27,7 +27,7 @@ class Capabilities:
 def holdings_of(contents: LibraryContents) -> Capabilities:
     """What a library of these contents holds, or a plan that needs just these asks for."""
     return Capabilities(
-        VERSION,
+        VERSION + WIDE_VERSION * contents.wide,
         {kernel.symbol: _signature(kernel) for kernel in contents.kernels},
         frozenset(contents.features),
         frozenset(contents.expressions),

@@ -24,7 +24,8 @@ from minbuild.planning.arena.peak_memory import arena_of, arena_peak
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import PARTS
 from minbuild.planning.plan import build_plan
-from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.plan_encoding import encode_plan, is_wide
+from minbuild.planning.size_limits import check_elements, needs_64_bits
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -119,9 +120,11 @@ def compile_artifacts(
     if not updates(graphs):
         checkpoint = write_checkpoint(wanted.checkpoint)
     _check_names("--max-dim", largest, program.symbols)
-    plan = build_plan(optimize(program, operators, tell), operators)
-    sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in plan.symbols}
-    plan_bytes = encode_plan(plan, sizes)
+    optimized = optimize(program, operators, tell)
+    sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
+    check_elements(optimized, sizes, fixed)
+    plan = build_plan(optimized, operators)
+    plan_bytes = encode_plan(plan, sizes, wide=bool(needs_64_bits(plan, sizes)))
     return CompiledModel(
         artifacts, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs)
     )
@@ -150,7 +153,7 @@ def compile_models(
     together = sorted({name for names in free for name in names})
     for option, given in (("--dim", fixed), ("--max-dim", largest)):
         _check_names(option, given, together)
-    return tuple(
+    models = tuple(
         compile_model(
             folder,
             {name: size for name, size in fixed.items() if name in names},
@@ -162,6 +165,9 @@ def compile_models(
         )
         for folder, names in zip(folders, free, strict=True)
     )
+    if any(is_wide(m.plan_bytes) for m in models):  # one library reads plans of one width
+        return tuple(replace(m, plan_bytes=encode_plan(m.plan, m.largest, wide=True)) for m in models)
+    return models
 
 
 def with_parts(model: CompiledModel, parts: Sequence[str], outputs: Sequence[str] = ()) -> CompiledModel:

@@ -16,7 +16,7 @@ from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import CHECKSUMS, FINITE, FLUSH, ROLLBACK, SAFETY, LibraryContents
-from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of
+from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of, is_wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,7 @@ def contents_of(
         safety=safety_of(build_options),
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
         loops=every or any(m.plan.loops for m in models),
+        wide=any(is_wide(m.plan_bytes) for m in models),
         parts=frozenset(part for m in models for part in m.parts),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         reads_trainable=not all(updates(m.graphs) for m in models),

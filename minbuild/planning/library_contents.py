@@ -36,6 +36,7 @@ class LibraryContents:
     files: bool = True
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
     loops: bool = True  # steps that run once per sample
+    wide: bool = False  # plans with 64-bit sizes and 32-bit indices
     digest: str = ""  # of the model it was made for
     parts: frozenset[str] = frozenset()  # of PARTS
     messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
@@ -49,9 +50,11 @@ class LibraryContents:
         return self.parts | ({SAVING} if self.saving else frozenset())
 
 
-def everything(registry: Registry, parts: frozenset[str] = frozenset()) -> LibraryContents:
+def everything(
+    registry: Registry, parts: frozenset[str] = frozenset(), wide: bool = False
+) -> LibraryContents:
     """The full build: every kernel for every type with every feature; of what must be asked for, only `parts`, as they
-    change what checkpoints hold."""
+    change what checkpoints hold, and plans of the same width."""
     return LibraryContents(
-        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts
+        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts, wide=wide
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +23,38 @@ EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", 
 ROUTINES = ("train", "eval", "optimize", "initialize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
 _COUNTERS = 16  # bytes behind the draws, at the end of what persists: int64 steps, float32 learning rate
-_LARGEST = 0x7FFFFFEF  # of what an expression may be
+_LARGEST = {
+    False: 0x7FFFFFEF,
+    True: 2**46 - 1,
+}  # of what an expression may be, in a narrow and in a wide plan
+_MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
+MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
+_IDENTIFIERS = {False: "MBTR", True: "MBTW"}
+WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 
 
 @cache
-def plan_schema() -> Schema:
-    """The parsed `schemas/trainer.fbs`."""
-    return parse_schema((assets.root("schemas") / "trainer.fbs").read_text("utf-8"))
+def plan_schema(wide: bool = False) -> Schema:
+    """The parsed `schemas/trainer.fbs`. A wide plan is for models that need more than 2 GB of memory, or more than
+    65,535 entries in a table: its indices have 32 bits, its numbers of bytes and constants 64."""
+    text = (assets.root("schemas") / "trainer.fbs").read_text("utf-8")
+    if wide:
+        structs, table = text.split("table Trainer")
+        structs = structs.replace("ushort", "uint").replace("a:int;", "a:long;")
+        table = re.sub(r"^(  (?!version)\w+:)uint;", r"\1ulong;", table, flags=re.MULTILINE)
+        table = table.replace("ushort", "uint").replace(_IDENTIFIERS[False], _IDENTIFIERS[True])
+        text = f"{structs}table Trainer{table}"
+    return parse_schema(text)
+
+
+def is_wide(plan: bytes) -> bool:
+    """Whether the bytes are those of a wide plan."""
+    return plan[4:8] == _IDENTIFIERS[True].encode()
+
+
+def decode_plan(plan: bytes) -> dict[str, Any]:
+    """The tables of a plan. Raises ValueError for bytes that are no plan."""
+    return decode(plan_schema(is_wide(plan)), plan)
 
 
 def stable_key(text: str) -> int:
@@ -53,6 +80,7 @@ class _Tables:
     """The plan's pools; equal strings, expressions, shapes and parameter lists are stored once."""
 
     symbols: tuple[str, ...]
+    wide: bool = False
     names: bytearray = field(default_factory=bytearray)
     name_at: dict[str, int] = field(default_factory=dict)
     exprs: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -71,7 +99,7 @@ class _Tables:
         """An operation; done here when both operands are known."""
         if isinstance(a, _Number) and isinstance(b, _Number):
             value = _FOLD[op](a.value, b.value)
-            if 0 <= value <= _LARGEST:
+            if 0 <= value <= _LARGEST[self.wide]:
                 return _Number(value)
         return self.entry(op, self.index(a), self.index(b))
 
@@ -167,14 +195,35 @@ def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
     return offsets, tables.highest(tops[i] for i in highest)
 
 
-def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
-    """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by
-    default."""
+def encode_plan(plan: Plan, largest: Mapping[str, int], wide: bool = False) -> bytes:
+    """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The plan
+    is wide where it must be or where `wide` asks for it."""
+    if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
+        value = _tables_of(plan, largest, False)
+        if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
+            return encode(plan_schema(), value)
+    return encode(plan_schema(True), _tables_of(plan, largest, True))
+
+
+_INDEXED = (
+    "exprs",
+    "shapes",
+    "tensors",
+    "steps",
+    "args",
+    "params",
+    "ports",
+    "parameters",
+)  # with 16 bits if narrow
+
+
+def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, Any]:
+    """The plan as its schema has it."""
     assert (plan.step_at, plan.learning_rate_at) == (
         plan.persistent_bytes - _COUNTERS,
         plan.persistent_bytes - 8,
     )
-    tables = _Tables(plan.symbols)
+    tables = _Tables(plan.symbols, wide)
     routines = {r.name: r for r in plan.routines}
     graphs: list[tuple[int, ...]] = []
     steps: list[tuple[int, ...]] = []
@@ -200,7 +249,7 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         samples = tables.index(tables.dim(routine.samples))
         counts = len(routine.inputs), len(routine.outputs)
         graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
-    value = {
+    value: dict[str, Any] = {
         "version": VERSION,
         "trainable_bytes": plan.trainable_bytes,
         "persistent_bytes": plan.persistent_bytes,
@@ -227,10 +276,10 @@ def encode_plan(plan: Plan, largest: Mapping[str, int]) -> bytes:
         "shapes": tables.shapes,
         "params": [*tables.params, 0],
     }
-    return encode(plan_schema(), value)
+    return value
 
 
 def expressions_of(plan: bytes) -> tuple[str, ...]:
     """Names of the operators that a plan's expressions use."""
-    used = set(decode(plan_schema(), plan)["exprs"]["op"].tolist())
+    used = set(decode_plan(plan)["exprs"]["op"].tolist())
     return tuple(name for number, name in enumerate(EXPRESSIONS) if number in used)

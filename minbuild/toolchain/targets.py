@@ -57,6 +57,11 @@ class Traits:
         return self.zig.split("-")[0]
 
     @property
+    def bits(self) -> int:
+        """Bits of an address."""
+        return 64 if self.arch in _ARCHES_64 else 32
+
+    @property
     def os(self) -> str:
         return self.zig.split("-")[1]
 
@@ -97,6 +102,7 @@ class Traits:
         return _USAGES.get(self.format, "")
 
 
+_ARCHES_64 = ("x86_64", "aarch64", "riscv64", "powerpc64le", "s390x", "loongarch64")
 _USAGES = {
     "wasm": "imports nothing; hand over memory you got by growing its `memory`, and callbacks in its table",
     "image": "what the library adds to a firmware, to be measured; link `libminbuild.a`, which needs no C library "

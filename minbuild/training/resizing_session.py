@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minbuild.ir.flatbuffers.codec import decode
 from minbuild.passes.lowering.lower import ELSEWHERE
-from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, plan_schema
+from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, decode_plan
 from minbuild.training.library import TRAIN, Library, Session, TrainerError
 
 _OUT_OF_MEMORY = 5
@@ -85,7 +84,7 @@ class ResizingSession:
     @property
     def order(self) -> list[str]:
         """Names of the parameters in the order of the training graph's inputs, as contiguous buffers have them."""
-        tables = decode(plan_schema(), self._plan)
+        tables = decode_plan(self._plan)
         places = {
             int(p["order"]): name
             for p, name in zip(tables["parameters"], self.session.parameters, strict=True)
@@ -95,7 +94,7 @@ class ResizingSession:
     @property
     def optimizes(self) -> bool:
         """Whether there is an optimizer."""
-        return int(decode(plan_schema(), self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
+        return int(decode_plan(self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
 
     def lazy_reset_grad(self) -> None:
         """The next train step replaces the gradients."""
@@ -106,7 +105,7 @@ class ResizingSession:
 def free_dimensions(plan: bytes) -> tuple[list[int], tuple[tuple[Axes, ...], ...]]:
     """The size a session is made for by default, per free dimension; and which axes of each graph's inputs
     have which free dimension. Raises ValueError for bytes that are no plan."""
-    tables = decode(plan_schema(), plan)
+    tables = decode_plan(plan)
     shapes, exprs = tables["shapes"], tables["exprs"]
 
     def axes(tensor: int) -> Axes:

@@ -41,7 +41,7 @@ def run_what_if(
     advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, build_options)
     offers = advisor.offers()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
-    full = everything(registry, contents.parts)
+    full = everything(registry, contents.parts, contents.wide)
     falls = [Ablation(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
     removals = [LeaveOneOut(contents, registry, p.target, toolchain) for p in pairs]
     trials = [SuggestionBuilds(advisor, offers, p.target, toolchain) for p in pairs]

@@ -17,7 +17,7 @@ from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
 from minbuild.planning.compile import CompiledModel, compile_artifacts
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import PARTS, LibraryContents
-from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
 MOST = 5  # suggestions that are shown
@@ -128,7 +128,7 @@ class SuggestionPlanner:
         if half == free:
             return
         less = tuple(
-            replace(m, largest=sizes, plan_bytes=encode_plan(m.plan, sizes))
+            replace(m, largest=sizes, plan_bytes=encode_plan(m.plan, sizes, is_wide(m.plan_bytes)))
             for m in self.models
             for sizes in ({name: half[name] for name in m.largest},)
         )

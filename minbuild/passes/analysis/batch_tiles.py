@@ -20,9 +20,9 @@ from minbuild.passes.analysis.aliases import reads, root, writes
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.planned_sizes import PLANNED_SIZES, planned_bytes
+from minbuild.passes.contracts import LONGEST_LOOP
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
 
-MOST_CALLS = 255  # of a loop: the plan counts its steps in a byte
 FILL = ":ConstantOfShape"
 MINIMUM_SAVING = 4096  # per sample: what a loop must save to be worth its rounds
 
@@ -85,7 +85,7 @@ class Tiles:
         """Puts the call into the open tile, before it, or behind it."""
         read, written = set(self.effects.reads(call)), set(self.effects.writes(call))
         sliced = self.sliced_inputs(call)
-        if sliced is not None and self.joins(call, sliced, written) and len(self.tile.calls) < MOST_CALLS:
+        if sliced is not None and self.joins(call, sliced, written) and len(self.tile.calls) < LONGEST_LOOP:
             self.tile.calls.append(call)
             self.tile.read |= read
             self.tile.written |= written

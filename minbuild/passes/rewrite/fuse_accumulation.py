@@ -12,8 +12,7 @@ from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import root, writes
 from minbuild.passes.analysis.liveness import readers
-
-ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
+from minbuild.passes.contracts import ACCUMULATOR
 
 
 def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Procedure:

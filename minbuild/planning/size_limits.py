@@ -1,0 +1,93 @@
+"""Limits of sizes: what a device counts in 32 and in 64 bits, checked before anything is built.
+
+Kernels count the elements of a tensor in 32 bits on every target. The bytes of a session are counted in 32 bits where
+2 GB suffice; plans for more are wide (`plan_encoding`), which a target with 32-bit addresses cannot run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from minbuild.errors import BadInput
+from minbuild.ir import Plan, Procedure, Program, Shape
+from minbuild.ir.dims import evaluate, product
+from minbuild.planning.arena.peak_memory import arena_peak
+from minbuild.planning.plan_encoding import MOST_PERSISTENT
+
+MOST_ELEMENTS = 2**31 - 2  # of a tensor: kernels count in 32 bits
+MOST_ARENA = 0x7FFFFFEF  # bytes of temporaries that a narrow plan counts
+_SHOWN = 5  # tensors in a message
+
+
+def check_elements(program: Program, largest: Mapping[str, int], fixed: Mapping[str, int]) -> None:
+    """Raises BadInput naming tensors with more elements than kernels count, at the sizes `largest` of the free
+    dimensions; `fixed` are those that the user fixed."""
+    found = sorted(
+        (entry for p in program.procedures for entry in _too_large(p, largest)), key=lambda e: -e[0]
+    )
+    if not found:
+        return
+    at = ", ".join(f"{symbol} {size}" for symbol, size in largest.items())
+    lines = [
+        f"{source}: tensor '{name}' ({', '.join(map(str, shape))}) has {size:,} elements{f' at {at}' if at else ''}"
+        for size, source, name, shape in found[:_SHOWN]
+    ]
+    lines += [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    lines.append(
+        f"Kernels count up to {MOST_ELEMENTS:,} elements of a tensor. {_cure(found, largest, fixed)}"
+    )
+    raise BadInput("\n".join(lines))
+
+
+_Entry = tuple[int, str, str, Shape]  # elements, file, value, shape
+
+
+def _too_large(procedure: Procedure, largest: Mapping[str, int]) -> Iterator[_Entry]:
+    used = {name for call in procedure.calls for name in (*call.inputs, *call.outputs) if name}
+    for name in sorted(used):
+        shape = procedure.values[name].type.shape or ()
+        size = evaluate(product(shape), largest)
+        if size > MOST_ELEMENTS:
+            yield size, procedure.source, name, shape
+
+
+def _cure(found: Sequence[_Entry], largest: Mapping[str, int], fixed: Mapping[str, int]) -> str:
+    """The option with the largest size of one free dimension that makes all tensors small enough, if there is one."""
+    counts = [product(shape) for *_, shape in found]
+    for symbol, given in largest.items():
+        low, high = 0, given
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = all(evaluate(count, {**largest, symbol: middle}) <= MOST_ELEMENTS for count in counts)
+            low, high = (middle, high) if fits else (low, middle)
+        if low:
+            return f"Build for at most --max-dim {symbol}={low}."
+    if fixed:
+        return f"Give --dim {' '.join(f'{n}={v}' for n, v in sorted(fixed.items()))} a smaller size."
+    return "Split them into smaller tensors."
+
+
+def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
+    """The reason why a session of this plan, made for these sizes, cannot be counted in 32 bits; "" if it can."""
+    if plan.persistent_bytes > MOST_PERSISTENT:
+        return f"parameters, gradients and optimizer state take {plan.persistent_bytes:,} bytes"
+    peak, name = max(((arena_peak(r, largest), r.name) for r in plan.routines), default=(0, ""))
+    if peak <= MOST_ARENA:
+        return ""
+    at = ", ".join(f"{symbol} {size}" for symbol, size in largest.items())
+    return f"temporaries of {name} take {peak:,} bytes{f' at {at}' if at else ''}"
+
+
+def check_address_space(
+    plan: Plan, largest: Mapping[str, int], model: str, narrow_targets: Iterable[str]
+) -> None:
+    """Raises BadInput where a model does not fit into the addresses of a target with 32 bits."""
+    for target in narrow_targets:
+        if reason := needs_64_bits(plan, largest):
+            sizes = " ".join(f"{symbol}={max(1, size // 4)}" for symbol, size in largest.items())
+            persists = plan.persistent_bytes > MOST_PERSISTENT
+            cure = f"Build for smaller sizes, such as --max-dim {sizes}" if sizes and not persists else ""
+            raise BadInput(
+                f"--target {target}: {model}: {reason}, more than its 32-bit addresses hold. "
+                f"{cure or 'Train fewer parameters, or choose a 64-bit target'}."
+            )
