@@ -22,6 +22,7 @@ from minbuild.planning.arena.placement import Order, Problem, bound_of, load_of,
 ALIGNMENT = 16  # bytes; the device rounds every size up to it
 
 _SEARCH_WORK = 480_000  # buffers put down by all searches together, about a microsecond each
+_LARGEST_SEARCH = 6_000_000  # buffers times columns: a search keeps the skyline behind every buffer
 _SEARCHES = 3  # packings the search starts from; more starts leave each too little work
 
 
@@ -78,7 +79,7 @@ def _best_order(problem: Problem) -> Order:
     best_score, best = ranked[0]
     work = _SEARCH_WORK
     for k, (_, start) in enumerate(ranked[:_SEARCHES]):
-        if best_score[0] <= 1.0:
+        if best_score[0] <= 1.0 or len(start) * problem.columns > _LARGEST_SEARCH:
             break
         search = Search(problem, start)
         search.run(work // (_SEARCHES - k))
