@@ -85,19 +85,19 @@ def compile_model(
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
     ops_folders: tuple[Path, ...] = (),
-    tell: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
 ) -> CompiledModel:
-    """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `tell` hears one line
+    """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `log` receives one line
     per pass; `checks_loss` makes training steps refuse a loss that is not finite; `graphs` are those of
     graphs.GRAPHS to have. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
     return compile_artifacts(
-        artifacts, checkpoint, operators, fixed, largest, tell, checks_loss=checks_loss, graphs=graphs
+        artifacts, checkpoint, operators, fixed, largest, log, checks_loss=checks_loss, graphs=graphs
     )
 
 
@@ -107,7 +107,7 @@ def compile_artifacts(
     operators: Registry,
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
-    tell: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
@@ -120,7 +120,7 @@ def compile_artifacts(
     if not updates(graphs):
         checkpoint = write_checkpoint(wanted.checkpoint)
     _check_names("--max-dim", largest, program.symbols)
-    optimized = optimize(program, operators, tell)
+    optimized = optimize(program, operators, log)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     plan = build_plan(optimized, operators)
@@ -135,7 +135,7 @@ def compile_models(
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
     ops_folders: tuple[Path, ...] = (),
-    tell: Callable[[str], None] | None = None,
+    log: Callable[[str], None] | None = None,
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
@@ -145,7 +145,7 @@ def compile_models(
     if len(folders) == 1:
         return (
             compile_model(
-                folders[0], fixed, largest, ops_folders, tell, checks_loss=checks_loss, graphs=graphs
+                folders[0], fixed, largest, ops_folders, log, checks_loss=checks_loss, graphs=graphs
             ),
         )
     sets = [load(folder, registry(ops_folders)) for folder in folders]
@@ -159,7 +159,7 @@ def compile_models(
             {name: size for name, size in fixed.items() if name in names},
             {name: size for name, size in largest.items() if name in names},
             ops_folders,
-            tell,
+            log,
             checks_loss=checks_loss,
             graphs=graphs,
         )

@@ -1,8 +1,8 @@
-"""New values of variables are written where the variables are.
+"""Copy elision: the call that computes the new value of a variable writes it to the variable itself.
 
-An update binding assigns at the end of a step, when all new values have been computed from the old ones. Where the
-old value is not read any more by the time the new one is made, what makes it writes to the variable itself; and so does
-what makes an intermediate result that the new value could overwrite.
+An update binding assigns at the end of a step, when all new values have been computed from the old ones. Where no call
+reads the old value after the new one is computed, an alias replaces the assignment; the same holds for an intermediate
+result that the new value could overwrite.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def elide_copies(procedure: Procedure, registry: Registry) -> Procedure:
     """Without those calls of Assign that an alias can stand for."""
     work = _Work(procedure, registry)
     for index, call in enumerate(procedure.calls):
-        if call.op == ASSIGN and work.let_stand_in(call.inputs[0], call.inputs[1], index):
+        if call.op == ASSIGN and work.alias_to_variable(call.inputs[0], call.inputs[1], index):
             work.calls[index] = replace(call, op="")
     return replace(procedure, calls=tuple(c for c in work.calls if c.op), alias=work.alias)
 
@@ -43,21 +43,25 @@ class _Work:
     def root(self, name: str) -> str:
         return root(self.alias, name)
 
-    def let_stand_in(self, variable: str, value: str, until: int) -> bool:
+    def alias_to_variable(self, variable: str, value: str, until: int) -> bool:
         """Gives `value` the bytes of the variable, if they may be that from the call on that makes it up to the call
         at `until`; then, as far as it goes, what the value is made of."""
         target = self.root(variable)
         if self.root(value) == target:  # an operator that works in place has been there
             return True
         made = self.maker(value)
-        if made is None or not self.alike(target, value) or not self.one_by_one(made, target, value):
+        if (
+            made is None
+            or not self.same_storage(target, value)
+            or not self.is_elementwise_over(made, target, value)
+        ):
             return False
         later = (c for c in self.calls[made + 1 : until] if c.op)
         if any(self.root(n) == target for c in later for n in (*reads(c), *writes(c))):
             return False
         sources = list(self.overwritten(made, target, value))
         self.alias[self.root(value)] = variable
-        any(self.let_stand_in(variable, source, made) for source in sources)  # one of them can
+        any(self.alias_to_variable(variable, source, made) for source in sources)  # one of them can
         return True
 
     def maker(self, value: str) -> int | None:
@@ -66,7 +70,7 @@ class _Work:
         found = (i for i, c in enumerate(self.calls) if c.op and owner in {self.root(n) for n in writes(c)})
         return next(found, None)
 
-    def alike(self, target: str, value: str) -> bool:
+    def same_storage(self, target: str, value: str) -> bool:
         """Whether the bytes of `value` are its own, and as many as the variable has, of the same type."""
         owner, variable = self.procedure.values[self.root(value)], self.procedure.values[target]
         sizes = product(owner.type.shape or ()), product(variable.type.shape or ())
@@ -76,7 +80,7 @@ class _Work:
     def outputs_as(self, call: Call, value: str) -> list[int]:
         return [i for i, n in enumerate(call.outputs) if n and self.root(n) == self.root(value)]
 
-    def one_by_one(self, made: int, target: str, value: str) -> bool:
+    def is_elementwise_over(self, made: int, target: str, value: str) -> bool:
         """Whether the call that makes `value` may write it over the variable: it does not read that, or only element
         by element as it writes."""
         call = self.calls[made]

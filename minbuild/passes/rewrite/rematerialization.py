@@ -1,7 +1,7 @@
-"""Cheap results are computed again rather than kept from the forward pass to the backward pass.
+"""Rematerialization: recomputes cheap results in the backward pass instead of keeping them from the forward pass.
 
-What an activation or a normalisation made is read by the next layer and, much later, by gradients. Where what it was
-made of is kept anyway, making it once more, right before it is needed, frees its bytes in between. The same arithmetic
+The output of an activation or a normalisation is read by the next layer and, much later, by gradients. Where its inputs
+are kept anyway, computing it a second time right before these readers frees its bytes in between. The same arithmetic
 runs on the same bits, so no number changes.
 """
 
@@ -17,13 +17,13 @@ from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.planned_sizes import planned_size
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
-SHORTEST_GAP = 8  # calls between two readers of a value that make it worth while
-MOST_CALLS = 6  # that make a value again
+SHORTEST_GAP = 8  # calls between two readers of a value from which recomputing it pays
+MOST_CALLS = 6  # that recompute one value
 LARGEST_SHARE = 64  # a call that takes more than one part in so many of a procedure's work is not made again
 
 
 @dataclass
-class _Plan:
+class _Rematerialization:
     """One procedure: who makes and reads every value, and the calls that are to be made again."""
 
     procedure: Procedure
@@ -64,7 +64,7 @@ class _Plan:
             return True
         return name not in self.dropped and max(self.reads.get(name, ()), default=-1) >= index
 
-    def again(self, name: str) -> Call | None:
+    def recomputation(self, name: str) -> Call | None:
         """The call that makes `name` a second time, if its operator has one."""
         index = self.makers.get(name)
         if index is None or name in self.fixed or self.procedure.values[name].role is not Role.TEMPORARY:
@@ -89,7 +89,7 @@ class _Plan:
     def remake(self, name: str, index: int) -> list[Call] | None:
         """Calls that make `name` before call `index`, what they need first; None where that is impossible or too
         much."""
-        call = self.again(name)
+        call = self.recomputation(name)
         if call is None:
             return None
         calls: list[Call] = []
@@ -117,12 +117,12 @@ class _Plan:
 
 def dropped_values(procedure: Procedure, registry: Registry) -> set[str]:
     """What is made again rather than kept across the widest gap between its readers."""
-    plan = _Plan(procedure, registry)
+    plan = _Rematerialization(procedure, registry)
     _choose(plan)
     return plan.dropped
 
 
-def _choose(plan: _Plan) -> dict[str, tuple[int, list[Call]]]:
+def _choose(plan: _Rematerialization) -> dict[str, tuple[int, list[Call]]]:
     """For every value to be dropped the first reader behind the gap, and the calls that make it again."""
     gaps = {name: late for name in plan.reads if (late := plan.gap(name)) is not None}
     remade = {}
@@ -136,7 +136,7 @@ def _choose(plan: _Plan) -> dict[str, tuple[int, list[Call]]]:
 
 def rematerialize_cheap(procedure: Procedure, registry: Registry) -> Procedure:
     """Adds a second call of cheap operators whose results have readers far behind the others."""
-    plan = _Plan(procedure, registry)
+    plan = _Rematerialization(procedure, registry)
     for name, (late, calls) in sorted(_choose(plan).items(), key=lambda item: item[1][0]):
         copies = [plan.repeat(call, late) for call in calls]
         for reader in plan.reads[name]:
