@@ -29,7 +29,7 @@ FLAGS = (
 )
 
 GEMM_SOURCE = """
-#include "lib/gemm/gemm.h"
+#include "lib/gemm/packed.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 
@@ -45,6 +45,20 @@ static void run(int count, const Gemm<T>& g) {
 GEMM(gemm_float, float)
 #ifdef WITH_DOUBLE
 GEMM(gemm_double, double)
+#endif
+
+// The same packed, in exactly the scratch memory that the product asks for.
+#define PACKED(name, T) \\
+  EXPORT void name(int count, int m, int n, int k, const T* a, long ar, long ac, const T* b, long br, \\
+                   long bc, T* c, long cr, long cc, T alpha, int accumulate) { \\
+    const Gemm<T> g = {m, n, k, a, ar, ac, b, br, bc, c, cr, cc, alpha, accumulate != 0}; \\
+    T* room = static_cast<T*>(__builtin_malloc(Blocks<T>(g, vector_bytes()).elements(g) * sizeof(T))); \\
+    for (; count > 0; --count) gemm_at(g, room); \\
+    __builtin_free(room); \\
+  }
+PACKED(gemm_packed_float, float)
+#ifdef WITH_DOUBLE
+PACKED(gemm_packed_double, double)
 #endif
 
 // A packer that sees B = image patches of 3 taps, stride 2, zeros outside: B(k, j) = image[2j + k - 1].

@@ -50,7 +50,15 @@ def guarded(shape: tuple[int, int], transposed: bool, dtype: type, random: np.ra
 
 
 def check(
-    library, m: int, n: int, k: int, layout: str, dtype: type, alpha: float, accumulate: bool
+    library,
+    m: int,
+    n: int,
+    k: int,
+    layout: str,
+    dtype: type,
+    alpha: float,
+    accumulate: bool,
+    name: str = "gemm",
 ) -> np.ndarray:
     """Runs one product and compares with float64; the surroundings of C must stay as they were. Returns C."""
     random = np.random.default_rng(m * 7919 + n * 104729 + k)
@@ -63,7 +71,7 @@ def check(
         c[:] = np.nan
     surroundings = c.base if c.base is not None else c
     outside = np.isnan(surroundings).sum() - np.isnan(c).sum()
-    run = library.gemm_float if dtype is np.float32 else library.gemm_double
+    run = getattr(library, f"{name}_{'float' if dtype is np.float32 else 'double'}")
     run(1, *gemm_arguments(a, b, c, alpha, accumulate))
     np.testing.assert_array_less(np.abs(c - expected) / scale, (k + 3) * np.finfo(dtype).eps)
     assert np.isnan(surroundings).sum() == outside
@@ -139,6 +147,43 @@ def test_same_bits_wherever_the_data_lies(gemm) -> None:
             gemm.gemm_float(1, *gemm_arguments(left, right, c, 1.0, False))
             results.append(c.tobytes())
         assert len(set(results)) == 1, layout
+
+
+PACKED_SIZES = [
+    (16, 16, 1),
+    (17, 19, 65),
+    (37, 49, 129),
+    (130, 70, 300),
+    (129, 531, 66),
+    (9, 290, 40),
+    (33, 17, 1100),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_product_matches_float64(gemm, layout: str) -> None:
+    """By blocks of rows, columns and depth, in every order and with every remainder."""
+    for bytes_ in widths(gemm):
+        gemm.set_width(bytes_)
+        for m, n, k in PACKED_SIZES:
+            check(gemm, m, n, k, layout, np.float32, 1.0, False, "gemm_packed")
+            check(gemm, m, n, k, layout, np.float32, 0.5, True, "gemm_packed")
+        check(gemm, 37, 70, 270, layout, np.float64, -1.5, True, "gemm_packed")
+
+
+def test_packing_changes_no_bit(gemm) -> None:
+    """Packed blocks are added in the order of the panels of the plain product."""
+    random = np.random.default_rng(2)
+    a = random.standard_normal((61, 700), dtype=np.float32)
+    b = random.standard_normal((700, 83), dtype=np.float32)
+    for bytes_ in widths(gemm):
+        gemm.set_width(bytes_)
+        found = []
+        for name in ("gemm_float", "gemm_packed_float"):
+            c = np.empty((61, 83), np.float32)
+            getattr(gemm, name)(1, *gemm_arguments(a, b, c, 1.0, False))
+            found.append(c.tobytes())
+        assert found[0] == found[1]
 
 
 def test_own_packer(gemm) -> None:

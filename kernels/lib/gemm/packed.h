@@ -106,7 +106,7 @@ struct Blocks {
     depth = g.k < deepest ? g.k : deepest;
     step = depth + kRowGap / kSize;
     shallow = g.k <= kShallow;
-    rows = shallow ? kShallowRows : kRowBytes / kSize / step & -kMostTileRows;
+    rows = shallow ? kShallowRows : (kRowBytes / kSize / step) & -kMostTileRows;
     columns = kColumnBytes / kSize / depth / width * width;
     // Rows in place are as good where they are contiguous and few panels pass by; a step between their elements would
     // share few sets of the nearest cache.

@@ -137,6 +137,8 @@ struct PackedConv {
   OutputRows rows;
   bool in_place;  // one window of one element: the image is its own plane
 
+  explicit PackedConv(const C& of) : c(of) {}
+
   // The product for `outputs` outputs of y, whose rows are y_step apart. C is what is made: outputs, weights or rows of X.
   Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
     if (c.wanted == C::kOutputs) return {filters, outputs, depth, w, depth, 1, nullptr, 0, 0, to, to_step};
@@ -160,14 +162,14 @@ struct PackedConv {
     const int64_t some = c.wanted != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
     constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
     if (all > kMost || gathered > kMost || some > kMost) return false;
-    const int64_t before = (all + gathered + some) * int64_t(sizeof(T)) + (c.taps * int64_t(sizeof(int)) + 15 & -16);
+    const int64_t before = (all + gathered + some) * int64_t(sizeof(T)) + ((c.taps * int64_t(sizeof(int)) + 15) & -16);
     Gemm<T> g = product(intptr_t(outputs), nullptr, 1, nullptr, nullptr, 0);
     const int64_t needed = before + int64_t(Blocks<T>(g, vector_bytes()).elements(g)) * int64_t(sizeof(T));
     if (needed + kBeyondPanels > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
     planes_step = intptr_t(step);
     char* at = reinterpret_cast<char*>(bytes.scratch<T>());
     places = reinterpret_cast<int*>(at);
-    at += c.taps * sizeof(int) + 15 & ~size_t{15};
+    at += (c.taps * sizeof(int) + 15) & ~size_t{15};
     planes = reinterpret_cast<T*>(at);
     grid = planes + all;
     made = grid + gathered;

@@ -283,7 +283,7 @@ Status conv_packed(const Call& call) {
   const Tensor *y = &out, *x = &call[1], *w = &call[2];
   if (c.wanted == kInputGradient) exchange(y, x);
   if (c.wanted == kWeightGradient) exchange(y, w);
-  PackedConv<T, Conv<T>> packed = {c};
+  PackedConv<T, Conv<T>> packed(c);
   if (unsigned(c.wanted) > kWeightGradient || !c.read(*x, *y, *w, call.params + 1) || !packed.lay_out(out, call[4]))
     return Status::kBadPlan;
   if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
