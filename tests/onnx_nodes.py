@@ -34,9 +34,19 @@ class NodeTest:
 
     name: str
     model: onnx.ModelProto
-    data: tuple[tuple[list[Any], list[Any]], ...]
+    case: Any  # of onnx's loader
     rtol: float
     atol: float
+
+    @functools.cached_property
+    def data(self) -> tuple[tuple[list[Any], list[Any]], ...]:
+        """Inputs and outputs, read when the test runs: reading them all takes longer than collecting the tests."""
+        if self.case.model is not None:
+            return tuple(self.case.data_sets)
+        return tuple(
+            (list(_stored(data, "input")), list(_stored(data, "output")))
+            for data in sorted(Path(self.case.model_dir).glob("test_data_set_*"))
+        )
 
     @property
     def is_numeric(self) -> bool:
@@ -54,19 +64,12 @@ def node_tests() -> dict[str, NodeTest]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some tests are about infinite values
         cases = load_model_tests(kind="node")
-    tests = [NodeTest(c.name, *_contents(c), c.rtol, c.atol) for c in cases]
+    tests = [NodeTest(c.name, _model(c), c, c.rtol, c.atol) for c in cases]
     return {t.name: t for t in tests if t.is_numeric and not _DRAWN.fullmatch(t.name)}
 
 
-def _contents(case: Any) -> tuple[onnx.ModelProto, tuple[tuple[list[Any], list[Any]], ...]]:
-    if case.model is not None:
-        return case.model, tuple(case.data_sets)
-    folder = Path(case.model_dir)
-    sets = tuple(
-        (list(_stored(data, "input")), list(_stored(data, "output")))
-        for data in sorted(folder.glob("test_data_set_*"))
-    )
-    return onnx.load(str(folder / "model.onnx")), sets
+def _model(case: Any) -> onnx.ModelProto:
+    return case.model if case.model is not None else onnx.load(str(Path(case.model_dir) / "model.onnx"))
 
 
 def _stored(folder: Path, kind: str) -> Iterator[TensorProto]:

@@ -13,7 +13,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Checkpoint, Graph, Node, Plan, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.movement.movement import Along, Axis, launch_move, straight, whole
+from minbuild.ops.movement.movement import Along, Axis, call_move, straight, whole
 from minbuild.ops.movement.slice import range_of
 from minbuild.ops.movement.transpose import transposition
 from minbuild.training.library import TRAIN, Library, TrainerError
@@ -88,7 +88,7 @@ def test_axes_that_go_in_steps_stay_apart():
 def test_too_many_axes_are_refused_by_number():
     repeated = [part for _ in range(5) for part in (Axis(2, Along(2), None), whole(3))]
     with pytest.raises(Exception, match="along 10 axes"):
-        launch_move("y", "x", trainers.element_of(np.zeros(1)), straight(repeated))
+        call_move("y", "x", trainers.element_of(np.zeros(1)), straight(repeated))
 
 
 @pytest.mark.parametrize("shape, perm", [((5, 1, 3), (1, 0, 2)), ((1, 4, 1, 2), (1, 3, 0, 2))])

@@ -14,7 +14,14 @@ same_onnx = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("name", sorted(node_tests()))
+def _names() -> list[str]:
+    """From the record where it is of the installed onnx: listing onnx's own tests computes all of them."""
+    if onnx.__version__ == RECORDED["onnx"]:
+        return sorted((*RECORDED["passed"], *RECORDED["refused"]))
+    return sorted(node_tests())
+
+
+@pytest.mark.parametrize("name", _names())
 def test_node(name):
     found = outcome(node_tests()[name])
     if onnx.__version__ == RECORDED["onnx"]:
@@ -25,5 +32,4 @@ def test_node(name):
 
 @same_onnx
 def test_record_is_of_these_tests():
-    assert set(RECORDED["refused"]) <= set(node_tests())
-    assert RECORDED["passed"] + len(RECORDED["refused"]) == len(node_tests())
+    assert {*RECORDED["passed"], *RECORDED["refused"]} == set(node_tests())

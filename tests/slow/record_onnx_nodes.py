@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> None:
     pattern = arguments[0] if arguments else ""
     refused: dict[str, str] = {}
     wrong: dict[str, str] = {}
-    passed = 0
+    passed: list[str] = []
     for name, test in sorted(node_tests().items()):
         if not re.search(pattern, name):
             continue
@@ -34,13 +34,13 @@ def main(arguments: list[str]) -> None:
         if why:
             refused[name] = why
         else:
-            passed += 1
+            passed.append(name)
     for why, count in Counter(refused.values()).most_common():
         examples = [n for n, w in refused.items() if w == why]
         print(f"{count:5} refused: {why}  ({', '.join(examples[:3])})")
     for name, problem in wrong.items():
         print(f"WRONG {name}: {problem[:200]}")
-    print(f"{passed} pass, {len(refused)} are refused, {len(wrong)} are wrong")
+    print(f"{len(passed)} pass, {len(refused)} are refused, {len(wrong)} are wrong")
     if wrong:
         raise SystemExit(6)
     if not pattern:

@@ -63,7 +63,7 @@ def _body(b: GraphBuilder) -> Results:
     return y
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     low, high = _bounds(ctx)
     if low is None or high is None or ctx.element() not in FLOATS:
         raise UnsupportedUse(f"no kernel for {ctx.element().label}; has float, double")
@@ -124,7 +124,7 @@ clip = Op(
     since=(6, 11, 12, 13),
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(clip_kernel,),
     in_place=((0, 0),),
     rematerialize=itself,
@@ -136,14 +136,12 @@ clip = Op(
 )
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     if ctx.element() not in FLOATS:
         raise UnsupportedUse(f"no kernel for {ctx.element().label}; has float, double")
     words = _words((ctx.attribute("min", -np.inf), ctx.attribute("max", np.inf)), ctx.element())
-    launch = clip_grad_kernel.call(
-        ctx.result(), ctx.name(0), ctx.name(1), types=(ctx.element(),), params=words
-    )
-    return (launch,)
+    call = clip_grad_kernel.call(ctx.result(), ctx.name(0), ctx.name(1), types=(ctx.element(),), params=words)
+    return (call,)
 
 
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -180,7 +178,7 @@ clip_grad = RewritingOp(
     domain="minbuild",
     infer=same_as(0),
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(clip_grad_kernel,),
     in_place=((0, 0), (0, 1)),
     batched_inputs=every_input,

@@ -56,7 +56,7 @@ def _op(name: str, three: _Three, attributes: Sequence[Mapping[str, Any]], since
         slope, scale, width = three(attributes)
         return np.asarray(slope * np.where(x < 0, scale * np.expm1(np.minimum(x, 0) / width), x))
 
-    def words(ctx: OpContext) -> Sequence[float]:
+    def params(ctx: OpContext) -> Sequence[float]:
         return three(ctx.attributes)
 
     def gradient(b: GradientBuilder) -> Results:
@@ -64,7 +64,7 @@ def _op(name: str, three: _Three, attributes: Sequence[Mapping[str, Any]], since
         return b.add("EluGrad", b.dy[0], b.x[0], domain="minbuild", **chosen)
 
     cases = unary_cases(3, attributes)
-    return unary(name, elu_kernel, reference, cases, gradient, since=since, words=words)
+    return unary(name, elu_kernel, reference, cases, gradient, since=since, params=params)
 
 
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -90,7 +90,7 @@ elu_grad = gradient_op(
     _grad_reference,
     gradient_cases(3, (_PLAIN, {"slope": 1.5, "scale": 2.0, "width": 0.5})),
     domain="minbuild",
-    words=lambda ctx: _of_gradient(ctx.attributes),
+    params=lambda ctx: _of_gradient(ctx.attributes),
     slope=_slope,
 )
 

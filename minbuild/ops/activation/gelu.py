@@ -87,7 +87,7 @@ def _approximates(attributes: Mapping[str, Any]) -> bool:
     return attributes.get("approximate", "none") == "tanh"
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return lower_to(fast_gelu_kernel if _approximates(ctx.attributes) else gelu_kernel)(ctx)
 
 
@@ -105,7 +105,7 @@ onnx_gelu = Op(
     since=(20,),
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(fast_gelu_kernel, gelu_kernel),
     in_place=((0, 0),),
     cases=unary_cases(4, ({}, {"approximate": "tanh"}, {"approximate": "none"}), special=_FAR),

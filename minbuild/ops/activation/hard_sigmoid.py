@@ -81,7 +81,7 @@ hard_sigmoid = unary(
     unary_cases(2, _ATTRIBUTES),
     _hard_sigmoid_gradient,
     since=(6, 22),
-    words=numbers(_ALPHA, _BETA),
+    params=numbers(_ALPHA, _BETA),
     rematerialize=itself,
 )
 hard_sigmoid_grad = gradient_op(
@@ -90,7 +90,7 @@ hard_sigmoid_grad = gradient_op(
     _hard_sigmoid_grad,
     gradient_cases(2, _ATTRIBUTES),
     domain="minbuild",
-    words=numbers(_ALPHA, _BETA),
+    params=numbers(_ALPHA, _BETA),
     slope=_hard_sigmoid_slope,
 )
 hard_swish = unary(

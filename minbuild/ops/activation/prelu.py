@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.broadcasting import AXES, FEATURES, WALK, launch_binary
+from minbuild.ops.core.broadcasting import AXES, FEATURES, WALK, call_binary
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -37,12 +37,12 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), ctx.shape()),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (launch_binary(prelu_kernel, ctx),)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return (call_binary(prelu_kernel, ctx),)
 
 
-def _slope_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (launch_binary(prelu_slope_kernel, ctx),)
+def _lower_slope(ctx: OpContext) -> Sequence[KernelCall]:
+    return (call_binary(prelu_slope_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, slope: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ prelu = Op(
     since=(7, 9, 16),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(prelu_kernel,),
     in_place=((0, 0),),
     decompose=_body,
@@ -110,7 +110,7 @@ prelu_slope = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_slope_reference,
-    lower=_slope_select,
+    lower=_lower_slope,
     kernels=(prelu_slope_kernel,),
     in_place=((0, 0),),
     cases=_pairs,

@@ -95,7 +95,7 @@ leaky_relu = unary(
     unary_cases(1, _LEAKS),
     _leaky_gradient,
     since=(6, 16),
-    words=numbers(_LEAK),
+    params=numbers(_LEAK),
     rematerialize=itself,
 )
 leaky_relu_grad = gradient_op(
@@ -104,7 +104,7 @@ leaky_relu_grad = gradient_op(
     _leaky_grad,
     gradient_cases(1, _LEAKS),
     _leaky_second,
-    words=numbers(_LEAK),
+    params=numbers(_LEAK),
 )
 
 

@@ -42,19 +42,19 @@ def _axis(attributes: Mapping[str, Any], rank: int, flat: bool) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def _select(
+def _lower(
     kernel: KernelFunction, inputs: int, log: bool, is_flat: Callable[[OpContext], bool]
 ) -> Callable[[OpContext], Sequence[KernelCall]]:
     """Before opset 13 the softmax goes over everything from the axis on, since then over the axis alone."""
 
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         shape, flat = ctx.shape(), is_flat(ctx)
         axis = _axis(ctx.attributes, len(shape), flat)
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
-        launch = kernel.call(
+        call = kernel.call(
             ctx.result(),
             *ctx.names[:inputs],
             TensorType(ElementType.UINT8, groups),
@@ -63,9 +63,9 @@ def _select(
             params=(int(log),),
             features=("log",) * log + ("apart",) * apart,
         )
-        return (launch,)
+        return (call,)
 
-    return select
+    return lower
 
 
 def _softmax(x: np.ndarray, axes: tuple[int, ...], log: bool) -> np.ndarray:
@@ -145,7 +145,7 @@ def _op(name: str, log: bool) -> Op:
         since=(1, 11, 13),
         infer=same_as(0),
         reference=_reference(_softmax, log=log),
-        lower=_select(softmax_kernel, 1, log, _before_13),
+        lower=_lower(softmax_kernel, 1, log, _before_13),
         kernels=(softmax_kernel,),
         in_place=((0, 0),),
         cases=_cases,
@@ -185,7 +185,7 @@ def _grad_op(name: str, log: bool, flat: bool) -> Op:
         domain=MICROSOFT,
         infer=same_as(0),
         reference=_reference(_softmax_grad, log, flat),
-        lower=_select(grad_kernel, 2, log, lambda ctx: flat),
+        lower=_lower(grad_kernel, 2, log, lambda ctx: flat),
         kernels=(grad_kernel,),
         in_place=((0, 0), (0, 1)),
         cases=_grad_cases(log, flat),

@@ -55,7 +55,7 @@ softplus_grad = gradient_op(
     computing(lambda dy, x: dy / (1 + np.exp(-x))),
     gradient_cases(4),
     domain="minbuild",
-    words=lambda ctx: (1.0,),
+    params=lambda ctx: (1.0,),
     slope=lambda b, x: x.sigmoid(),
 )
 mish = unary(

@@ -81,7 +81,7 @@ quick_gelu_grad = gradient_op(
     swish_grad_kernel,
     _swish_grad,
     gradient_cases(6, _ALPHAS),
-    words=numbers(_QUICK),
+    params=numbers(_QUICK),
     slope=_slope,
 )
 

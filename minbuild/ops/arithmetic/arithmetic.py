@@ -15,8 +15,8 @@ from minbuild.ops.core.broadcasting import (
     integer_operands,
     joint_shape,
     joint_type,
+    lower_binary,
     operands,
-    select_binary,
 )
 from minbuild.ops.core.definition import (
     FLOATS,
@@ -124,7 +124,7 @@ def _op(
         since=(7, 13, 14),
         infer=joint_type,
         reference=_reference(function),
-        lower=select_binary(kernel),
+        lower=lower_binary(kernel),
         kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         rematerialize=again,

@@ -11,10 +11,10 @@ from minbuild.ir import ElementType
 from minbuild.ops.core.broadcasting import (
     AXES,
     WALK,
+    call_binary,
     integer_operands,
     joint_type,
-    launch_binary,
-    select_binary,
+    lower_binary,
 )
 from minbuild.ops.core.definition import (
     INTEGERS,
@@ -55,9 +55,9 @@ def _shift_reference(attributes: Mapping[str, Any], x: np.ndarray, amount: np.nd
     return np.where(far, np.where(x < 0, -1, 0).astype(x.dtype), np.right_shift(x, near))
 
 
-def _shift_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_shift(ctx: OpContext) -> Sequence[KernelCall]:
     left = ctx.attribute("direction") == "LEFT"
-    return (launch_binary(shift_left_kernel if left else shift_right_kernel, ctx),)
+    return (call_binary(shift_left_kernel if left else shift_right_kernel, ctx),)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -77,7 +77,7 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any]) -> Op:
         since=(18,),
         infer=joint_type,
         reference=_reference(function),
-        lower=select_binary(kernel),
+        lower=lower_binary(kernel),
         kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         cases=_cases,
@@ -92,7 +92,7 @@ shift = Op(
     since=(11, 28),
     infer=joint_type,
     reference=_shift_reference,
-    lower=_shift_select,
+    lower=_lower_shift,
     kernels=(shift_left_kernel, shift_right_kernel),
     in_place=((0, 0), (0, 1)),
     cases=_shift_cases,

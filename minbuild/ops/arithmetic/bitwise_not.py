@@ -21,7 +21,7 @@ from minbuild.ops.core.definition import (
 bitwise_not_kernel = KernelFunction("bitwise_not", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return (bitwise_not_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
 
 
@@ -45,7 +45,7 @@ bitwise_not = Op(
     since=(18,),
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(bitwise_not_kernel,),
     in_place=((0, 0),),
     cases=_cases,

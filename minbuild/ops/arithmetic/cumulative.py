@@ -37,20 +37,20 @@ def _axis(ctx: OpContext) -> int:
     return axis % ctx.rank()
 
 
-def _select(products: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(products: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         shape, axis = ctx.shape(), _axis(ctx)
         groups = product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
-        launch = cumulative_kernel.call(
+        call = cumulative_kernel.call(
             ctx.result(),
             ctx.name(0),
             TensorType(ElementType.UINT8, groups),
             types=(ctx.element(),),
             params=(products, int(ctx.attribute("exclusive", 0)), int(ctx.attribute("reverse", 0))),
         )
-        return (launch,)
+        return (call,)
 
-    return select
+    return lower
 
 
 def _reference(function: Any) -> Callable[..., np.ndarray]:
@@ -99,7 +99,7 @@ cum_sum = Op(
     since=(11, 14),
     infer=same_as(0),
     reference=_reference(np.add),
-    lower=_select(products=False),
+    lower=_lower(products=False),
     kernels=(cumulative_kernel,),
     cases=_cases,
     gradient=_sum_gradient,
@@ -109,7 +109,7 @@ cum_prod = Op(
     since=(26,),
     infer=same_as(0),
     reference=_reference(np.multiply),
-    lower=_select(products=True),
+    lower=_lower(products=True),
     kernels=(cumulative_kernel,),
     cases=_cases,
     gradient=_product_gradient,

@@ -13,10 +13,10 @@ from minbuild.ops.core.broadcasting import (
     AXES,
     FEATURES,
     WALK,
+    call_chain,
     integer_operands,
     joint_shape,
     joint_type,
-    launch_chain,
     operands,
 )
 from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
@@ -34,8 +34,8 @@ maximum_kernel = _kernel("maximum")
 minimum_kernel = _kernel("minimum")
 
 
-def _select(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
-    return lambda ctx: launch_chain(kernel, ctx)
+def _lower(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: call_chain(kernel, ctx)
 
 
 def _body(b: GraphBuilder) -> Results:
@@ -79,7 +79,7 @@ def _op(name: str, kernel: KernelFunction, reference: Callable[..., np.ndarray])
         since=(6, 8, 12, 13),
         infer=joint_type,
         reference=reference,
-        lower=_select(kernel),
+        lower=_lower(kernel),
         kernels=(kernel,),
         decompose=_body,
         cases=_cases,

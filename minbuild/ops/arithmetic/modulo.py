@@ -10,10 +10,10 @@ import numpy as np
 from minbuild.ops.core.broadcasting import (
     AXES,
     WALK,
+    call_binary,
     integer_operands,
     joint_shape,
     joint_type,
-    launch_binary,
     operands,
 )
 from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
@@ -29,8 +29,8 @@ remainder_kernel = _kernel("remainder")
 modulo_kernel = _kernel("modulo")
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (launch_binary(remainder_kernel if ctx.attribute("fmod", 0) else modulo_kernel, ctx),)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return (call_binary(remainder_kernel if ctx.attribute("fmod", 0) else modulo_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ mod = Op(
     since=(10, 13, 28),
     infer=joint_type,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(modulo_kernel, remainder_kernel),
     in_place=((0, 0), (0, 1)),
     cases=_cases,

@@ -14,9 +14,9 @@ from minbuild.ops.core.broadcasting import (
     AXES,
     FEATURES,
     WALK,
+    call_binary,
     joint_shape,
     joint_type,
-    launch_binary,
     operands,
 )
 from minbuild.ops.core.definition import FLOATS, INT64, KernelCall, KernelFunction, OpContext, TestCase
@@ -63,13 +63,13 @@ def _body(b: GraphBuilder) -> Results:
     return power if base is working else power.cast(base)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     same = ctx.result_shape() == ctx.shape(0)
     if _exponent(ctx) == 2 and same:
-        return (launch_binary(_arithmetic.mul_kernel, ctx, 0, 0),)
+        return (call_binary(_arithmetic.mul_kernel, ctx, 0, 0),)
     if _exponent(ctx) == 0.5 and same and ctx.element().is_real:
         return (_unary.sqrt_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),)
-    return (launch_binary(pow_kernel, ctx),)
+    return (call_binary(pow_kernel, ctx),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ power = RewritingOp(
     since=(7, 12, 13, 15),
     infer=joint_type,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_arithmetic.mul_kernel, pow_kernel, _unary.sqrt_kernel),
     # Only the base: an exponent is not needed where it is known.
     in_place=((0, 0),),

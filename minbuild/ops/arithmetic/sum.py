@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
-from minbuild.ops.core.broadcasting import joint_shape, joint_type, launch_chain
+from minbuild.ops.core.broadcasting import call_chain, joint_shape, joint_type
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
@@ -26,8 +26,8 @@ def _mean_reference(attributes: Mapping[str, Any], *terms: np.ndarray) -> np.nda
     return np.asarray(_reference(attributes, *terms) / len(terms))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return launch_chain(_arithmetic.add_kernel, ctx)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return call_chain(_arithmetic.add_kernel, ctx)
 
 
 def _body(b: GraphBuilder) -> Results:
@@ -77,7 +77,7 @@ total = RewritingOp(
     since=(6, 8, 13),
     infer=joint_type,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_arithmetic.add_kernel,),
     decompose=_body,
     cases=_cases,

@@ -42,7 +42,7 @@ log_kernel = kernel_of("log")
 erf_kernel = kernel_of("erf")
 
 
-def _abs_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_abs(ctx: OpContext) -> Sequence[KernelCall]:
     if ctx.element() in UNSIGNED:
         return (_copy.copy_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
     return lower_to(abs_kernel)(ctx)
@@ -107,7 +107,7 @@ absolute = Op(
     since=(6, 13),
     infer=same_as(0),
     reference=computing(np.abs),
-    lower=_abs_select,
+    lower=_lower_abs,
     kernels=(abs_kernel, _copy.copy_kernel),
     in_place=((0, 0),),
     cases=_with_integers(_EITHER, _SIGNED + _UNSIGNED),

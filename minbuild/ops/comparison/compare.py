@@ -13,9 +13,9 @@ from minbuild.ops.core.broadcasting import (
     AXES,
     FEATURES,
     WALK,
+    call_binary,
     integer_operands,
     joint_shape,
-    launch_binary,
     operands,
 )
 from minbuild.ops.core.definition import (
@@ -56,11 +56,11 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, joint_shape(ctx)),)
 
 
-def _select(kernel: KernelFunction, left: int, right: int) -> Callable[[OpContext], Sequence[KernelCall]]:
-    return lambda ctx: (launch_binary(kernel, ctx, left, right),)
+def _lower(kernel: KernelFunction, left: int, right: int) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (call_binary(kernel, ctx, left, right),)
 
 
-def _not_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_not(ctx: OpContext) -> Sequence[KernelCall]:
     return (not_kernel.call(ctx.result(), ctx.name(0)),)
 
 
@@ -129,7 +129,7 @@ def _op(name: str, kernel: KernelFunction, function: Callable[..., Any], exchang
         since=since,
         infer=_infer,
         reference=reference,
-        lower=_select(kernel, *order),
+        lower=_lower(kernel, *order),
         kernels=(kernel,),
         in_place=pairs,
         cases=cases,
@@ -145,7 +145,7 @@ equal = Op(
     since=(7, 11, 13, 19),
     infer=_infer,
     reference=_equal_reference,
-    lower=_select(equal_kernel, 0, 1),
+    lower=_lower(equal_kernel, 0, 1),
     kernels=(equal_kernel,),
     decompose=_equal_body,
     decomposes_to=("Not", "Xor"),
@@ -159,7 +159,7 @@ negation = Op(
     since=(1,),
     infer=_infer,
     reference=_reference(np.logical_not),
-    lower=_not_select,
+    lower=_lower_not,
     kernels=(not_kernel,),
     in_place=((0, 0),),
     cases=_not_cases,

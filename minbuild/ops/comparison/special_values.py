@@ -21,7 +21,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, ctx.shape()),)
 
 
-def _is_inf_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_is_inf(ctx: OpContext) -> Sequence[KernelCall]:
     which = tuple(int(ctx.attribute(name, 1)) for name in ("detect_negative", "detect_positive"))
     return (is_inf_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=which),)
 
@@ -62,7 +62,7 @@ is_inf = Op(
     since=(10, 20),
     infer=_infer,
     reference=_is_inf,
-    lower=_is_inf_select,
+    lower=_lower_is_inf,
     kernels=(is_inf_kernel,),
     cases=_is_inf_cases,
 )

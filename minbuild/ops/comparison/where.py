@@ -34,9 +34,9 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(1), joint_shape(ctx)),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     walk = walk_over(ctx.result_shape(), *(ctx.shape(i) for i in range(3)))
-    launch = where_kernel.call(
+    call = where_kernel.call(
         ctx.result(),
         *ctx.names[:3],
         walk.extent,
@@ -44,7 +44,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         params=walk.axes,
         features=tuple(f for f in walk.features if f in where_kernel.features),
     )
-    return (launch,)
+    return (call,)
 
 
 def _reference(
@@ -100,7 +100,7 @@ where = Op(
     since=(9, 16),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(where_kernel,),
     in_place=((0, 1), (0, 2)),
     cases=_cases,

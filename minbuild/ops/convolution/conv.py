@@ -174,7 +174,7 @@ class Layer:
         return tuple(name for name, wanted in (asked | others).items() if wanted)
 
 
-def launch_layer(
+def call_layer(
     layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
 ) -> KernelCall:
     """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
@@ -190,10 +190,10 @@ def launch_layer(
     )
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     layer = Layer.of(ctx, ctx.shape(0), ctx.shape(1))
     names = (ctx.result(0), ctx.name(0), ctx.name(1))
-    return (launch_layer(layer, OUTPUT, names, ctx.name(2)),)
+    return (call_layer(layer, OUTPUT, names, ctx.name(2)),)
 
 
 def _work(ctx: OpContext) -> Dim:
@@ -343,7 +343,7 @@ conv = Op(
     since=(1, 11, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(conv_kernel, packed_kernel),
     rematerialize=_again,
     flops=_work,

@@ -16,11 +16,11 @@ from minbuild.ops.convolution.conv import (
     VARIANTS,
     WEIGHT_GRADIENT,
     Layer,
+    call_layer,
     conv_kernel,
     filters_of,
     grouped,
     large_cases,
-    launch_layer,
     packed_kernel,
     seen_by,
 )
@@ -31,22 +31,22 @@ from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return tuple(_grad_launches(ctx, Layer.of(ctx, ctx.shape(1), ctx.shape(2))))
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return tuple(_grad_calls(ctx, Layer.of(ctx, ctx.shape(1), ctx.shape(2))))
 
 
-def _grad_launches(ctx: OpContext, layer: Layer) -> Iterator[KernelCall]:
+def _grad_calls(ctx: OpContext, layer: Layer) -> Iterator[KernelCall]:
     """dW and dB first: then dX may take the place of X."""
     (dy, x, w), shape = ctx.names[:3], ctx.shape()
     dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
-        yield launch_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in ctx.accumulates))
+        yield call_layer(layer, WEIGHT_GRADIENT, (dw, x, dy), accumulate=int(1 in ctx.accumulates))
     if db:
         others = (0, *range(2, len(shape)))
         tensor = TensorType(ctx.element(), shape)
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in ctx.accumulates))
     if dx:
-        yield launch_layer(layer, INPUT_GRADIENT, (dx, dy, w))
+        yield call_layer(layer, INPUT_GRADIENT, (dx, dy, w))
 
 
 def _grad_work(ctx: OpContext) -> Dim:
@@ -134,7 +134,7 @@ conv_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(conv_kernel, packed_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     flops=_grad_work,

@@ -79,9 +79,9 @@ def _layer(ctx: OpContext, x: Shape, w: Shape) -> _conv.Layer:
     return _conv.Layer.over(ctx, w, window_of(ctx.attributes, x, w))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.result(0), ctx.name(0), ctx.name(1))
-    return (_conv.launch_layer(_layer(ctx, ctx.shape(0), ctx.shape(1)), _conv.INPUT_GRADIENT, names),)
+    return (_conv.call_layer(_layer(ctx, ctx.shape(0), ctx.shape(1)), _conv.INPUT_GRADIENT, names),)
 
 
 def _reference(
@@ -149,7 +149,7 @@ conv_transpose = Op(
     decompose=_body,
     decomposes_to=("Add",),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_conv.conv_kernel, _conv.packed_kernel),
     cases=_cases,
     gradient=_gradient,
@@ -164,16 +164,16 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return tuple(TensorType(element, shape) for shape in (ctx.shape(1), w, ctx.shape(0)[1:2]))
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return tuple(_grad_launches(ctx))
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return tuple(_grad_calls(ctx))
 
 
-def _grad_launches(ctx: OpContext) -> Iterator[KernelCall]:
+def _grad_calls(ctx: OpContext) -> Iterator[KernelCall]:
     """dW and dB first: then dX may take the place of X."""
     layer, (dy, x, w) = _layer(ctx, ctx.shape(1), ctx.shape(2)), ctx.names[:3]
     dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
-        yield _conv.launch_layer(
+        yield _conv.call_layer(
             layer, _conv.WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in ctx.accumulates)
         )
     if db:
@@ -181,7 +181,7 @@ def _grad_launches(ctx: OpContext) -> Iterator[KernelCall]:
         others = (0, *range(2, ctx.rank()))
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in ctx.accumulates))
     if dx:
-        yield _conv.launch_layer(layer, _conv.OUTPUT, (dx, dy, w))
+        yield _conv.call_layer(layer, _conv.OUTPUT, (dx, dy, w))
 
 
 def _grad_reference(
@@ -231,7 +231,7 @@ conv_transpose_grad = Op(
     domain=MICROSOFT,
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(_conv.conv_kernel, _conv.packed_kernel, reduce_kernel),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,

@@ -69,7 +69,7 @@ def served_as(kernel: KernelFunction, element: ElementType) -> ElementType:
     return element if element in offered or unsigned not in offered else unsigned
 
 
-def launch_binary(
+def call_binary(
     kernel: KernelFunction, ctx: OpContext, left: int = 0, right: int = 1, result_as: str | None = None
 ) -> KernelCall:
     """`kernel` on two inputs of a node, or with the result so far (`result_as`) in place of the left one."""
@@ -86,16 +86,16 @@ def launch_binary(
     )
 
 
-def select_binary(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
+def lower_binary(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:
     """For `Op.lower` of two operands."""
-    return lambda ctx: (launch_binary(kernel, ctx),)
+    return lambda ctx: (call_binary(kernel, ctx),)
 
 
-def launch_chain(kernel: KernelFunction, ctx: OpContext) -> Sequence[KernelCall]:
+def call_chain(kernel: KernelFunction, ctx: OpContext) -> Sequence[KernelCall]:
     """y = f(x0, x1), then y = f(y, x2), ... for two inputs or more."""
     result = ctx.result()
-    rest = (launch_binary(kernel, ctx, right=i, result_as=result) for i in range(2, len(ctx.inputs)))
-    return (launch_binary(kernel, ctx), *rest)
+    rest = (call_binary(kernel, ctx, right=i, result_as=result) for i in range(2, len(ctx.inputs)))
+    return (call_binary(kernel, ctx), *rest)
 
 
 _SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (

@@ -247,10 +247,10 @@ class TestCase:
     smooth: bool = True  # differentiable at these inputs: gradients are checked there
 
 
-Infer = Callable[[OpContext], Sequence[TensorType]]
-Select = Callable[[OpContext], Sequence[KernelCall]]
+ShapeRule = Callable[[OpContext], Sequence[TensorType]]
+LowerRule = Callable[[OpContext], Sequence[KernelCall]]
 Reference = Callable[..., Any]  # (attributes, *inputs) -> array or tuple of arrays
-Known = Callable[[OpContext], Sequence[np.ndarray | None]]
+ShapeValueRule = Callable[[OpContext], Sequence[np.ndarray | None]]
 
 
 @dataclass(frozen=True)
@@ -285,12 +285,12 @@ class Op:
     """
 
     name: str
-    infer: Infer | None = None  # None for operators with a body
+    infer: ShapeRule | None = None  # None for operators with a body
     domain: str = ""
     since: tuple[int, ...] = (1,)
     reference: Reference | None = None
-    shape_value: Known | None = None
-    lower: Select | None = None
+    shape_value: ShapeValueRule | None = None
+    lower: LowerRule | None = None
     is_view: bool = False
     in_place: tuple[tuple[int, int], ...] = ()
     mutates: Mapping[int, int | None] = field(default_factory=dict)
@@ -337,7 +337,7 @@ def first_input(ctx: OpContext) -> Iterable[int]:
     return (0,)
 
 
-def same_as(i: int = 0) -> Infer:
+def same_as(i: int = 0) -> ShapeRule:
     """One output with the type of input `i`."""
 
     def infer(ctx: OpContext) -> Sequence[TensorType]:

@@ -1,4 +1,4 @@
-"""What operators on single elements share: declarations, launches, references and cases."""
+"""What operators on single elements share: declarations, calls, references and cases."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
     KernelFunction,
+    LowerRule,
     Op,
     OpContext,
     Reference,
-    Select,
     TestCase,
     same_as,
 )
@@ -24,7 +24,7 @@ from minbuild.ops.core.value import Results, Value
 
 Cases = Callable[[np.random.Generator], Iterable[TestCase]]
 Gradient = Callable[[GradientBuilder], Results]
-Words = Callable[[OpContext], Sequence[float]]
+ParamRule = Callable[[OpContext], Sequence[float]]
 
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.inf, -np.inf, np.nan])
@@ -47,25 +47,25 @@ def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] 
     return kernel_of(function, "dy", saved, params=params, output="dx")
 
 
-def no_words(ctx: OpContext) -> Sequence[float]:
+def no_params(ctx: OpContext) -> Sequence[float]:
     """Of a kernel without parameters."""
     return ()
 
 
-def numbers(*defaults: tuple[str, float]) -> Words:
+def numbers(*defaults: tuple[str, float]) -> ParamRule:
     """Parameters that are attributes, with their defaults."""
     return lambda ctx: [float(ctx.attribute(name, default)) for name, default in defaults]
 
 
-def lower_to(kernel: KernelFunction, words: Words = no_words, inputs: Sequence[int] = ()) -> Select:
+def lower_to(kernel: KernelFunction, params: ParamRule = no_params, inputs: Sequence[int] = ()) -> LowerRule:
     """The kernel on these inputs of the node, by default on the first ones in order."""
     chosen = inputs or range(len(kernel.args) - 1)
 
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         names = (ctx.name(i) for i in chosen)
-        return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=words(ctx)),)
+        return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=params(ctx)),)
 
-    return select
+    return lower
 
 
 def computing(function: Callable[..., Any]) -> Reference:
@@ -132,7 +132,7 @@ def unary(
     *,
     since: tuple[int, ...] = (6, 13),
     domain: str = "",
-    words: Words = no_words,
+    params: ParamRule = no_params,
     rematerialize: Callable[..., Any] | None = None,
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
 ) -> Op:
@@ -143,7 +143,7 @@ def unary(
         since=since,
         infer=same_as(0),
         reference=reference,
-        lower=lower_to(kernel, words),
+        lower=lower_to(kernel, params),
         kernels=(kernel,),
         in_place=((0, 0),),
         rematerialize=rematerialize,
@@ -161,7 +161,7 @@ def gradient_op(
     gradient: Gradient | None = None,
     *,
     domain: str = "com.microsoft",
-    words: Words = no_words,
+    params: ParamRule = no_params,
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
     slope: Callable[[GraphBuilder, Value], Value] | None = None,
 ) -> Op:
@@ -172,7 +172,7 @@ def gradient_op(
         domain=domain,
         infer=same_as(0),
         reference=reference,
-        lower=lower_to(kernel, words),
+        lower=lower_to(kernel, params),
         kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         batched_inputs=batched_inputs,

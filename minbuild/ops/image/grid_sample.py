@@ -44,7 +44,7 @@ def _params(attributes: Mapping[str, Any]) -> tuple[int, int, int]:
     return _MODES[mode], _PADDINGS[padding], int(bool(attributes.get("align_corners", 0)))
 
 
-def _launch(ctx: OpContext, kernel: KernelFunction, names: Sequence[str]) -> Sequence[KernelCall]:
+def _call(ctx: OpContext, kernel: KernelFunction, names: Sequence[str]) -> Sequence[KernelCall]:
     params = _params(ctx.attributes)
     features = ("cubic",) * (params[0] == 2)
     return (kernel.call(*names, types=(ctx.element(),), params=params, features=features),)
@@ -59,8 +59,8 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (*shape[:2], *grid[1:-1])),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return _launch(ctx, sample_kernel, (ctx.result(), ctx.name(0), ctx.name(1)))
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return _call(ctx, sample_kernel, (ctx.result(), ctx.name(0), ctx.name(1)))
 
 
 # ------------------------------------------------------------------------------------------------- reference
@@ -178,7 +178,7 @@ grid_sample = Op(
     since=(16, 20, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(sample_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -192,9 +192,9 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return TensorType(ctx.element(), ctx.shape(1)), TensorType(ctx.element(), ctx.shape(2))
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     results = [ctx.result(i) if i < len(ctx.result_names) else "" for i in (0, 1)]
-    return _launch(ctx, grad_kernel, (*results, *ctx.names[:3]))
+    return _call(ctx, grad_kernel, (*results, *ctx.names[:3]))
 
 
 def _grad_reference(
@@ -223,7 +223,7 @@ grid_sample_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     cases=_grad_cases,
 )

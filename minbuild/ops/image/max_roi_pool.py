@@ -34,13 +34,13 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (rois[0], x[1], *bins)),)
 
 
-def _launch(ctx: OpContext, kernel: KernelFunction, *names: str) -> Sequence[KernelCall]:
+def _call(ctx: OpContext, kernel: KernelFunction, *names: str) -> Sequence[KernelCall]:
     scale = float(ctx.attribute("spatial_scale", 1.0))
     return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=(scale,)),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return _launch(ctx, pool_kernel, *ctx.names[:2])
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return _call(ctx, pool_kernel, *ctx.names[:2])
 
 
 def _bins(start: float, end: float, count: int, size: int) -> list[range]:
@@ -114,7 +114,7 @@ max_roi_pool = Op(
     since=(1, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(pool_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -128,8 +128,8 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), ctx.shape(1)),)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return _launch(ctx, grad_kernel, *ctx.names[:3])
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return _call(ctx, grad_kernel, *ctx.names[:3])
 
 
 def _grad_reference(
@@ -153,7 +153,7 @@ max_roi_pool_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     cases=_grad_cases,
 )

@@ -70,7 +70,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (*shape[:axis], ctx.shape(1)[0], *shape[axis + 1 :])),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     shape, axis = ctx.shape(), ctx.axis()
     groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]))
     return (
@@ -121,7 +121,7 @@ resample = Op(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(resample_kernel,),
     gradient=_gradient,
     cases=_cases,

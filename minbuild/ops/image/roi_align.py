@@ -28,9 +28,7 @@ grad_kernel = KernelFunction("roi_align_grad", ("dx:T=", "dy:T", *_INPUTS), _PAR
 _HALF_PIXEL = "coordinate_transformation_mode"  # an attribute since opset 16; before there was no half pixel
 
 
-def _launch(
-    ctx: OpContext, kernel: KernelFunction, names: Sequence[str], version: int
-) -> Sequence[KernelCall]:
+def _call(ctx: OpContext, kernel: KernelFunction, names: Sequence[str], version: int) -> Sequence[KernelCall]:
     default = "half_pixel" if version >= 16 else "output_half_pixel"
     largest = ctx.attribute("mode", "avg") == "max"
     params = (
@@ -52,8 +50,8 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (rois[0], x[1], *bins)),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return _launch(ctx, align_kernel, (ctx.result(), *ctx.names[:3]), ctx.version)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return _call(ctx, align_kernel, (ctx.result(), *ctx.names[:3]), ctx.version)
 
 
 def _axis_samples(
@@ -153,7 +151,7 @@ roi_align = Op(
     since=(10, 16, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(align_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -167,8 +165,8 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), ctx.shape(1)),)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return _launch(ctx, grad_kernel, (ctx.result(), *ctx.names[:4]), max(roi_align.since))
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return _call(ctx, grad_kernel, (ctx.result(), *ctx.names[:4]), max(roi_align.since))
 
 
 def _grad_reference(
@@ -213,7 +211,7 @@ roi_align_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     cases=_grad_cases,
     gradient=_grad_gradient,

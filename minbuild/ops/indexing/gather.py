@@ -48,15 +48,15 @@ def _groups(ctx: OpContext, shape: Shape) -> TensorType:
     return TensorType(ElementType.UINT8, (product(shape[:axis]), shape[axis], product(shape[axis + 1 :])))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = gather_kernel.call(
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    call = gather_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
         _groups(ctx, ctx.shape(0)),
         types=(storage_type(ctx.element(0)), ctx.element(1)),
     )
-    return (launch,)
+    return (call,)
 
 
 def _variants(
@@ -98,7 +98,7 @@ gather = Op(
     since=(1, 11, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(gather_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -120,8 +120,8 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = grad_kernel.call(
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    call = grad_kernel.call(
         ctx.result(),
         ctx.name(2),
         ctx.name(1),
@@ -129,7 +129,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         types=(ctx.element(2), ctx.element(1)),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_gradient(b: GradientBuilder) -> Results:
@@ -149,7 +149,7 @@ gather_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     accumulates=frozenset({0}),
     cases=_grad_cases,

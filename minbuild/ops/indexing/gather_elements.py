@@ -25,7 +25,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.indexed import (
     ScatterReduction,
-    launch_put,
+    call_put,
     meet,
     meeting_of,
     scatter_gradient,
@@ -65,15 +65,15 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
     return np.asarray(x[_places(indices.astype(np.int64), attributes.get("axis", 0))])
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = take_kernel.call(
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    call = take_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
         types=(storage_type(ctx.element()),),
         params=(ctx.axis(),),
     )
-    return (launch,)
+    return (call,)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -127,7 +127,7 @@ gather_elements = Op(
     since=(11, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(take_kernel,),
     decompose=with_int64(1, "GatherElements"),
     decomposes_to=("Cast",),
@@ -151,9 +151,9 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     axis = int(ctx.attribute("axis", 0))
-    launch = launch_put(
+    call = call_put(
         ctx,
         (put_kernel, meet_kernel),
         ("", ctx.name(2), ctx.name(0)),
@@ -161,7 +161,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         params=(axis + len(ctx.result_shape()) if axis < 0 else axis,),
         element=ctx.element(),
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_gradient(b: GradientBuilder) -> Results:
@@ -181,7 +181,7 @@ gather_elements_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(meet_kernel,),
     decompose=with_int64(2, "GatherElementsGrad", "com.microsoft"),
     decomposes_to=("Cast",),
@@ -214,8 +214,8 @@ def _scatter_reference(
     return y
 
 
-def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = launch_put(
+def _lower_scatter(ctx: OpContext) -> Sequence[KernelCall]:
+    call = call_put(
         ctx,
         (put_kernel, meet_kernel),
         (ctx.name(0), ctx.name(1), ctx.name(2)),
@@ -223,7 +223,7 @@ def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
         params=(ctx.axis(),),
         element=ctx.element(),
     )
-    return (launch,)
+    return (call,)
 
 
 def _scatter_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -249,7 +249,7 @@ scatter_elements = Op(
     since=(11, 13, 16, 18),
     infer=_scatter_infer,
     reference=_scatter_reference,
-    lower=_scatter_select,
+    lower=_lower_scatter,
     kernels=(put_kernel, meet_kernel),
     decompose=with_int64(1, "ScatterElements"),
     decomposes_to=("Cast",),

@@ -25,7 +25,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.indexed import (
     ScatterReduction,
-    launch_put,
+    call_put,
     meet,
     meeting_of,
     scatter_gradient,
@@ -76,12 +76,12 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
     return y
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     layout = _layout(ctx.shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
-    launch = take_kernel.call(
+    call = take_kernel.call(
         ctx.result(), ctx.name(0), ctx.name(1), layout, types=(storage_type(ctx.element()),)
     )
-    return (launch,)
+    return (call,)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -127,7 +127,7 @@ gather_nd = Op(
     since=(11, 12, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(take_kernel,),
     decompose=with_int64(1, "GatherND"),
     decomposes_to=("Cast",),
@@ -152,9 +152,9 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     layout = _layout(ctx.result_shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
-    launch = launch_put(
+    call = call_put(
         ctx,
         (put_kernel, meet_kernel),
         ("", ctx.name(1), ctx.name(2)),
@@ -162,7 +162,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         extents=(layout,),
         element=ctx.element(2),
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_gradient(b: GradientBuilder) -> Results:
@@ -182,7 +182,7 @@ gather_nd_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(meet_kernel,),
     decompose=with_int64(1, "GatherNDGrad", "com.microsoft"),
     accumulates=frozenset({0}),
@@ -211,8 +211,8 @@ def _scatter_reference(
     return y
 
 
-def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = launch_put(
+def _lower_scatter(ctx: OpContext) -> Sequence[KernelCall]:
+    call = call_put(
         ctx,
         (put_kernel, meet_kernel),
         (ctx.name(0), ctx.name(1), ctx.name(2)),
@@ -220,7 +220,7 @@ def _scatter_select(ctx: OpContext) -> Sequence[KernelCall]:
         extents=(_layout(ctx.shape(), ctx.shape(1), 0),),
         element=ctx.element(),
     )
-    return (launch,)
+    return (call,)
 
 
 def _scatter_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -248,7 +248,7 @@ scatter_nd = Op(
     since=(11, 13, 16, 18),
     infer=_scatter_infer,
     reference=_scatter_reference,
-    lower=_scatter_select,
+    lower=_lower_scatter,
     kernels=(put_kernel, meet_kernel),
     decompose=with_int64(1, "ScatterND"),
     in_place=((0, 0),),

@@ -65,7 +65,7 @@ def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder
     return body
 
 
-def launch_put(
+def call_put(
     ctx: OpContext,
     kernels: tuple[KernelFunction, KernelFunction],
     names: tuple[str, str, str],

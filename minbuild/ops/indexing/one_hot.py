@@ -46,17 +46,17 @@ def _reference(
     return np.moveaxis(np.where(hot, values[1], values[0]), -1, axis).astype(values.dtype)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     shape, axis = ctx.result_shape(), _new_axis(ctx)
     layout = product(shape[:axis]), shape[axis], product(shape[axis + 1 :])
-    launch = one_hot_kernel.call(
+    call = one_hot_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(2),
         TensorType(ElementType.UINT8, layout),
         types=(storage_type(ctx.element(2)),),
     )
-    return (launch,)
+    return (call,)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -74,7 +74,7 @@ one_hot = Op(
     since=(9, 11, 28),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(one_hot_kernel,),
     decompose=with_int64(0, "OneHot"),
     decomposes_to=("Cast",),

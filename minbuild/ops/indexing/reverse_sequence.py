@@ -38,9 +38,9 @@ def _batch_first(attributes: Mapping[str, Any]) -> bool:
     return bool(batch == 0)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     shape = ctx.shape()
-    launch = reverse_kernel.call(
+    call = reverse_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
@@ -48,7 +48,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         types=(storage_type(ctx.element()),),
         params=(_batch_first(ctx.attributes),),
     )
-    return (launch,)
+    return (call,)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ reverse_sequence = Op(
     since=(10, 28),
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(reverse_kernel,),
     cases=_cases,
     gradient=_gradient,

@@ -137,14 +137,14 @@ def _eye_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.eye(rows, columns, attributes.get("k", 0), dtype=dtype)
 
 
-def _eye_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_eye(ctx: OpContext) -> Sequence[KernelCall]:
     """Ones, of which two triangles keep a diagonal."""
     tensor, y, k = ctx.results[0], ctx.result(), int(ctx.attribute("k", 0))
     assert tensor is not None
     return (
-        _fill.launch_fill(y, tensor.element, 1),
-        _trilu.launch_triangle(y, y, tensor, k, upper=True),
-        _trilu.launch_triangle(y, y, tensor, k, upper=False),
+        _fill.call_fill(y, tensor.element, 1),
+        _trilu.call_triangle(y, y, tensor, k, upper=True),
+        _trilu.call_triangle(y, y, tensor, k, upper=False),
     )
 
 
@@ -161,7 +161,7 @@ eye_like = Op(
     infer=_eye_infer,
     shape_value=_eye_known,
     reference=_eye_reference,
-    lower=_eye_select,
+    lower=_lower_eye,
     kernels=(_fill.fill_kernel, _trilu.trilu_kernel),
     cases=_eye_cases,
 )

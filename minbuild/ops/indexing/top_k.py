@@ -58,10 +58,10 @@ def _reference(
     return np.take_along_axis(x, indices, axis), indices
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     shape, axis, count = ctx.shape(), ctx.axis(-1), _count(ctx)
     groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]), count)
-    launch = top_k_kernel.call(
+    call = top_k_kernel.call(
         ctx.result(0),
         ctx.result(1),
         ctx.name(0),
@@ -70,7 +70,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         types=(ctx.element(),),
         params=(int(ctx.attribute("largest", 1)),),
     )
-    return (launch,)
+    return (call,)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -116,7 +116,7 @@ top_k = Op(
     since=(1, 10, 11, 24),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(top_k_kernel,),
     cases=_cases,
     gradient=_gradient,

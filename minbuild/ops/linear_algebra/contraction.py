@@ -121,7 +121,7 @@ def _order(axes: Sequence[int]) -> int:
     return word - (1 << 32) if word >> 31 else word
 
 
-def launch_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: str = "") -> KernelCall:
+def call_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: str = "") -> KernelCall:
     """Output 0 as the product of inputs 0 and 1."""
     layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
     names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
@@ -163,10 +163,10 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return product_type(ctx, equation_at(ctx))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     equation = equation_at(ctx)
     bias = ctx.name(2) if ctx.has(2) else ""
-    return (launch_product(ctx, equation, ctx.attribute("alpha", 1.0), bias),)
+    return (call_product(ctx, equation, ctx.attribute("alpha", 1.0), bias),)
 
 
 def _reference(
@@ -237,7 +237,7 @@ contraction = ProductOp(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     cases=_cases,

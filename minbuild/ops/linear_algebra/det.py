@@ -38,7 +38,7 @@ def _room(ctx: OpContext, x: int) -> TensorType:
     return TensorType(ElementType.UINT8, (size * size * ctx.element().size,))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return (det_kernel.call(ctx.result(), ctx.name(0), _room(ctx, 0), types=(ctx.element(),)),)
 
 
@@ -62,7 +62,7 @@ def _gradient(b: GradientBuilder) -> Results:
     return b.add("DetGrad", b.dy[0], b.x[0], domain="minbuild")
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     arguments = (ctx.result(), ctx.name(0), ctx.name(1), _room(ctx, 1))
     return (grad_kernel.call(*arguments, types=(ctx.element(),)),)
 
@@ -88,7 +88,7 @@ det = Op(
     since=(11, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(det_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -98,7 +98,7 @@ det_grad = Op(
     domain="minbuild",
     infer=same_as(1),
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     cases=_grad_cases,
 )

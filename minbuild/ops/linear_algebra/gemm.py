@@ -66,12 +66,12 @@ def _is_row(ctx: OpContext) -> bool:
     return len(shape) in (1, 2) and shape[-1] == ctx.result_shape()[1] and shape[:-1] in ((), (1,))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     beta, element = float(ctx.attribute("beta", 1.0)), ctx.element()
     bias = ctx.has(2) and beta != 0
     (rows, columns), depth = ctx.result_shape(), ctx.shape(0)[0 if ctx.attribute("transA", 0) else 1]
     room = room_of(element, rows, columns, depth)
-    launch = (packed_kernel if room else gemm_kernel).call(
+    call = (packed_kernel if room else gemm_kernel).call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
@@ -87,7 +87,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         features=() if not bias else ("bias",) if _is_row(ctx) and beta == 1 else ("bias", "bias_any"),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -162,7 +162,7 @@ gemm = ProductOp(
     since=(7, 9, 11, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(gemm_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=_equation,

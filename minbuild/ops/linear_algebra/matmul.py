@@ -13,8 +13,8 @@ from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, Unsupp
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import (
+    call_product,
     contraction_kernel,
-    launch_product,
     packed_kernel,
     product_type,
 )
@@ -58,8 +58,8 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return product_type(ctx, equation_at(ctx))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (launch_product(ctx, equation_at(ctx), ctx.attribute("alpha", 1.0)),)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return (call_product(ctx, equation_at(ctx), ctx.attribute("alpha", 1.0)),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -204,7 +204,7 @@ matmul = ProductOp(
     since=(1, 9, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=equation_of,
@@ -217,7 +217,7 @@ fused_matmul = ProductOp(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(contraction_kernel, packed_kernel),
     accumulates=frozenset({0}),
     equation=equation_of,

@@ -12,7 +12,7 @@ from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op,
 loss_is_finite_kernel = KernelFunction("loss_is_finite", ("y:T=", "x:T"), types={"T": FLOATS})
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return (loss_is_finite_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),)
 
 
@@ -32,7 +32,7 @@ loss_is_finite = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(loss_is_finite_kernel,),
     in_place=((0, 0),),
     cases=_cases,

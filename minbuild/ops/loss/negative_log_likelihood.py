@@ -44,7 +44,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), ctx.shape(1) if reduction_of(ctx.attributes) == "none" else ()),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.name(0), ctx.name(1), ctx.name(2))
     types = (ctx.element(0), ctx.element(1))
     return (loss_kernel.call(ctx.result(), *names, types=types, params=label_params(ctx)),)
@@ -82,7 +82,7 @@ negative_log_likelihood_loss = Op(
     since=(12, 13, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(loss_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -95,7 +95,7 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(1), ctx.shape(1)),)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.name(0), ctx.name(2), ctx.name(3))  # of the scores only the shape matters
     types = (ctx.element(1), ctx.element(2))
     return (grad_kernel.call(ctx.result(), *names, types=types, params=label_params(ctx)),)
@@ -133,7 +133,7 @@ negative_log_likelihood_loss_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     cases=_grad_cases,
     gradient=_grad_gradient,

@@ -94,11 +94,11 @@ def _features(ctx: OpContext, scores: int, weights: int) -> tuple[str, ...]:
     return tuple(name for name, wanted in asked.items() if wanted)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     # The kernel needs room for both results even where the graph asks for one of them only.
     room = TensorType(ctx.element(), (product(ctx.shape(0)),))
     loss_room = TensorType(ctx.element(), _infer(ctx)[0].shape)
-    launch = loss_kernel.call(
+    call = loss_kernel.call(
         ctx.result(0) or loss_room,
         ctx.result(1) or room,
         ctx.name(0),
@@ -108,11 +108,11 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         params=label_params(ctx),
         features=_features(ctx, 0, 2),
     )
-    return (launch,)
+    return (call,)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = grad_kernel.call(
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    call = grad_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
@@ -122,7 +122,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         params=label_params(ctx),
         features=_features(ctx, 1, 3),
     )
-    return (launch,)
+    return (call,)
 
 
 def cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -186,7 +186,7 @@ loss = Op(
     since=(12, 13),
     infer=_infer,
     reference=reference,
-    lower=_select,
+    lower=_lower,
     kernels=(loss_kernel,),
     cases=cases,
     gradient=_gradient,
@@ -197,7 +197,7 @@ grad = Op(
     domain=MICROSOFT,
     infer=_like_scores,
     reference=grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     in_place=((0, 1),),
     decompose=_grad_body,

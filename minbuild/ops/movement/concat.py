@@ -35,7 +35,7 @@ piece_kernel = KernelFunction(
 )
 
 
-def launch_piece(y: str, x: str, place: TensorType, element: ElementType, out: bool) -> KernelCall:
+def call_piece(y: str, x: str, place: TensorType, element: ElementType, out: bool) -> KernelCall:
     """A copy of piece `x` into `y`, or where `out`, of piece `y` out of `x`."""
     return piece_kernel.call(y, x, place, types=(storage_type(element),), params=(out,))
 
@@ -74,10 +74,10 @@ def _concat_reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> np.
     return np.concatenate(inputs, attributes.get("axis", 1))
 
 
-def _concat_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_concat(ctx: OpContext) -> Sequence[KernelCall]:
     places = pieces(_sizes(ctx), ctx.result_shape(), ctx.axis(1))
     return [
-        launch_piece(ctx.result(), name, place, ctx.element(), out=False)
+        call_piece(ctx.result(), name, place, ctx.element(), out=False)
         for i, (name, place) in enumerate(zip(ctx.names, places, strict=False))
         if product(ctx.shape(i)) != 0
     ]
@@ -132,7 +132,7 @@ concat = RewritingOp(
     since=(1, 4, 11, 13),
     infer=_concat_infer,
     reference=_concat_reference,
-    lower=_concat_select,
+    lower=_lower_concat,
     kernels=(piece_kernel,),
     cases=_concat_cases,
     gradient=_gradient,
@@ -164,7 +164,7 @@ concat_training = Op(
     infer=_training_infer,
     shape_value=_training_known,
     reference=_training_reference,
-    lower=_concat_select,
+    lower=_lower_concat,
     kernels=(piece_kernel,),
     cases=_training_cases,
     gradient=_training_gradient,

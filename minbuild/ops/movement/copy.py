@@ -20,12 +20,12 @@ from minbuild.ops.core.definition import (
     same_as,
     storage_type,
 )
-from minbuild.ops.shape.fill import fill_kernel, launch_fill
+from minbuild.ops.shape.fill import call_fill, fill_kernel
 
 copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return (copy_kernel.call(ctx.result(), ctx.name(0), types=(storage_type(ctx.element()),)),)
 
 
@@ -45,7 +45,7 @@ copy = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(copy_kernel,),
     cases=_cases,
 )
@@ -73,9 +73,9 @@ def _overwrite(ctx: OpContext) -> Sequence[KernelCall]:
     if content is not None and content.size > 1 and content.dtype != object:
         raw = np.ascontiguousarray(content).reshape(-1).view(f"V{content.itemsize}")
         if (raw == raw[0]).all():
-            return (launch_fill(ctx.name(0), ctx.element(), content.flat[0]),)
-    launch = copy_kernel.call(ctx.name(0), ctx.name(1), types=(storage_type(ctx.element()),))
-    return (launch,)
+            return (call_fill(ctx.name(0), ctx.element(), content.flat[0]),)
+    call = copy_kernel.call(ctx.name(0), ctx.name(1), types=(storage_type(ctx.element()),))
+    return (call,)
 
 
 def _assignments(random: np.random.Generator) -> Iterable[TestCase]:

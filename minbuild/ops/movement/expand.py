@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
-from minbuild.ops.core.broadcasting import AXES, WALK, launch_binary, walk_over
+from minbuild.ops.core.broadcasting import AXES, WALK, call_binary, walk_over
 from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
@@ -52,9 +52,7 @@ def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
     return low, high
 
 
-def _launch(
-    ctx: OpContext, factor: float = 1, size: TensorType | None = None, use_size: int = 0
-) -> KernelCall:
+def _call(ctx: OpContext, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> KernelCall:
     walk = walk_over(ctx.result_shape(), ctx.shape(0), ())
     asked = {"broadcast": walk.axes_count > 2, "extent": size is not None}
     return expand_kernel.call(
@@ -68,9 +66,9 @@ def _launch(
     )
 
 
-def launch_copy(ctx: OpContext) -> KernelCall:
+def call_copy(ctx: OpContext) -> KernelCall:
     """Output 0 with the elements of input 0."""
-    return _launch(ctx)
+    return _call(ctx)
 
 
 # ---------------------------------------------------------------------------------------------------- Expand
@@ -84,10 +82,10 @@ def _expand_reference(attributes: Mapping[str, Any], x: np.ndarray, shape: np.nd
     return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(int(d) for d in shape.tolist())))
 
 
-def _expand_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_expand(ctx: OpContext) -> Sequence[KernelCall]:
     if ctx.element() in expand_kernel.types["T"]:
-        return (_launch(ctx),)
-    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _repetition(ctx)),)
+        return (_call(ctx),)
+    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _repetition(ctx)),)
 
 
 def _repetition(ctx: OpContext) -> _movement.Movement:
@@ -131,21 +129,19 @@ def _expand_cases(random: np.random.Generator) -> Iterable[TestCase]:
 # ----------------------------------------------------------------------------------------------------- Scale
 
 
-def _scale_launch(ctx: OpContext, down: bool) -> KernelCall:
+def _call_scale(ctx: OpContext, down: bool) -> KernelCall:
     """By a number known now, by a size known when the inputs are, or by a tensor of the same type."""
     content = ctx.content(1)
     if content is not None and content.size != 1:
         raise UnsupportedUse("it scales by more than one number")
     if content is None:
         kernel = _arithmetic.div_kernel if down else _arithmetic.mul_kernel
-        return launch_binary(kernel, ctx)
+        return call_binary(kernel, ctx)
     if content.dtype == object:
-        return _launch(
-            ctx, size=TensorType(ctx.element(), tuple(content.ravel())), use_size=-1 if down else 1
-        )
+        return _call(ctx, size=TensorType(ctx.element(), tuple(content.ravel())), use_size=-1 if down else 1)
     number = content.astype(ctx.element().dtype).item()
     one = ctx.element().dtype.type(1)
-    return _launch(ctx, factor=one / ctx.element().dtype.type(number) if down else number)
+    return _call(ctx, factor=one / ctx.element().dtype.type(number) if down else number)
 
 
 def _scale_body(b: GraphBuilder) -> Results:
@@ -157,8 +153,8 @@ def _scale_body(b: GraphBuilder) -> Results:
     return b.microsoft("Scale", b.x[0], scale, scale_down=down)
 
 
-def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_scale_launch(ctx, bool(ctx.attribute("scale_down", 0))),)
+def _lower_scale(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_call_scale(ctx, bool(ctx.attribute("scale_down", 0))),)
 
 
 def _scale_reference(attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -193,8 +189,8 @@ def _scaled_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), broadcast_shapes(ctx.shape(), ctx.dims(2))),)
 
 
-def _scaled_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_scale_launch(ctx, bool(ctx.attribute("scale_down", 0))),)
+def _lower_scaled(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_call_scale(ctx, bool(ctx.attribute("scale_down", 0))),)
 
 
 def _scaled_reference(
@@ -220,7 +216,7 @@ expand = RewritingOp(
     since=(8, 13),
     infer=_expand_infer,
     reference=_expand_reference,
-    lower=_expand_select,
+    lower=_lower_expand,
     kernels=(expand_kernel, _movement.move_kernel),
     cases=_expand_cases,
     gradient=_expand_gradient,
@@ -231,7 +227,7 @@ scale = Op(
     domain="com.microsoft",
     infer=same_as(0),
     reference=_scale_reference,
-    lower=_scale_select,
+    lower=_lower_scale,
     kernels=(_arithmetic.div_kernel, expand_kernel, _arithmetic.mul_kernel),
     decompose=_scale_body,
     decomposes_to=("Cast",),
@@ -244,7 +240,7 @@ scaled_expand = RewritingOp(
     domain="minbuild",
     infer=_scaled_infer,
     reference=_scaled_reference,
-    lower=_scaled_select,
+    lower=_lower_scaled,
     kernels=(_arithmetic.div_kernel, expand_kernel, _arithmetic.mul_kernel),
     cases=_scaled_cases,
     rewrites=(Rewrite(("Expand", ("com.microsoft:Scale", "x", "scale"), "shape"), _scale_then_expand),),

@@ -122,7 +122,7 @@ def straight(axes: Sequence[Axis]) -> Movement:
     return Movement(tuple(axes), tuple(i for i, axis in enumerate(axes) if axis.source is not None))
 
 
-def launch_move(y: str, x: str, element: ElementType, movement: Movement) -> KernelCall:
+def call_move(y: str, x: str, element: ElementType, movement: Movement) -> KernelCall:
     """The kernel that makes `movement`. Raises Unknown where it is too complicated for one walk."""
     folded = movement.folded()
     if not folded.axes:

@@ -153,16 +153,16 @@ def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
     return Axis(size, Along(before + dim + behind, max(before, 0)), Along(dim, max(-before, 0)))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     axes = [_kept(dim, *ends) for dim, ends in zip(ctx.shape(), _pads(ctx), strict=True)]
-    move = _movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes))
+    move = _movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes))
     if all(axis.result.takes_all(axis.size) for axis in axes):
         return (move,)
     value = ctx.content(2)
     if ctx.has(2) and value is None:
-        return (_fill.launch_fill(ctx.result(), ctx.element(), tensor=ctx.name(2)), move)
+        return (_fill.call_fill(ctx.result(), ctx.element(), tensor=ctx.name(2)), move)
     number = ctx.attribute("value", 0) if value is None else value.reshape(()).item()
-    return (_fill.launch_fill(ctx.result(), ctx.element(), number), move)
+    return (_fill.call_fill(ctx.result(), ctx.element(), number), move)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -241,7 +241,7 @@ pad = Op(
     since=(1, 2, 11, 13, 18, 19, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_fill.fill_kernel, _movement.move_kernel),
     decompose=_body,
     decompose_for_grad=_free_body,

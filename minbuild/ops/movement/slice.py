@@ -128,10 +128,10 @@ def _reference(
     return x[_slices(x.ndim, starts, ends, axes, steps)]
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     ranges = zip(ctx.shape(), _ranges(ctx, ctx.shape(), 1), strict=True)
     axes = [Axis(r.size, Along(r.size), Along(dim, r.start, r.step)) for dim, r in ranges]
-    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),)
+    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -199,7 +199,7 @@ slice_op = RewritingOp(
     since=(1, 10, 11, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -231,15 +231,15 @@ def _grad_reference(
     return dx
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     shape = ctx.result_shape()
     ranges = _ranges(ctx, shape, 2)
     axes = [
         Axis(r.size, Along(dim, r.start, r.step), Along(r.size)) for dim, r in zip(shape, ranges, strict=True)
     ]
     return (
-        _fill.launch_fill(ctx.result(), ctx.element()),
-        _movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),
+        _fill.call_fill(ctx.result(), ctx.element()),
+        _movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),
     )
 
 
@@ -259,7 +259,7 @@ slice_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(_fill.fill_kernel, _movement.move_kernel),
     cases=_grad_cases,
     gradient=_grad_gradient,

@@ -57,10 +57,10 @@ def _counted(b: GraphBuilder) -> Results:
     return b.many(count, "Split", b.x[0], axis=axis, num_outputs=count)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     places = _concat.pieces(_sizes(ctx), ctx.shape(), ctx.axis(0))
     return [
-        _concat.launch_piece(name, ctx.name(0), place, ctx.element(), out=True)
+        _concat.call_piece(name, ctx.name(0), place, ctx.element(), out=True)
         for name, place in zip(ctx.result_names, places, strict=False)
         if name
     ]
@@ -121,7 +121,7 @@ split = RewritingOp(
     rewrites=(Rewrite(("Split", "x"), _whole), Rewrite(("Split", "x", "sizes"), _whole)),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_concat.piece_kernel,),
     cases=_equal_cases,
     gradient=_gradient,
@@ -132,7 +132,7 @@ split_training = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_concat.piece_kernel,),
     cases=_cases,
     gradient=_gradient,

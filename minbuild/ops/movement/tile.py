@@ -45,8 +45,8 @@ def _movement_of(ctx: OpContext) -> Movement:
     return Movement(tuple(axes), tuple(order))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -103,7 +103,7 @@ tile = RewritingOp(
     since=(6, 13),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,

@@ -39,9 +39,9 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return np.transpose(x, attributes.get("perm") or None)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     movement = transposition(ctx.shape(), _order(ctx.attributes, ctx.rank()))
-    return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
+    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -86,7 +86,7 @@ transpose = RewritingOp(
     since=(1, 13, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(_movement.move_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -152,12 +152,12 @@ def _shuffle_reference(to_space: bool) -> Callable[..., np.ndarray]:
     return reference
 
 
-def _shuffle_select(to_space: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_shuffle(to_space: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         movement = transposition(*_shuffle(ctx.attributes, ctx.shape(), to_space))
-        return (_movement.launch_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
+        return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
-    return select
+    return lower
 
 
 def _shuffle_gradient(opposite: str) -> Callable[[GradientBuilder], Results]:
@@ -187,7 +187,7 @@ def _shuffling(name: str, opposite: str, to_space: bool) -> Op:
         since=(1, 11, 13, 28),
         infer=_shuffle_infer(to_space),
         reference=_shuffle_reference(to_space),
-        lower=_shuffle_select(to_space),
+        lower=_lower_shuffle(to_space),
         kernels=(_movement.move_kernel,),
         cases=_shuffle_cases(to_space),
         gradient=_shuffle_gradient(opposite),

@@ -41,7 +41,7 @@ def _diagonal(ctx: OpContext) -> int:
     return min(max(k, -(2**31)), 2**31 - 1)
 
 
-def launch_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> KernelCall:
+def call_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> KernelCall:
     """One triangle of `x`, a tensor of this type, in `y`, which may be `x`."""
     assert tensor.shape is not None
     *outer, rows, columns = tensor.shape
@@ -54,10 +54,10 @@ def launch_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bo
     )
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     tensor, upper = ctx.results[0], bool(ctx.attribute("upper", 1))
     assert tensor is not None
-    return (launch_triangle(ctx.result(), ctx.name(0), tensor, _diagonal(ctx), upper),)
+    return (call_triangle(ctx.result(), ctx.name(0), tensor, _diagonal(ctx), upper),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | None = None) -> np.ndarray:
@@ -90,7 +90,7 @@ trilu = Op(
     since=(14,),
     infer=same_as(0),
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(trilu_kernel,),
     in_place=((0, 0),),
     cases=_cases,

@@ -90,7 +90,7 @@ def _train_reference(
     return y, new_mean, new_var, batch_mean, inv_std
 
 
-def _train_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_train(ctx: OpContext) -> Sequence[KernelCall]:
     running = []
     for source, output in ((3, 1), (4, 2)):
         if ctx.result(output) and ctx.content(source) is not None:
@@ -99,7 +99,7 @@ def _train_select(ctx: OpContext) -> Sequence[KernelCall]:
             )
         # The output shares the input's bytes; the kernel works in place.
         running.append(ctx.result(output) and ctx.name(source))
-    launch = train_kernel.call(
+    call = train_kernel.call(
         ctx.result(0) or TensorType(ctx.element(), ctx.shape()),
         *running,
         ctx.result(3),
@@ -108,7 +108,7 @@ def _train_select(ctx: OpContext) -> Sequence[KernelCall]:
         types=(ctx.element(),),
         params=(_epsilon(ctx.attributes), _momentum(ctx.attributes)),
     )
-    return (launch,)
+    return (call,)
 
 
 _SHAPES = (
@@ -161,7 +161,7 @@ batch_norm_internal = Op(
     domain="com.microsoft",
     infer=_train_infer,
     reference=_train_reference,
-    lower=_train_select,
+    lower=_lower_train,
     kernels=(train_kernel,),
     in_place=((0, 0),),
     mutates={3: 1, 4: 2},
@@ -198,11 +198,11 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> Any:
     return (x - _like(x, mean)) * _like(x, factor) + _like(x, bias)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = infer_kernel.call(
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    call = infer_kernel.call(
         ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(_epsilon(ctx.attributes), 0)
     )
-    return (launch,)
+    return (call,)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -226,7 +226,7 @@ batch_normalization = Op(
     since=(7, 9, 14, 15),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=_samples,
@@ -250,11 +250,11 @@ def _again_reference(
     return (x - _like(x, mean)) * _like(x, scale * inv_std) + _like(x, bias)
 
 
-def _again_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = infer_kernel.call(
+def _lower_again(ctx: OpContext) -> Sequence[KernelCall]:
+    call = infer_kernel.call(
         ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(0.0, 1), features=("again",)
     )
-    return (launch,)
+    return (call,)
 
 
 def _again_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -267,7 +267,7 @@ normalize_again = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_again_reference,
-    lower=_again_select,
+    lower=_lower_again,
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=first_input,
@@ -297,8 +297,8 @@ def _grad_reference(
     return dx, d_scale, d_bias
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    launch = grad_kernel.call(
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    call = grad_kernel.call(
         ctx.result(0),
         ctx.result(1),
         ctx.result(2),
@@ -306,7 +306,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         types=(ctx.element(1),),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -322,7 +322,7 @@ batch_normalization_grad = Op(
     domain="com.microsoft",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),

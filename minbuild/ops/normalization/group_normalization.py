@@ -49,10 +49,10 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return TensorType(ctx.element(), ctx.shape()), each, each
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     outputs = tuple(ctx.result(i) for i in range(3))
     rows = _rows(ctx, 0, 1)
-    return (_layer.launch_norm(ctx, ctx.names[:3], outputs, rows, simple=False, own=False),)
+    return (_layer.call_norm(ctx, ctx.names[:3], outputs, rows, simple=False, own=False),)
 
 
 def _gradient(name: str) -> Callable[[GradientBuilder], Results]:
@@ -122,7 +122,7 @@ def _op(name: str, domain: str, since: tuple[int, ...]) -> Op:
         since=since,
         infer=_infer if domain else lambda ctx: _infer(ctx)[:1],
         reference=_reference(count),
-        lower=_select,
+        lower=_lower,
         kernels=(_layer.norm_kernel,),
         in_place=((0, 0),),
         cases=_cases(grouped, count),
@@ -143,8 +143,8 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return TensorType(ctx.element(1), ctx.shape(1)), entries, entries
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_layer.launch_norm_grad(ctx, ctx.names[:5], _rows(ctx, 1, 2), own=False),)
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_layer.call_norm_grad(ctx, ctx.names[:5], _rows(ctx, 1, 2), own=False),)
 
 
 def _grad_parts(b: GraphBuilder) -> Results:
@@ -200,7 +200,7 @@ group_normalization_grad = Op(
     domain=_DOMAIN,
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(_layer.norm_grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),

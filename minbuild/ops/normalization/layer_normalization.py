@@ -56,7 +56,7 @@ def statistic(ctx: OpContext, i: int = 0) -> ElementType:
     )
 
 
-def launch_norm(
+def call_norm(
     ctx: OpContext,
     names: Sequence[str],
     outputs: Sequence[str],
@@ -76,7 +76,7 @@ def launch_norm(
     )
 
 
-def launch_norm_grad(ctx: OpContext, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> KernelCall:
+def call_norm_grad(ctx: OpContext, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> KernelCall:
     """Of rows [R,N,M]; `names` are dy, x, scale, mean and inv_std."""
     return norm_grad_kernel.call(
         *(ctx.result(i) for i in range(3)),
@@ -104,13 +104,13 @@ def _infer(simple: bool, statistics: bool = True) -> Callable[[OpContext], Seque
     return infer
 
 
-def _select(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         outputs = (ctx.result(0), "", ctx.result(1)) if simple else tuple(ctx.result(i) for i in range(3))
         names = (ctx.name(0), ctx.name(1), ctx.name(2))
-        return (launch_norm(ctx, names, outputs, _rows(ctx), simple=simple, own=True),)
+        return (call_norm(ctx, names, outputs, _rows(ctx), simple=simple, own=True),)
 
-    return select
+    return lower
 
 
 # ------------------------------------------------------------------- scales that are not one number per element
@@ -282,7 +282,7 @@ def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, .
         since=since,
         infer=_infer(simple, outputs > 1),
         reference=_reference(simple, outputs > 1),
-        lower=_select(simple),
+        lower=_lower(simple),
         kernels=(norm_kernel,),
         in_place=((0, 0),),
         decompose=_body(name, outputs),
@@ -308,13 +308,13 @@ def _grad_infer(simple: bool) -> Callable[[OpContext], Sequence[TensorType]]:
     return infer
 
 
-def _grad_select(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         mean = "" if simple else ctx.name(3)
         names = (*ctx.names[:3], mean, ctx.name(3 if simple else 4))
-        return (launch_norm_grad(ctx, names, _rows(ctx, 1), own=True),)
+        return (call_norm_grad(ctx, names, _rows(ctx, 1), own=True),)
 
-    return select
+    return lower
 
 
 def norm_gradient(
@@ -397,7 +397,7 @@ def _grad_op(name: str, simple: bool) -> Op:
         domain=MICROSOFT,
         infer=_grad_infer(simple),
         reference=_grad_reference(simple),
-        lower=_grad_select(simple),
+        lower=_lower_grad(simple),
         kernels=(norm_grad_kernel,),
         in_place=((0, 0), (0, 1)),
         accumulates=frozenset({1} if simple else {1, 2}),

@@ -35,7 +35,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     # The buffer is input 0 of the node and output 0 of the kernel, which the accumulate pass sees to.
     return (accumulate_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), accumulate=1),)
 
@@ -53,7 +53,7 @@ def _first_body(b: GraphBuilder) -> Results:
     return None if value == b.x[1] else (b.microsoft("InPlaceAccumulator", b.x[0], value),)
 
 
-def _first_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_first(ctx: OpContext) -> Sequence[KernelCall]:
     """The result shares the buffer's bytes, unless that is a constant."""
     copies = ctx.content(0) is not None
     types = (ctx.element(),)
@@ -76,7 +76,7 @@ def _first_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("constant buffer", (buffer, value), constant=frozenset({0}), ulps=1)
 
 
-def _zero_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_zero(ctx: OpContext) -> Sequence[KernelCall]:
     return (clear_kernel.call(ctx.result(), types=(storage_type(ctx.element()),)),)
 
 
@@ -95,7 +95,7 @@ add_to_gradient = Op(
     "AddToGradient",
     domain="minbuild",
     infer=lambda ctx: (TensorType(ctx.element(), ctx.shape()),),
-    lower=_select,
+    lower=_lower,
     kernels=(accumulate_kernel,),
 )
 first_accumulator = Op(
@@ -103,7 +103,7 @@ first_accumulator = Op(
     domain="com.microsoft",
     infer=same_as(0),
     reference=_first_reference,
-    lower=_first_select,
+    lower=_lower_first,
     kernels=(add_kernel, _copy.copy_kernel),
     mutates={0: 0},
     decompose=_first_body,
@@ -115,7 +115,7 @@ zero_gradient = Op(
     domain="com.microsoft",
     infer=same_as(0),
     reference=_zero_reference,
-    lower=_zero_select,
+    lower=_lower_zero,
     kernels=(clear_kernel,),
     mutates={0: 0},
     cases=_zero_cases,

@@ -37,7 +37,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, (1,)),)
 
 
-def _launch(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
+def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
     asked = {
         "decay": decay != 0,
         "decay_first": mode != 1,
@@ -65,13 +65,13 @@ def _launch(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCal
     )
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     mode, corrects = int(ctx.attribute("adam_mode", 0)), int(ctx.attribute("correct_bias", 1))
-    return (_launch(ctx, float(ctx.attribute("weight_decay", 0.01)), mode, corrects),)
+    return (_call(ctx, float(ctx.attribute("weight_decay", 0.01)), mode, corrects),)
 
 
-def _adam_select(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_launch(ctx, float(ctx.attribute("weight_decay", 0.0)), REGULAR, 1),)
+def _lower_adam(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_call(ctx, float(ctx.attribute("weight_decay", 0.0)), REGULAR, 1),)
 
 
 def _moments(
@@ -147,7 +147,7 @@ adamw = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(adamw_kernel,),
     mutates={2: None, 4: None, 5: None},
     cases=_cases_of(
@@ -162,7 +162,7 @@ adam = Op(
     domain="minbuild",
     infer=_infer,
     reference=_adam_reference,
-    lower=_adam_select,
+    lower=_lower_adam,
     kernels=(adamw_kernel,),
     mutates={2: None, 4: None, 5: None},
     cases=_cases_of({}, {"weight_decay": 0.25, "epsilon": 0.0625}, {"alpha": 0.75, "beta": 0.5}),

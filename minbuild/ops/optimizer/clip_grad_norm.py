@@ -32,7 +32,7 @@ def _reference(attributes: Mapping[str, Any], g: np.ndarray) -> np.ndarray:
     return g * min(1.0, attributes.get("max_norm", 1.0) / (np.sqrt((g * g).sum()) + float(np.float32(1e-6))))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     # Output and input are the same gradients.
     limit = float(ctx.attribute("max_norm", 1.0))
     return (clip_kernel.call(ctx.name(0), types=(ctx.element(),), params=(limit,)),)
@@ -51,7 +51,7 @@ clip_grad_norm = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(clip_kernel,),
     mutates={0: 0},
     cases=_cases,

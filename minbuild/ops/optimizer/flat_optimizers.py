@@ -51,21 +51,21 @@ def rmsprop_step(
     return g / (np.sqrt(m) + epsilon), m
 
 
-def _select_momentum(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_momentum(ctx: OpContext) -> Sequence[KernelCall]:
     factor, nesterov = float(ctx.attribute("momentum", 0.9)), int(ctx.attribute("nesterov", 0))
-    return (_launch(ctx, momentum_kernel, factor, nesterov),)
+    return (_call(ctx, momentum_kernel, factor, nesterov),)
 
 
-def _select_adagrad(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_launch(ctx, scaled_kernel, 1.0, 1.0, float(ctx.attribute("epsilon", 1e-10))),)
+def _lower_adagrad(ctx: OpContext) -> Sequence[KernelCall]:
+    return (_call(ctx, scaled_kernel, 1.0, 1.0, float(ctx.attribute("epsilon", 1e-10))),)
 
 
-def _select_rmsprop(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_rmsprop(ctx: OpContext) -> Sequence[KernelCall]:
     alpha, epsilon = float(ctx.attribute("alpha", 0.99)), float(ctx.attribute("epsilon", 1e-8))
-    return (_launch(ctx, scaled_kernel, alpha, 1 - alpha, epsilon),)
+    return (_call(ctx, scaled_kernel, alpha, 1 - alpha, epsilon),)
 
 
-def _launch(ctx: OpContext, kernel: KernelFunction, *numbers: float) -> KernelCall:
+def _call(ctx: OpContext, kernel: KernelFunction, *numbers: float) -> KernelCall:
     rate, p, g, m = ctx.names[:4]
     decay = float(ctx.attribute("weight_decay", 0.0))
     return kernel.call(p, m, g, rate, types=(ctx.element(1),), params=(decay, *numbers))
@@ -75,7 +75,7 @@ def _optimizer(
     name: str,
     step: Step,
     kernel: KernelFunction,
-    select: Callable[[OpContext], Sequence[KernelCall]],
+    lower: Callable[[OpContext], Sequence[KernelCall]],
     variants: Sequence[Mapping[str, Any]],
 ) -> Op:
     """The operator: inputs rate, parameters, gradients, moments; output the flag that says it is done."""
@@ -101,7 +101,7 @@ def _optimizer(
         domain="minbuild",
         infer=lambda ctx: (TensorType(BOOL, (1,)),),
         reference=reference,
-        lower=select,
+        lower=lower,
         kernels=(kernel,),
         mutates={1: None, 3: None},
         cases=cases,
@@ -112,21 +112,21 @@ momentum = _optimizer(
     "MomentumOptimizer",
     momentum_step,
     momentum_kernel,
-    _select_momentum,
+    _lower_momentum,
     ({}, {"momentum": 0.5, "nesterov": 1}, {"momentum": 0.75, "weight_decay": 0.25}),
 )
 adagrad = _optimizer(
     "AdagradOptimizer",
     adagrad_step,
     scaled_kernel,
-    _select_adagrad,
+    _lower_adagrad,
     ({}, {"epsilon": 0.125, "weight_decay": 0.25}),
 )
 rmsprop = _optimizer(
     "RMSPropOptimizer",
     rmsprop_step,
     scaled_kernel,
-    _select_rmsprop,
+    _lower_rmsprop,
     ({}, {"alpha": 0.5, "epsilon": 0.125}, {"alpha": 0.75, "weight_decay": 0.25}),
 )
 

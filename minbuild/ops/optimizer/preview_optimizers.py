@@ -157,11 +157,11 @@ def _alone(b: GraphBuilder, group: Sequence[Value], element: ElementType) -> tup
     return b.many(len(group) - 1, title, rate, b.x[1], *group, domain=PREVIEW, **b.ctx.attributes)
 
 
-def _inferring(words: Numbers) -> Callable[[OpContext], Sequence[TensorType]]:
+def _inferring(params: Numbers) -> Callable[[OpContext], Sequence[TensorType]]:
     """For a node with one variable; looks at its attributes too, so that all findings come at once."""
 
     def infer(ctx: OpContext) -> Sequence[TensorType]:
-        words(ctx.attributes)
+        params(ctx.attributes)
         for i, name in enumerate(("the learning rate", "the count of steps")):
             if any(d != 1 for d in ctx.shape(i)):
                 raise UnsupportedUse(f"{name} has the shape {list(ctx.shape(i))}; it must be a single number")
@@ -174,18 +174,18 @@ def _inferring(words: Numbers) -> Callable[[OpContext], Sequence[TensorType]]:
     return infer
 
 
-def _selecting(kernel: KernelFunction, words: Numbers) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_with(kernel: KernelFunction, params: Numbers) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         names = (*ctx.result_names, *ctx.names)
-        return (kernel.call(*names, types=(ctx.element(FIRST),), params=words(ctx.attributes)),)
+        return (kernel.call(*names, types=(ctx.element(FIRST),), params=params(ctx.attributes)),)
 
-    return select
+    return lower
 
 
 def _preview(
     name: str,
     kernel: KernelFunction,
-    words: Numbers,
+    params: Numbers,
     meaning: Meaning,
     variants: Sequence[Mapping[str, Any]],
 ) -> Op:
@@ -215,9 +215,9 @@ def _preview(
     return Op(
         name,
         domain=PREVIEW,
-        infer=_inferring(words),
+        infer=_inferring(params),
         reference=reference,
-        lower=_selecting(kernel, words),
+        lower=_lower_with(kernel, params),
         kernels=(kernel,),
         in_place=((0, FIRST), *((i, FIRST + 1 + i) for i in range(1, results))),
         decompose=_body(kinds),

@@ -23,7 +23,7 @@ def _reference(
     return np.array([True]), p - rate * g
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     rate, p, g = ctx.names[:3]
     return (sgd_kernel.call(p, g, rate, types=(ctx.element(1),)),)
 
@@ -41,7 +41,7 @@ sgd = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(sgd_kernel,),
     mutates={1: None},
     cases=_cases,

@@ -46,7 +46,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), pooled_shape(ctx)),)
 
 
-def _launch(ctx: OpContext, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> KernelCall:
+def _call(ctx: OpContext, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> KernelCall:
     """`after` tells the kernel where padding ends that counts in the mean; -1 where none does."""
     window = pool_axes(ctx, sizes)
     counts = divides and bool(ctx.attribute("count_include_pad", 0))
@@ -62,12 +62,12 @@ def _launch(ctx: OpContext, kernel: KernelFunction, sizes: Shape, pooled: Shape,
     )
 
 
-def _select(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    return lambda ctx: (_launch(ctx, pool_kernel, ctx.shape(0), ctx.result_shape(0), divides),)
+def _lower(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (_call(ctx, pool_kernel, ctx.shape(0), ctx.result_shape(0), divides),)
 
 
-def _grad_select(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    return lambda ctx: (_launch(ctx, grad_kernel, ctx.result_shape(0), ctx.shape(0), divides),)
+def _lower_grad(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    return lambda ctx: (_call(ctx, grad_kernel, ctx.result_shape(0), ctx.shape(0), divides),)
 
 
 def _divisors(attributes: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray:
@@ -139,7 +139,7 @@ average_pool = Op(
     since=(1, 7, 10, 11, 19, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select(divides=True),
+    lower=_lower(divides=True),
     kernels=(pool_kernel,),
     cases=_cases,
     gradient=_gradient,
@@ -192,7 +192,7 @@ average_pool_grad = Op(
     since=(9,),
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select(divides=True),
+    lower=_lower_grad(divides=True),
     kernels=(grad_kernel,),
     # Linear in dy: what it spreads, the forward operator gathers.
     gradient=lambda b: b.add("AveragePool", b.dy[0], **b.ctx.attributes),
@@ -210,7 +210,7 @@ sum_pool = Op(
     domain="minbuild",
     infer=_infer,
     reference=_sum_reference,
-    lower=_select(divides=False),
+    lower=_lower(divides=False),
     kernels=(pool_kernel,),
     cases=_cases,
     gradient=_sum_gradient,
@@ -233,7 +233,7 @@ sum_pool_grad = Op(
     domain="minbuild",
     infer=_sum_grad_infer,
     reference=_sum_grad_reference,
-    lower=_grad_select(divides=False),
+    lower=_lower_grad(divides=False),
     kernels=(grad_kernel,),
     cases=_sum_grad_cases,
     gradient=lambda b: b.add("SumPool", b.dy[0], domain="minbuild", **b.ctx.attributes),

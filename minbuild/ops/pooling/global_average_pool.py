@@ -24,7 +24,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     return x.mean(tuple(range(2, x.ndim)), keepdims=True)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     tensor = TensorType(ctx.element(), ctx.shape())
     return (reduce_over(ctx.result(), ctx.name(0), tensor, range(2, ctx.rank()), mean=True),)
 
@@ -51,7 +51,7 @@ global_average_pool = Op(
     since=(1, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(reduce_kernel,),
     batched_inputs=first_input,
     cases=_cases,

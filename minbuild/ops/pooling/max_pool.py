@@ -50,7 +50,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return TensorType(ctx.element(), pooled), TensorType(INT64, pooled)
 
 
-def _launch(
+def _call(
     ctx: OpContext, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
 ) -> KernelCall:
     window = pool_axes(ctx, sizes)
@@ -75,12 +75,12 @@ def _samples(ctx: OpContext) -> Iterable[int]:
     return range(len(ctx.inputs)) if _index_type(ctx) is ElementType.UINT8 else ()
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     pooled = ctx.result_shape(0 if ctx.result(0) else 1)
     # What nobody reads needs a place all the same.
     maxima = ctx.result(0) or TensorType(ctx.element(), pooled)
     args = (maxima, ctx.result(1) or TensorType(_index_type(ctx), pooled), ctx.name(0))
-    return (_launch(ctx, pool_kernel, args, ctx.shape(0), pooled),)
+    return (_call(ctx, pool_kernel, args, ctx.shape(0), pooled),)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ max_pool = Op(
     since=(1, 8, 10, 11, 12, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(pool_kernel,),
     batched_inputs=_samples,
     decompose=_body,
@@ -194,9 +194,9 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(0), maker.shape(0)),)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     args = (ctx.result(0), ctx.name(0), ctx.name(1))
-    return (_launch(ctx, grad_kernel, args, ctx.result_shape(0), ctx.shape(0)),)
+    return (_call(ctx, grad_kernel, args, ctx.result_shape(0), ctx.shape(0)),)
 
 
 def _grad_gradient(b: GradientBuilder) -> Results:
@@ -208,7 +208,7 @@ max_pool_grad = Op(
     "MaxPoolGrad",
     since=(9,),
     infer=_grad_infer,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(grad_kernel,),
     batched_inputs=_samples,
     gradient=_grad_gradient,

@@ -73,7 +73,7 @@ def _bits(element: ElementType) -> ElementType:
     return storage_type(element) if element in INTEGERS else element
 
 
-def _launch(ctx: OpContext, to: ElementType, source: ElementType) -> KernelCall:
+def _call(ctx: OpContext, to: ElementType, source: ElementType) -> KernelCall:
     y, x = ctx.result(), ctx.name(0)
     if to is source or (to in INTEGERS and source in INTEGERS and to.size == source.size):
         return _copy.copy_kernel.call(y, x, types=(storage_type(to),))
@@ -89,10 +89,10 @@ def _launch(ctx: OpContext, to: ElementType, source: ElementType) -> KernelCall:
     return kernel.call(y, x, types=(_bits(to), source))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     result = ctx.results[0]
     assert result is not None
-    return (_launch(ctx, result.element, ctx.element()),)
+    return (_call(ctx, result.element, ctx.element()),)
 
 
 def _body(b: GraphBuilder) -> Results:
@@ -134,7 +134,7 @@ cast = RewritingOp(
     since=(6, 9, 13, 19, 21, 23, 24, 25),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(bool_kernel, real_kernel, to_bool_kernel, to_whole_kernel, whole_kernel, _copy.copy_kernel),
     decompose=_body,
     cases=_cases,

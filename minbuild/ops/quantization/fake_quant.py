@@ -41,7 +41,7 @@ def _range(attributes: Mapping[str, Any]) -> tuple[int, int]:
     return int(attributes.get("quant_min", 0)), int(attributes.get("quant_max", 255))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     low, high = _range(ctx.attributes)
     if not -_LARGEST <= low <= high <= _LARGEST:
         raise UnsupportedUse(f"quantised numbers from {low} to {high} are beyond {_LARGEST}")
@@ -83,7 +83,7 @@ fake_quant = Op(
     domain="com.microsoft",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(fake_quant_kernel,),
     in_place=((0, 0),),
     cases=_cases,

@@ -121,7 +121,7 @@ def _scale_reference(
     return np.asarray(np.where(mask, x / (1 - ratio.item()), 0))
 
 
-def _scale_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_scale(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.name(i) for i in range(3))
     return (masked_scale_kernel.call(ctx.result(), *names, types=(ctx.element(0), ctx.element(2))),)
 
@@ -142,7 +142,7 @@ masked_scale = Op(
     domain="minbuild",
     infer=same_as(0),
     reference=_scale_reference,
-    lower=_scale_select,
+    lower=_lower_scale,
     kernels=(masked_scale_kernel,),
     in_place=((0, 0),),
     cases=_scale_cases,
@@ -159,7 +159,7 @@ def _pack_reference(attributes: Mapping[str, Any], mask: np.ndarray) -> np.ndarr
     return (rows.astype(np.uint64) << np.arange(_WORD, dtype=np.uint64)).sum(axis=1).astype(np.uint32)
 
 
-def _pack_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_pack(ctx: OpContext) -> Sequence[KernelCall]:
     return (pack_bits_kernel.call(ctx.result(), ctx.name(0)),)
 
 
@@ -178,7 +178,7 @@ pack_bits = Op(
     domain="minbuild",
     infer=_packed,
     reference=_pack_reference,
-    lower=_pack_select,
+    lower=_lower_pack,
     kernels=(pack_bits_kernel,),
     cases=_pack_cases,
 )
@@ -193,7 +193,7 @@ def _unpack_reference(attributes: Mapping[str, Any], words: np.ndarray, like: np
     return bits.ravel()[: like.size].reshape(like.shape).astype(bool)
 
 
-def _unpack_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_unpack(ctx: OpContext) -> Sequence[KernelCall]:
     return (unpack_bits_kernel.call(ctx.result(), ctx.name(0)),)
 
 
@@ -207,7 +207,7 @@ unpack_bits = Op(
     domain="minbuild",
     infer=_unpacked,
     reference=_unpack_reference,
-    lower=_unpack_select,
+    lower=_lower_unpack,
     kernels=(unpack_bits_kernel,),
     cases=_unpack_cases,
 )

@@ -108,7 +108,7 @@ def _mask_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(BOOL, ctx.shape()),)
 
 
-def _mask_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_mask(ctx: OpContext) -> Sequence[KernelCall]:
     extent = TensorType(FLOAT, ctx.shape())
     args = (ctx.result(), ctx.name(2), extent, ctx.name(1))
     return (random_mask_kernel.call(*args, types=(ctx.element(1),), params=(_seed(ctx.attributes),)),)
@@ -129,7 +129,7 @@ random_mask = Op(
     domain="minbuild",
     infer=_mask_infer,
     reference=_mask_reference,
-    lower=_mask_select,
+    lower=_lower_mask,
     kernels=(random_mask_kernel,),
     mutates={2: None},
     generator=2,
@@ -160,16 +160,16 @@ def _shaped(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ElementType(int(ctx.attribute("dtype", FLOAT))), shape),)
 
 
-def _select(
+def _lower(
     kernel: KernelFunction, generator: int, numbers: Sequence[tuple[str, float]]
 ) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         result = ctx.results[0]
         assert result is not None
         words = (_seed(ctx.attributes), *(float(ctx.attribute(n, default)) for n, default in numbers))
         return (kernel.call(ctx.result(), ctx.name(generator), types=(result.element,), params=words),)
 
-    return select
+    return lower
 
 
 def _reference(
@@ -213,7 +213,7 @@ def _distribution(
         since=(1, 22),
         infer=_like if like else _shaped,
         reference=_reference(drawn, numbers, like),
-        lower=_select(kernel, generator, numbers),
+        lower=_lower(kernel, generator, numbers),
         kernels=(kernel,),
         mutates={generator: None},
         generator=generator,
@@ -247,7 +247,7 @@ def _multinomial_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(element, (ctx.shape()[0], int(ctx.attribute("sample_size", 1)))),)
 
 
-def _multinomial_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_multinomial(ctx: OpContext) -> Sequence[KernelCall]:
     result = ctx.results[0]
     assert result is not None
     sums = TensorType(ElementType.UINT8, (ctx.shape()[1] * ElementType.DOUBLE.size,))
@@ -280,7 +280,7 @@ multinomial = Op(
     since=(7, 22),
     infer=_multinomial_infer,
     reference=_multinomial_reference,
-    lower=_multinomial_select,
+    lower=_lower_multinomial,
     kernels=(multinomial_kernel,),
     mutates={1: None},
     generator=1,

@@ -14,13 +14,13 @@ from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("sigmoid", "tanh")
-_WORDS = ("reset_after:int", *rec.words_of(2))
+_PARAMS = ("reset_after:int", *rec.activation_params(2))
 _TYPES = {"T": FLOATS}
 gru_kernel = KernelFunction(
     "gru",
     ("y:T=?", "h:T=?", "gates:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch"),
-    _WORDS,
+    _PARAMS,
     _TYPES,
     rec.FEATURES,
 )
@@ -29,7 +29,7 @@ gru_grad_kernel = KernelFunction(
     ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?")
     + ("y:T", "gates:T", "dy:T?", "dh:T?", "room:scratch"),
-    _WORDS,
+    _PARAMS,
     _TYPES,
     rec.FEATURES,
 )
@@ -44,23 +44,23 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return tuple(TensorType(ctx.element(), shape) for shape in (sizes.y, sizes.state, sizes.saved))
 
 
-def _words(ctx: OpContext) -> tuple[int | float, ...]:
+def params_of(ctx: OpContext) -> tuple[int | float, ...]:
     return (int(ctx.attribute("linear_before_reset", 0)), *rec.params(ctx, _DEFAULTS))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     results = [ctx.result(i) for i in range(3)]
     needed = [s for s, name in zip((sizes.state, sizes.saved), results[1:], strict=True) if not name]
-    launch = gru_kernel.call(
+    call = gru_kernel.call(
         *results,
         *(ctx.name(i) for i in range(6)),
         rec.room(element, *needed, sizes.row),
         types=(element,),
-        params=_words(ctx),
+        params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
     )
-    return (launch,)
+    return (call,)
 
 
 def _parts(b: np.ndarray | None, count: int, hidden: int) -> tuple[np.ndarray, np.ndarray]:
@@ -133,19 +133,19 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return rec.gradient_types(ctx, 3, _DEFAULTS)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     missing = () if ctx.result(4) else (sizes.state,)
-    launch = gru_grad_kernel.call(
+    call = gru_grad_kernel.call(
         *(ctx.result(i) for i in range(5)),
         *(ctx.name(i) for i in range(10)),
         rec.room(element, *missing, sizes.all_gates, sizes.row, sizes.row),
         types=(element,),
-        params=_words(ctx),
+        params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_reference(
@@ -264,7 +264,7 @@ gru = Op(
     since=(7, 14, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(gru_kernel,),
     decompose=rec.body_of("GRU", "", _STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -277,7 +277,7 @@ gru_training = Op(
     domain=MICROSOFT,
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(gru_kernel,),
     decompose=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -290,7 +290,7 @@ gru_grad = Op(
     domain=MICROSOFT,
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(gru_grad_kernel,),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,

@@ -14,14 +14,14 @@ from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
-_WORDS = ("coupled:int", *rec.words_of(3))
+_PARAMS = ("coupled:int", *rec.activation_params(3))
 _FEATURES = {**rec.FEATURES, "peepholes": "gates that see the memory"}
 _TYPES = {"T": FLOATS}
 lstm_kernel = KernelFunction(
     "lstm",
     ("y:T=?", "h:T=?", "c:T=?", "cells:T=?", "gates:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "c0:T?", "peepholes:T?", "room:scratch"),
-    _WORDS,
+    _PARAMS,
     _TYPES,
     _FEATURES,
 )
@@ -30,11 +30,11 @@ lstm_grad_kernel = KernelFunction(
     ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?", "dc0:T=?", "d_peepholes:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "y:T", "gates:T", "dy:T?", "dh:T?")
     + ("cells:T", "dc:T?", "c0:T?", "peepholes:T?", "room:scratch"),
-    _WORDS,
+    _PARAMS,
     _TYPES,
     _FEATURES,
 )
-packed_grad_kernel = KernelFunction("lstm_grad_packed", lstm_grad_kernel.args, _WORDS, _TYPES, _FEATURES)
+packed_grad_kernel = KernelFunction("lstm_grad_packed", lstm_grad_kernel.args, _PARAMS, _TYPES, _FEATURES)
 STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 
@@ -47,24 +47,24 @@ def infer(ctx: OpContext) -> Sequence[TensorType]:
     return tuple(TensorType(element, shape) for shape in shapes)
 
 
-def words(ctx: OpContext) -> tuple[int | float, ...]:
+def params_of(ctx: OpContext) -> tuple[int | float, ...]:
     return (int(ctx.attribute("input_forget", 0)), *rec.params(ctx, DEFAULTS))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
     results = [ctx.result(i) for i in range(5)]
     shapes = (sizes.state, sizes.state, sizes.saved)
     needed = [s for s, name in zip(shapes, (*results[1:3], results[4]), strict=True) if not name]
-    launch = lstm_kernel.call(
+    call = lstm_kernel.call(
         *results,
         *(ctx.name(i) for i in range(8)),
         rec.room(element, *needed),
         types=(element,),
-        params=words(ctx),
+        params=params_of(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if ctx.has(7) else ())),
     )
-    return (launch,)
+    return (call,)
 
 
 def gate_activations(
@@ -210,7 +210,7 @@ lstm = Op(
     since=(7, 14, 22),
     infer=infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(lstm_kernel,),
     decompose=rec.body_of("LSTM", "", STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -223,7 +223,7 @@ lstm_training = Op(
     domain=MICROSOFT,
     infer=infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(lstm_kernel,),
     decompose=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
     decomposes_to=("Transpose",),

@@ -17,7 +17,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.ops.linear_algebra.packing import PACKED_BYTES, room_of
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, run, variants, words
+from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
 
 X, W, R, LENGTHS, H0, C0, Y, CELLS, GATES, DY, DH, DC, PEEPHOLES = range(13)
 
@@ -35,7 +35,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return tuple(TensorType(element, shape) for shape in shapes)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
     names = [ctx.name(i) for i in range(13)]
     results = [ctx.result(i) for i in range(7)]
@@ -45,18 +45,18 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
     packs = packs and bool(room_of(element, sizes.batch, *ctx.shape(R)[1:]))
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
     packing: tuple[Shape, ...] = ((PACKED_BYTES // element.size,),) if packs else ()
-    launch = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
+    call = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),
         *(names[Y], names[GATES], names[DY], names[DH]),
         *(names[CELLS], names[DC], names[C0], names[PEEPHOLES]),
         rec.room(element, *pieces, *packing),
         types=(element,),
-        params=words(ctx),
+        params=params_of(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _reference(
@@ -148,7 +148,7 @@ lstm_grad = Op(
     domain=MICROSOFT,
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
     accumulates=frozenset({1, 2, 3}),
     cases=_cases_of(False),
@@ -158,7 +158,7 @@ lstm_grad_with_peepholes = Op(
     domain="minbuild",
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
     accumulates=frozenset({1, 2, 3, 6}),
     cases=_cases_of(True),

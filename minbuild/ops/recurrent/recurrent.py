@@ -92,7 +92,7 @@ class Activation:
         return np.where(inside, made, 0)
 
     @property
-    def words(self) -> tuple[int, float, float]:
+    def params(self) -> tuple[int, float, float]:
         return list(FUNCTIONS).index(self.name), self.alpha, self.beta
 
 
@@ -138,18 +138,18 @@ def check_slopes(activations: Sequence[Sequence[Activation]]) -> None:
 # ------------------------------------------------------------------------------------------------ of the kernels
 
 
-def words_of(count: int) -> tuple[str, ...]:
+def activation_params(count: int) -> tuple[str, ...]:
     """Parameters of kernels that have `count` activations for each direction."""
-    words = (("function", "int"), ("alpha", "float"), ("beta", "float"))
-    each = (f"{name}_{d}{i}:{kind}" for d in range(2) for i in range(count) for name, kind in words)
+    kinds = (("function", "int"), ("alpha", "float"), ("beta", "float"))
+    each = (f"{name}_{d}{i}:{kind}" for d in range(2) for i in range(count) for name, kind in kinds)
     return ("course:int", "limit:float", *each)
 
 
 def params(ctx: OpContext, defaults: Sequence[str]) -> tuple[int | float, ...]:
-    """The values of `words_of`."""
+    """The values of `activation_params`."""
     course = DIRECTIONS.index(str(ctx.attribute("direction", "forward")))
     activations = activations_of(ctx.attributes, defaults)
-    flat = [word for of in activations for a in of for word in a.words]
+    flat = [param for of in activations for a in of for param in a.params]
     missing = 6 * len(defaults) - len(flat)
     return (course, activations[0][0].limit, *flat, *(0,) * missing)
 

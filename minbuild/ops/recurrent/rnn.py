@@ -18,7 +18,7 @@ _TYPES = {"T": FLOATS}
 rnn_kernel = KernelFunction(
     "rnn",
     ("y:T=?", "h:T=?", "x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch"),
-    rec.words_of(1),
+    rec.activation_params(1),
     _TYPES,
     rec.FEATURES,
 )
@@ -26,7 +26,7 @@ rnn_grad_kernel = KernelFunction(
     "rnn_grad",
     ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "y:T", "dy:T?", "dh:T?", "room:scratch"),
-    rec.words_of(1),
+    rec.activation_params(1),
     _TYPES,
     rec.FEATURES,
 )
@@ -39,11 +39,11 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return tuple(TensorType(ctx.element(), shape) for shape in (sizes.y, sizes.state))
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     results = [ctx.result(i) for i in range(2)]
     needed = [s for s, name in zip((sizes.y, sizes.state), results, strict=True) if not name]
-    launch = rnn_kernel.call(
+    call = rnn_kernel.call(
         *results,
         *(ctx.name(i) for i in range(6)),
         rec.room(element, *needed),
@@ -51,7 +51,7 @@ def _select(ctx: OpContext) -> Sequence[KernelCall]:
         params=rec.params(ctx, _DEFAULTS),
         features=rec.features(ctx, _DEFAULTS),
     )
-    return (launch,)
+    return (call,)
 
 
 def _run(
@@ -106,11 +106,11 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
     return rec.gradient_types(ctx, 1, _DEFAULTS)
 
 
-def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     x, w, r, lengths, h0, y, dy, dh = (ctx.name(i) for i in range(8))
     missing = () if ctx.result(4) else (sizes.state,)
-    launch = rnn_grad_kernel.call(
+    call = rnn_grad_kernel.call(
         *(ctx.result(i) for i in range(5)),
         *(x, w, r, "", lengths, h0, y, dy, dh),
         rec.room(element, *missing, sizes.all_gates, sizes.row),
@@ -119,7 +119,7 @@ def _grad_select(ctx: OpContext) -> Sequence[KernelCall]:
         features=rec.features(ctx, _DEFAULTS),
         accumulate=ctx.accumulate,
     )
-    return (launch,)
+    return (call,)
 
 
 def _grad_reference(
@@ -221,7 +221,7 @@ rnn = Op(
     since=(7, 14, 22),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(rnn_kernel,),
     decompose=rec.body_of("RNN", "", _STATES, ("y", "state")),
     decomposes_to=("Transpose",),
@@ -234,7 +234,7 @@ rnn_grad = Op(
     domain="minbuild",
     infer=_grad_infer,
     reference=_grad_reference,
-    lower=_grad_select,
+    lower=_lower_grad,
     kernels=(rnn_grad_kernel,),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,

@@ -26,12 +26,12 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(INT64, shape[:axis] + kept + shape[axis + 1 :]),)
 
 
-def _select(smallest: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(smallest: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         shape, axis = ctx.shape(), ctx.axis()
         groups = (product(shape[:axis]), shape[axis], product(shape[axis + 1 :]))
         asked = {"last": bool(ctx.attribute("select_last_index", 0)), "min": smallest}
-        launch = arg_max_kernel.call(
+        call = arg_max_kernel.call(
             ctx.result(),
             ctx.name(0),
             TensorType(ctx.element(), groups),
@@ -39,9 +39,9 @@ def _select(smallest: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
             params=tuple(asked.values()),
             features=tuple(name for name, wanted in asked.items() if wanted),
         )
-        return (launch,)
+        return (call,)
 
-    return select
+    return lower
 
 
 def _reference(find: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -71,7 +71,7 @@ arg_max = Op(
     since=(1, 11, 12, 13),
     infer=_infer,
     reference=_reference(np.argmax),
-    lower=_select(smallest=False),
+    lower=_lower(smallest=False),
     kernels=(arg_max_kernel,),
     cases=_cases,
 )
@@ -80,7 +80,7 @@ arg_min = Op(
     since=(1, 11, 12, 13),
     infer=_infer,
     reference=_reference(np.argmin),
-    lower=_select(smallest=True),
+    lower=_lower(smallest=True),
     kernels=(arg_max_kernel,),
     cases=_cases,
 )

@@ -45,7 +45,7 @@ def reduce_over(
     mean: bool = False,
     accumulate: int = 0,
 ) -> KernelCall:
-    """The launch that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
+    """The kernel call that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
     Raises Unknown where reduced and kept axes alternate too often."""
     groups = groups_of(tensor.shape or (), axes)
     asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
@@ -60,17 +60,17 @@ def reduce_over(
     )
 
 
-def _select(mean: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(mean: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
+    def lower(ctx: OpContext) -> Sequence[KernelCall]:
         if not ctx.element().is_real:
-            return (_fold.launch_fold(ctx, "mean" if mean else "sum"),)
+            return (_fold.call_fold(ctx, "mean" if mean else "sum"),)
         tensor = TensorType(ctx.element(), ctx.shape())
         axes = axes_of(ctx)
         return (
             reduce_over(ctx.result(), ctx.name(0), tensor, axes, mean=mean, accumulate=ctx.accumulate & 1),
         )
 
-    return select
+    return lower
 
 
 def _sum_gradient(b: GradientBuilder) -> Results:
@@ -103,7 +103,7 @@ def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
         since=since,
         infer=infer,
         reference=reference(_mean if mean else np.sum),
-        lower=_select(mean),
+        lower=_lower(mean),
         kernels=(reduce_kernel, _fold.integer_kernel),
         accumulates=frozenset({0}),
         decompose=in_steps("ReduceMean" if mean else "ReduceSum"),

@@ -53,7 +53,7 @@ integer_kernel = KernelFunction(
 )
 
 
-def launch_fold(ctx: OpContext, kind: str) -> KernelCall:
+def call_fold(ctx: OpContext, kind: str) -> KernelCall:
     """A reduction of input 0: `max`, `min`, `product`, or `sum` and `mean` of whole numbers."""
     element, groups = ctx.element(), groups_of(ctx.shape(), axes_of(ctx))
     arguments = (ctx.result(), ctx.name(0), TensorType(element, groups))
@@ -120,7 +120,7 @@ def _extremum_op(name: str, kind: str, sign: int) -> Op:
         since=(1, 11, 12, 13, 18, 20),
         infer=infer,
         reference=reference(_extremum(np.max if sign > 0 else np.min, sign)),
-        lower=lambda ctx: (launch_fold(ctx, kind),),
+        lower=lambda ctx: (call_fold(ctx, kind),),
         kernels=(extremum_kernel,),
         decompose=in_steps(name),
         cases=_extremum_cases,
@@ -156,7 +156,7 @@ reduce_prod = Op(
     since=(1, 11, 13, 18),
     infer=infer,
     reference=reference(np.prod),
-    lower=lambda ctx: (launch_fold(ctx, "product"),),
+    lower=lambda ctx: (call_fold(ctx, "product"),),
     kernels=(product_kernel,),
     decompose=in_steps("ReduceProd"),
     cases=_product_cases,

@@ -25,18 +25,18 @@ fill_kernel = KernelFunction(
 SMALL = 4096  # elements up to which a constant stands in the plan: shape arithmetic needs its numbers
 
 
-def words_of(value: float | np.generic, element: ElementType) -> tuple[int, int]:
+def element_words(value: float | np.generic, element: ElementType) -> tuple[int, int]:
     """An element's bytes as two int32 parameters."""
     data = np.asarray(value).astype(element.dtype).tobytes().ljust(8, b"\0")
     low, high = np.frombuffer(data, np.int32).tolist()
     return low, high
 
 
-def launch_fill(
+def call_fill(
     y: str, element: ElementType, value: float | np.generic = 0, tensor: str | None = None
 ) -> KernelCall:
     """`y` full of a number known now, or of the only element of a tensor."""
-    return fill_kernel.call(y, tensor, types=(storage_type(element),), params=words_of(value, element))
+    return fill_kernel.call(y, tensor, types=(storage_type(element),), params=element_words(value, element))
 
 
 def _value(attributes: Mapping[str, Any]) -> np.ndarray:
@@ -66,11 +66,11 @@ def _reference(attributes: Mapping[str, Any], shape: np.ndarray) -> np.ndarray:
     return np.full(dims, _value(attributes).ravel()[0])
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     value = _value(ctx.attributes)
     result = ctx.results[0]
     assert result is not None
-    return (launch_fill(ctx.result(), result.element, value.ravel()[0]),)
+    return (call_fill(ctx.result(), result.element, value.ravel()[0]),)
 
 
 constant_of_shape = Op(
@@ -79,7 +79,7 @@ constant_of_shape = Op(
     infer=_infer,
     shape_value=_known,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(fill_kernel,),
 )
 

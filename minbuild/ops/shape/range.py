@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, ceil_div
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, UnsupportedUse
-from minbuild.ops.shape.fill import SMALL, words_of
+from minbuild.ops.shape.fill import SMALL, element_words
 
 range_kernel = KernelFunction(
     "range",
@@ -55,12 +55,12 @@ def _reference(
     return (first + np.arange(count) * step).astype(start.dtype)
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     start, _, delta = _limits(ctx)
     if not isinstance(start, (int, float)) or not isinstance(delta, (int, float)):
         raise UnsupportedUse("its start and delta must be numbers, not sizes of inputs")
     element = ctx.element()
-    params = (*words_of(start, element), *words_of(delta, element))
+    params = (*element_words(start, element), *element_words(delta, element))
     return (range_kernel.call(ctx.result(), types=(element,), params=params),)
 
 
@@ -69,7 +69,7 @@ range_op = Op(
     since=(11, 27),
     infer=_infer,
     reference=_reference,
-    lower=_select,
+    lower=_lower,
     kernels=(range_kernel,),
 )
 

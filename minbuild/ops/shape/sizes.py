@@ -13,12 +13,12 @@ from minbuild.ops.core.definition import INT64, KernelCall, KernelFunction, Op, 
 sizes_kernel = KernelFunction("sizes", ("y:T=", "x:extent"), types={"T": (INT64,)})
 
 
-def _select(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     tensor = TensorType(INT64, ctx.dims(0))
     return (sizes_kernel.call(ctx.result(), tensor, types=(INT64,)),)
 
 
-sizes = Op("Sizes", domain="minbuild", infer=same_as(0), lower=_select, kernels=(sizes_kernel,))
+sizes = Op("Sizes", domain="minbuild", infer=same_as(0), lower=_lower, kernels=(sizes_kernel,))
 
 KERNELS = (sizes_kernel,)
 OPS = (sizes,)
