@@ -1,4 +1,4 @@
-"""The words in which `ops/<stem>.py` files say everything Python knows about an operator."""
+"""The vocabulary of operator definitions: `Op`, `KernelFunction`, `KernelCall`, `OpContext`, `TestCase`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words in which an operator says which groups of calls it replaces, or what it becomes itself."""
+"""Rewrites that an operator brings along: a pattern of calls, and the call that replaces them."""
 
 from __future__ import annotations
 
