@@ -119,6 +119,7 @@ def test_without_the_folder_the_operator_is_missing(own, minbuild):
         ("kernels=(square,)", "kernels=(slope,)", "calls kernel signed_square, which it does not declare"),
         ("types=(ctx.element(),)", "types=()", "declares 1 element types, the call has 0"),
         ('"signed_square",', '"relu",', "both declare kernel relu"),
+        ('"signed_square",', '"signed_sqare",', "defines no kernel `signed_sqare`"),
     ],
 )
 def test_a_definition_that_contradicts_itself_is_an_error(own, tmp_path, minbuild, line, instead, message):

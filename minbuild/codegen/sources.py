@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,26 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
     for name in (*_RUNTIME, *((_WRITER,) if contents.saving else ()), *parts):
         files[f"src/runtime/{name}"] = _read(kernels / "runtime" / name)
     for stem in sorted({k.stem for k in contents.kernels}):
-        files[f"src/kernels/{stem}.cc"] = _read(_kernel_source(stem, registry))
+        source = _kernel_source(stem, registry)
+        files[f"src/kernels/{stem}.cc"] = _read(source)
+        _check_defined(source, sorted({k.function for k in contents.kernels if k.stem == stem}))
     _add_headers(files, kernels)
     return {path: text.encode() for path, text in sorted(files.items())}
 
 
 def _read(path: Path) -> str:
     return path.read_text("utf-8")
+
+
+def _check_defined(source: Path, functions: Sequence[str]) -> None:
+    """Each kernel that is declared has a definition: without, the compiler's error is about a generated macro."""
+    text = _read(source)
+    for function in functions:
+        if not re.search(rf"\bStatus\s+{function}\s*\(", text):
+            raise BadInput(
+                f"{source} defines no kernel `{function}`, which ops/{source.stem}.py declares. Define "
+                f"`template <class T> Status {function}(const Call& call)`, or correct the declaration."
+            )
 
 
 def _kernel_source(stem: str, registry: Registry) -> Path:

@@ -133,7 +133,7 @@ def node_tests(record: Mapping[str, Any]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, why in record["refused"].items():
         by_reason.setdefault(why, []).append(name)
-    passed, refused = record["passed"], len(record["refused"])
+    passed, refused = len(record["passed"]), len(record["refused"])
     lines = [
         "# ONNX's node tests",
         "",
