@@ -102,6 +102,7 @@ def test_scan_knows_operators_the_user_brings(minbuild: Command, tmp_path: Path)
     (tmp_path / "ops" / "enigma.py").write_text(
         "from minbuild.ops.core.definition import Op, same_as\n"
         "enigma = Op('Enigma', domain='x.y', infer=same_as(0), is_view=True)\n"
+        "OPS = (enigma,)\n"
     )
     assert minbuild("scan", artifacts, "--ops-dir", tmp_path / "ops").code == 0
 

@@ -77,7 +77,9 @@ def test_what_is_not_asked_for_is_not_there(graphs, everything, tmp_path) -> Non
             built(every, everything).shared
         )
     trains = "train" in graphs or "optimize" in graphs
-    assert (memory.gradients == most.gradients) if trains else (memory.total == memory.other <= 24)
+    assert (
+        (memory.gradients == most.gradients) if trains else (memory.total == memory.other <= 48)
+    )  # the counters, and their copy
     device, arrays = session(model, tmp_path), batch(everything)
     for graph, name, inputs in ((TRAIN, "train", arrays), (EVAL, "evaluate", arrays), (2, "optimize", ())):
         if name not in graphs:

@@ -396,4 +396,4 @@ def test_a_package_trains_by_itself(tmp_path, minbuild):
     readme = (tmp_path / "dist/README.md").read_text("utf-8")
     assert "mb_initialize(session);" in readme
     assert "mb_lazy_reset_grad" not in readme
-    assert "what training steps update" in said.out
+    assert "what training steps update" in (tmp_path / "dist/report/report.md").read_text("utf-8")
