@@ -6,9 +6,11 @@ import json
 import re
 
 
-def printable(text: str) -> str:
+def printable(text: str | bytes) -> str:
     """The text in one line, with every control, format or otherwise invisible character as a backslash escape: no line
     breaks, no escape sequences of terminals, no bidirectional overrides."""
+    if isinstance(text, bytes):  # protobuf gives bytes for what is not UTF-8
+        text = text.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
