@@ -105,12 +105,20 @@ def _clang(clang: str, folder: Path, *arguments: str) -> None:
     subprocess.run(command, cwd=folder, check=True)
 
 
-def fuzz(harness: str, folder: Path, seconds: int) -> Result:
-    """Run one harness for so many seconds, over its corpus and the inputs that once crashed."""
+def fuzz(harness: str, folder: Path, seconds: int, runs: int, seed: int) -> Result:
+    """Run one harness for at most `seconds` and `runs` executions, over its corpus and the inputs that once crashed. A
+    `seed` other than 0 gives the same inputs every time."""
     kept = HERE / "corpus" / harness
     command = [
         *(f"./fuzz_{harness}", f"corpus/{harness}", *([str(kept)] if kept.is_dir() else [])),
-        *(f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"),
+        *(
+            f"-max_total_time={seconds}",
+            f"-runs={runs}",
+            f"-seed={seed}",
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+        ),
         *("-max_len=8192", f"-artifact_prefix={harness}-"),
     ]
     environment = os.environ | {
@@ -137,6 +145,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=int, default=60, help="time of each harness")
+    parser.add_argument("--runs", type=int, default=-1, help="most executions of each harness")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers; 0 is another every time")
     parser.add_argument("--model", default="dense_fixed", help="golden artifact set whose trainer is fuzzed")
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")
@@ -147,7 +157,12 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     build(options.model, folder, options.clang)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(lambda h: fuzz(h, folder, options.seconds), options.harnesses or HARNESSES))
+        results = list(
+            pool.map(
+                lambda h: fuzz(h, folder, options.seconds, options.runs, options.seed),
+                options.harnesses or HARNESSES,
+            )
+        )
     for result in results:
         print(
             f"{result.harness}: {result.executions:,} executions, {result.per_second:,} a second", flush=True
