@@ -39,7 +39,7 @@ def test_what_is_missing_is_named(made, text):
         Node("Clip", "", 17, "n", ("a", "", "b"), ("y",), {}),
         Node("Clip", "", 17, "n", ("a", "", ""), ("y",), {}),
         Node("Reshape", "", 1, "n", ("a",), ("y",), {"shape": (1,)}),
-        Node("ReluGrad", "com.microsoft", 1, "n", ("a",), ("y",), {}),
+        Node("ReluGrad", "com.microsoft", 1, "n", ("a", "b"), ("y",), {}),
         Node("GraphCall", "ai.onnx.preview.training", 1, "n", (), ("y",), {}),
     ],
     ids=lambda x: x.op_type,

@@ -79,9 +79,11 @@ def test_batches_of_any_size(key, plans, library):
         assert trainers.disagreement(session.run(0, fed)[0], wanted, 64) == ""
 
 
-def test_resizing_an_axis_of_unknown_size_is_refused():
-    one = trainers.one_node(*application(":Resize"))
-    shape = (2, 3, symbol("height"), 4)
+def test_resizing_a_free_axis_to_a_fixed_size_is_refused():
+    cases = REGISTRY.ops[":Resize"].cases(np.random.default_rng(0))
+    case = next(c for c in cases if c.name == "[2, 3, 4, 5] {} sizes")
+    one = trainers.one_node(REGISTRY.ops[":Resize"], case)
+    shape = (2, 3, symbol("height"), 5)
     inputs = {"x0": TensorType(ElementType.FLOAT, shape)}
     artifacts = replace(one.artifacts, training=replace(one.artifacts.training, inputs=inputs))
     with pytest.raises(Unsupported, match="resizes axis 2 of size height, which must be known"):
