@@ -28,7 +28,7 @@ struct AdamWBody {
     for (intptr_t i = 0; i < count; i += V::size) {
       V p = V::load(ps + i), g = V::load(gs + i), m = V::load(ms + i), v = V::load(vs + i);
       if (regular) g = g + p * V(a.decay);
-      else if (first) p = p - p * V(a.decay);
+      else if (MB_ADAMW_DECAY && first) p = p - p * V(a.decay);
       m = m + V(a.one_less[0]) * (g - m);
       v = v + V(a.one_less[1]) * (g * g - v);
       V scale = sqrt(first ? v / V(a.correction[1]) : v);
@@ -44,6 +44,7 @@ struct AdamWBody {
 // mode 1: p -= rate sqrt(1 - beta^t) / (1 - alpha^t) m / (sqrt(v) + epsilon), then p -= rate decay p
 // mode 0: p -= rate decay p, then p -= rate / (1 - alpha^t) m / (sqrt(v / (1 - beta^t)) + epsilon)
 // mode 2: g += decay p first of all, then as mode 0 without a decay of p
+// A decay of -0.0 leaves every p as it is, also -0.0, which +0.0 would not: p - 0 p is +0.0 then.
 template <class T>
 Status adamw(const Call& call) {
   const int count = call[0].count;

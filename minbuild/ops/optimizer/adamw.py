@@ -41,7 +41,7 @@ def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
     asked = {
         "decay": decay != 0,
         "decay_first": mode != 1,
-        "regular": mode == REGULAR and decay != 0,
+        "regular": mode == REGULAR,
         "uncorrected": not corrects,
     }
     rate, step, p, g, m, v = (ctx.name(i) for i in range(6))
@@ -57,7 +57,7 @@ def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
             float(ctx.attribute("alpha", 0.9)),
             float(ctx.attribute("beta", 0.999)),
             float(ctx.attribute("epsilon", 1e-8)),
-            decay,
+            decay or -0.0,  # p - 0 p would turn -0.0 into 0.0, which a kernel without decay does not
             corrects,
             mode,
         ),
@@ -71,7 +71,8 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
 
 
 def _lower_adam(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_call(ctx, float(ctx.attribute("weight_decay", 0.0)), REGULAR, 1),)
+    decay = float(ctx.attribute("weight_decay", 0.0))
+    return (_call(ctx, decay, REGULAR if decay else 0, 1),)
 
 
 def _moments(
