@@ -17,29 +17,11 @@ os.environ.setdefault(
 os.environ.setdefault("MINBUILD_CHECK_PASSES", "1")
 
 
-# Files whose tests ask for no compiler, at once or through the cache: they are marked `unit`, and held to it below.
-UNIT = frozenset(
-    f"test_{name}.py"
-    for name in """
-    cache checkpoint dims errors formulas function_gradients glossary interpreter local_functions memory
-    older_batch_normalization
-    onnxruntime_names operator_declarations ort_files parity passes sequence_nodes sequences symbol_unification
-    """.split()  # noqa: SIM905
-)
-# In these files, and too slow for unit tests all the same.
-SLOW = frozenset({"test_random_training_graphs_are_near_the_bound"})
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """`pytest -m unit` does not even import the other files, which takes longer than the tests."""
-    others = collection_path.name.startswith("test_") and collection_path.name not in UNIT
-    return True if others and collection_path.is_file() and config.option.markexpr == "unit" else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name in UNIT and getattr(item, "originalname", "") not in SLOW:
-            item.add_marker("unit")
+    """`pytest -m unit` does not even import files without such tests, which takes longer than the tests."""
+    if config.option.markexpr == "unit" and collection_path.name.startswith("test_"):
+        return True if "pytest.mark.unit" not in collection_path.read_text("utf-8") else None
+    return None
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +29,7 @@ def _no_compiler_in_unit_tests(request: pytest.FixtureRequest, monkeypatch: pyte
     """A unit test that asks for a library fails, also where the cache has it."""
 
     def refuse() -> None:
-        pytest.fail(
-            "a unit test asks for a compiled library: take its file out of UNIT in conftest.py", pytrace=False
-        )
+        pytest.fail("a unit test asks for a compiled library: take the mark `unit` from it", pytrace=False)
 
     if request.node.get_closest_marker("unit"):
         monkeypatch.setattr("minbuild.toolchain.user_cache", refuse)

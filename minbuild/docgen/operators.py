@@ -141,7 +141,7 @@ def node_tests(record: Mapping[str, Any]) -> str:
         f"numbers or truth values, {passed:,} pass on the full build, within ONNX's own tolerances or 4 units in the",
         "last place of the largest result. Tests that expect the random numbers of one generator are left out. The",
         f"other {refused:,} are refused before anything runs, for these reasons (recorded by",
-        "`tests/slow/record_onnx_nodes.py`, checked by `tests/test_onnx_nodes.py`):",
+        "`tests/slow/record_onnx_nodes.py`, checked by `tests/ops/test_onnx_nodes.py`):",
         "",
         "| tests | reason | which |",
         "|--:|---|---|",

@@ -32,7 +32,7 @@ import onnx
 from onnx import AttributeProto, ModelProto, TensorProto
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "support")]
 
 import hostile  # noqa: E402
 from case_sets import GOLDEN  # noqa: E402

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from places import ROOT
 from programs import CXX, run
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = ROOT / "kernels"
 PROGRAM = """
 #include <stdio.h>
 #include "runtime/layout.h"

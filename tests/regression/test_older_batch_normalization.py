@@ -9,6 +9,8 @@ from authored import differences, operators, source, trainer_of, uniform
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.ops import registry
 
+pytestmark = pytest.mark.unit
+
 TEXT = (
     "g (float[N,3,4] x) => (float[N,3,4] y)"
     "{ h, m, v, sm, sv = BatchNormalization (x, scale, bias, mean, variance) y = Tanh(h) }"

@@ -11,6 +11,8 @@ from minbuild.authoring import Recipe, artifacts_of
 from minbuild.errors import Unsupported
 from minbuild.ops import registry
 
+pytestmark = pytest.mark.unit
+
 # How the parts `a` [N,2] and `b` [N,1] of `h` [N,3] are taken, with what makes them.
 WAYS = {
     "sizes": "int64[2] sizes = {2, 1}, int64 zero = {0}, int64 last = {-1}"

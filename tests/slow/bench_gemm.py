@@ -21,7 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np  # noqa: E402  (after the thread count)
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from shared_kernels import DEFAULT_CXX, compile_gemm, gemm_arguments  # noqa: E402
 
 # M x N x K and layout: N as stored, T transposed, of A and B; what it stands for in a train step.

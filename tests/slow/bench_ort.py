@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
 TURN = 0.02  # seconds
 
 

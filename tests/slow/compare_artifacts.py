@@ -21,7 +21,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
 HEAD = (
     "case",
     "steps",

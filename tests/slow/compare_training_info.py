@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 OPTIMIZERS = ("sgd", "adamw")
 STEPS, ROWS = 3, 2
 CLOSE = 1e-5  # constants are floats, and ONNX Runtime's convention rounds powers

@@ -2,7 +2,7 @@
 
     python tests/slow/fuzz_device.py [--seconds 600] [--first 0] [--sanitize] [NAME...]
 
-Every crash is printed with the number of its mutation, which `python tests/hostile.py FOLDER NUMBER 1`
+Every crash is printed with the number of its mutation, which `python tests/support/hostile.py FOLDER NUMBER 1`
 repeats; the folders stay. With --sanitize the libraries are built by g++ with the address and
 undefined-behaviour sanitizers. Ends with 1 if there was a crash.
 """
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent), str(TESTS / "slow")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent), str(TESTS / "slow")]
 
 import hostile  # noqa: E402
 import sanitizers  # noqa: E402
@@ -68,11 +68,17 @@ def _prepared(name: str, place: Path, sanitize: bool) -> Path:
 def _chunk(name: str, folder: Path, first: int, sanitize: bool) -> int:
     """Mutations `first` to `first + CHUNK`, going on behind each crash. The number of crashes."""
     crashes, end = 0, first + CHUNK
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS)))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent, TESTS / "support")))}
     if sanitize:
         environment |= sanitizers.preload()
     while first < end:
-        command = [sys.executable, str(TESTS / "hostile.py"), str(folder), str(first), str(end - first)]
+        command = [
+            sys.executable,
+            str(TESTS / "support/hostile.py"),
+            str(folder),
+            str(first),
+            str(end - first),
+        ]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, env=environment, timeout=900, check=False

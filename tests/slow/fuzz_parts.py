@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS.parent), str(TESTS / "slow")]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent), str(TESTS / "slow")]
 
 import sanitizers  # noqa: E402
 from case_sets import GOLDEN, Library, load, trainer  # noqa: E402

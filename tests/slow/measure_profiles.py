@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 NAMES = ("mlp", "lenet", "mobilenetv2", "bert_tiny")
 TURN = 0.02  # seconds
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 CASES = ("mobilenetv2",)
 COLD, WARM = 300.0, 10.0  # seconds: the goals
 HEAD = "| case | empty cache, s | of it processor time, s | again, s | of it processor time, s |\n|---|--:|--:|--:|--:|"

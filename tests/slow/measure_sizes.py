@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 BATCH = 8
 HEAD = ("case", "kernels", "trimmed", "full", "plan", "arena", "above the lower bound")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 TARGETS = (
     *(
         "x86_64-linux-gnu",

@@ -23,7 +23,7 @@ import numpy as np
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 PACKAGES = ("torch", "onnx==1.16.2", "numpy<2")
 TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3}
 STRAYS = {"float32": 1e-4, "float64": 1e-6, "float16": 5e-3}  # that losses may be off after some steps

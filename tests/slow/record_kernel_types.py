@@ -22,7 +22,7 @@ import onnx
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
 
 from authored import source  # noqa: E402
 from gradients import backward_graph, is_smooth  # noqa: E402

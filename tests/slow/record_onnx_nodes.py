@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnx
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from onnx_nodes import RECORD, node_tests, outcome  # noqa: E402
 
 

@@ -17,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 
 from case_sets import (  # noqa: E402
     EVAL,
@@ -70,7 +70,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(how, tmp_path):
     out, chance, reached = tmp_path / "checkpoint", random.Random(0), 0
     trainer(GOLDEN / "dense")  # so that the children find it built
     for _ in range(KILLS):
-        command = [sys.executable, "-c", _SAVER, how, "dense", str(out), str(TESTS), str(ROOT)]
+        command = [sys.executable, "-c", _SAVER, how, "dense", str(out), str(TESTS / "support"), str(ROOT)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None and child.stdout.readline() == b"ready\n"
             time.sleep(chance.uniform(0, 0.02))

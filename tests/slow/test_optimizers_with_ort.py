@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(HERE.parent), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden"), str(HERE.parent), str(ROOT)]
 
 import trainers  # noqa: E402
 from make_artifacts import prepare  # noqa: E402

@@ -20,7 +20,7 @@ import pytest
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS), str(TESTS / "golden"), str(HERE.parent), str(ROOT)]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "golden"), str(HERE.parent), str(ROOT)]
 
 from authored import FORWARD  # noqa: E402
 from case_sets import (  # noqa: E402

@@ -1,0 +1,84 @@
+"""Faults of saving: every system call of saving, loading and creating fails in turn, and power is lost before each, on
+a disk in memory that keeps what POSIX promises and nothing more (tests/faults); several processes share one path."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from case_sets import GOLDEN, load, trainer
+from places import TESTS
+from programs import CXX, run
+
+from minbuild.codegen.sources import emit_sources
+from minbuild.ops import registry
+from minbuild.training.library import TrainerError
+
+FAULTS = TESTS / "faults"
+
+
+@pytest.mark.parametrize("name", ["dense_fixed"])
+def test_the_old_or_the_new_checkpoint_survives_every_fault(name: str, tmp_path: Path) -> None:
+    built = trainer(GOLDEN / name)
+    for path, data in emit_sources(built.contents, registry()).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    (tmp_path / "plan").write_bytes(built.data)
+    (tmp_path / "checkpoint").write_bytes(load(GOLDEN / name).checkpoint)
+    sources = sorted(str(p.relative_to(tmp_path)) for p in (tmp_path / "src").rglob("*.cc"))
+    ours = [str(FAULTS / n) for n in ("faults.cc", "disk.cc")]
+    flags = ("-w", "-O1", "-g", "-fsanitize=undefined", "-fno-sanitize-recover=all")
+    run(*CXX, *flags, f"-I{FAULTS}", "-Iinclude", "-Isrc", *sources, *ours, "-o", "faults", cwd=tmp_path)
+    said = run("./faults", "plan", "checkpoint", cwd=tmp_path)
+    assert said.splitlines()[-1] == "0 experiments went wrong", said
+
+
+def _save(path: str, times: int, failures: Any) -> None:
+    case = load(GOLDEN / "dense_fixed")
+    session = trainer(case.folder).session(case.checkpoint)
+    for _ in range(times):
+        try:
+            session.save(path, True)
+        except TrainerError:
+            failures.value += 1
+
+
+def test_processes_that_save_to_one_path_hurt_neither_each_other_nor_a_reader(tmp_path: Path) -> None:
+    case = load(GOLDEN / "dense_fixed")
+    session, path = trainer(case.folder).session(case.checkpoint), tmp_path / "checkpoint"
+    session.save(path, True)
+    context = multiprocessing.get_context("fork")
+    failures = context.Value("i", 0)
+    writers = [context.Process(target=_save, args=(str(path), 300, failures)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    loads = 0
+    while any(writer.is_alive() for writer in writers):
+        session.load(path.read_bytes())  # refuses what is not whole
+        loads += 1
+    for writer in writers:
+        writer.join()
+    assert failures.value == 0 and loads > 10 and all(w.exitcode == 0 for w in writers)
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_only_regular_files_are_replaced_and_they_keep_their_mode(tmp_path: Path) -> None:
+    case = load(GOLDEN / "dense_fixed")
+    session, path = trainer(case.folder).session(case.checkpoint), tmp_path / "checkpoint"
+    session.save(path, False)
+    path.chmod(0o640)
+    session.save(path, True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
+        make(tmp_path / name)
+        with pytest.raises(TrainerError, match="system error 17"):
+            session.save(tmp_path / name, True)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(TrainerError, match="system error 17"):
+        session.save(tmp_path / "link", True)
+    with pytest.raises(TrainerError, match="cannot write .*nowhere/x: system error 2"):
+        session.save(tmp_path / "nowhere" / "x", True)

@@ -1,0 +1,260 @@
+"""Parts of the device library that are there only if asked for: properties, buffers, export."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from case_sets import (
+    GOLDEN,
+    TRAIN,
+    Library,
+    build_library,
+    emit_sources,
+    find_toolchain,
+    host_target,
+    load,
+    trainer,
+)
+from onnx.reference import ReferenceEvaluator
+from places import TESTS
+
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.ir import Checkpoint
+from minbuild.ops import registry
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
+from minbuild.planning.inference_export import inference
+from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES
+from minbuild.planning.plan import build_plan
+from minbuild.planning.plan_encoding import encode_plan
+from minbuild.toolchain import build_program
+from minbuild.training.library import Session, TrainerError
+
+CASE = load(GOLDEN / "residual")  # has running statistics between trained parameters
+BUILT = trainer(GOLDEN / "residual")
+LEARNING_RATE = "minbuild.learning_rate"
+
+
+def sources(*parts: str) -> dict[str, bytes]:
+    return dict(emit_sources(replace(BUILT.contents, parts=frozenset(parts)), registry()))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Library:
+    """With all parts."""
+    path = tmp_path_factory.mktemp("parts") / "all.so"
+    path.write_bytes(build_library(sources(*PARTS), host_target(), find_toolchain()).shared)
+    return Library(path)
+
+
+@pytest.fixture
+def session(library) -> Session:
+    return Session(library, BUILT.data, CASE.checkpoint)
+
+
+def test_parts_cost_nothing_where_they_are_not_asked_for():
+    plain = BUILT.path.read_bytes()
+    assert (
+        b"mb_set_property" not in plain and b"mb_export" not in plain and b"mb_parameter_buffer" not in plain
+    )
+    session = BUILT.session(CASE.checkpoint)
+    for call in (session.properties, lambda: session.buffer(True), lambda: session.export(b"")):
+        with pytest.raises(TrainerError, match="Reduce again with --with"):
+            call()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_works_alone(part, tmp_path):
+    (tmp_path / "one.so").write_bytes(build_library(sources(part), host_target(), find_toolchain()).shared)
+    session = Session(Library(tmp_path / "one.so"), BUILT.data, CASE.checkpoint)
+    session.run(TRAIN, CASE.batch(0))
+    again = read_checkpoint(session.checkpoint(True))
+    assert len(again.parameters) == len(CASE.artifacts.checkpoint.parameters)
+
+
+# ------------------------------------------------------------------------------------------------- properties
+
+
+def test_properties_of_every_type_survive_saving_and_loading(library, session):
+    wanted = {"epoch": -(2**40), "loss": 0.5, "note": "halfway — 半分", "none": "", "zero": 0, "": 7}
+    for name, value in wanted.items():
+        session.set_property(name, value)
+    assert session.properties() == wanted
+    session.set_property("epoch", "now a text")  # of another type and size
+    session.set_property("loss", None)
+    session.set_property("nobody", None)
+    wanted = {**wanted, "epoch": "now a text"}
+    del wanted["loss"]
+    assert session.properties() == wanted
+    data = session.checkpoint(False)
+    saved = dict(read_checkpoint(data).properties)
+    assert saved.pop(LEARNING_RATE) == pytest.approx(0.001) and saved == wanted
+    again = Session(library, BUILT.data, data).properties()
+    assert {n: v for n, v in again.items() if n != LEARNING_RATE} == wanted
+
+
+def test_the_learning_rate_survives_reloading(library, session):
+    session.learning_rate = 0.25
+    data = session.checkpoint(True)
+    assert Session(library, BUILT.data, data).learning_rate == 0.25
+    session.learning_rate = 0.5
+    session.load(data)
+    assert session.learning_rate == 0.25
+    assert Session(BUILT.library, BUILT.data, data).learning_rate == pytest.approx(0.001)  # without the part
+
+
+def test_properties_without_room_change_nothing(library, session):
+    session.set_property("kept", 1)
+    with pytest.raises(TrainerError, match=f"room for {PROPERTY_BYTES} bytes"):
+        session.set_property("long", "x" * PROPERTY_BYTES)
+    held = replace(CASE.artifacts.checkpoint, properties={"long": "x" * PROPERTY_BYTES})
+    before = session.buffer(False)
+    with pytest.raises(TrainerError, match="room for"):
+        session.load(write_checkpoint(held))
+    assert session.properties() == {"kept": 1} and np.array_equal(session.buffer(False), before)
+
+
+def test_damaged_properties_never_crash(library):
+    """Any byte of the properties may be anything."""
+    held = replace(CASE.artifacts.checkpoint, properties={"a": 1, "b": 2.0, "c": "text"})
+    data = bytearray(write_checkpoint(held))
+    session, random = Session(library, BUILT.data, bytes(data)), np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(data)
+        for at in random.integers(0, 400, 3):
+            damaged[at] = random.integers(256)
+        try:
+            session.load(bytes(damaged))
+        except TrainerError:
+            continue
+        assert isinstance(session.library.get_property, object)
+
+
+# ---------------------------------------------------------------------------------------------------- buffers
+
+
+def test_buffers_are_in_the_order_of_the_training_graph(session):
+    order = [n for n in CASE.artifacts.training.inputs if n in CASE.parameters]
+    held = {p.name: p for p in CASE.artifacts.checkpoint.parameters}
+    everything = np.concatenate([held[n].data.ravel() for n in order])
+    trained = np.concatenate([held[n].data.ravel() for n in order if held[n].trainable])
+    assert 0 < trained.size < everything.size
+    np.testing.assert_array_equal(session.buffer(False), everything)
+    np.testing.assert_array_equal(session.buffer(True), trained)
+    session.fill(np.arange(trained.size), trainable_only=True)
+    np.testing.assert_array_equal(session.buffer(True), np.arange(trained.size))
+    session.fill(everything, trainable_only=False)
+    np.testing.assert_array_equal(session.buffer(False), everything)
+    with pytest.raises(TrainerError, match=f"have {trained.size} elements"):
+        session.fill(everything, trainable_only=True)
+
+
+def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
+    held = CASE.artifacts.checkpoint
+    nominal = Checkpoint(held.parameters, nominal=True)
+    artifacts = replace(CASE.artifacts, checkpoint=nominal)
+    plan = build_plan(optimize(lower(artifacts, registry(), {}), registry()), registry())
+    state = Session(library, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), write_checkpoint(nominal))
+    for early in (
+        lambda: state.run(TRAIN, CASE.batch(0)),
+        lambda: state.checkpoint(True),
+        lambda: state.buffer(True),
+        lambda: state.fill(session.buffer(True), trainable_only=True),
+    ):
+        with pytest.raises(TrainerError, match="bad checkpoint: the state is nominal"):
+            early()
+    state.fill(session.buffer(False), trainable_only=False)
+    for _ in range(2):
+        loss, wanted = state.run(TRAIN, CASE.batch(0)), session.run(TRAIN, CASE.batch(0))
+        np.testing.assert_array_equal(loss[0], wanted[0])
+        state.optimizer_step()
+        session.optimizer_step()
+    np.testing.assert_array_equal(state.buffer(False), session.buffer(False))
+    assert not read_checkpoint(state.checkpoint(True)).nominal
+
+
+def test_a_nominal_checkpoint_of_another_model_is_refused(library):
+    held = CASE.artifacts.checkpoint
+    other = write_checkpoint(Checkpoint(held.parameters[1:], nominal=True))
+    with pytest.raises(TrainerError, match=f"lacks {held.parameters[0].name}"):
+        Session(library, BUILT.data, other)
+
+
+# ----------------------------------------------------------------------------------------------------- export
+
+
+def template_of() -> tuple[bytes, tuple[str, ...]]:
+    made = inference(
+        CASE.artifacts, lower(CASE.artifacts, registry(), {}), held={p.name for p in BUILT.plan.parameters}
+    )
+    sizes = {p.name: p.data.nbytes for p in CASE.artifacts.checkpoint.parameters}
+    return made.template(BUILT.plan.parameters, sizes), made.outputs
+
+
+def test_the_exported_model_computes_what_was_trained(session, tmp_path):
+    template, outputs = template_of()
+    for step in range(3):
+        session.run(TRAIN, CASE.batch(step))
+        session.optimizer_step()
+    data = session.export(template)
+    (tmp_path / "template").write_bytes(template)
+    session.export_to(tmp_path / "template", tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").read_bytes() == data
+    model = onnx.load_from_string(data)
+    onnx.checker.check_model(model, full_check=True)
+    assert [o.name for o in model.graph.output] == list(outputs) == ["output"]
+    found = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
+    for name in set(found) & set(session.parameters):
+        np.testing.assert_array_equal(found[name], session.parameter(name))
+    assert set(CASE.meta["requires_grad"]) <= set(found)
+    (scores,) = ReferenceEvaluator(model).run(
+        None, dict(zip((i.name for i in model.graph.input), CASE.eval_batch(), strict=False))
+    )
+    assert len(scores) == len(CASE.eval_batch()[0]) and np.isfinite(scores).all()
+
+
+def test_damaged_export_templates_are_refused(session, tmp_path):
+    template, _ = template_of()
+    damaged = [
+        b"",
+        b"MBIM",
+        template[:-1],
+        template + b"x",
+        b"X" + template[1:],
+        template[:8] + b"\xff" * 8 + template[16:],
+    ]
+    for wrong in damaged:
+        with pytest.raises(TrainerError, match="not an intact export template"):
+            session.export(wrong)
+    (tmp_path / "template").write_bytes(template[:-1])
+    with pytest.raises(TrainerError, match="not an intact export template"):
+        session.export_to(tmp_path / "template", tmp_path / "model.onnx")
+    with pytest.raises(TrainerError, match="cannot read"):
+        session.export_to(tmp_path / "nothing", tmp_path / "model.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["template"]
+
+
+# ------------------------------------------------------------------------------------------------------------- in C
+
+
+def test_all_of_the_header_works_in_c(tmp_path):
+    built = build_library(sources(*PARTS), host_target(), find_toolchain())
+    given = {
+        "parts.c": (TESTS / "support/parts.c").read_bytes(),
+        "include/minbuild/trainer.h": sources()["include/minbuild/trainer.h"],
+    }
+    program = tmp_path / "parts"
+    program.write_bytes(build_program(given, built.archive, host_target(), find_toolchain()))
+    program.chmod(0o755)
+    contents = {"plan": BUILT.data, "checkpoint": CASE.checkpoint, "template": template_of()[0]}
+    for name, data in contents.items():
+        (tmp_path / name).write_bytes(data)
+    paths = [str(tmp_path / name) for name in contents]
+    name, out = CASE.meta["requires_grad"][0], tmp_path / "model.onnx"
+    done = subprocess.run([program, *paths, name, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    onnx.checker.check_model(onnx.load(out), full_check=True)

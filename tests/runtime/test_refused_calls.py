@@ -1,0 +1,133 @@
+"""A call that fails leaves a session as it was, bit for bit: every case, every way to fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, loaded, persistent, trainer
+
+from minbuild.codegen.sources import emit_sources
+from minbuild.ops import registry
+from minbuild.planning.library_contents import ROLLBACK
+from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training.library import Session, TrainerError
+
+each_case = pytest.mark.parametrize("folder", folders(), ids=lambda p: p.name)
+OPTIMIZE, INITIALIZE = 2, 3
+
+
+def snapshot(session: Session, built: Trainer) -> dict[str, object]:
+    """Everything that a caller can see of a session, but for the contents of outputs and the text of the error."""
+    sizes = [
+        (found.name, found.value.type, *found.value.dims[: found.value.rank])
+        for graph in (TRAIN, EVAL)
+        for output in (0, 1)
+        for found in session._listed(2 * graph + output)
+    ]
+    replaces = session._session.contents.replaces_gradients
+    return {"memory": persistent(session, built), "sizes": sizes, "replaces gradients": replaces}
+
+
+def warmed_up(case: CaseSet, built: Trainer) -> Session:
+    """A session in the middle of training: moments, statistics and gradients are not what they were at the start."""
+    session = built.session(case.checkpoint)
+    session.run(TRAIN, case.batch(0))
+    session.optimizer_step()
+    session.lazy_reset_grad()
+    session.run(TRAIN, case.batch(1))
+    return session
+
+
+def spoilt(batch: list[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """The batch with one label or index that names nothing: in the first, a middle and the last place."""
+    for number, array in enumerate(batch):
+        if array.dtype.kind != "i" or array.size == 0:
+            continue
+        for at in sorted({0, array.size // 2, array.size - 1}):
+            for value in (np.iinfo(array.dtype).max, -(2**31))[: 1 + (at == 0)]:
+                wrong = array.copy()
+                wrong.reshape(-1)[at] = value
+                yield f"input {number} at {at}: {value}", [*batch[:number], wrong, *batch[number + 1 :]]
+
+
+def misshapen(batch: list[np.ndarray]) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Batches that are no batches of the model."""
+    yield "no inputs", []
+    yield "one too many", [*batch, batch[0]]
+    for number, array in enumerate(batch):
+        before, after = batch[:number], batch[number + 1 :]
+        other = np.int8 if array.dtype != np.int8 else np.float32
+        yield f"input {number} as {other.__name__}", [*before, array.astype(other), *after]
+        yield f"input {number} with one more axis", [*before, array[None], *after]
+        for axis in range(array.ndim):
+            longer = np.concatenate([array, array.take([0], axis)], axis)
+            yield f"input {number} longer in axis {axis}", [*before, longer, *after]
+
+
+def too_large(case: CaseSet) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """A batch beyond what the session has memory for."""
+    if not case.fixed:
+        yield "2000 samples", case.samples(2000)
+
+
+def refused(session: Session, built: Trainer, what: str, call: Callable[[], object]) -> bool:
+    """Whether a call fails; then nothing may have changed."""
+    before = snapshot(session, built)
+    try:
+        call()
+    except TrainerError:
+        after = snapshot(session, built)
+        for name, value in before.items():
+            assert after[name] == value, f"{what}: {name} changed"
+        return True
+    return False
+
+
+@each_case
+def test_a_call_that_fails_changes_nothing(folder):
+    case, built = load(folder), trainer(folder)
+    session = warmed_up(case, built)
+    batch = case.batch(2)
+    causes = [*spoilt(batch), *misshapen(batch), *too_large(case)]
+    failed = []
+    for graph, name in ((TRAIN, "train"), (EVAL, "eval")):
+        for what, wrong in causes:
+            label = f"{name}, {what}"
+            if refused(session, built, label, lambda s=session, g=graph, w=wrong: s.run(g, w)):
+                failed.append(label)
+            else:  # such a batch is one after all
+                session = warmed_up(case, built)
+    for graph in (INITIALIZE, 4, 7, -1):
+        if refused(session, built, f"graph {graph}", lambda s=session, g=graph: s.run(g, [])):
+            failed.append(f"graph {graph}")
+    extra = [np.zeros(1, np.float32)]
+    assert refused(session, built, "an optimizer step with an input", lambda: session.run(OPTIMIZE, extra))
+    assert {"train, no inputs", "train, one too many", "graph 7"} <= set(failed)
+    if any(x.dtype.kind == "i" for x in batch):
+        assert any(label.startswith("train, input") and ":" in label for label in failed)
+    clean = warmed_up(case, built)
+    for each in (clean, session):
+        each.optimizer_step()
+        each.lazy_reset_grad()
+        each.run(TRAIN, case.batch(3))
+        each.optimizer_step()
+    assert persistent(session, built) == persistent(clean, built), "training goes on differently"
+
+
+def test_a_library_without_rollback_leaves_running_statistics_changed():
+    """The test above would notice: this is what `--rollback off` gives up."""
+    folder = next(f for f in folders() if f.name == "residual")
+    case, built = load(folder), trainer(folder)
+    bare = replace(built.contents, safety=built.contents.safety - {ROLLBACK})
+    library = build_library(emit_sources(bare, registry()), host_target(), find_toolchain()).shared
+    session = warmed_up(case, replace(built, library=loaded(library)[1]))
+    before = persistent(session, built)
+    (_, wrong), *_ = spoilt(case.batch(2))
+    with pytest.raises(TrainerError, match="value out of range"):
+        session.run(TRAIN, wrong)
+    after = persistent(session, built)
+    trained = 2 * built.plan.trainable_bytes
+    assert after != before and after[:trained] == before[:trained]
