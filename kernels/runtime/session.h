@@ -50,7 +50,7 @@ MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>
 // What can go wrong.
 enum class Failure : uint8_t {
 #define MB_FAILURE(name, status, text) name,
-#include "runtime/failures.inc"
+#include "runtime/errors.inc"
 #undef MB_FAILURE
 };
 // For an argument that nobody reads: whatever is in its register.

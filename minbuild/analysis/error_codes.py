@@ -68,7 +68,7 @@ def cure(name: str) -> str:
 @cache
 def failures() -> tuple[Failure, ...]:
     """What can go wrong, by number, from the device's own list."""
-    text = (assets.root("kernels") / "runtime/failures.inc").read_text("utf-8")
+    text = (assets.root("kernels") / "runtime/errors.inc").read_text("utf-8")
     return tuple(Failure(*found) for found in _FAILURE.findall(text))
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from minbuild.authoring.autodiff.gradient_operator import opset_of_nodes, without_gradient_nodes
-from minbuild.authoring.training_info.bundle import artifacts_of_training_info
+from minbuild.authoring.training_info.to_artifacts import artifacts_of_training_info
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.training_info import FILE, read_training_model

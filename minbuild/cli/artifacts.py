@@ -11,7 +11,7 @@ from minbuild.authoring import GeneratedArtifacts, Recipe, make_artifacts, read_
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
-from minbuild.authoring.training_info.model import make_training_model
+from minbuild.authoring.training_info.model_builder import make_training_model
 from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, say, sizes_given
 from minbuild.cli.training_options import (
     LOSS,

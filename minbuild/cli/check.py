@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from minbuild.analysis.package_check import missing_capabilities, read_package
+from minbuild.analysis.package_compatibility import missing_capabilities, read_package
 from minbuild.cli import build_options as building
 from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, say, sizes_given
 from minbuild.codegen.atomic_write import write_file

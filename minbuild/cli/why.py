@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild.analysis.error_codes import explain as explained
-from minbuild.analysis.why import why as chains
+from minbuild.analysis.provenance import why as chains
 from minbuild.cli.progress import Verbose, failures, say
 
 Package = Annotated[Path, typer.Option("--package", help="Folder that minbuild reduce wrote.")]

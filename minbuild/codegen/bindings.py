@@ -28,7 +28,7 @@ _ALSO = {"c++": "cpp", "c#": "csharp", "kotlin": "java", "javascript": "js", "ty
 }  # fmt: skip
 _GENERATED = {
     "csharp": ("Header.cs",),
-    "java": ("src/main/cpp/parts.h",),
+    "java": ("src/main/cpp/components.h",),
     "js": ("header.js",),
     "swift": ("Package.swift",),
 }  # from the templates of the same names

@@ -22,7 +22,7 @@ _INCLUDE = re.compile(r'^#include "((?:lib|runtime|minbuild)/[^"]+)"', re.MULTIL
 _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short": "int16_t"} | {
     "uint": "uint32_t", "int": "int32_t", "ulong": "uint64_t", "long": "int64_t", "float": "float"
 }  # fmt: skip
-_RUNTIME = ("session.cc", "plan.cc", "text.cc", "checkpoint_read.cc", "files.cc")
+_RUNTIME = ("session.cc", "plan.cc", "error_text.cc", "checkpoint_read.cc", "files.cc")
 _WRITER = "checkpoint_write.cc"
 
 

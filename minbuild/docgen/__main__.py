@@ -19,12 +19,12 @@ from minbuild.docgen.c_api import c_api_page
 from minbuild.docgen.command_pages import commands_page
 from minbuild.docgen.comparison import comparison_page, readme_table
 from minbuild.docgen.error_codes import errors_page
+from minbuild.docgen.markdown import HEAD
 from minbuild.docgen.measurements import measurements_page
 from minbuild.docgen.operators import node_tests, operators_page
 from minbuild.docgen.ort_api import ort_api_page
 from minbuild.docgen.python_api import python_api_page
 from minbuild.docgen.report_fields import report_fields_page
-from minbuild.docgen.text import HEAD
 
 FOLDER = "docs/reference"
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minbuild.cli.describe import CommandHelp, ParameterHelp, command_line
-from minbuild.docgen.text import cell, code, table
+from minbuild.cli.introspection import CommandHelp, ParameterHelp, command_line
+from minbuild.docgen.markdown import cell, code, table
 from minbuild.options.build_options import table as build_options
 
 _HEAD = """# Commands

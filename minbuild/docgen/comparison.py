@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from minbuild.docgen.text import table
+from minbuild.docgen.markdown import table
 
 _HEAD = """# Comparison
 

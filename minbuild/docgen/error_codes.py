@@ -6,7 +6,7 @@ import inspect
 
 from minbuild import errors
 from minbuild.analysis.error_codes import cure, failures, statuses
-from minbuild.docgen.text import cell, code, table
+from minbuild.docgen.markdown import cell, code, table
 
 _HEAD = """# Errors and exit codes
 

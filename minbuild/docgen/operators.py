@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from minbuild.docgen.formulas import gradient_formula
-from minbuild.docgen.text import row as _row
+from minbuild.docgen.markdown import row as _row
 from minbuild.ops import Registry, registry
 from minbuild.ops.core.definition import KernelFunction, Op
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from minbuild.docgen.text import cell, code, table
+from minbuild.docgen.markdown import cell, code, table
 
 _HEAD = """# Fields of report.json
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from minbuild import ir as model
 from minbuild.errors import BadInput
 from minbuild.formats import elf, macho, pe, wasm
-from minbuild.formats.objects import ObjectSymbol, Reader, Structure
+from minbuild.formats.object_file import ObjectSymbol, Reader, Structure
 
 _READERS: tuple[Reader, ...] = (elf, wasm, macho, pe)
 

@@ -28,7 +28,7 @@ from minbuild.formats.elf_format import (
     ElfSymbol,
     parse,
 )
-from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.object_file import ObjectSymbol, Structure
 from minbuild.formats.symbol_names import demangle
 
 __all__ = [

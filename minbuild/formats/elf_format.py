@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from minbuild.errors import BadInput
-from minbuild.formats.objects import Structure
+from minbuild.formats.object_file import Structure
 
 MAGIC = b"\x7fELF"
 RELOCATABLE, EXECUTABLE, SHARED = 1, 2, 3

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from minbuild import ir as model
 from minbuild.errors import BadInput
-from minbuild.formats.layout import Bytes, same_sections, sized
-from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.checked_reader import Bytes, same_sections, sized
+from minbuild.formats.object_file import ObjectSymbol, Structure
 
 MAGIC = b"\xcf\xfa\xed\xfe"
 MAGICS = (MAGIC,)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from minbuild import ir as model
 from minbuild.errors import BadInput
-from minbuild.formats.layout import Bytes, same_sections, sized
-from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.checked_reader import Bytes, same_sections, sized
+from minbuild.formats.object_file import ObjectSymbol, Structure
 
 _MACHINES = (b"\x64\x86", b"\x64\xaa")  # x86-64 and aarch64, the first bytes of an object
 MAGICS = (b"MZ", *_MACHINES)

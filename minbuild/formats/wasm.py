@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from minbuild import ir as model
 from minbuild.errors import BadInput
-from minbuild.formats.objects import ObjectSymbol, Structure
+from minbuild.formats.object_file import ObjectSymbol, Structure
 from minbuild.formats.symbol_names import demangle
 from minbuild.formats.wasm_format import FUNCTION, LOCAL, MAGIC, WEAK, Span, Wasm, parse
 

@@ -20,7 +20,7 @@ from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
 from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
 from minbuild.passes.rewrite.in_place import run_in_place
 from minbuild.passes.rewrite.legalize_half import legalize_half_precision
-from minbuild.passes.rewrite.pool_indices import narrow_pool_indices
+from minbuild.passes.rewrite.narrow_pool_indices import narrow_pool_indices
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 from minbuild.passes.rewrite.view_elimination import eliminate_views
 

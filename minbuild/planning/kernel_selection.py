@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minbuild.compat.ort_config.requirements import Requirements
-from minbuild.compat.ort_config.tracked import type_name
+from minbuild.compat.ort_config.type_reduction import type_name
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry

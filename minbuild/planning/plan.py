@@ -27,7 +27,7 @@ from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES
 from minbuild.passes.analysis.aliases import root, writes
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
-from minbuild.passes.analysis.planned_sizes import PLANNED_SIZES
+from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
 from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, skyline
 from minbuild.planning.arena.validator import check_layout

@@ -11,8 +11,8 @@ from minbuild import assets
 from minbuild.errors import BadInput
 from minbuild.ir.size_report import Board, SizeReport, TargetReport
 from minbuild.options.did_you_mean import did_you_mean
+from minbuild.report.report_tables import flash_total
 from minbuild.report.table import Line, Table
-from minbuild.report.tables import flash_total
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, suggestions, summary, tables
+from minbuild.report import peers, report_tables, suggestions, summary
 from minbuild.report import size_tables as library
 from minbuild.report.table import Table, kib, text
 from minbuild.report.verdict import is_proven, proof, verdicts
@@ -29,7 +29,7 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
     stream = StringIO()
     console = _console(stream, color, width)
     console.print(Text(printable(f"{report.model.name}: {verdicts(report)}"), style="bold"), soft_wrap=True)
-    for table in tables.overview(report):
+    for table in report_tables.overview(report):
         _print(console, table)
     for target in report.targets:
         _headline(console, report, target)
@@ -50,7 +50,7 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         _proof(console, target)
         _files(console, target)
     for target in report.targets:  # last, where a terminal shows it when all is done
-        console.print(Text(printable(tables.in_short(report, target)), style="bold"), soft_wrap=True)
+        console.print(Text(printable(report_tables.in_short(report, target)), style="bold"), soft_wrap=True)
     return _trimmed(stream)
 
 
@@ -87,7 +87,7 @@ def _trimmed(stream: StringIO) -> str:
 
 
 def _headline(console: Console, report: SizeReport, target: TargetReport) -> None:
-    first, *rest = tables.headline(report, target)
+    first, *rest = report_tables.headline(report, target)
     line = Text(f"{printable(report.model.name)} for {target.target}: ", style="bold")
     line.append(f"{first.value:,} {first.unit}", style="bold green")
     line.append(f"  ({kib(first.value)}, {printable(first.note)})")

@@ -6,7 +6,7 @@ from minbuild import assets
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, suggestions, svg, tables
+from minbuild.report import peers, report_tables, suggestions, svg
 from minbuild.report import size_tables as library
 from minbuild.report.table import kib, saving, text
 from minbuild.report.verdict import is_proven, proof, verdicts
@@ -22,14 +22,14 @@ def render(report: SizeReport) -> str:
         name=printable(report.model.name),
         verdicts=printable(verdicts(report)),
         style=style,
-        overview=tables.overview(report),
+        overview=report_tables.overview(report),
         targets=[_target(report, target) for target in report.targets],
         text=text,
     )
 
 
 def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
-    first, *facts = tables.headline(report, target)
+    first, *facts = report_tables.headline(report, target)
     return {
         "report": target,
         "first": first,
@@ -50,5 +50,5 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "further": suggestions.all_tables(report, target),
         "regions": (library.regions(target),) if target.regions else (),
         "sections": library.sections(target),
-        "provenance": tables.provenance(report, target),
+        "provenance": report_tables.provenance(report, target),
     }

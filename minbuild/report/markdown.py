@@ -8,7 +8,7 @@ from dataclasses import replace
 from minbuild.escape import for_markdown as escape
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, suggestions, tables
+from minbuild.report import peers, report_tables, suggestions
 from minbuild.report import size_tables as library
 from minbuild.report.table import Fact, Table, text
 from minbuild.report.verdict import NOT_PROVEN, proof, verdicts
@@ -26,8 +26,8 @@ def render(report: SizeReport) -> str:
             {
                 "report": target,
                 "proof": _strong(escape(proof(target))),
-                "first": _fact(tables.headline(report, target)[0]),
-                "facts": [_fact(fact) for fact in tables.headline(report, target)[1:]],
+                "first": _fact(report_tables.headline(report, target)[0]),
+                "facts": [_fact(fact) for fact in report_tables.headline(report, target)[1:]],
                 "open": [
                     as_markdown(t)
                     for t in (
@@ -46,13 +46,13 @@ def render(report: SizeReport) -> str:
                         *suggestions.further(report, target),
                         *((library.regions(target),) if target.regions else ()),
                         library.sections(target),
-                        tables.provenance(report, target),
+                        report_tables.provenance(report, target),
                     )
                 ],
             }
             for target in report.targets
         ],
-        overview="\n\n".join(as_markdown(table) for table in tables.overview(report)),
+        overview="\n\n".join(as_markdown(table) for table in report_tables.overview(report)),
     )
 
 

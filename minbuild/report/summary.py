@@ -8,8 +8,8 @@ from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, Suggestion, TargetReport
 from minbuild.report.boards import line
 from minbuild.report.peers import peers, times
+from minbuild.report.report_tables import flash_total, ram_at
 from minbuild.report.table import saving
-from minbuild.report.tables import flash_total, ram_at
 from minbuild.report.verdict import NOT_PROVEN, is_proven, reason, verdicts
 
 MOST_LINES, WIDTH = 20, 60  # of the whole screen, with the two lines that the command adds

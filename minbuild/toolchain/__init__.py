@@ -15,8 +15,8 @@ from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import BuildOptions, build_option
 from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.cmake import find_cmake
+from minbuild.toolchain.compile_library import BuildOutput, Sources, Toolchain, checked, processors, workshop
 from minbuild.toolchain.driver import find_driver
-from minbuild.toolchain.library import BuildOutput, Sources, Toolchain, checked, processors, workshop
 from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
 from minbuild.toolchain.run_binaries import ProgramResult, find_emulator, run_program, run_python, why_not_run

@@ -12,4 +12,4 @@ NAMES = frozenset(("memcpy", "memset"))
 
 def source() -> bytes:
     """Both, in C."""
-    return (assets.root("kernels") / "runtime" / "bytes.c").read_bytes()
+    return (assets.root("kernels") / "runtime" / "memops.c").read_bytes()

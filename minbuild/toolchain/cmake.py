@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.options.build_options import OFF, PLAN, SOURCES, BuildOptions, table
-from minbuild.toolchain.library import BuildOutput, Sources, Workshop
+from minbuild.toolchain.compile_library import BuildOutput, Sources, Workshop
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
 

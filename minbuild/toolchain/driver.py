@@ -11,7 +11,7 @@ from pathlib import Path
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.options.build_options import OFF, ON, PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags
-from minbuild.toolchain.library import (
+from minbuild.toolchain.compile_library import (
     INCLUDES,
     PROGRAM_SOURCES,
     BuildOutput,

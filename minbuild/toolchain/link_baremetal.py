@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from minbuild.errors import ToolchainFailed
-from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.compile_library import Linked, Workshop
 from minbuild.toolchain.targets import Target
 
 _UNDEFINED = re.compile(r"undefined symbol: (.+)")

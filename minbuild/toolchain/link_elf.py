@@ -9,7 +9,7 @@ from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain import builtin_memops as link_bytes
 from minbuild.toolchain import flags
-from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.compile_library import Linked, Workshop
 from minbuild.toolchain.strip_headers import shorten_hash, trim_headers
 from minbuild.toolchain.targets import Target
 
@@ -116,9 +116,9 @@ def link(
         link = (*link, "helpers.o")
         missing = _link_twin(link, run)
     if missing and link_bytes.NAMES.issuperset(missing):
-        shop.write({"bytes.c": link_bytes.source()})
-        run((*compile_c, "-c", "bytes.c", "-o", "bytes.o"))
-        link = (*link, "bytes.o")
+        shop.write({"memops.c": link_bytes.source()})
+        run((*compile_c, "-c", "memops.c", "-o", "memops.o"))
+        link = (*link, "memops.o")
         missing = _link_twin(link, run)
     if missing:
         _stub(target, compile_c, shop, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.compile_library import Linked, Workshop
 from minbuild.toolchain.targets import Target
 
 # What compilers call here. The default toolchain's own cannot be taken alone: this linker keeps or drops whole objects,

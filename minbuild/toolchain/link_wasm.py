@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minbuild.toolchain.library import Linked, Workshop
+from minbuild.toolchain.compile_library import Linked, Workshop
 from minbuild.toolchain.targets import Target
 
 # The stack comes first, so that an overflow traps instead of changing data.

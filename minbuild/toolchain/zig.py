@@ -20,7 +20,7 @@ from minbuild.options.build_options import ON, PLAN, SOURCES, BuildOptions, tabl
 from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
-from minbuild.toolchain.library import (
+from minbuild.toolchain.compile_library import (
     INCLUDES,
     PROGRAM_SOURCES,
     BuildOutput,

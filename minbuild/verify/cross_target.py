@@ -16,8 +16,8 @@ from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, why_not_run
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT
-from minbuild.verify.performer import Watch, perform, watch
 from minbuild.verify.script import Results, TestScript
+from minbuild.verify.script_runner import Watch, perform, watch
 from minbuild.verify.steps import Trace, follow_steps
 
 # Runs that differ in rounding only: what any of them is off by, another machine may be off by a few times.

@@ -26,9 +26,9 @@ from minbuild.verify.differential import (
     prove_equal,
     seeded_trial,
 )
-from minbuild.verify.follow import follow
 from minbuild.verify.script import TestScript
 from minbuild.verify.steps import first_difference, look_at_steps, measure_steps, step_trial
+from minbuild.verify.trajectory_check import follow
 
 
 def prove_all(

@@ -22,9 +22,9 @@ from minbuild.planning.compile import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import Target, Toolchain
 from minbuild.verify.differential import PACES, REPORT, Pace
-from minbuild.verify.performer import Watch, watch
 from minbuild.verify.rounding import bounds, depth_of
 from minbuild.verify.script import Action, TestScript
+from minbuild.verify.script_runner import Watch, watch
 
 _GRAPHS = {"train": "train", "eval": "eval", "optimizer": "optimize", "initialize": "initialize"}  # of verbs
 _RANGES = ("the session's memory", "the plan", "the checkpoint")

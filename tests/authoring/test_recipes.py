@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from minbuild.authoring import Recipe, artifacts_of, in_folder, make_artifacts, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
-from minbuild.authoring.training_info.model import make_training_model
+from minbuild.authoring.training_info.model_builder import make_training_model
 from minbuild.errors import BadInput
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ops import registry

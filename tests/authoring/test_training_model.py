@@ -17,7 +17,7 @@ from minbuild.authoring import Recipe, generate_artifacts, read_source, write_ar
 from minbuild.authoring.load import load
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
-from minbuild.authoring.training_info.model import FILE, make_training_model
+from minbuild.authoring.training_info.model_builder import FILE, make_training_model
 from minbuild.errors import BadInput
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry

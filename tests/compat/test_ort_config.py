@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 
 from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import requirements
+from minbuild.compat.ort_config.effective_graph import Running
 from minbuild.compat.ort_config.fusions import fuse
 from minbuild.compat.ort_config.grammar import parse_config, render_config
-from minbuild.compat.ort_config.graphs import Running
 from minbuild.compat.ort_config.requirements import Requirements, Types, union
 from minbuild.compat.ort_config.simplify import simplify
-from minbuild.compat.ort_config.transposes import untranspose_shapes
+from minbuild.compat.ort_config.transposed_shapes import untranspose_shapes
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Node, TensorType
 

@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 from places import ROOT
 
-from minbuild.cli.describe import command_line
+from minbuild.cli.introspection import command_line
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import known_keys

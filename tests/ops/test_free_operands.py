@@ -15,7 +15,7 @@ from minbuild.ops import registry
 
 REGISTRY = registry()
 BATCH = symbol("batch")
-STEMS = {"arithmetic", "power", "extremum", "modulo", "where", "compare", "cast", "copy", "expand"}
+STEMS = {"arithmetic", "power", "min_max", "modulo", "where", "compare", "cast", "copy", "expand"}
 
 
 @pytest.fixture(scope="module")

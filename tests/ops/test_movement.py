@@ -13,8 +13,8 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Checkpoint, Graph, Node, Plan, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.ops.movement.movement import Along, Axis, call_move, straight, whole
 from minbuild.ops.movement.slice import range_of
+from minbuild.ops.movement.strided_copy import Along, Axis, call_move, straight, whole
 from minbuild.ops.movement.transpose import transposition
 from minbuild.training.library import TRAIN, Library, TrainerError
 
@@ -25,7 +25,7 @@ STEMS = (
     "gather",
     "gather_elements",
     "gather_nd",
-    "movement",
+    "strided_copy",
     "range",
     "reverse_sequence",
     "trilu",

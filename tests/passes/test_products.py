@@ -16,7 +16,7 @@ from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.linear_algebra.contraction import layout_of
-from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.ops.linear_algebra.einsum_equation import Equation
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.reference.interpreter import ReferenceTrainer

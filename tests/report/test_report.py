@@ -25,7 +25,7 @@ from minbuild.ir.size_report import (
     SizeReport,
     Smaller,
 )
-from minbuild.report import console, html, markdown, suggestions, svg, tables
+from minbuild.report import console, html, markdown, report_tables, suggestions, svg
 from minbuild.report import element_types as types
 from minbuild.report import json as json_report
 from minbuild.report import memory_tables as memory
@@ -154,7 +154,7 @@ def test_the_headline_is_the_same_everywhere(report: SizeReport) -> None:
     bare = unescape(re.sub(r"<[^>]+>", "", html.render(report)))
     pages = (console.render(report, width=200), markdown.render(report), bare)
     for target in report.targets:
-        for fact in tables.headline(report, target):
+        for fact in report_tables.headline(report, target):
             for page in pages:
                 note = for_markdown(fact.note) if page is pages[1] else fact.note
                 assert f"{fact.value:,}" in page and note in page, fact
@@ -165,13 +165,13 @@ def test_what_decides_is_said_last(report: SizeReport) -> None:
     report = replace(report, model=facts)
     last = console.render(report, width=60).splitlines()[-1]
     target = report.targets[-1]
-    assert last == tables.in_short(report, target)
+    assert last == report_tables.in_short(report, target)
     flash = target.trimmed.loaded + facts.plan_bytes + facts.checkpoint_bytes
     rest = target.ram - max(arena.peak for arena in facts.arenas)
     assert (
         f"flash {flash:,} B" in last and f"{rest + 100:,} B at batch 1, {rest + 900:,} B at batch 8" in last
     )
-    told = {fact.label: fact.value for fact in tables.headline(report, target)}
+    told = {fact.label: fact.value for fact in report_tables.headline(report, target)}
     assert (told["Flash total"], told["RAM at batch 1"]) == (flash, rest + 100)
     assert f"RAM then {rest + 900:,}" in str(memory.memory(facts, target).lines)
     jsonschema.validate(json_report.as_dict(report), schema())
@@ -287,7 +287,7 @@ def test_rows_have_a_cell_for_every_column(report: SizeReport) -> None:
     target = report.targets[0]
     found: tuple[Table, ...] = (
         library.composition(target), library.operators(target), library.others(target), library.sections(target),
-        memory.memory(report.model, target), tables.comparison(report), tables.provenance(report, target),
+        memory.memory(report.model, target), report_tables.comparison(report), report_tables.provenance(report, target),
         *suggestions.further(report, target), *suggestions.further(report, target, 3),
     )  # fmt: skip
     for table in found:

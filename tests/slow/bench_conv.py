@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import trainers  # noqa: E402
 
 from minbuild.ops import registry  # noqa: E402
-from minbuild.ops.convolution.spatial import axes  # noqa: E402
+from minbuild.ops.convolution.sliding_window import axes  # noqa: E402
 from minbuild.ops.core.definition import TestCase  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 

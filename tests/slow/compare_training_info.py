@@ -63,7 +63,7 @@ def _line(row: dict[str, Any]) -> str:
 def _compare(forward: Path, optimizer: str, folder: Path) -> dict[str, Any]:
     """Differences, and bytes by kind."""
     from minbuild.authoring import Recipe, generate_artifacts, read_source, write_artifacts
-    from minbuild.authoring.training_info.model import FILE, make_training_model
+    from minbuild.authoring.training_info.model_builder import FILE, make_training_model
     from minbuild.ops import registry
     from minbuild.planning.compile import compile_model
     from minbuild.planning.plan_encoding import encode_plan

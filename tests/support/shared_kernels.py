@@ -30,7 +30,7 @@ FLAGS = (
 )
 
 GEMM_SOURCE = """
-#include "lib/gemm/packed.h"
+#include "lib/gemm/packed_gemm.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 

@@ -29,7 +29,7 @@ from minbuild.toolchain import (
     parse_target,
 )
 from minbuild.toolchain.cache import Cache, user_cache
-from minbuild.toolchain.library import object_names
+from minbuild.toolchain.compile_library import object_names
 from minbuild.toolchain.link_check import instantiation
 from minbuild.toolchain.process import Processes, Result, failure
 from minbuild.toolchain.zig import find_zig

@@ -31,16 +31,16 @@ from minbuild.toolchain import (
 )
 from minbuild.verify import cross_target as foreign
 from minbuild.verify import differential as verify
-from minbuild.verify import performer
 from minbuild.verify import runner_protocol as runner
+from minbuild.verify import script_runner
 from minbuild.verify.cross_target import Baseline
-from minbuild.verify.follow import follow
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.prove import starting_point
 from minbuild.verify.script import TestScript
 from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_trial
 from minbuild.verify.tolerance import Deviation, describe, deviations
 from minbuild.verify.trajectory import read_reference, reference_trial
+from minbuild.verify.trajectory_check import follow
 
 
 @pytest.fixture(scope="module")
@@ -188,10 +188,10 @@ def test_an_emulator_without_an_instruction_is_named(
     here: Baseline, good: BuiltLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = parse_target("loongarch64-linux-musl")
-    for module in (foreign, performer):
+    for module in (foreign, script_runner):
         monkeypatch.setattr(module, "find_emulator", lambda target: ["/usr/bin/qemu-loongarch64"])
-    monkeypatch.setattr(performer, "build_program", lambda *given: b"")
-    monkeypatch.setattr(performer, "run_program", lambda *given, **named: ProgramResult(-4, b"", ""))
+    monkeypatch.setattr(script_runner, "build_program", lambda *given: b"")
+    monkeypatch.setattr(script_runner, "run_program", lambda *given, **named: ProgramResult(-4, b"", ""))
     with pytest.raises(
         VerificationFailed, match="qemu-loongarch64 met an instruction.* --target loongarch64-linux-musl:CPU"
     ):

@@ -6,7 +6,7 @@
 #define MINBUILD_LIB_GEMM_GEMM_H_
 
 #include "lib/types/bytes.h"
-#include "lib/gemm/tiles.h"
+#include "lib/gemm/microkernel.h"
 
 #ifndef MINBUILD_SMALL_STACK
 #define MINBUILD_SMALL_STACK 0  // 1: panels of 2 KB instead of 16 KB, for microcontrollers

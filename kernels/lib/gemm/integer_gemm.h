@@ -2,7 +2,7 @@
 #ifndef MINBUILD_LIB_GEMM_INTEGER_GEMM_H_
 #define MINBUILD_LIB_GEMM_INTEGER_GEMM_H_
 
-#include "lib/gemm/tiles.h"
+#include "lib/gemm/microkernel.h"
 
 namespace minbuild {
 

@@ -1,4 +1,4 @@
-// Convolutions of real size as packed matrix products (lib/gemm/packed.h), without gaps between rows of outputs. With
+// Convolutions of real size as packed matrix products (lib/gemm/packed_gemm.h), without gaps between rows of outputs. With
 // X[C*taps,outputs] what every tap sees of the padded images, Y[M,outputs], W[M,C*taps] as it lies in memory:
 //   output           Y = W * X             X is packed from the planes as it is needed
 //   weight gradient  W += Y * X'           likewise, transposed
@@ -8,7 +8,7 @@
 #ifndef MINBUILD_LIB_NN_PACKED_CONV_H_
 #define MINBUILD_LIB_NN_PACKED_CONV_H_
 
-#include "lib/gemm/packed.h"
+#include "lib/gemm/packed_gemm.h"
 #include "lib/indexing/disjoint.h"
 
 namespace minbuild {

@@ -3,7 +3,7 @@
 #include "minbuild/kernel.h"
 #include "lib/gemm/gemm.h"
 #include "lib/gemm/integer_gemm.h"
-#include "lib/gemm/packed.h"
+#include "lib/gemm/packed_gemm.h"
 
 namespace minbuild {
 

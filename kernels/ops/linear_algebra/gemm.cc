@@ -3,7 +3,7 @@
 
 #include "lib/loops/blas1.h"
 #include "lib/gemm/integer_gemm.h"
-#include "lib/gemm/packed.h"
+#include "lib/gemm/packed_gemm.h"
 #include "lib/types/storage_type.h"
 
 namespace minbuild {

@@ -1,5 +1,5 @@
 // The loss of labels under given logarithms of probabilities, and its gradient.
-#include "lib/indexing/labels.h"
+#include "lib/indexing/class_labels.h"
 
 namespace minbuild {
 

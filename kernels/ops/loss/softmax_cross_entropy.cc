@@ -1,5 +1,5 @@
 // Softmax cross-entropy loss and its gradient with respect to the scores.
-#include "lib/indexing/labels.h"
+#include "lib/indexing/class_labels.h"
 #include "lib/simd/math.h"
 
 namespace minbuild {

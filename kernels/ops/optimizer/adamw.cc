@@ -1,7 +1,7 @@
 // Adam and AdamW over all trained parameters at once: they lie one after the other, and so do gradients and moments.
 #include "minbuild/kernel.h"
 #include "lib/simd/math.h"
-#include "lib/simd/power.h"
+#include "lib/simd/bias_correction.h"
 
 namespace minbuild {
 

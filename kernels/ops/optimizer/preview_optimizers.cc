@@ -1,6 +1,6 @@
 // One step of an optimizer on one tensor, new values apart from old ones or in their place.
 #include "lib/nn/first_order_optimizer.h"
-#include "lib/simd/power.h"
+#include "lib/simd/bias_correction.h"
 
 namespace minbuild {
 

@@ -1,5 +1,5 @@
 // Long short-term memory and its gradients. A row of gates holds i (input), o (output), f (forget) and the candidate g.
-#include "lib/gemm/packed.h"
+#include "lib/gemm/packed_gemm.h"
 #include "lib/nn/recurrent.h"
 
 namespace minbuild {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from minbuild.compat.ort_config.effective_graph import Running, running_graphs
 from minbuild.compat.ort_config.fusions import fuse, fuse_convolutions
-from minbuild.compat.ort_config.graphs import Running, running_graphs
 from minbuild.compat.ort_config.requirements import Requirements, Types, union
 from minbuild.compat.ort_config.simplify import simplify
-from minbuild.compat.ort_config.tracked import tracked_types, tracks
-from minbuild.compat.ort_config.transposes import untranspose_shapes
+from minbuild.compat.ort_config.transposed_shapes import untranspose_shapes
+from minbuild.compat.ort_config.type_reduction import tracked_types, tracks
 from minbuild.errors import Unsupported
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.onnx.opsets import since_version

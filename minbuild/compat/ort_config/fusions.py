@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from minbuild.compat.ort_config.graphs import Running
+from minbuild.compat.ort_config.effective_graph import Running
 from minbuild.frontend.onnx.opsets import since_version
 from minbuild.ir import Node
 from minbuild.ops.core.graph_builder import MICROSOFT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minbuild.compat.ort_config.graphs import Running
+from minbuild.compat.ort_config.effective_graph import Running
 from minbuild.frontend.onnx.subgraphs import graphs_in
 from minbuild.ir import Node
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, product
-from minbuild.ops.convolution.spatial import Axis, Seen, axes, explicit_pads, padding_of, taps_of
+from minbuild.ops.convolution.sliding_window import Axis, Seen, axes, explicit_pads, padding_of, taps_of
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -24,7 +24,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
-from minbuild.ops.linear_algebra.packing import PACKED_BYTES
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES
 
 _WINDOW = ("groups:int",) + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"

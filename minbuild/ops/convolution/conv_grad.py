@@ -24,7 +24,7 @@ from minbuild.ops.convolution.conv import (
     packed_kernel,
     seen_by,
 )
-from minbuild.ops.convolution.spatial import axes, unpadded
+from minbuild.ops.convolution.sliding_window import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value

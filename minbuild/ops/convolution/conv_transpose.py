@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.convolution import conv as _conv
-from minbuild.ops.convolution.spatial import Axis, padding_of, split_padding, taps_of, unpadded
+from minbuild.ops.convolution.sliding_window import Axis, padding_of, split_padding, taps_of, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results

@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.ir import Shape
 from minbuild.ir.dims import Dim
-from minbuild.ops.convolution.spatial import Axis, axes, reshaped
+from minbuild.ops.convolution.sliding_window import Axis, axes, reshaped
 from minbuild.ops.core.definition import Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value

@@ -12,9 +12,9 @@ from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import BOOL, FLOAT, FLOATS, HALVES, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.image.integer_scale import DECOMPOSES_TO, resize_by_whole_factor
 from minbuild.ops.image.interpolation import Stretch
 from minbuild.ops.image.resample import add_resample
-from minbuild.ops.image.whole_scale import DECOMPOSES_TO, resize_by_whole_factor
 
 _OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "simple"}
 

@@ -23,7 +23,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
-from minbuild.ops.indexing.indexed import (
+from minbuild.ops.indexing.scatter_gather import (
     ScatterReduction,
     call_put,
     meet,

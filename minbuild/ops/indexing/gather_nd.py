@@ -23,7 +23,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
-from minbuild.ops.indexing.indexed import (
+from minbuild.ops.indexing.scatter_gather import (
     ScatterReduction,
     call_put,
     meet,
@@ -31,7 +31,7 @@ from minbuild.ops.indexing.indexed import (
     scatter_gradient,
     with_int64,
 )
-from minbuild.ops.movement.movement import MAX_RANK
+from minbuild.ops.movement.strided_copy import MAX_RANK
 
 take_kernel = KernelFunction(
     "gather_nd", ("y:T=", "x:T", "indices:int64", "layout:extent"), types={"T": STORAGE_TYPES}

@@ -18,7 +18,7 @@ from minbuild.ops.core.definition import (
     TestCase,
     storage_type,
 )
-from minbuild.ops.indexing.indexed import with_int64
+from minbuild.ops.indexing.scatter_gather import with_int64
 
 one_hot_kernel = KernelFunction(
     "one_hot", ("y:T=", "indices:int64", "values:T", "layout:extent"), types={"T": STORAGE_TYPES}

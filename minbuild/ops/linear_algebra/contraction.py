@@ -1,7 +1,7 @@
 """Contraction: the product of two tensors, summed over the axes that the result lacks.
 
 MatMul and FusedMatMul are such products, Einsum is made of them, and transpositions of operands and results only
-reorder the letters of their equations (equations.py).
+reorder the letters of their equations (einsum_equation.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
-from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
-from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
+from minbuild.ops.linear_algebra.einsum_equation import Equation, operand_gradient
+from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, room_of
+from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp, product_rewrites, scaled
 
 WORDS = (ElementType.UINT32, ElementType.UINT64)  # whole numbers, signed or not
 MOST_AXES = 15

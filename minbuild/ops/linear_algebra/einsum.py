@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
+from minbuild.ops.linear_algebra.einsum_equation import Equation, operand_gradient
 
 
 def equation_at(ctx: OpContext) -> Equation:

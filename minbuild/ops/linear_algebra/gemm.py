@@ -22,9 +22,9 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import WORDS
-from minbuild.ops.linear_algebra.equations import Equation
-from minbuild.ops.linear_algebra.packing import packed_kernel_of, room_of
-from minbuild.ops.linear_algebra.products import ProductOp
+from minbuild.ops.linear_algebra.einsum_equation import Equation
+from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, room_of
+from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 
 gemm_kernel = KernelFunction(
     "gemm",

@@ -18,8 +18,8 @@ from minbuild.ops.linear_algebra.contraction import (
     packed_kernel,
     product_type,
 )
-from minbuild.ops.linear_algebra.equations import Equation, operand_gradient
-from minbuild.ops.linear_algebra.products import ProductOp, product_rewrites, scaled
+from minbuild.ops.linear_algebra.einsum_equation import Equation, operand_gradient
+from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp, product_rewrites, scaled
 
 ROW, COLUMN, DEPTH = "m", "n", "k"  # letters of the matrices' axes; those of stacks are capitals
 

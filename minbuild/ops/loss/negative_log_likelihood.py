@@ -20,7 +20,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.loss.labels import (
+from minbuild.ops.loss.class_labels import (
     PARAMS,
     ignoring,
     label_params,

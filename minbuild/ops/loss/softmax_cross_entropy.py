@@ -12,7 +12,7 @@ from minbuild.ir.dims import product
 from minbuild.ops.core.definition import FLOATS, INDICES, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.loss.labels import (
+from minbuild.ops.loss.class_labels import (
     PARAMS,
     label_params,
     label_weights,

@@ -26,8 +26,8 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results
-from minbuild.ops.movement import movement as _movement
-from minbuild.ops.movement.movement import Along, Axis
+from minbuild.ops.movement import strided_copy as _strided_copy
+from minbuild.ops.movement.strided_copy import Along, Axis
 
 expand_kernel = KernelFunction(
     "expand",
@@ -85,15 +85,15 @@ def _expand_reference(attributes: Mapping[str, Any], x: np.ndarray, shape: np.nd
 def _lower_expand(ctx: OpContext) -> Sequence[KernelCall]:
     if ctx.element() in expand_kernel.types["T"]:
         return (_call(ctx),)
-    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _repetition(ctx)),)
+    return (_strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), _repetition(ctx)),)
 
 
-def _repetition(ctx: OpContext) -> _movement.Movement:
+def _repetition(ctx: OpContext) -> _strided_copy.Movement:
     """Elements that repeat, whatever their type."""
     shape = ctx.result_shape()
     own = (1,) * (len(shape) - ctx.rank()) + tuple(ctx.shape())
     moves = [Axis(d, Along(d), None if o == 1 else Along(d)) for d, o in zip(shape, own, strict=True)]
-    return _movement.straight(moves)
+    return _strided_copy.straight(moves)
 
 
 def _expand_gradient(b: GradientBuilder) -> Results:
@@ -217,7 +217,7 @@ expand = RewritingOp(
     infer=_expand_infer,
     reference=_expand_reference,
     lower=_lower_expand,
-    kernels=(expand_kernel, _movement.move_kernel),
+    kernels=(expand_kernel, _strided_copy.move_kernel),
     cases=_expand_cases,
     gradient=_expand_gradient,
     rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),

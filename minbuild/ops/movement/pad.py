@@ -12,8 +12,8 @@ from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.movement import movement as _movement
-from minbuild.ops.movement.movement import Along, Axis
+from minbuild.ops.movement import strided_copy as _strided_copy
+from minbuild.ops.movement.strided_copy import Along, Axis
 from minbuild.ops.shape import fill as _fill
 
 _Pads = list[tuple[Dim, Dim]]  # before and behind every axis
@@ -155,7 +155,7 @@ def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     axes = [_kept(dim, *ends) for dim, ends in zip(ctx.shape(), _pads(ctx), strict=True)]
-    move = _movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes))
+    move = _strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), _strided_copy.straight(axes))
     if all(axis.result.takes_all(axis.size) for axis in axes):
         return (move,)
     value = ctx.content(2)
@@ -242,7 +242,7 @@ pad = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(_fill.fill_kernel, _movement.move_kernel),
+    kernels=(_fill.fill_kernel, _strided_copy.move_kernel),
     decompose=_body,
     decompose_for_grad=_free_body,
     decomposes_to=("Concat", "Gather"),

@@ -14,8 +14,8 @@ from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, Un
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results
-from minbuild.ops.movement import movement as _movement
-from minbuild.ops.movement.movement import Along, Axis
+from minbuild.ops.movement import strided_copy as _strided_copy
+from minbuild.ops.movement.strided_copy import Along, Axis
 from minbuild.ops.shape import fill as _fill
 
 
@@ -131,7 +131,7 @@ def _reference(
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     ranges = zip(ctx.shape(), _ranges(ctx, ctx.shape(), 1), strict=True)
     axes = [Axis(r.size, Along(r.size), Along(dim, r.start, r.step)) for dim, r in ranges]
-    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),)
+    return (_strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), _strided_copy.straight(axes)),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -200,7 +200,7 @@ slice_op = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(_movement.move_kernel,),
+    kernels=(_strided_copy.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=tuple(
@@ -239,7 +239,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     ]
     return (
         _fill.call_fill(ctx.result(), ctx.element()),
-        _movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement.straight(axes)),
+        _strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), _strided_copy.straight(axes)),
     )
 
 
@@ -260,7 +260,7 @@ slice_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(_fill.fill_kernel, _movement.move_kernel),
+    kernels=(_fill.fill_kernel, _strided_copy.move_kernel),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )

@@ -13,8 +13,8 @@ from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, Unsupp
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.movement import movement as _movement
-from minbuild.ops.movement.movement import Along, Axis, Movement
+from minbuild.ops.movement import strided_copy as _strided_copy
+from minbuild.ops.movement.strided_copy import Along, Axis, Movement
 
 
 def _repeats(ctx: OpContext) -> tuple[Dim, ...]:
@@ -41,12 +41,12 @@ def _movement_of(ctx: OpContext) -> Movement:
         if repeat != 1:
             axes.append(Axis(repeat, Along(repeat), None))
         order.append(len(axes))
-        axes.append(_movement.whole(dim))
+        axes.append(_strided_copy.whole(dim))
     return Movement(tuple(axes), tuple(order))
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
+    return (_strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), _movement_of(ctx)),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -104,7 +104,7 @@ tile = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(_movement.move_kernel,),
+    kernels=(_strided_copy.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Tile", "x", "repeats"), _once),),

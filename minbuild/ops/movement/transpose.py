@@ -13,13 +13,13 @@ from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, Un
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results
-from minbuild.ops.movement import movement as _movement
+from minbuild.ops.movement import strided_copy as _strided_copy
 
 
-def transposition(shape: Shape, order: Sequence[int]) -> _movement.Movement:
+def transposition(shape: Shape, order: Sequence[int]) -> _strided_copy.Movement:
     """Axis i of the result is axis `order[i]` of a source of `shape`."""
-    axes = tuple(_movement.whole(shape[o]) for o in order)
-    return _movement.Movement(axes, tuple(int(i) for i in np.argsort(order)))
+    axes = tuple(_strided_copy.whole(shape[o]) for o in order)
+    return _strided_copy.Movement(axes, tuple(int(i) for i in np.argsort(order)))
 
 
 def _order(attributes: Mapping[str, Any], rank: int) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     movement = transposition(ctx.shape(), _order(ctx.attributes, ctx.rank()))
-    return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
+    return (_strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -87,7 +87,7 @@ transpose = RewritingOp(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(_movement.move_kernel,),
+    kernels=(_strided_copy.move_kernel,),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Transpose", "x"), _keeps_order),),
@@ -155,7 +155,7 @@ def _shuffle_reference(to_space: bool) -> Callable[..., np.ndarray]:
 def _lower_shuffle(to_space: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
     def lower(ctx: OpContext) -> Sequence[KernelCall]:
         movement = transposition(*_shuffle(ctx.attributes, ctx.shape(), to_space))
-        return (_movement.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
+        return (_strided_copy.call_move(ctx.result(), ctx.name(0), ctx.element(), movement),)
 
     return lower
 
@@ -188,7 +188,7 @@ def _shuffling(name: str, opposite: str, to_space: bool) -> Op:
         infer=_shuffle_infer(to_space),
         reference=_shuffle_reference(to_space),
         lower=_lower_shuffle(to_space),
-        kernels=(_movement.move_kernel,),
+        kernels=(_strided_copy.move_kernel,),
         cases=_shuffle_cases(to_space),
         gradient=_shuffle_gradient(opposite),
     )

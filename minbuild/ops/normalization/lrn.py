@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir.dims import product
-from minbuild.ops.convolution.spatial import reshaped
+from minbuild.ops.convolution.sliding_window import reshaped
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value

@@ -10,8 +10,8 @@ import numpy as np
 from minbuild.ops.core.definition import Op, TestCase, normalized_axes
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.reduction.norms import nonzero
-from minbuild.ops.reduction.reducing import apart
+from minbuild.ops.reduction.composite_reductions import nonzero
+from minbuild.ops.reduction.reduction_axes import apart
 
 _LEAST = 1e-9  # what ONNX adds to standard deviations
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
-from minbuild.ops.optimizer.update import numbers
+from minbuild.ops.optimizer.update_rules import numbers
 
 adamw_kernel = KernelFunction(
     "adamw",

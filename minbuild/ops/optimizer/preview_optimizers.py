@@ -21,7 +21,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.optimizer.update import numbers
+from minbuild.ops.optimizer.update_rules import numbers
 
 PREVIEW = "ai.onnx.preview.training"
 FIRST = 2  # inputs before the tensors: rate and count of steps

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Shape, TensorType
-from minbuild.ops.convolution.spatial import (
+from minbuild.ops.convolution.sliding_window import (
     WINDOW_PARAMS,
     Axis,
     as_volumes,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ops.convolution.spatial import axes, explicit_pads, padding_of, pool_axes, taps_of
+from minbuild.ops.convolution.sliding_window import axes, explicit_pads, padding_of, pool_axes, taps_of
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value

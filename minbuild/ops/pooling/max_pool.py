@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.convolution.spatial import (
+from minbuild.ops.convolution.sliding_window import (
     WINDOW_PARAMS,
     as_volumes,
     axes,

@@ -14,7 +14,7 @@ import numpy as np
 from minbuild.ir import Shape, TensorType
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT
-from minbuild.ops.linear_algebra.packing import PACKED_BYTES, room_of
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, room_of
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants

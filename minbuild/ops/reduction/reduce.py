@@ -12,7 +12,7 @@ from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op,
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.reduction import reduce_fold as _fold
-from minbuild.ops.reduction.reducing import (
+from minbuild.ops.reduction.reduction_axes import (
     axes_of,
     cases,
     expanded,

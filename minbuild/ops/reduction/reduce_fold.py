@@ -21,7 +21,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
-from minbuild.ops.reduction.reducing import (
+from minbuild.ops.reduction.reduction_axes import (
     apart,
     axes_of,
     cases,

@@ -19,7 +19,7 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import reads, root, writes
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
-from minbuild.passes.analysis.planned_sizes import PLANNED_SIZES, planned_bytes
+from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES, planned_bytes
 from minbuild.passes.contracts import LONGEST_LOOP
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
 

@@ -10,7 +10,7 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import reads, root, writes
 from minbuild.passes.analysis.batch_tiles import Tiles, split_calls
 from minbuild.passes.analysis.liveness import live_ranges
-from minbuild.passes.analysis.planned_sizes import planned_bytes
+from minbuild.passes.analysis.representative_sizes import planned_bytes
 from minbuild.passes.rewrite.in_place import run_in_place
 
 LEAST_GAIN = 8  # a trainer that would need less by less than one part in so many stays without loops

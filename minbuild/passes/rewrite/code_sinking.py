@@ -12,7 +12,7 @@ from dataclasses import replace
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
-from minbuild.passes.analysis.planned_sizes import planned_bytes
+from minbuild.passes.analysis.representative_sizes import planned_bytes
 from minbuild.passes.analysis.schedule import Schedule
 from minbuild.passes.rewrite.rematerialization import SHORTEST_GAP, dropped_values
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
-from minbuild.ops.linear_algebra.equations import Equation
-from minbuild.ops.linear_algebra.products import ProductOp
+from minbuild.ops.linear_algebra.einsum_equation import Equation
+from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 from minbuild.passes.analysis.aliases import writes
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.liveness import readers

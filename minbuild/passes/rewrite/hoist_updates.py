@@ -15,7 +15,7 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import last_uses
-from minbuild.passes.analysis.planned_sizes import planned_bytes
+from minbuild.passes.analysis.representative_sizes import planned_bytes
 from minbuild.passes.rewrite.loss_check import CHECK
 
 

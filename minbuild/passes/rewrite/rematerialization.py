@@ -14,7 +14,7 @@ from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.instruction_selection import context_of
-from minbuild.passes.analysis.planned_sizes import planned_size
+from minbuild.passes.analysis.representative_sizes import planned_size
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 SHORTEST_GAP = 8  # calls between two readers of a value from which recomputing it pays

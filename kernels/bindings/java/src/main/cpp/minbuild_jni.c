@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 #include "minbuild/trainer.h"
-#include "parts.h"
+#include "components.h"
 
 #define NATIVE(type, name) JNIEXPORT type JNICALL Java_ai_onnxruntime_OnnxRuntime_##name
 

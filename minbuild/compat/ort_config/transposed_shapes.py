@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minbuild.compat.ort_config.graphs import Running
+from minbuild.compat.ort_config.effective_graph import Running
 from minbuild.compat.ort_config.simplify import drop_unread
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import ElementType, Node, TensorType

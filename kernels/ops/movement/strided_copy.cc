@@ -55,7 +55,7 @@ Status move_elements(const Call& call) {
   Tensor none;
   none.rank = none.count = 0;
   Side to, from;
-#if MB_MOVEMENT_WINDOWS
+#if MB_STRIDED_COPY_WINDOWS
   bool steps_to = p[3] != 0;
   const Tensor &to_start = call[5], &from_start = call[6], &to_pace = steps_to ? call[7] : none,
                &from_pace = steps_to ? none : call[7];
@@ -76,6 +76,6 @@ Status move_elements(const Call& call) {
   return Status::kOk;
 }
 
-MB_INSTANTIATE_MOVEMENT
+MB_INSTANTIATE_STRIDED_COPY
 
 }  // namespace minbuild

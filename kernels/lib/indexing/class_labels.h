@@ -1,6 +1,6 @@
 // Labels of classes, each with the weight of its class, and what a mean over them divides by.
-#ifndef MINBUILD_LIB_INDEXING_LABELS_H_
-#define MINBUILD_LIB_INDEXING_LABELS_H_
+#ifndef MINBUILD_LIB_INDEXING_CLASS_LABELS_H_
+#define MINBUILD_LIB_INDEXING_CLASS_LABELS_H_
 
 #include "minbuild/kernel.h"
 
@@ -41,4 +41,4 @@ struct Labels {
 };
 
 }  // namespace minbuild
-#endif  // MINBUILD_LIB_INDEXING_LABELS_H_
+#endif  // MINBUILD_LIB_INDEXING_CLASS_LABELS_H_

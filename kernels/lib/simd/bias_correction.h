@@ -1,6 +1,6 @@
 // Powers of factors by which means over time forget, for how far a mean of t steps is from a whole one.
-#ifndef MINBUILD_LIB_SIMD_POWER_H_
-#define MINBUILD_LIB_SIMD_POWER_H_
+#ifndef MINBUILD_LIB_SIMD_BIAS_CORRECTION_H_
+#define MINBUILD_LIB_SIMD_BIAS_CORRECTION_H_
 
 #include "lib/simd/vec.h"
 
@@ -34,4 +34,4 @@ MB_INLINE T power(float base, int64_t exponent) {
 }
 
 }  // namespace minbuild
-#endif  // MINBUILD_LIB_SIMD_POWER_H_
+#endif  // MINBUILD_LIB_SIMD_BIAS_CORRECTION_H_

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.ops.core.definition import INT64, Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.optimizer.update import Update, numbers
+from minbuild.ops.optimizer.update_rules import Update, numbers
 
 
 def _sgd_body(b: GraphBuilder) -> Results:

@@ -12,7 +12,7 @@ from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.loss import softmax_cross_entropy as _loss
-from minbuild.ops.loss.labels import ignoring
+from minbuild.ops.loss.class_labels import ignoring
 from minbuild.ops.loss.negative_log_likelihood import with_ignored_input
 
 

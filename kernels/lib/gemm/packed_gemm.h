@@ -1,13 +1,13 @@
 // Matrix products of real size. Where operands do not fit the caches, what counts is how often each is read from
-// afar. Blocks of both are packed into scratch memory, in the order in which the tiles of tiles.h read them:
+// afar. Blocks of both are packed into scratch memory, in the order in which the tiles of microkernel.h read them:
 //
 //   columns of B, kColumnBytes at a time   for blocks of depth     B is packed once; a panel of it stays in the nearest
 //     rows of A, kRowBytes at a time                               cache while all rows pass by, and those rows stay in
 //       panels of B, all tiles of rows                             the second nearest while all panels pass by.
 //
 // Every sum is added in the order of multiply() in gemm.h, so its bits do not depend on which of them was taken.
-#ifndef MINBUILD_LIB_GEMM_PACKED_H_
-#define MINBUILD_LIB_GEMM_PACKED_H_
+#ifndef MINBUILD_LIB_GEMM_PACKED_GEMM_H_
+#define MINBUILD_LIB_GEMM_PACKED_GEMM_H_
 
 #include "lib/gemm/gemm.h"
 
@@ -200,4 +200,4 @@ MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* room) {
 }
 
 }  // namespace minbuild
-#endif  // MINBUILD_LIB_GEMM_PACKED_H_
+#endif  // MINBUILD_LIB_GEMM_PACKED_GEMM_H_

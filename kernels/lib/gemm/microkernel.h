@@ -1,6 +1,6 @@
 // The inner loops of the matrix product, per vector width; gemm.h drives them.
-#ifndef MINBUILD_LIB_GEMM_TILES_H_
-#define MINBUILD_LIB_GEMM_TILES_H_
+#ifndef MINBUILD_LIB_GEMM_MICROKERNEL_H_
+#define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
 #include "lib/simd/vec.h"
 
@@ -146,4 +146,4 @@ struct DotsBody {
 };
 
 }  // namespace minbuild
-#endif  // MINBUILD_LIB_GEMM_TILES_H_
+#endif  // MINBUILD_LIB_GEMM_MICROKERNEL_H_

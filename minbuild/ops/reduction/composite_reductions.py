@@ -13,7 +13,7 @@ from minbuild.ir import ElementType
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.reduction.reducing import (
+from minbuild.ops.reduction.reduction_axes import (
     Numbers,
     apart,
     axes_of,
@@ -24,7 +24,7 @@ from minbuild.ops.reduction.reducing import (
     positive,
     spread,
 )
-from minbuild.ops.reduction.reducing import reference as reduction
+from minbuild.ops.reduction.reduction_axes import reference as reduction
 
 Rule = Callable[[GraphBuilder, Value], Value]  # of an input that holds real numbers
 

@@ -12,7 +12,7 @@ from minbuild.ir.dims import product
 from minbuild.ops.core.definition import INT64, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.loss.labels import reduction_of
+from minbuild.ops.loss.class_labels import reduction_of
 from minbuild.ops.loss.softmax_cross_entropy import gradient_of_scores
 
 

@@ -28,15 +28,15 @@ struct MinOf {
 // y = the larger of a and b
 template <class T>
 Status maximum(const Call& call) {
-  return binary<T, MaxOf, MB_EXTREMUM_BROADCAST, MB_EXTREMUM_SCALAR>(call);
+  return binary<T, MaxOf, MB_MIN_MAX_BROADCAST, MB_MIN_MAX_SCALAR>(call);
 }
 
 // y = the smaller of a and b
 template <class T>
 Status minimum(const Call& call) {
-  return binary<T, MinOf, MB_EXTREMUM_BROADCAST, MB_EXTREMUM_SCALAR>(call);
+  return binary<T, MinOf, MB_MIN_MAX_BROADCAST, MB_MIN_MAX_SCALAR>(call);
 }
 
-MB_INSTANTIATE_EXTREMUM
+MB_INSTANTIATE_MIN_MAX
 
 }  // namespace minbuild

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.ir import Call
 from minbuild.ops.core.definition import FLOAT
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
-from minbuild.ops.linear_algebra.equations import Equation
+from minbuild.ops.linear_algebra.einsum_equation import Equation
 
 
 def as_contraction(call: Call, equation: Equation) -> Call:

@@ -1,4 +1,4 @@
-"""How elements move from one tensor to another: the walk that kernels/movement.cc follows.
+"""How elements move from one tensor to another: the walk that kernels/ops/movement/strided_copy.cc follows.
 
 Transpose, Slice, Pad, Tile and their like say for every axis of the result how far it goes and how it stands in
 the result and in the source; what they have in common, and how axes fold into fewer, is here.

@@ -72,6 +72,6 @@ Status shift_right(const Call& call) {
   return bitwise<T, ShiftRightOf>(call);
 }
 
-MB_INSTANTIATE_BITS
+MB_INSTANTIATE_BITWISE
 
 }  // namespace minbuild

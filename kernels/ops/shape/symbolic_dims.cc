@@ -12,6 +12,6 @@ Status sizes(const Call& call) {
   return Status::kOk;
 }
 
-MB_INSTANTIATE_SIZES
+MB_INSTANTIATE_SYMBOLIC_DIMS
 
 }  // namespace minbuild

@@ -29,7 +29,7 @@ struct Texts {
 };
 constexpr Texts kTexts(
 #define MB_FAILURE(name, status, text) MB_BYTE_##status text "\0"
-#include "runtime/failures.inc"
+#include "runtime/errors.inc"
 #undef MB_FAILURE
 );
 
@@ -45,7 +45,7 @@ constexpr uint16_t brief(mb_status status, const char* text) {
 }
 constexpr uint16_t kBriefs[] = {
 #define MB_FAILURE(name, status, text) brief(status, text),
-#include "runtime/failures.inc"
+#include "runtime/errors.inc"
 #undef MB_FAILURE
 };
 
