@@ -23,10 +23,19 @@ def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool
             f"{listed(still)}: no parameters of the module, says its exporter; they do not train. To train one, name "
             "it with --train."
         )
-    if said.lost:
+    if not named:
+        yield from _folded(graph, train, said)
+    merged = [n for n in said.lost if f"{n.rpartition('.')[0]}.running_mean" in said.buffers]
+    if merged:
         yield (
-            f"{listed(said.lost)}: parameters of the module that the file does not hold. Of those with equal values "
-            "its exporter keeps one, and their layers train as one; export with optimize=False to keep them apart."
+            f"{listed(merged)}: the exporter merged this normalisation into the layer before it, whose weight and bias "
+            "train in its place. Export with optimize=False to train the normalisation."
+        )
+    if lost := [n for n in said.lost if n not in merged]:
+        yield (
+            f"{listed(lost)}: parameters of the module that the file does not hold. Of those with equal values its "
+            "exporter keeps one, and their layers train as one; factors of one and unused parameters it leaves out. "
+            "Export with optimize=False to keep them apart."
         )
     if _normalizes_as_inference(graph):
         yield (
@@ -35,6 +44,22 @@ def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool
         )
     for one, other in _tied(graph, train):
         yield f"{one} and {other} hold the same values: where the module ties them, they train apart here."
+
+
+def _folded(graph: Graph, train: Sequence[str], said: ExporterMetadata) -> Iterator[str]:
+    """Constants that were computed of parameters, and stay so."""
+    for name, sources in said.folded.items():
+        of = [n for n in sources if n in said.parameters]
+        if name not in graph.initializers or not of:
+            continue
+        what = f"'{name}' was computed of {listed(of)} by the exporter"
+        if name in train:
+            yield f"{what}, and trains in place of it. Export with optimize=False to train as the module does."
+        elif graph.initializers[name].dtype.kind == "f":
+            yield (
+                f"{what}, and does not train. Export with optimize=False to train as the module does, or name "
+                f"it with --train {name}."
+            )
 
 
 def _normalizes_as_inference(graph: Graph) -> bool:

@@ -21,7 +21,11 @@ _SETTINGS = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that say what an oper
 
 
 def chosen(
-    graph: Graph, train: Sequence[str], frozen: Sequence[str], constants: Collection[str] = ()
+    graph: Graph,
+    train: Sequence[str],
+    frozen: Sequence[str],
+    constants: Collection[str] = (),
+    scalars: Collection[str] = (),
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of trained and of frozen parameters, in the order of the model's initializers.
 
@@ -29,9 +33,10 @@ def chosen(
     (those of the last N layers that have any); `frozen` may hold `rest`, all that do not train. Nothing in `train`
     means every parameter that is not frozen, and is none of the `constants`. Parameters in neither are constants of the
     models: nothing can change them, but what follows from them is worked out beforehand. What normalisation keeps as
-    running statistics is frozen, never trained. Raises BadInput for what matches nothing, and what is in both.
+    running statistics is frozen, never trained. Single numbers are parameters where they are named in full, or among
+    `scalars`. Raises BadInput for what matches nothing, and what is in both.
     """
-    candidates = parameter_names(graph)
+    candidates = parameter_names(graph, {*scalars, *train, *frozen})
     statistics = _running_statistics(graph)
     parameters = [n for n in candidates if n not in statistics]
     findings: list[str] = []
@@ -57,9 +62,9 @@ def chosen(
     return tuple(n for n in candidates if n in wanted), tuple(n for n in candidates if n in fixed)
 
 
-def has_parameters(graph: Graph) -> bool:
+def has_parameters(graph: Graph, scalars: Collection[str] = ()) -> bool:
     """Whether anything in a graph could train."""
-    return bool(set(parameter_names(graph)) - _running_statistics(graph))
+    return bool(set(parameter_names(graph, scalars)) - _running_statistics(graph))
 
 
 def with_lifted_constants(graph: Graph) -> Graph:
@@ -87,12 +92,15 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
     return known, ()
 
 
-def parameter_names(graph: Graph) -> tuple[str, ...]:
-    """Initializers with real numbers that are no single number: constants of a formula are mostly scalars."""
+def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, ...]:
+    """Initializers with real numbers that are no single number, or among `scalars`: constants of a formula are mostly
+    single numbers."""
     scales = {name for node in graph.nodes if node.op_type == "QuantizeLinear" for name in node.inputs[1:]}
     used = _operands(graph) - scales  # which are calibrated, not trained
     return tuple(
-        n for n, a in graph.initializers.items() if n in used and a.dtype.kind in "fV" and a.ndim > 0
+        n
+        for n, a in graph.initializers.items()
+        if n in used and a.dtype.kind in "fV" and (a.ndim > 0 or n in scalars)
     )
 
 

@@ -19,8 +19,10 @@ from minbuild.authoring.parameters import (
 )
 from minbuild.authoring.quantization import with_fake_quantization
 from minbuild.authoring.recipe import OwnLoss, Recipe, Source
+from minbuild.authoring.unfold_constants import with_unfolded_constants
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
+from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Graph
 from minbuild.ir.dims import symbols_in
@@ -40,6 +42,7 @@ class ResolvedRecipe:
     train: tuple[str, ...]
     frozen: tuple[str, ...]
     optimizer: Graph | None
+    metadata: ExporterMetadata
     notes: tuple[str, ...] = ()
 
 
@@ -47,8 +50,7 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)
-    plain, told = _plain(model, operators)
-    model = replace(model, graph=plain)
+    model, told = _plain(model, operators)
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
         try:
@@ -69,23 +71,27 @@ def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[st
     if findings:
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
-    return ResolvedRecipe(graph, losses, *split, *optimizer, (*told, *notes))
+    return ResolvedRecipe(graph, losses, *split, *optimizer, model.metadata, (*told, *notes))
 
 
-def _plain(model: Source, operators: Registry) -> tuple[Graph, tuple[str, ...]]:
-    """The model's graph with weights as initializers, without Gradient nodes, and with quantisation through which
-    gradients flow; and notes. Raises Unsupported."""
+def _plain(model: Source, operators: Registry) -> tuple[Source, tuple[str, ...]]:
+    """The model with weights as initializers, also those that its exporter folded into constants, without Gradient
+    nodes, and with quantisation through which gradients flow; and notes. Raises Unsupported."""
+    model, unfolded = with_unfolded_constants(model)
     graph, notes = with_fake_quantization(with_lifted_constants(model.graph))
-    return without_gradient_nodes(graph, parameter_names(graph), operators, model.opset), notes
+    names = parameter_names(graph, model.metadata.parameters)
+    graph = without_gradient_nodes(graph, names, operators, model.opset)
+    return replace(model, graph=graph), (*unfolded, *notes)
 
 
 def _split(
     graph: Graph, recipe: Recipe, frozen: Sequence[str], model: Source
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Parameters that train, and that do not."""
-    if recipe.tolerant and not recipe.train and not has_parameters(graph):
+    said = model.metadata
+    if recipe.tolerant and not recipe.train and not has_parameters(graph, said.parameters):
         return (), ()
-    return chosen(graph, recipe.train, frozen, model.metadata.constants)
+    return chosen(graph, recipe.train, frozen, said.constants, said.parameters)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from onnx import ModelProto
+from onnx import ModelProto, NodeProto
 
 _SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
+_SCOPES = "pkg.torch.onnx.name_scopes"
 _PARAMETER = "PARAMETER"
-_LINE = re.compile(rf"^\S+: {_PARAMETER} target='([^']+)'", re.MULTILINE)
+_LINE = re.compile(r"^\S+: (PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class ExporterMetadata:
-    """By name: initializers that are no parameters of the module, such as buffers and constants computed of them; and
-    parameters of the module that no initializer is or was computed of."""
+    """By name: initializers that are no parameters of the module, such as buffers and constants computed of them;
+    parameters of the module that no initializer is or was computed of; parameters and buffers of the module; for each
+    initializer that was computed of parameters, the values it was computed of; and for each value that a node computes,
+    the submodule that the node is of."""
 
     constants: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
+    folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scopes: Mapping[str, str] = field(default_factory=dict)
 
 
 def exporter_remarks(model: ModelProto) -> ExporterMetadata:
     """What the model says; nothing where another exporter wrote it."""
     signature = next((p.value for p in model.graph.metadata_props if p.key == _SIGNATURE), "")
-    parameters = set(_LINE.findall(signature))
+    kinds = {name: kind for kind, name in _LINE.findall(signature)}
+    parameters = {n for n, kind in kinds.items() if kind == _PARAMETER}
     if not parameters:
         return ExporterMetadata()
     said = {v.name: {p.key: p.value for p in v.metadata_props} for v in model.graph.value_info}
     constants: list[str] = []
+    folded: dict[str, tuple[str, ...]] = {}
     found: set[str] = set()
     for tensor in model.graph.initializer:
         remarks = said.get(tensor.name, {})
@@ -40,8 +50,24 @@ def exporter_remarks(model: ModelProto) -> ExporterMetadata:
         told = _KIND in remarks or _FOLDED in remarks
         if told and remarks.get(_KIND) != _PARAMETER and not sources & parameters:
             constants.append(tensor.name)
+        elif _FOLDED in remarks and tensor.name not in parameters:
+            folded[tensor.name] = tuple(sorted(sources - {tensor.name}))
     read = {n for node in model.graph.node for n in node.input}  # what a Constant holds instead has no name
-    return ExporterMetadata(tuple(constants), tuple(sorted(parameters - found - read)))
+    return ExporterMetadata(
+        tuple(constants),
+        tuple(sorted(parameters - found - read)),
+        tuple(sorted(parameters)),
+        tuple(sorted(set(kinds) - parameters)),
+        folded,
+        {n: scope for node in model.graph.node if (scope := _scope(node)) is not None for n in node.output},
+    )
+
+
+def _scope(node: NodeProto) -> str | None:
+    """The path of the submodule that a node is of; None where that is not said."""
+    remark = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
+    modules = _names(remark)  # from the outermost to the node itself
+    return modules[-2] if len(modules) > 1 else None
 
 
 def _names(text: str) -> list[str]:

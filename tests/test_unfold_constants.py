@@ -1,0 +1,236 @@
+"""Parameters that PyTorch's exporter folded into constants are parameters again; what is not is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from authored import stepped
+from onnx import helper, numpy_helper
+
+from minbuild.authoring import Recipe, artifacts_of, read_source
+from minbuild.ops import registry
+from minbuild.reference.interpreter import ReferenceTrainer
+
+RANDOM = np.random.default_rng(2)
+X, T = RANDOM.standard_normal((5, 4)), RANDOM.standard_normal((5, 4))
+KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+SCOPES = "pkg.torch.onnx.name_scopes"
+SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+W = RANDOM.standard_normal((4, 4)).astype(np.float32)
+
+
+def made_of(folder: Path, nodes, arrays, folded=None, parameters=(), buffers=(), **recipe):
+    """What `minbuild artifacts` makes of a file as PyTorch writes it. `nodes` are (operator, inputs, output,
+    submodule)."""
+    folded = folded or {}
+    written = []
+    for op, inputs, output, scope in nodes:
+        attributes = {"axis": -1} if op == "LayerNormalization" else {}
+        node = helper.make_node(op, inputs.split(), [output], **attributes)
+        helper.set_metadata_props(node, {SCOPES: repr(["", scope, output])})
+        written.append(node)
+    ends = [helper.make_tensor_value_info(n, 1, ("batch", 4)) for n in "xy"]
+    tensors = [numpy_helper.from_array(np.asarray(a, np.float32), n) for n, a in arrays.items()]
+    graph = helper.make_graph(written, "g", ends[:1], ends[1:], tensors)
+    for name, array in arrays.items():
+        info = helper.make_tensor_value_info(name, 1, np.shape(array))
+        said = {FOLDED: repr(folded[name])} if name in folded else {KIND: "PARAMETER"}
+        helper.set_metadata_props(info, said)
+        graph.value_info.append(info)
+    lines = [f"p_{i}: PARAMETER target='{n}'" for i, n in enumerate(parameters)]
+    lines += [f"b_{i}: BUFFER target='{n}' persistent=True" for i, n in enumerate(buffers)]
+    helper.set_metadata_props(graph, {SIGNATURE: "\n".join(("", "# inputs", *lines))})
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return artifacts_of(read_source(folder / "m.onnx"), Recipe(loss="mse", **recipe), registry())
+
+
+def gradients_of(artifacts):
+    trainer = ReferenceTrainer(artifacts)
+    stepped(trainer, X, T)
+    return trainer.gradients
+
+
+def trained(artifacts) -> set[str]:
+    return {p.name for p in artifacts.checkpoint.parameters if p.trainable}
+
+
+SLOPES = {  # of functions by name: the derivative, given argument and result
+    "exp": (np.exp, lambda t, c: c),
+    "neg": (np.negative, lambda t, c: -1),
+    "sigmoid": (lambda t: 1 / (1 + np.exp(-t)), lambda t, c: c * (1 - c)),
+    "softplus": (lambda t: np.log1p(np.exp(t)), lambda t, c: 1 / (1 + np.exp(-t))),
+    "tanh": (np.tanh, lambda t, c: 1 - c * c),
+    "sqrt": (lambda t: np.sqrt(np.abs(t)), lambda t, c: 0.5 / c),
+    "reciprocal": (np.reciprocal, lambda t, c: -c * c),
+    "atan": (np.arctan, lambda t, c: 1 / (1 + t * t)),
+    "log": (lambda t: np.log(np.abs(t)), lambda t, c: np.exp(-c)),
+}
+
+
+@pytest.mark.parametrize("function", SLOPES)
+def test_a_function_of_a_parameter(function, tmp_path):
+    compute, slope = SLOPES[function]
+    t = RANDOM.standard_normal(4)
+    c = compute(t)
+    made = made_of(
+        tmp_path,
+        [("Mul", f"x {function}_3", "y", "")],
+        {f"{function}_3": c},
+        {f"{function}_3": ["t"]},
+        ["t"],
+    )
+    assert trained(made) == {"t"}
+    assert made.notes[0].startswith("t: folded into constants by the exporter")
+    wanted = (X * 2 * (X * c - T) / T.size).sum(0) * slope(t, c)
+    np.testing.assert_allclose(gradients_of(made)["t"], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_functions_of_each_other_and_layouts(tmp_path):
+    s = RANDOM.standard_normal(4)
+    c = np.exp(-s)[None]
+    folded = {"unsqueeze": ["exp", "neg", "s", "val_3"]}  # exp(neg) or neg(exp): not told
+    made = made_of(tmp_path, [("Mul", "x unsqueeze", "y", "")], {"unsqueeze": c}, folded, ["s"])
+    assert trained(made) == {"unsqueeze"}
+    assert "'unsqueeze' was computed of s by the exporter, and trains in place of it" in made.notes[0]
+    folded = {"exp": ["neg", "s", "unsqueeze", "val_3"]}
+    made = made_of(tmp_path, [("Mul", "x exp", "y", "")], {"exp": c}, folded, ["s"])
+    assert trained(made) == {"s"}
+    wanted = (X * 2 * (X * c - T) / T.size).sum(0) * -c
+    np.testing.assert_allclose(gradients_of(made)["s"], wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_single_number_trains(tmp_path):
+    made = made_of(tmp_path, [("Mul", "x exp", "y", "")], {"exp": 1.5}, {"exp": ["t"]}, ["t"])
+    assert [(p.name, p.shape) for p in made.checkpoint.parameters] == [("t", ())]
+    wanted = (X * 2 * (X * 1.5 - T) / T.size).sum() * 1.5
+    assert gradients_of(made)["t"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "sources"),
+    [
+        ("clamp", ["l", "exp", "val_1"]),
+        ("pow_1", ["l", "val_0"]),
+        ("exp", ["l", "val_0"]),
+        ("index", ["l", "val_2"]),
+    ],
+)
+def test_what_cannot_be_rebuilt_is_named(name, sources, tmp_path):
+    nodes = [("Mul", f"x {name}", "h", ""), ("MatMul", "h w", "y", "")]
+    made = made_of(tmp_path, nodes, {name: 1.5, "w": W}, {name: sources}, ["l", "w"])
+    assert trained(made) == {"w"}
+    assert f"'{name}' was computed of l by the exporter, and does not train" in made.notes[0]
+    assert "optimize=False" in made.notes[0]
+    made = made_of(tmp_path, nodes, {name: 1.5, "w": W}, {name: sources}, ["l", "w"], train=(name,))
+    assert trained(made) == {name}
+
+
+def test_a_value_that_the_function_does_not_have(tmp_path):
+    """A negative exp: the name does not say what was computed."""
+    made = made_of(tmp_path, [("Mul", "x exp", "y", "")], {"exp": -np.ones(4)}, {"exp": ["t"]}, ["t"])
+    assert trained(made) == {"exp"}
+    assert "trains in place of it" in made.notes[0]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_weight_normalisation(turned, tmp_path):
+    g, v = "fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"
+    sources = [g, v, "div", "linalg_vector_norm", "val_0", "val_1"] + ["mul"] * turned
+    name = "val_7" if turned else "mul"
+    nodes = [("MatMul", f"x {name}", "y", "fc")] if turned else [("Gemm", f"x {name}", "y", "fc")]
+    made = made_of(tmp_path, nodes, {name: W}, {name: sources}, [g, v])
+    assert trained(made) == {g, v}
+    assert f"{v}: directions of normalised weights" in made.notes[0]
+    weight = (W.T if turned else W).astype(np.float64)  # [in, out] in a Gemm that does not turn it
+    lengths = np.sqrt((weight**2).sum(1, keepdims=True))
+    d = X.T @ (2 * (X @ W - T) / T.size)
+    d = d.T if turned else d
+    along = (d * weight).sum(1, keepdims=True) / lengths
+    gradients = gradients_of(made)
+    np.testing.assert_allclose(gradients[g], along, rtol=1e-5)
+    np.testing.assert_allclose(gradients[v], d - along * weight / lengths, rtol=1e-4, atol=1e-6)
+
+
+def test_equal_parameters_of_several_layers_come_apart(tmp_path):
+    nodes = [
+        ("LayerNormalization", "x n1.weight n1.bias", "h", "n1"),
+        ("Gemm", "h a.weight n1.bias", "i", "a"),
+        ("LayerNormalization", "i n1.weight n1.bias", "j", "n2"),
+        ("Gemm", "j b.weight", "k", "b"),  # without its bias of zeros
+        ("Mul", "k n1.weight", "y", ""),
+    ]
+    arrays = {"n1.weight": np.ones(4), "n1.bias": np.zeros(4), "a.weight": W, "b.weight": W[::-1]}
+    names = [
+        "n1.weight",
+        "n1.bias",
+        "n2.weight",
+        "n2.bias",
+        "a.weight",
+        "a.bias",
+        "b.weight",
+        "b.bias",
+        "scale",
+    ]
+    made = made_of(tmp_path, nodes, arrays, None, names)
+    assert trained(made) == set(names)
+    again, _, _ = made.notes[0].partition(":")
+    assert set(again.split(", ")) == {"n2.weight", "n2.bias", "a.bias", "scale", "b.bias"}
+    gradients = gradients_of(made)
+    assert len({float(np.abs(g).sum()) for g in gradients.values()}) == len(names)  # none is another's
+
+
+def test_parameters_that_a_module_shares_stay_one(tmp_path):
+    nodes = [("MatMul", "x a.weight", "h", "a"), ("MatMul", "h a.weight", "y", "b")]
+    made = made_of(tmp_path, nodes, {"a.weight": W}, None, ["a.weight", "b.weight"])
+    assert trained(made) == {"a.weight"}
+    assert made.notes[0].startswith("b.weight: parameters of the module that the file does not hold")
+
+
+def test_a_shared_weight_that_was_transposed_is_shared_again(tmp_path):
+    nodes = [("Gemm", "x a.weight", "h", "a"), ("MatMul", "h val_0", "y", "")]
+    made = made_of(tmp_path, nodes, {"a.weight": W, "val_0": W.T}, {"val_0": ["a.weight"]}, ["a.weight"])
+    assert trained(made) == {"a.weight"}
+    trainer = ReferenceTrainer(made)
+    stepped(trainer, X, T)
+    e = 2 * (X @ W @ W.T - T) / T.size
+    wanted = X.T @ e @ W + (e.T @ X @ W)
+    np.testing.assert_allclose(trainer.gradients["a.weight"], wanted, rtol=1e-5)
+
+
+def test_the_weight_of_a_linear_layer_keeps_its_name_and_shape(tmp_path):
+    wide = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    nodes = [("MatMul", "x val_0", "y", "fc")]
+    made = made_of(tmp_path, nodes, {"val_0": wide}, {"val_0": ["fc.weight"]}, ["fc.weight", "fc.bias"])
+    data = {p.name: p.data for p in made.checkpoint.parameters}
+    np.testing.assert_array_equal(data["fc.weight"], wide.T)
+    np.testing.assert_array_equal(data["fc.bias"], np.zeros(4))
+
+
+def test_normalisation_with_the_statistics_of_its_parameters(tmp_path):
+    """Scale and variance begin equal, and the exporter makes one tensor of them: it would never train."""
+    nodes = [("BatchNormalization", "x bn.weight bn.bias bn.bias bn.weight", "y", "bn")]
+    made = made_of(
+        tmp_path,
+        nodes,
+        {"bn.weight": np.ones(4), "bn.bias": np.zeros(4)},
+        None,
+        ["bn.weight", "bn.bias"],
+        ["bn.running_mean", "bn.running_var"],
+    )
+    assert trained(made) == {"bn.weight", "bn.bias"}
+    assert {p.name for p in made.checkpoint.parameters} - trained(made) == {
+        "bn.running_mean",
+        "bn.running_var",
+    }
+
+
+def test_normalisation_merged_into_a_layer_is_named(tmp_path):
+    parameters, buffers = ["c.weight", "bn.weight", "bn.bias"], ["bn.running_mean", "bn.running_var"]
+    made = made_of(tmp_path, [("MatMul", "x c.weight", "y", "c")], {"c.weight": W}, None, parameters, buffers)
+    assert (
+        "bn.bias, bn.weight: the exporter merged this normalisation into the layer before it" in made.notes[0]
+    )
