@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from minbuild.codegen.exchange import exchange
 from minbuild.codegen.ownership import MANIFEST, Inventory, inventory, read_manifest, refusal
 from minbuild.errors import BadInput
 
@@ -114,29 +115,50 @@ def write_file(path: Path, data: bytes) -> None:
             f"{path}: cannot be written: {error.strerror or error}. Choose another place."
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # it was moved away, or nobody can
+            beside.unlink()
 
 
 def _replace(out: Path, place: Path, files: Mapping[str, bytes], force: bool) -> None:
     """Write beside `place`, in one hidden folder for the new package and the old one, then exchange them."""
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     new, old = work / "new", work / "old"
-    found = Inventory((), (), ())
+    found: Inventory | None = None
+    replaced = False  # `place` holds the new package
     try:
         _write(new, files)
-        if place.exists():
+        if os.path.lexists(place):
             found = _inventory(out, place, force)  # again: a build takes long enough for files to appear
             _share(out, found.foreign, place, new)
-            place.rename(old)
-        new.rename(place)
+            if exchange(new, place):
+                replaced = True
+                new.rename(old)
+            else:
+                _move_in(new, place, old)
+        else:
+            new.rename(place)
+        replaced = True
+    except OSError:
+        if not replaced:
+            raise
+        old = new  # where the old package is to be removed from
     finally:
-        if old.exists() and not place.exists():
-            old.rename(place)
-        shutil.rmtree(new, ignore_errors=True)  # holds copies and second links only
-        if old.exists():
+        if not replaced:
+            shutil.rmtree(new, ignore_errors=True)  # holds copies and second links only
+        elif found is not None:
             _remove(old, (*found.own, *found.kept))
         with suppress(OSError):  # what appeared in the old package since stays in there
             work.rmdir()
+
+
+def _move_in(new: Path, place: Path, old: Path) -> None:
+    """Two steps, where the system cannot exchange folders; the first is undone if the second fails."""
+    place.rename(old)
+    try:
+        new.rename(place)
+    except BaseException:
+        old.rename(place)
+        raise
 
 
 def _share(out: Path, names: Iterable[str], old: Path, new: Path) -> None:

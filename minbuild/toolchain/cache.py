@@ -69,7 +69,10 @@ class Cache:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        self._made_room(len(body))
+        with suppress(
+            OSError
+        ):  # the entry is there; a folder that cannot be listed is evicted from another time
+            self._made_room(len(body))
 
     def _made_room(self, size: int) -> None:
         """Evict the oldest entries if `size` more bytes may have crossed the limit."""

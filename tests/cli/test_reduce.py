@@ -219,6 +219,7 @@ FILES = with_manifest({"a/b": b"new"})
 
 
 def test_a_failed_write_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(destination, "exchange", lambda left, right: False)  # the system cannot in one step
     out = tmp_path / "dist"
     destination.write_package(out, with_manifest({"a/b": b"old"}))
     before = tree(out)
