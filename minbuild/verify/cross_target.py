@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, why_not_run
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT
+from minbuild.verify.double_precision import DoubleRun, in_double_precision
 from minbuild.verify.script import Results, TestScript
 from minbuild.verify.script_runner import Watch, perform, watch
 from minbuild.verify.steps import Trace, follow_steps
@@ -24,6 +26,9 @@ from minbuild.verify.steps import Trace, follow_steps
 _RUNS, _MORE_RUNS = 3, 12
 _TIMES = 4.0
 _FLOOR = 2.0**-19  # of the largest element: what a handful of sums may be off by that no run happened to move
+# Rounding that double precision shows is noise up to this part of the largest element: a loss near zero is the small
+# difference of large numbers. What is off by more is no measure of anything.
+_MOST_ROUNDING = 2.0**-3
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,11 @@ class Baseline:
     trial: TestScript
     expected: Results
     runs: dict[int, Results] = field(default_factory=dict)  # by seed, as they are asked for
+
+    @cached_property
+    def double(self) -> DoubleRun:
+        """The run in double precision."""
+        return in_double_precision(self.model, self.trial, self.expected)
 
     def disturbed(self, seed: int) -> Results:
         """The run where every step rounds otherwise, by two units in the last place of its inputs."""
@@ -70,10 +80,28 @@ def prove_foreign(
     count, worst = follow_steps(here.trace, here.model, library, target, toolchain)
     said = perform(here.trial, here.model.plan_bytes, library, target, toolchain)
     found = runner.decode(said, here.expected)
-    units = agreement(found, here, str(target))
+    agreed = agreement(found, here, str(target))
     where = f"run under {Path(emulator[0]).name}" if emulator else "run as a static program"
-    text = f"{where}: {_sentence(count, worst)}. {_whole(units)}"
+    text = f"{where}: {_sentence(count, worst)}. {agreed}"
     return Verification(text, stack=runner.stack_of(said), steps=count, step=worst)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far a whole run is from this machine's, in units of noise, which was measured by so many runs and, where
+    `left_out` gives no reason against it, by double precision."""
+
+    units: float
+    runs: int = 0
+    left_out: str = ""
+
+    def __str__(self) -> str:
+        if self.units == 0:
+            return "The whole run gives the same bits as this machine's build."
+        off = f"The whole run is off by {self.units:.2g} times what rounding makes of it on this machine"
+        if self.left_out:
+            return f"{off} in {self.runs} runs (double precision is left out: {self.left_out})."
+        return f"{off} in {self.runs} runs and beside double precision."
 
 
 def _sentence(count: int, worst: StepDeviation | None) -> str:
@@ -88,12 +116,6 @@ def _sentence(count: int, worst: StepDeviation | None) -> str:
     )
 
 
-def _whole(units: float) -> str:
-    if units == 0:
-        return "The whole run gives the same bits as this machine's build."
-    return f"The whole run is off by {units:.2g} times what other rounding makes of it on this machine."
-
-
 def measure_stack(
     trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Stack | None:
@@ -104,18 +126,22 @@ def measure_stack(
     return runner.stack_of(perform(trial, plan, library, target, toolchain))
 
 
-def agreement(found: Results, here: Baseline, label: str) -> float:
+def agreement(found: Results, here: Baseline, label: str) -> Agreement:
     """The worst deviation of a whole run from this machine's, in units of noise that is measured on the same
-    batches. Raises VerificationFailed where it is several times more than that."""
+    batches: runs with other rounding, and double precision. Raises VerificationFailed where it is several times more
+    than that."""
     off = _off(found, here.expected)
     if not any(off.values()):
-        return 0.0
+        return Agreement(0.0)
     noise = dict.fromkeys(off, _FLOOR)
-    for seed in range(1, _RUNS + _MORE_RUNS + 1):
-        # A decision that drifts in one run of many is not seen by a few.
-        if seed > _RUNS and all(off[kind] <= _TIMES * noise[kind] for kind in off):
-            break
-        moved = _off(here.disturbed(seed), here.expected)
+    if here.double.results is not None:
+        exact = _off({**here.expected, **here.double.results}, here.expected)
+        noise = {kind: max(_FLOOR, exact[kind] if exact[kind] <= _MOST_ROUNDING else 0.0) for kind in off}
+    runs = 0
+    # A decision that drifts in one run of many is not seen by a few.
+    while runs < _RUNS or runs < _RUNS + _MORE_RUNS and any(off[k] > _TIMES * noise[k] for k in off):
+        runs += 1
+        moved = _off(here.disturbed(runs), here.expected)
         noise = {kind: max(noise[kind], moved[kind]) for kind in off}
     beyond = [
         f"'{kind}' by {off[kind]:.2g} of its largest element, where noise is {noise[kind]:.2g}"
@@ -127,7 +153,7 @@ def agreement(found: Results, here: Baseline, label: str) -> float:
             f"{label}: every step computes the same, but the whole run deviates from this machine's by more than "
             f"{_TIMES:g} times noise: {'; '.join(beyond[:5])}. {REPORT}"
         )
-    return max(off[kind] / noise[kind] for kind in off)
+    return Agreement(max(off[kind] / noise[kind] for kind in off), runs, here.double.reason)
 
 
 def _off(found: Results, expected: Results) -> dict[str, float]:

@@ -31,8 +31,8 @@ from minbuild.toolchain import (
 )
 from minbuild.verify import cross_target as foreign
 from minbuild.verify import differential as verify
+from minbuild.verify import double_precision, script_runner
 from minbuild.verify import runner_protocol as runner
-from minbuild.verify import script_runner
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.prove import starting_point
@@ -222,11 +222,33 @@ def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: Bu
 
 def test_a_whole_run_may_be_off_by_noise_only(here: Baseline) -> None:
     near = here.disturbed(99)
-    assert 0 < foreign.agreement(near, here, "far") < 4
+    found = foreign.agreement(near, here, "far")
+    assert 0 < found.units < 4 and found.runs == 3
+    assert str(found).endswith("on this machine in 3 runs and beside double precision.")
     for wrong in (np.float32(1 + 2**-10), np.float32(np.nan)):
         for name in ("step 1/onnx::loss::2", "step 1 gradients/fc1.weight", "final parameters/fc2.bias"):
             with pytest.raises(VerificationFailed, match=f"far: .*'{name.split('/')[0]}' by"):
                 foreign.agreement({**here.expected, name: here.expected[name] * wrong}, here, "far")
+
+
+def test_double_precision_is_a_measure_of_noise(here: Baseline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tensor that a run records, within rounding of what the trainer has; above a size it is left out, and the
+    text says so."""
+    exact = here.double.results
+    assert exact is not None and set(here.expected) - set(exact) == {"checkpoint"}
+    for name, array in exact.items():
+        assert array.dtype == np.float64
+        np.testing.assert_allclose(array, here.expected[name], rtol=1e-3, atol=1e-5, err_msg=name)
+    rounded = {n: exact.get(n, x).astype(x.dtype) for n, x in here.expected.items()}
+    still = replace(
+        here, runs=dict.fromkeys(range(1, 16), here.expected)
+    )  # nothing moves but double precision
+    assert 0 < foreign.agreement(rounded, still, "far").units <= 1.01
+    monkeypatch.setattr(double_precision, "MOST_ELEMENTS", 100)
+    alone = replace(here, runs=here.runs)
+    assert alone.double.results is None
+    said = str(foreign.agreement(here.disturbed(99), alone, "far"))
+    assert re.search(r"in 3 runs \(double precision is left out: a graph has .* takes 100\)\.$", said)
 
 
 # ---------------------------------------------------------------------------- step by step
