@@ -12,21 +12,21 @@ from minbuild import __version__
 from minbuild.analysis.measure import (
     TargetInputs,
     Use,
-    all_together,
     build_report,
     persistent_of,
+    total_figures,
     uses_by_stem,
 )
 from minbuild.analysis.whatif.runner import WhatIfResults, run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
-from minbuild.codegen.bindings import WASM, wanted_languages
+from minbuild.codegen.bindings import WASM, parse_languages
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
-from minbuild.codegen.package import ModelParts, Parts, library_path, package_files
+from minbuild.codegen.package import ModelDocs, PackageInputs, library_path, package_files
 from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import Board, ModelReport, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import ON, BuildOptions
-from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_parts
+from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.phases import uses_of
@@ -46,13 +46,18 @@ from minbuild.verify.prove import prove_all
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for. `artifacts` are of one model or of several that share a library; `dims` fixes free
-    dimensions, `largest` are the sizes to make memory for by default; `parts` are those of emit.PARTS to have,
-    `export_outputs` what exported inference models give; `extra` are for what the models do not need; `analysis` adds
-    what takes many builds: the size waterfall, the leave-one-out cost of each operator, and suggestions; `bindings`
-    are languages the package is for besides C; `build_options` is how to build; `require_proof` refuses a target that
-    is NOT PROVEN; `force` replaces a package that holds foreign or edited files; the report
-    says what remains of `board`."""
+    """A build request.
+
+    - `artifacts`: folders or files of one model, or of several models that share a library
+    - `dims`: free dimensions to fix; `largest`: the largest sizes that memory is planned for
+    - `components`: optional components (COMPONENTS); `export_outputs`: outputs of exported inference models
+    - `extra`: kernels and types beyond those of the models
+    - `analysis`: measure the size waterfall, the leave-one-out sizes and the suggestions, which take many builds
+    - `bindings`: languages of the package besides C
+    - `require_proof`: refuse a target that is NOT PROVEN
+    - `force`: replace a package that holds foreign or edited files
+    - `board`: flash and RAM that the report compares with
+    """
 
     artifacts: tuple[Path, ...]
     out: Path
@@ -63,7 +68,7 @@ class Request:
     cmake_toolchain: Path | None = None
     reference: Path | None = None
     ops_folders: tuple[Path, ...] = ()
-    parts: tuple[str, ...] = ()
+    components: tuple[str, ...] = ()
     export_outputs: tuple[str, ...] = ()
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
     analysis: bool = True
@@ -95,7 +100,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     operators = registry(request.ops_folders)
     build_options = with_kernels(request.build_options, operators)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
-    languages = wanted_languages(request.bindings, build_options.file_io == ON)
+    languages = parse_languages(request.bindings, build_options.file_io == ON)
     targets = wanted_targets(request.targets, languages)
     if request.require_proof:
         _require_runnable(targets)
@@ -111,7 +116,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
     )
-    planned = tuple(with_parts(model, request.parts, request.export_outputs) for model in planned)
+    planned = tuple(with_components(model, request.components, request.export_outputs) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         for note in (*model.artifacts.notes, _memory_line(model)):
@@ -134,7 +139,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         board=request.board,
     )
     progress.stage(f"Writing {request.out}")
-    files = package_files(_parts(models, contents, pairs, report, languages, build_options))
+    files = package_files(_package_inputs(models, contents, pairs, report, languages, build_options))
     write_package(request.out, files, request.force)
     return report
 
@@ -227,7 +232,7 @@ def measure(
     phases = uses_of((model.artifacts, model.plan) for model in models.values())
     if len(facts) == 1:
         return build_report(facts[0], together, inputs, phases)
-    whole = all_together(facts, len(pairs[0].trimmed.kernels))
+    whole = total_figures(facts, len(pairs[0].trimmed.kernels))
     return replace(build_report(whole, together, inputs, phases), models=facts)
 
 
@@ -262,18 +267,18 @@ def _flags(command: str) -> tuple[str, ...]:
     )
 
 
-def _parts(
+def _package_inputs(
     models: Mapping[str, CompiledModel],
     contents: LibraryContents,
     pairs: Sequence[TrimmedAndFull],
     report: SizeReport,
     languages: tuple[str, ...],
     build_options: BuildOptions,
-) -> Parts:
+) -> PackageInputs:
     several = len(models) > 1
-    return Parts(
+    return PackageInputs(
         tuple(
-            ModelParts(
+            ModelDocs(
                 name if several else "",
                 m.program,
                 m.registry,

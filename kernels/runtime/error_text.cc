@@ -4,7 +4,7 @@
 namespace minbuild {
 namespace {
 
-#if MB_MESSAGES
+#if MB_ERROR_MESSAGES
 
 // A status and a text for each Failure, in their order.
 #define MB_BYTE_MB_INVALID_ARGUMENT "\1"
@@ -66,7 +66,7 @@ uint32_t length_of(const char* text) {
   return length;
 }
 
-#if MB_MESSAGES
+#if MB_ERROR_MESSAGES
 mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t b, intptr_t c) {
   const intptr_t parts[] = {a, b, c};
   const intptr_t* part = parts;

@@ -1,7 +1,7 @@
 // The parts of the API that need an operating system: memory of the session's own, sessions from files, and saving.
 #include "minbuild/config.h"
 
-#if MB_FILES
+#if MB_FILE_IO
 #include "runtime/memory.h"
 #include "runtime/session.h"
 #include "runtime/system.h"
@@ -9,7 +9,7 @@
 namespace minbuild {
 namespace {
 
-#if MB_SAVING || MB_EXPORT
+#if MB_CHECKPOINT_WRITING || MB_EXPORT
 // A file that is being written, and why it could not be: -errno.
 struct Output {
   int file;
@@ -34,7 +34,7 @@ int write_all(void* user, const void* bytes, size_t size) {
 MB_NOINLINE int open_file(const char* path, int flags) { return system_open(path, flags); }
 MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
 
-#if MB_SAVING || MB_EXPORT
+#if MB_CHECKPOINT_WRITING || MB_EXPORT
 // Leaves the old file or the new one, whole, whatever fails and whenever power does: writes a file of its own beside
 // `path` (exclusive, so that processes saving to one path do not share it, and through no link), syncs it, moves it over
 // the old one and syncs the folder. Only a regular file is replaced, and the new one has its mode. `write(sink, user)`
@@ -118,7 +118,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   return status;
 }
 
-#if MB_SAVING
+#if MB_CHECKPOINT_WRITING
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
 #if MB_BUFFERS
   if (static_cast<Session*>(s)->nominal) return fail(s, Failure::kNominal);

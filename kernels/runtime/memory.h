@@ -8,7 +8,7 @@
 #pragma GCC visibility push(hidden)
 namespace minbuild {
 
-#if MB_FILES
+#if MB_FILE_IO
 void* map_memory(size_t size);  // zeroed; null when there is no more
 void unmap_memory(Span* spans, int count);  // the last first; those without data are not mapped
 #elif defined(__wasm__)

@@ -106,7 +106,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
     )
 
 
-def all_together(models: Sequence[ModelReport], kernels: int) -> ModelReport:
+def total_figures(models: Sequence[ModelReport], kernels: int) -> ModelReport:
     """Several models that share a library of so many kernels, one at a time: memory is that of the largest."""
     return ModelReport(
         name=", ".join(m.name for m in models),

@@ -14,7 +14,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Kernel
 from minbuild.options.graph_selection import EVERY
-from minbuild.planning.capabilities import Capabilities, from_dict, holdings_of
+from minbuild.planning.capabilities import Capabilities, capabilities_of, from_dict
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
@@ -27,7 +27,7 @@ class InstalledPackage:
 
     folder: Path
     minbuild: str
-    holds: Capabilities
+    capabilities: Capabilities
     targets: tuple[str, ...]
     graphs: tuple[str, ...]
 
@@ -57,8 +57,8 @@ def read_package(folder: Path) -> InstalledPackage:
 def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
     contents = contents_of((model,))
-    needed = holdings_of(contents)
-    holds, where = package.holds, str(package.folder)
+    needed = capabilities_of(contents)
+    holds, where = package.capabilities, str(package.folder)
     if needed.plan != holds.plan:
         return (
             f"{where}: reads plans of version {holds.plan}, and this minbuild writes version {needed.plan}. Reduce "

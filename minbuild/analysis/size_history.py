@@ -63,7 +63,7 @@ class SizeRecord:
         return max(self.arenas.values(), default=0)
 
 
-def snapshot_of(report: Mapping[str, Any]) -> SizeRecord:
+def record_of(report: Mapping[str, Any]) -> SizeRecord:
     """The figures of a report as `report.json` has it. Raises KeyError, TypeError or AttributeError if it is none."""
     model = report["model"]
     return SizeRecord(
@@ -129,7 +129,7 @@ def append_line(path: Path, snapshot: SizeRecord) -> None:
         ) from error
 
 
-def read_snapshots(path: Path) -> tuple[SizeRecord, ...]:
+def read_history(path: Path) -> tuple[SizeRecord, ...]:
     """The snapshots in a report.json (one) or in a history (a line each, oldest first). Raises BadInput."""
     try:
         text = bytes(read_file(path, "Give a report.json, or a history.")).decode("utf-8")
@@ -138,7 +138,7 @@ def read_snapshots(path: Path) -> tuple[SizeRecord, ...]:
             documents = [document]
         except ValueError:
             documents = [json.loads(line) for line in text.splitlines() if line.strip()]
-        return tuple(_from_line(d) if "history" in d else snapshot_of(d) for d in documents)
+        return tuple(_from_line(d) if "history" in d else record_of(d) for d in documents)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path}: neither a report of minbuild nor a history: {type(error).__name__} {error}. Give the report.json "

@@ -25,11 +25,11 @@ from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.lint import lint
 from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
-from minbuild.authoring.resolve import settle
+from minbuild.authoring.resolve import resolve_recipe
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.frontend.files import read_file
-from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
+from minbuild.frontend.onnx.exporter_metadata import exporter_notes
 from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import TensorType, TrainingArtifacts
@@ -56,12 +56,12 @@ def read_source(path: Path) -> Source:
     """The forward model in ONNX file `path`. Raises BadInput and Unsupported."""
     data = read_file(path, "Give the ONNX file of the model.")
     model = parse_model(data, path)
-    return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
+    return Source(read_model(model, path), opset_in(model), path, exporter_notes(model))
 
 
 def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:
     """The graphs and the checkpoint that train `model`. Raises BadInput and Unsupported with all findings."""
-    settled = settle(model, recipe, operators)
+    settled = resolve_recipe(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
     wanted = (*train, *recipe.input_gradients)
@@ -162,7 +162,7 @@ def _of_a_set(made: GeneratedArtifacts) -> Iterator[str]:
 
 
 @contextmanager
-def in_folder(made: GeneratedArtifacts) -> Iterator[Path]:
+def in_directory(made: GeneratedArtifacts) -> Iterator[Path]:
     """The artifacts in a folder that is there for as long as it is looked at."""
     with tempfile.TemporaryDirectory(prefix="minbuild-artifacts-") as folder:
         write_artifacts(made, Path(folder))

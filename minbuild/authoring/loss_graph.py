@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from minbuild.authoring.graph_builder import TypedGraphBuilder
-from minbuild.authoring.losses import LossOptions, find_loss, misfits
+from minbuild.authoring.losses import LossOptions, find_loss, loss_mismatches
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
@@ -95,7 +95,7 @@ def loss_of(
     """Writes loss `kind` of value `prediction` against the new input `target`, or against a value of that name if the
     target may be `computed`: the name of the result."""
     loss, tensor = find_loss(kind, options), compose.type_of(prediction)
-    if problems := list(misfits(options, tensor)):
+    if problems := list(loss_mismatches(options, tensor)):
         raise BadInput("\n".join(problems))
     if not (computed and compose.has(target)):
         compose.input(target, loss.target(tensor))

@@ -162,7 +162,7 @@ def loss_problems(name: str, options: LossOptions) -> Iterator[str]:
 _WEIGHTS = ("class_weights", "pos_weight", "weights")
 
 
-def misfits(options: LossOptions, prediction: TensorType) -> Iterator[str]:
+def loss_mismatches(options: LossOptions, prediction: TensorType) -> Iterator[str]:
     """A sentence for each of the weights that do not fit a prediction, of [N,C,...] where it is of classes."""
     shape = prediction.shape or ()
     if options.class_weights is not None:

@@ -46,7 +46,9 @@ class ResolvedRecipe:
     notes: tuple[str, ...] = ()
 
 
-def settle(model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()) -> ResolvedRecipe:
+def resolve_recipe(
+    model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()
+) -> ResolvedRecipe:
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)

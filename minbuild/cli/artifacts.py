@@ -12,7 +12,7 @@ from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model_builder import make_training_model
-from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, say, sizes_given
+from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, parse_sizes, say
 from minbuild.cli.training_options import (
     LOSS,
     OPTIMIZER,
@@ -21,9 +21,9 @@ from minbuild.cli.training_options import (
     LossName,
     OptimizerName,
     Train,
-    all_given,
-    numbers_given,
-    pair_given,
+    parse_numbers,
+    parse_pair,
+    require_all,
 )
 from minbuild.errors import BadInput
 from minbuild.ops import registry
@@ -177,11 +177,11 @@ def artifacts(
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
     with failures(verbose):
-        weights, positive, decays, sizes = all_given(
-            lambda: numbers_given("--class-weights", class_weights),
-            lambda: numbers_given("--pos-weight", pos_weight),
-            lambda: pair_given("--betas", betas),
-            lambda: sizes_given("--dim", dim),
+        weights, positive, decays, sizes = require_all(
+            lambda: parse_numbers("--class-weights", class_weights),
+            lambda: parse_numbers("--pos-weight", pos_weight),
+            lambda: parse_pair("--betas", betas),
+            lambda: parse_sizes("--dim", dim),
         )
         recipe = Recipe(
             loss="" if loss == "none" else loss,

@@ -10,7 +10,7 @@ from typing import Any
 
 from minbuild.analysis.budgets import Budgets, judge, parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import SizeRecord, append_line, check_line, read_snapshots, snapshot_of
+from minbuild.analysis.size_history import SizeRecord, append_line, check_line, read_history, record_of
 from minbuild.errors import BadInput, OverBudget
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport
@@ -41,16 +41,16 @@ class Accounts:
                 f"{path}: budgets.growth needs something to compare with. Give an earlier report with --baseline, or "
                 "keep a --history."
             )
-        earlier = read_snapshots(source)[-1] if source is not None else None
+        earlier = read_history(source)[-1] if source is not None else None
         return Accounts(budgets, earlier, history)
 
     def close(self, report: SizeReport) -> None:
         """Tell a CI job what changed since the baseline, hold the budgets, then add to the history: what is over budget
         must not be what the next build is compared with. Raises OverBudget, and BadInput."""
-        new = snapshot_of(json_report.as_dict(report))
+        new = record_of(json_report.as_dict(report))
         if self.baseline is not None:
             summarize(render_markdown(compare(self.baseline, new)))
-        keep_budgets(self.budgets, new, self.baseline)
+        enforce_budgets(self.budgets, new, self.baseline)
         if self.history is not None:
             append_line(self.history, new)
 
@@ -67,7 +67,7 @@ def summarize(document: str) -> None:
         raise BadInput(f"{path}: cannot be written: {error.strerror}. Correct {SUMMARY}.") from error
 
 
-def keep_budgets(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> None:
+def enforce_budgets(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> None:
     """Warn on standard error of budgets that are nearly used up. Raises OverBudget, naming all that are exceeded."""
     verdicts = judge(budgets, new, old)
     for verdict in verdicts:

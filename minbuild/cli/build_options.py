@@ -9,7 +9,7 @@ import typer
 
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
-from minbuild.planning.library_contents import PARTS
+from minbuild.planning.library_contents import COMPONENTS
 from minbuild.report.boards import known_boards
 from minbuild.toolchain import proven_targets, unproven_targets
 
@@ -107,7 +107,7 @@ With = Annotated[
         CONTENTS,
         "COMPONENT",
         "Optional components of the library: "
-        f"{_listed({name: what for name, (_, what) in PARTS.items()})}. {_REPEATABLE}.",
+        f"{_listed({name: what for name, (_, what) in COMPONENTS.items()})}. {_REPEATABLE}.",
         "--with",
     ),
 ]

@@ -9,7 +9,7 @@ import typer
 
 from minbuild.analysis.package_compatibility import missing_capabilities, read_package
 from minbuild.cli import build_options as building
-from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, say, sizes_given
+from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, parse_sizes, say
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
@@ -42,8 +42,8 @@ def check(
         there = read_package(package)
         models = compile_models(
             artifacts,
-            sizes_given("--dim", dim),
-            sizes_given("--max-dim", max_dim),
+            parse_sizes("--dim", dim),
+            parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
             checks_loss=finite_checks in (LOSS, ALL),
             graphs=there.graphs,

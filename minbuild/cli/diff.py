@@ -9,8 +9,8 @@ import typer
 
 from minbuild.analysis.budgets import parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import SizeRecord, read_snapshots
-from minbuild.cli.budgets import keep_budgets, summarize
+from minbuild.analysis.size_history import SizeRecord, read_history
+from minbuild.cli.budgets import enforce_budgets, summarize
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.progress import Verbose, failures
 from minbuild.cli.reduce import reduce
@@ -46,16 +46,16 @@ def diff(
         summarize(document)
         if settings is not None:
             found_settings = checked_settings(read_settings(settings), str(settings), options_of(reduce))
-            keep_budgets(parse_budgets(found_settings.get(BUDGETS, {}), str(settings)), new, old)
+            enforce_budgets(parse_budgets(found_settings.get(BUDGETS, {}), str(settings)), new, old)
 
 
 def _pair(paths: list[Path]) -> tuple[SizeRecord, SizeRecord]:
     if len(paths) > 2:
         raise BadInput(f"{paths[2]}: is one too many. Give two reports, or one history.")
     if len(paths) == 2:
-        old, new = (read_snapshots(path)[-1] for path in paths)
+        old, new = (read_history(path)[-1] for path in paths)
         return old, new
-    lines = read_snapshots(paths[0])
+    lines = read_history(paths[0])
     if len(lines) < 2:
         raise BadInput(f"{paths[0]}: there is nothing to compare it with. Give a second report.")
     return lines[-2], lines[-1]

@@ -50,7 +50,7 @@ def configured(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [p.replace(annotation=hints[p.name]) for p in own.parameters.values() if p.name != _PASSED]
     parameters += [_keyword(PROFILE, str | None, _profile_option())]
     parameters += [
-        _keyword(c.name, list[str] | None if c.several else str | None, _option(c)) for c in table()
+        _keyword(c.name, list[str] | None if c.multiple else str | None, _option(c)) for c in table()
     ]
     keys = options_of(command)
 
@@ -95,7 +95,7 @@ def _option(option: BuildOption) -> Any:
     choose = "" if short else f" Values: {', '.join(option.values)}."
     return typer.Option(
         f"--{option.key}",
-        help=f"{option.what[0].upper()}{option.what[1:]}.{choose} {defaults_of(option)}",
+        help=f"{option.description[0].upper()}{option.description[1:]}.{choose} {defaults_of(option)}",
         metavar=(values if short else "VALUE") or "KERNEL",
         envvar="MINBUILD_AVX512" if option.name == "avx512" else None,
         rich_help_panel=_PANEL,
@@ -106,7 +106,7 @@ def defaults_of(option: BuildOption) -> str:
     """The values in the profiles, in words."""
     others = [f"{name}: {_words(value)}" for name, value in option.profiles.items()]
     default = _words(option.default) if option.default else "none"
-    several = " Repeatable, or with commas." if option.several else ""
+    several = " Repeatable, or with commas." if option.multiple else ""
     return f"{'; '.join((f'Default: {default}', *others))}.{several}"
 
 

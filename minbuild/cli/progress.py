@@ -58,7 +58,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print passes, bu
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def sizes_given(option: str, texts: list[str] | None) -> dict[str, int]:
+def parse_sizes(option: str, texts: list[str] | None) -> dict[str, int]:
     """`batch=8` -> {"batch": 8}. Raises BadInput."""
     sizes: dict[str, int] = {}
     for text in texts or ():

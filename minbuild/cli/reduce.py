@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minbuild import pipeline as reducing
-from minbuild.authoring import Recipe, Source, in_folder, make_artifacts, read_source
+from minbuild.authoring import Recipe, Source, in_directory, make_artifacts, read_source
 from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import Accounts
@@ -24,7 +24,7 @@ from minbuild.cli.progress import (
     Terminal,
     Verbose,
     failures,
-    sizes_given,
+    parse_sizes,
 )
 from minbuild.cli.training_options import Frozen, MadeFor, MadeWith, Train, recipe_of
 from minbuild.compat.ort_config.requirements import union
@@ -76,7 +76,7 @@ def reduce(
     with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
         if report_form not in ("summary", "full"):
             raise BadInput(f"--report {report_form}: no such report. Choose from summary, full.")
-        folders, sizes = tuple(artifacts), sizes_given("--dim", dim)
+        folders, sizes = tuple(artifacts), parse_sizes("--dim", dim)
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
             models = [read_source(path) for path in artifacts]
@@ -93,7 +93,7 @@ def reduce(
             out,
             tuple(target or ()),
             sizes,
-            sizes_given("--max-dim", max_dim),
+            parse_sizes("--max-dim", max_dim),
             cxx,
             cmake_toolchain,
             reference,
@@ -146,5 +146,5 @@ def _made(
     made = make_artifacts(model, replace(recipe, sizes=own), ops_folders, f"{model.path.stem}_")
     for note in made.notes:
         terminal.note(note)
-    with in_folder(made) as folder:
+    with in_directory(made) as folder:
         yield folder

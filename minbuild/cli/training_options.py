@@ -75,7 +75,7 @@ def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[s
     )
 
 
-def numbers_given(option: str, text: str | None) -> np.ndarray | None:
+def parse_numbers(option: str, text: str | None) -> np.ndarray | None:
     """`1,2.5` or the path of an .npy file. Raises BadInput."""
     if text is None:
         return None
@@ -90,7 +90,7 @@ def numbers_given(option: str, text: str | None) -> np.ndarray | None:
     return numbers[0] if len(numbers) == 1 else numbers
 
 
-def all_given(*reads: Callable[[], Any]) -> list[Any]:
+def require_all(*reads: Callable[[], Any]) -> list[Any]:
     """What options say. Raises BadInput with everything that cannot be read."""
     found = []
     findings = []
@@ -104,9 +104,9 @@ def all_given(*reads: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def pair_given(option: str, text: str | None) -> tuple[float, float] | None:
+def parse_pair(option: str, text: str | None) -> tuple[float, float] | None:
     """`0.9,0.999`. Raises BadInput."""
-    numbers = numbers_given(option, text)
+    numbers = parse_numbers(option, text)
     if numbers is None:
         return None
     if numbers.shape != (2,):

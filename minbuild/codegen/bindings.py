@@ -70,7 +70,7 @@ class Header:
     max_rank: int
 
 
-def wanted_languages(names: Iterable[str], files: bool = True) -> tuple[str, ...]:
+def parse_languages(names: Iterable[str], files: bool = True) -> tuple[str, ...]:
     """Languages as the user writes them, `java,js` or one by one, in the order of the table, for a library that has
     `files` or not. Raises BadInput."""
     given = {name.strip().lower() for text in names for name in text.split(",")}
@@ -88,11 +88,11 @@ def wanted_languages(names: Iterable[str], files: bool = True) -> tuple[str, ...
 
 def binding_files(
     languages: Iterable[str],
-    parts: frozenset[str],
+    components: frozenset[str],
     sources: Mapping[str, bytes],
     module: bytes | None = None,
 ) -> dict[str, bytes]:
-    """Files below `bindings/` by their paths in the package, for a library with these `parts`, of emit.OPTIONAL. Swift
+    """Files below `bindings/` by their paths in the package, for a library with these `components`, of OPTIONAL. Swift
     carries the library's sources with it, JavaScript its WebAssembly module."""
     files: dict[str, bytes] = {}
     values = {
@@ -100,7 +100,7 @@ def binding_files(
         "header": read_header(),
         "csharp": _CSHARP,
         "elements": [(element.dtype.name, int(element)) for element in ElementType if element.dtype],
-        "parts": [(part, part.upper(), part in parts) for part in OPTIONAL],
+        "components": [(name, name.upper(), name in components) for name in OPTIONAL],
     }
     for language in languages:
         folder = assets.root("kernels") / "bindings" / language

@@ -11,7 +11,7 @@ from minbuild.formats.detect import read_binary
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
-from minbuild.planning.library_contents import FLUSH, LibraryContents, everything
+from minbuild.planning.library_contents import FLUSH, LibraryContents, full_contents
 from minbuild.toolchain import BuildJob, BuildOutput, Target, Toolchain, build_all, build_library, check_link
 
 
@@ -70,7 +70,7 @@ class LibraryBuilder:
         """Both libraries of each target, all built side by side. Raises as `pair`."""
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
-        full = everything(self.registry, self.contents.parts, self.contents.wide)
+        full = full_contents(self.registry, self.contents.components, self.contents.wide)
         # The same numbers, down to denormals.
         full = replace(full, safety=full.safety - {FLUSH} | self.contents.safety & {FLUSH})
         given = [self._given(contents) for contents in (self.contents, full)]

@@ -16,7 +16,7 @@ from minbuild.codegen.package_docs import (
     EXPORT_TEMPLATE,
     PLAN,
     STAMP,
-    ModelParts,
+    ModelDocs,
     introduction,
     values_of,
 )
@@ -33,11 +33,11 @@ from minbuild.toolchain import BuildOutput, Target, flags
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PackageInputs:
     """What a package is made of. `sources` and `libraries` are already built, of `contents`; `bindings` are names of
     languages."""
 
-    models: tuple[ModelParts, ...]
+    models: tuple[ModelDocs, ...]
     contents: LibraryContents
     sources: Mapping[str, bytes]
     libraries: Mapping[Target, BuildOutput]
@@ -46,7 +46,7 @@ class Parts:
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
 
 
-def package_files(parts: Parts) -> dict[str, bytes]:
+def package_files(parts: PackageInputs) -> dict[str, bytes]:
     """Every file of the package by its path in it. The same parts give the same bytes."""
     samples = tuple(model.sample for model in parts.models)
     files = {**parts.sources, **cmake_files(parts.sources, samples, parts.build_options)}
@@ -123,7 +123,7 @@ def _pairs(options: Sequence[str]) -> list[tuple[str, ...]]:
     return found
 
 
-def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
+def _manifest(parts: PackageInputs, files: Mapping[str, bytes]) -> bytes:
     targets = parts.libraries.items()
     manifest: dict[str, Any] = {"tool": TOOL, "minbuild": __version__}
     if len(parts.models) == 1:
@@ -136,7 +136,7 @@ def _manifest(parts: Parts, files: Mapping[str, bytes]) -> bytes:
         for t, b in targets
     }
     manifest["graphs"] = list(parts.build_options.graphs)
-    manifest["holds"] = capabilities.as_dict(capabilities.holdings_of(parts.contents))
+    manifest["holds"] = capabilities.as_dict(capabilities.capabilities_of(parts.contents))
     manifest["files"] = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in sorted(files.items())
@@ -150,7 +150,7 @@ def _proof(target: TargetReport) -> dict[str, Any]:
     return {"proof": NOT_PROVEN, "reason": reason(target)}
 
 
-def _about(model: ModelParts) -> dict[str, Any]:
+def _about(model: ModelDocs) -> dict[str, Any]:
     return {
         "model": dict(sorted(model.digests.items())),
         "fixed": dict(sorted(model.fixed.items())),
@@ -158,7 +158,7 @@ def _about(model: ModelParts) -> dict[str, Any]:
     }
 
 
-def _target(target: Target, parts: Parts) -> dict[str, Any]:
+def _target(target: Target, parts: PackageInputs) -> dict[str, Any]:
     built = parts.libraries[target]
     found = next(t for t in parts.report.targets if t.target == str(target))
     proof = PROVEN if is_proven(found) else f"**{NOT_PROVEN}**: {for_markdown(reason(found))}"

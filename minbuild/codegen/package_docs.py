@@ -27,7 +27,7 @@ _COMMENT = 42  # column of comments in the README's program
 
 
 @dataclass(frozen=True, slots=True)
-class ModelParts:
+class ModelDocs:
     """One model of a package; its name is empty where it is the only one. `program` as lowered; `largest` are the
     default sizes of its free dimensions; `fixed` those given by the user."""
 
@@ -77,7 +77,7 @@ def _main(program: Program) -> str:
     return next(name for name in _PURPOSES if name in names)
 
 
-def values_of(parts: ModelParts, contents: LibraryContents) -> dict[str, Any]:
+def values_of(parts: ModelDocs, contents: LibraryContents) -> dict[str, Any]:
     """What the templates of README and sample are told about this model."""
     procedures = {p.name: p for p in parts.program.procedures}
     limits = index_limits(parts.program, parts.registry)
@@ -94,8 +94,8 @@ def values_of(parts: ModelParts, contents: LibraryContents) -> dict[str, Any]:
         "eval_inputs": [list(main.inputs).index(n) for n in _eval_inputs(procedures, main)],
         "graph": graph,
         "template": _PURPOSES[graph].template,
-        "saves": contents.saving,
-        "files": contents.files,
+        "saves": contents.checkpoint_writing,
+        "files": contents.file_io,
         "outputs": [_port(n, main.values[n].type, {}, sizes) for n in main.outputs],
         "evaluates": _evaluates_loss(procedures, main),
         "optimizes": "optimize" in procedures,
@@ -110,15 +110,15 @@ def values_of(parts: ModelParts, contents: LibraryContents) -> dict[str, Any]:
     return {**values, "program": tuple(_program(values))}
 
 
-def introduction(models: Iterable[ModelParts], contents: LibraryContents) -> dict[str, Any]:
+def introduction(models: Iterable[ModelDocs], contents: LibraryContents) -> dict[str, Any]:
     """What the README says of all models together: what the package does, what it can, and what its program tries."""
     models = tuple(models)
     graphs = {p.name for m in models for p in m.program.procedures}
     first = _PURPOSES[_main(models[0].program)]
     can = [*(("forward pass", "backward pass") if "train" in graphs else ())]
     can += ["evaluation"] * ("eval" in graphs) + ["optimizer"] * ("optimize" in graphs)
-    can.append("checkpoints" if contents.saving else "reading checkpoints")
-    goes_on = first.sample == "train" and contents.saving
+    can.append("checkpoints" if contents.checkpoint_writing else "reading checkpoints")
+    goes_on = first.sample == "train" and contents.checkpoint_writing
     tries = f"{first.tries}{', saves `trained.checkpoint` and goes on from there' if goes_on else ''}."
     return {"does": first.does, "abilities": can, "tries": tries}
 

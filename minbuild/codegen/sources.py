@@ -13,7 +13,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ops import Registry
-from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, SAFETY, LibraryContents
+from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import EXPRESSIONS, VERSION, plan_schema, stable_key
 from minbuild.templating import render
 
@@ -41,8 +41,8 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
     }
     kernels = assets.root("kernels")
     files["include/minbuild/trainer.h"] = _read(kernels / "include/minbuild/trainer.h")
-    parts = (source for part, (source, _) in PARTS.items() if part in contents.parts)
-    for name in (*_RUNTIME, *((_WRITER,) if contents.saving else ()), *parts):
+    optional = (source for name, (source, _) in COMPONENTS.items() if name in contents.components)
+    for name in (*_RUNTIME, *((_WRITER,) if contents.checkpoint_writing else ()), *optional):
         files[f"src/runtime/{name}"] = _read(kernels / "runtime" / name)
     for stem in sorted({k.stem for k in contents.kernels}):
         source = _kernel_source(stem, registry)
@@ -137,15 +137,17 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
     return render(
         "package/config.h.j2",
         stamp=stamp,
-        files=int(contents.files),
+        file_io=int(contents.file_io),
         symbols=int(contents.symbols),
         loops=int(contents.loops),
         wide=int(contents.wide),
-        messages=int(contents.messages),
-        saving=int(contents.saving),
+        error_messages=int(contents.error_messages),
+        checkpoint_writing=int(contents.checkpoint_writing),
         doubles=int(any("double" in k.types for k in contents.kernels)),
         reads_trainable=int(contents.reads_trainable),
-        parts=[(part.upper(), int(part in contents.parts), what) for part, (_, what) in PARTS.items()],
+        components=[
+            (name.upper(), int(name in contents.components), what) for name, (_, what) in COMPONENTS.items()
+        ],
         safety=[(name.upper(), int(name in contents.safety), what) for name, what in SAFETY.items()],
         property_bytes=PROPERTY_BYTES,
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],

@@ -19,7 +19,7 @@ class Row:
     c: tuple[str, ...]
     python: str = ""
     note: str = ""
-    part: str = ""
+    component: str = ""
 
 
 _SHARED = "state, models and session are one: a session is made of a plan and a checkpoint"
@@ -44,9 +44,9 @@ ROWS = (
     Row("RegisterLinearLRScheduler", ("mb_schedule_linear",), "LinearLRScheduler",
         "counts mean what they are called, in Python too"),
     Row("SchedulerStep", ("mb_schedule_step",), "LinearLRScheduler.step"),
-    Row("GetParametersSize", ("mb_parameters_size",), "Module.get_parameters_size", part="buffers"),
+    Row("GetParametersSize", ("mb_parameters_size",), "Module.get_parameters_size", component="buffers"),
     Row("CopyParametersToBuffer", ("mb_copy_parameters_to_buffer",), "Module.get_contiguous_parameters",
-        part="buffers"),
+        component="buffers"),
     Row("CopyBufferToParameters", ("mb_copy_buffer_to_parameters",), "Module.copy_buffer_to_parameters",
         "fills nominal checkpoints", "buffers"),
     Row("ReleaseTrainingSession", ("mb_destroy",), "", "Python does it by itself"),
@@ -88,7 +88,9 @@ def table(header: str, measured: Mapping[str, Mapping[str, int]]) -> str:
     lines = ["| OrtTrainingApi | trainer.h | Python | part | remark |", "|---|---|---|---|---|"]
     for row in ROWS:
         ours = ", ".join(f"`{name}`" for name in row.c)
-        lines.append(f"| {row.ort} | {ours} | {row.python and f'`{row.python}`'} | {row.part} | {row.note} |")
+        lines.append(
+            f"| {row.ort} | {ours} | {row.python and f'`{row.python}`'} | {row.component} | {row.note} |"
+        )
     matched = {name for row in ROWS for name in row.c}
     beyond = ", ".join(f"`{name}`" for name in sorted(set(declared(header)) - matched))
     lines += ["", f"What `trainer.h` has beside these: {beyond}.", ""]

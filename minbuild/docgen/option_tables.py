@@ -85,7 +85,7 @@ def _example() -> str:
 def _row(option: BuildOption) -> list[str]:
     others = [_words(option.of(name)) for name in PROFILES if name != DEFAULT]
     loses = f"{_words(option.min_size)}: {option.tradeoff}" if option.tradeoff else ""
-    return [f"`--{option.key}`", option.allowed, _words(option.default), *others, option.what, loses]
+    return [f"`--{option.key}`", option.allowed, _words(option.default), *others, option.description, loses]
 
 
 def _words(value: object) -> str:

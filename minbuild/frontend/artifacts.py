@@ -13,7 +13,7 @@ from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
-from minbuild.frontend.validation import disagreements, with_graph_shapes
+from minbuild.frontend.validation import inconsistencies, with_graph_shapes
 from minbuild.ir import Checkpoint, Graph, TrainingArtifacts
 
 _TRAINING = "training_model"
@@ -74,7 +74,7 @@ def _bundle(
     train, evaluate, optimize = graphs
     assert train is not None
     checkpoint = with_graph_shapes(checkpoint, train)
-    findings = list(disagreements(checkpoint, saved, train, evaluate, optimize))
+    findings = list(inconsistencies(checkpoint, saved, train, evaluate, optimize))
     if findings:
         raise BadInput("\n".join(f"{path}/{finding}." for finding in findings))
     notes: tuple[str, ...] = ()

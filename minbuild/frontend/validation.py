@@ -29,7 +29,7 @@ def _static(declared: TensorType | None) -> tuple[int, ...] | None:
     return shape if len(shape) == len(declared.shape) else None
 
 
-def disagreements(
+def inconsistencies(
     checkpoint: Checkpoint, name: str, training: Graph, evaluation: Graph | None, optimizer: Graph | None
 ) -> Iterator[str]:
     """One sentence per disagreement, naming file and parameter. `name` is the checkpoint's file name."""

@@ -45,7 +45,7 @@ class PlanTensor:
     at: int
     element: ElementType
     shape: Shape
-    walks: bool = False
+    per_sample: bool = False
 
 
 @dataclass(frozen=True, slots=True)

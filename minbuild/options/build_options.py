@@ -28,22 +28,22 @@ Value = str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class BuildOption:
-    """One row of the table. `values` are the words to choose from, none where names of kernels are given; `several`
-    says whether more than one may be. `plain` is what a build has that does nothing for size; `saving` what the
+    """One row of the table. `values` are the words to choose from, none where names of kernels are given; `multiple`
+    says whether more than one may be. `neutral` is what a build has that does nothing for size; `effect` what the
     waterfall says of anything else, "" where that is not there to save bytes. `min_size` is what makes the smallest
     library and `tradeoff` what is given up for it, "" where that is not worth proposing. `profiles` are the values that
     differ from those of the default profile."""
 
     name: str  # of the field
     values: tuple[str, ...]
-    what: str
-    by: str
+    description: str
+    stage: str
     default: Value
-    plain: Value
-    saving: str
+    neutral: Value
+    effect: str
     min_size: Value
     tradeoff: str
-    several: bool
+    multiple: bool
     profiles: Mapping[str, Value]
 
     @property
@@ -56,7 +56,7 @@ class BuildOption:
         """The values in words."""
         if not self.values:
             return "names of operators or of kernel files, such as Conv"
-        return ", ".join(self.values) + (", or several of them" if self.several else "")
+        return ", ".join(self.values) + (", or several of them" if self.multiple else "")
 
     def read(self, given: object) -> Value | None:
         """The value of what a user wrote, a word, a number, or a list of those; None where it is none."""
@@ -67,7 +67,7 @@ class BuildOption:
         )
         if not known or self.values and not set(known) <= set(self.values):
             return None
-        if self.several:
+        if self.multiple:
             return tuple(v for v in self.values if v in known) or known
         return known[0] if len(known) == 1 else None
 
@@ -82,20 +82,26 @@ def _text(word: object) -> str:
 
 def _option(
     values: tuple[str, ...],
-    what: str,
-    by: str,
+    description: str,
+    stage: str,
     *,
     default: Value | None = None,
-    plain: Value | None = None,
-    saving: str = "",
+    neutral: Value | None = None,
+    effect: str = "",
     min_size: Value | None = None,
     tradeoff: str = "",
-    several: bool = False,
+    multiple: bool = False,
     **profiles: Value,
 ) -> Any:
-    first: Value = (values if several else values[0]) if default is None else default
-    row: dict[str, Any] = {"values": values, "what": what, "by": by, "several": several, "profiles": profiles}
-    row |= {"default": first, "plain": first if plain is None else plain, "saving": saving}
+    first: Value = (values if multiple else values[0]) if default is None else default
+    row: dict[str, Any] = {
+        "values": values,
+        "description": description,
+        "stage": stage,
+        "multiple": multiple,
+        "profiles": profiles,
+    }
+    row |= {"default": first, "neutral": first if neutral is None else neutral, "effect": effect}
     row |= {"min_size": first if min_size is None else min_size, "tradeoff": tradeoff}
     return field(default=first, metadata=row)
 
@@ -109,38 +115,38 @@ class BuildOptions:
         (OFF, ON),
         "place code and data on separate pages of the file",
         LINKER,
-        plain=ON,
-        saving="code and data share pages of the file",
+        neutral=ON,
+        effect="code and data share pages of the file",
         tradeoff="The page of the file where code ends and data begin is in memory twice.",
     )
     kernel_features: str = _option(
         ("used", "all"),
         "kernel features to compile: those that the models use, or all, for other models of the same operators",
         SOURCES,
-        plain="all",
-        saving="only the kernel features that the model uses",
+        neutral="all",
+        effect="only the kernel features that the model uses",
         tradeoff="Other models of the same operators may need what is left out.",
     )
     shape_ops: str = _option(
         ("used", "all"),
         "shape arithmetic and batch loops to compile: those of the plans, or all, for other models",
         SOURCES,
-        plain="all",
-        saving="only the shape arithmetic and loops of the plan",
+        neutral="all",
+        effect="only the shape arithmetic and loops of the plan",
         tradeoff="Other models of the same operators may need what is left out.",
     )
     graphs: tuple[str, ...] = _option(
         EVERY,
         "graphs that the device can run: training steps, evaluation, optimizer steps",
         PLAN,
-        several=True,
-        saving="only the selected graphs of training, evaluation and optimizer",
+        multiple=True,
+        effect="only the selected graphs of training, evaluation and optimizer",
     )
     checkpoint_writing: str = _option(
         (ON, OFF),
         "writing of checkpoints on the device",
         SOURCES,
-        saving="no writing of checkpoints",
+        effect="no writing of checkpoints",
         min_size=OFF,
         tradeoff="What was trained cannot be saved as a checkpoint; parameters can be read.",
     )
@@ -148,7 +154,7 @@ class BuildOptions:
         (ON, OFF),
         "restore running statistics, seeds and the step count when a call fails",
         SOURCES,
-        saving="no rollback of failed calls",
+        effect="no rollback of failed calls",
         min_size=OFF,
         tradeoff="A refused training step, such as one with a bad label, may have changed running statistics and "
         "Dropout's seed.",
@@ -158,7 +164,7 @@ class BuildOptions:
         "refuse NaN and infinity: optimizer steps with such gradients or learning rate, training steps with such "
         "a loss, both (all), or neither (off)",
         SOURCES,
-        saving="no check that gradients are finite",
+        effect="no check that gradients are finite",
         min_size=OFF,
         tradeoff="One NaN in a batch makes every parameter NaN, without an error.",
     )
@@ -166,13 +172,13 @@ class BuildOptions:
         ("flush", "keep"),
         "denormal numbers, which many processors are slow with: zero during a call, or kept",
         SOURCES,
-        saving="denormals are not flushed to zero",
+        effect="denormals are not flushed to zero",
     )
     file_io: str = _option(
         (ON, OFF),
         "functions that need a file system; without them, the program provides plan, checkpoint and memory",
         SOURCES,
-        saving="no functions that need a file system",
+        effect="no functions that need a file system",
         min_size=OFF,
         tradeoff="Sessions are created from bytes and memory that the program provides; no file is "
         "read or written.",
@@ -181,7 +187,7 @@ class BuildOptions:
         ("text", "codes"),
         "error messages in words, or codes for `minbuild explain`",
         SOURCES,
-        saving="errors are codes for `minbuild explain`",
+        effect="errors are codes for `minbuild explain`",
         min_size="codes",
         tradeoff="Error messages are codes; `minbuild explain` translates them.",
         smallest="codes",
@@ -190,54 +196,54 @@ class BuildOptions:
         (ON, OFF),
         "strip debug symbols",
         LINKER,
-        plain=OFF,
-        saving="no debug symbols",
+        neutral=OFF,
+        effect="no debug symbols",
         tradeoff="Debuggers see addresses.",
     )
     unwind_tables: str = _option(
         (OFF, ON),
         "tables for stack traces",
         COMPILER,
-        plain=ON,
-        saving="no tables for stack traces and exceptions",
+        neutral=ON,
+        effect="no tables for stack traces and exceptions",
         tradeoff="Debuggers and profilers see no callers.",
     )
     visibility: str = _option(
         ("hidden", "default"),
         "exported functions: those of the API, or all",
         COMPILER,
-        plain="default",
-        saving="only the API is exported",
+        neutral="default",
+        effect="only the API is exported",
         tradeoff="Programs cannot call other functions.",
     )
     gc_sections: str = _option(
         (ON, OFF),
         "remove unreachable functions and data",
         COMPILER,
-        plain=OFF,
-        saving="unreachable functions and data are removed",
+        neutral=OFF,
+        effect="unreachable functions and data are removed",
         tradeoff="Functions that the API does not reach are missing.",
     )
     optimize: str = _option(
         ("size", "speed"),
         "optimization goal of the compiler",
         COMPILER,
-        plain="speed",
-        saving="optimised for size, except hot loops",
+        neutral="speed",
+        effect="optimised for size, except hot loops",
         tradeoff="Steps may take longer.",
         fastest="speed",
     )
     speed_for: tuple[str, ...] = _option(
-        (), "kernels to compile for speed, regardless of --optimize", COMPILER, default=(), several=True
+        (), "kernels to compile for speed, regardless of --optimize", COMPILER, default=(), multiple=True
     )
     size_for: tuple[str, ...] = _option(
-        (), "kernels to compile for size, regardless of --optimize", COMPILER, default=(), several=True
+        (), "kernels to compile for size, regardless of --optimize", COMPILER, default=(), multiple=True
     )
     lto: str = _option(
         (OFF, ON),
         "link-time optimisation",
         COMPILER,
-        saving="link-time optimisation",
+        effect="link-time optimisation",
         min_size=ON,
         tradeoff="Builds take longer.",
         smallest=ON,
@@ -246,16 +252,16 @@ class BuildOptions:
         (ON, OFF),
         "identical code folding",
         LINKER,
-        plain=OFF,
-        saving="identical functions are folded",
+        neutral=OFF,
+        effect="identical functions are folded",
         tradeoff="Debuggers may show another function with the same code.",
     )
     section_headers: str = _option(
         ("needed", "all"),
         "section headers and hash buckets to keep: those that loaders and linkers read, or all",
         LINKER,
-        plain="all",
-        saving="no section headers and hash buckets that no loader reads",
+        neutral="all",
+        effect="no section headers and hash buckets that no loader reads",
         tradeoff="Tools find fewer sections by name.",
     )
     max_page_size: str = _option(
@@ -286,13 +292,13 @@ class BuildOptions:
 
     def without(self, name: str) -> BuildOptions:
         """The same, but nothing saved by the build option of that name."""
-        plain: dict[str, Any] = {name: build_option(name).plain}
-        return replace(self, **plain)
+        neutral: dict[str, Any] = {name: build_option(name).neutral}
+        return replace(self, **neutral)
 
     @property
     def savings(self) -> Mapping[str, str]:
         """The build options that are there to save bytes, by name, with what they do."""
-        return {c.name: c.saving for c in table() if c.saving and getattr(self, c.name) != c.plain}
+        return {c.name: c.effect for c in table() if c.effect and getattr(self, c.name) != c.neutral}
 
     @property
     def changed(self) -> Mapping[str, Value]:

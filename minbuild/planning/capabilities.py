@@ -24,7 +24,7 @@ class Capabilities:
     loops: bool  # steps that run once per sample
 
 
-def holdings_of(contents: LibraryContents) -> Capabilities:
+def capabilities_of(contents: LibraryContents) -> Capabilities:
     """What a library of these contents holds, or a plan that needs just these asks for."""
     return Capabilities(
         VERSION + WIDE_VERSION * contents.wide,

@@ -22,7 +22,7 @@ from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.planning.arena.peak_memory import arena_of, arena_peak
 from minbuild.planning.inference_export import inference
-from minbuild.planning.library_contents import PARTS
+from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.size_limits import check_elements, needs_64_bits
@@ -44,7 +44,7 @@ class CompiledModel:
     checkpoint: bytes
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
-    parts: frozenset[str] = frozenset()  # of emit.PARTS: what the library has beside what the plan needs
+    components: frozenset[str] = frozenset()  # of COMPONENTS
     export_template: bytes | None = None  # of the inference model, for the part "export"
     graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
 
@@ -170,22 +170,28 @@ def compile_models(
     return models
 
 
-def with_parts(model: CompiledModel, parts: Sequence[str], outputs: Sequence[str] = ()) -> CompiledModel:
-    """The model with further parts of the library (emit.PARTS), several of them in one text or not. `outputs` of the
-    inference model ask for the export by themselves. Raises BadInput."""
-    chosen = {name.strip() for text in parts for name in text.split(",") if name.strip()}
-    unknown = sorted(chosen - PARTS.keys())
+def with_components(
+    model: CompiledModel, components: Sequence[str], outputs: Sequence[str] = ()
+) -> CompiledModel:
+    """The model with optional components of the library, by their names in COMPONENTS, one or several in one text.
+    `outputs` of the inference model imply the component `export`. Raises BadInput."""
+    chosen = {name.strip() for text in components for name in text.split(",") if name.strip()}
+    unknown = sorted(chosen - COMPONENTS.keys())
     if unknown:
-        raise BadInput(f"--with {unknown[0]}: there is no such part. Choose from {', '.join(PARTS)}.")
+        raise BadInput(
+            f"--with {unknown[0]}: there is no such component. Choose from {', '.join(COMPONENTS)}."
+        )
     if not outputs and "export" not in chosen:
-        return replace(model, parts=frozenset(chosen))
+        return replace(model, components=frozenset(chosen))
     held = model.plan.parameters
     program = model.program
     if model.artifacts.evaluation and not any(p.name == "eval" for p in program.procedures):
         program = lower(select_graphs(model.artifacts, (EVALUATE,)), model.registry, model.fixed)
     made = inference(model.artifacts, program, outputs, model.fixed, {p.name for p in held})
     sizes = {p.name: prod(p.shape) * p.element.size for p in model.artifacts.checkpoint.parameters}
-    return replace(model, parts=frozenset(chosen | {"export"}), export_template=made.template(held, sizes))
+    return replace(
+        model, components=frozenset(chosen | {"export"}), export_template=made.template(held, sizes)
+    )
 
 
 def _free_dimensions(artifacts: TrainingArtifacts) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from minbuild.authoring import in_folder
+from minbuild.authoring import in_directory
 from minbuild.authoring.recipe import GeneratedArtifacts
 from minbuild.planning.compile import compile_model
 
@@ -15,7 +15,7 @@ def estimate(
 ) -> list[str]:
     """Lines on memory and kernels, with free dimensions of the sizes `largest` (by default 32). The code's size is
     measured by `minbuild reduce`. Raises BadInput and Unsupported."""
-    with in_folder(made) as folder:
+    with in_directory(made) as folder:
         model = compile_model(folder, {}, largest or {}, ops_folders)
     plan = model.plan
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())

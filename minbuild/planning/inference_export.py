@@ -15,7 +15,7 @@ import numpy as np
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.onnx.subgraphs import names_read
-from minbuild.frontend.onnx.template_writer import Piece, open_file, opsets_imported
+from minbuild.frontend.onnx.template_writer import Piece, opsets_imported, template_file
 from minbuild.ir import Checkpoint, Graph, PlanParameter, Program, TensorType, TrainingArtifacts
 from minbuild.ir.dims import Dim
 from minbuild.ops import registry
@@ -104,7 +104,7 @@ def inference(
     inputs = {n: t.substituted(fixed or {}) for n, t in pruned.inputs.items() if n not in parameters}
     pruned = replace(pruned, inputs=inputs, initializers={**pruned.initializers, **stored})
     types = {name: values[name].type for name in chosen}
-    pieces = open_file(pruned, types, opsets_imported(graph.nodes), holes)
+    pieces = template_file(pruned, types, opsets_imported(graph.nodes), holes)
     return Inference(pieces, chosen)
 
 
@@ -155,7 +155,7 @@ def prune(graph: Graph, outputs: Sequence[str]) -> Graph:
 def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
     """What the loss, the graph's first output, is taken of; and the other outputs that need nothing which only the
     loss needs, such as labels. Raises BadInput where that cannot be told."""
-    way = _Way(graph, frozenset(parameters))
+    way = _ForwardPath(graph, frozenset(parameters))
     scores = way.scores()
     if not scores:
         raise BadInput(
@@ -166,7 +166,7 @@ def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*scores, *others)))
 
 
-class _Way:
+class _ForwardPath:
     """How parameters and inputs come to the loss."""
 
     def __init__(self, graph: Graph, parameters: frozenset[str]) -> None:

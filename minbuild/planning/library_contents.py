@@ -1,4 +1,4 @@
-"""What a library is compiled from: kernels, their features, and the parts of the runtime."""
+"""The contents of a library: kernels, their features, and the components of the runtime."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from minbuild.ir import Kernel
 from minbuild.ops import Registry
 from minbuild.planning.plan_encoding import EXPRESSIONS
 
-PARTS: Mapping[str, tuple[str, str]] = {
+COMPONENTS: Mapping[str, tuple[str, str]] = {
     "properties": ("properties.cc", "numbers and texts kept in checkpoints, and the learning rate with them"),
     "buffers": ("buffers.cc", "all parameters as one array, and nominal checkpoints"),
     "export": ("export.cc", "ONNX models for inference"),
-}  # what a library has only if asked for: its source, and what it is
-SAVING = "saving"
+}  # optional components: source file, meaning
+CHECKPOINT_WRITING = "checkpoint_writing"
 ROLLBACK, FINITE, CHECKSUMS, FLUSH = "rollback", "finite", "checksums", "flush"
 SAFETY: Mapping[str, str] = {
     ROLLBACK: "a failed step restores running statistics, seeds and counters",
@@ -22,7 +22,7 @@ SAFETY: Mapping[str, str] = {
     CHECKSUMS: "checkpoints carry a checksum and a fingerprint of the model",
     FLUSH: "denormals are zero for the time of a call",
 }  # what a library does unless asked not to: its macro, and what it is
-OPTIONAL = (*PARTS, SAVING)  # what an API need not have
+OPTIONAL = (*COMPONENTS, CHECKPOINT_WRITING)  # what an API need not have
 PROPERTY_BYTES = 1024  # room of a session for its properties
 
 
@@ -33,28 +33,32 @@ class LibraryContents:
     kernels: tuple[Kernel, ...]
     features: frozenset[str]  # "stem.feature"
     symbols: bool  # dimensions chosen at run time
-    files: bool = True
+    file_io: bool = True
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
     loops: bool = True  # steps that run once per sample
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
     digest: str = ""  # of the model it was made for
-    parts: frozenset[str] = frozenset()  # of PARTS
-    messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
-    saving: bool = True  # checkpoints can be written
+    components: frozenset[str] = frozenset()  # of COMPONENTS
+    error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
+    checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
 
     @property
     def optional(self) -> frozenset[str]:
         """What it has of OPTIONAL."""
-        return self.parts | ({SAVING} if self.saving else frozenset())
+        return self.components | ({CHECKPOINT_WRITING} if self.checkpoint_writing else frozenset())
 
 
-def everything(
-    registry: Registry, parts: frozenset[str] = frozenset(), wide: bool = False
+def full_contents(
+    registry: Registry, components: frozenset[str] = frozenset(), wide: bool = False
 ) -> LibraryContents:
-    """The full build: every kernel for every type with every feature; of what must be asked for, only `parts`, as they
-    change what checkpoints hold, and plans of the same width."""
+    """The full build: every kernel for every type with every feature; of optional components, only
+    `components`, as they change what checkpoints hold, and plans of the same width."""
     return LibraryContents(
-        registry.all_kernels(), frozenset(registry.all_features()), symbols=True, parts=parts, wide=wide
+        registry.all_kernels(),
+        frozenset(registry.all_features()),
+        symbols=True,
+        components=components,
+        wide=wide,
     )

@@ -30,7 +30,7 @@ from minbuild.passes.analysis.instruction_selection import Selection, select_ker
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
 from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, skyline
-from minbuild.planning.arena.validator import check_layout
+from minbuild.planning.arena.validator import validate
 
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 
@@ -241,7 +241,7 @@ def _laid_out(
     accesses = accesses_of(procedure, selections)
     for assignment in assignments:
         offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
-        check_layout(procedure.name, ordered, offsets, peak, assignment, accesses, checked(procedure, loops))
+        validate(procedure.name, ordered, offsets, peak, assignment, accesses, checked(procedure, loops))
     return ordered
 
 

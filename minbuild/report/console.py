@@ -50,7 +50,7 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         _proof(console, target)
         _files(console, target)
     for target in report.targets:  # last, where a terminal shows it when all is done
-        console.print(Text(printable(report_tables.in_short(report, target)), style="bold"), soft_wrap=True)
+        console.print(Text(printable(report_tables.one_line(report, target)), style="bold"), soft_wrap=True)
     return _trimmed(stream)
 
 

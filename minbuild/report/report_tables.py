@@ -72,7 +72,7 @@ def ram_at(report: SizeReport, target: TargetReport, smaller: Smaller) -> int:
     return target.ram - report.model.arena + smaller.arena
 
 
-def in_short(report: SizeReport, target: TargetReport) -> str:
+def one_line(report: SizeReport, target: TargetReport) -> str:
     """What decides whether the trainer fits, in one sentence."""
     facts, model = report.model, model_bytes(report)
     at = f" at {', '.join(f'{symbol} {size}' for symbol, size in facts.sizes)}" if facts.sizes else ""

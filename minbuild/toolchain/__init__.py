@@ -15,7 +15,14 @@ from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import BuildOptions, build_option
 from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.cmake import find_cmake
-from minbuild.toolchain.compile_library import BuildOutput, Sources, Toolchain, checked, processors, workshop
+from minbuild.toolchain.compile_library import (
+    BuildOutput,
+    Sources,
+    Toolchain,
+    build_folder,
+    checked,
+    processors,
+)
 from minbuild.toolchain.driver import find_driver
 from minbuild.toolchain.link_check import ALLOWED_IMPORTS, check_link
 from minbuild.toolchain.process import DISK_FULL, Processes
@@ -133,7 +140,7 @@ def build_library(
         found = cache.get(key)
         if found is not None:
             return BuildOutput.from_bytes(found)
-        with workshop(cache, jobs or processors(), progress, children) as shop:
+        with build_folder(cache, jobs or processors(), progress, children) as shop:
             built = toolchain.build(sources, target, shop)
         cache.put(key, built.to_bytes())
     return built
@@ -160,7 +167,7 @@ def build_program(
         found = cache.get(key)
         if found is not None:
             return found
-        with workshop(cache, jobs or processors(), progress) as shop:
+        with build_folder(cache, jobs or processors(), progress) as shop:
             program = toolchain.program(sources, archive, target, shop)
         cache.put(key, program)
     return program

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.options.build_options import OFF, PLAN, SOURCES, BuildOptions, table
-from minbuild.toolchain.compile_library import BuildOutput, Sources, Workshop
+from minbuild.toolchain.compile_library import BuildFolder, BuildOutput, Sources
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
 
@@ -55,13 +55,13 @@ class CMake:
 
     def honours(self, target: Target) -> frozenset[str]:
         """What the package's CMakeLists.txt says, and stripping; the linker is the toolchain file's."""
-        found = {option.name for option in table() if option.by in (PLAN, SOURCES)}
+        found = {option.name for option in table() if option.stage in (PLAN, SOURCES)}
         found |= {"optimize", "speed_for", "size_for", "unwind_tables", "strip"}
         if target.traits.is_elf:
             found |= {"visibility", "gc_sections", "separate_code", "max_page_size"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
         shop.write({f"package/{name}": data for name, data in sources.items()})
@@ -84,7 +84,7 @@ class CMake:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
         """A dynamic program where this machine runs it, else a static one: emulators have no other C library."""
         static = "-static" if target.traits.is_elf and host_target().name != target.name else ""
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
@@ -106,7 +106,7 @@ class CMake:
         kind = "-DCMAKE_BUILD_TYPE=MinSizeRel"
         return ("cmake", "-S", source, "-B", build, *generator, file, *android, kind, *more)
 
-    def _strip(self, twin: Path, shop: Workshop) -> bytes:
+    def _strip(self, twin: Path, shop: BuildFolder) -> bytes:
         """The library without symbols, by the `strip` cmake found beside the compiler."""
         cache = (shop.folder / "build" / "CMakeCache.txt").read_text()
         found = re.search(r"^CMAKE_STRIP:\w+=(.+)$", cache, re.MULTILINE)

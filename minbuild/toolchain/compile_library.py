@@ -83,7 +83,7 @@ class Linked:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class BuildFolder:
     """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who
     listens.
     """
@@ -140,19 +140,19 @@ class Toolchain(Protocol):
         """The build options that can be carried out for a target; others stay as they are by default."""
         ...
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         """Compile and link a library. Raises ToolchainFailed."""
         ...
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
         """Compile and link a program against the static library. Raises ToolchainFailed."""
         ...
 
 
 @contextmanager
-def workshop(
+def build_folder(
     cache: Cache, jobs: int, say: Callable[[str], None] | None, children: Processes | None = None
-) -> Iterator[Workshop]:
+) -> Iterator[BuildFolder]:
     """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that is
     among `children` of somebody else. Raises OSError when it or the cache cannot be written.
     """
@@ -170,7 +170,7 @@ def workshop(
         )
         folder = Path(name) / "work"
         folder.mkdir()
-        yield Workshop(folder, running, cache, jobs, say or (lambda text: None), environment)
+        yield BuildFolder(folder, running, cache, jobs, say or (lambda text: None), environment)
 
 
 def processors() -> int:
@@ -211,7 +211,7 @@ def compile_objects(
     sources: Sources,
     command: Callable[[str], tuple[str, ...]],
     toolchain: Toolchain,
-    shop: Workshop,
+    shop: BuildFolder,
     program: Callable[[str], str],
     extensions: tuple[str, ...] = (".cc",),
     suffix: str = "",
@@ -262,7 +262,7 @@ def library_objects(
     calls: Mapping[bool, tuple[str, ...]],
     build_options: BuildOptions,
     toolchain: Toolchain,
-    shop: Workshop,
+    shop: BuildFolder,
     program: Callable[[str], str],
 ) -> Objects:
     """Compile a library as `build_options` say. `calls` are those of the compiler, for size and (True) for speed.

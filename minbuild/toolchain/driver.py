@@ -14,9 +14,9 @@ from minbuild.toolchain import flags
 from minbuild.toolchain.compile_library import (
     INCLUDES,
     PROGRAM_SOURCES,
+    BuildFolder,
     BuildOutput,
     Sources,
-    Workshop,
     compile_objects,
     library_objects,
 )
@@ -72,7 +72,7 @@ class Driver:
         return replace(self, build_options=build_options)
 
     def honours(self, target: Target) -> frozenset[str]:
-        found = {option.name for option in table() if option.by in (PLAN, SOURCES)}
+        found = {option.name for option in table() if option.stage in (PLAN, SOURCES)}
         found |= {"optimize", "speed_for", "size_for", "strip", "lto"}
         if target.traits.is_elf:
             found |= {"unwind_tables", "visibility", "gc_sections", "separate_code", "max_page_size"}
@@ -81,7 +81,7 @@ class Driver:
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: self._compile(target, build_options, s) for s in (False, True)}
         objects = library_objects(sources, calls, build_options, self, shop, self._program)
@@ -116,7 +116,7 @@ class Driver:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
         """A dynamic program where this machine runs it, else a static one for the emulator."""
         call = self._compile(target, BuildOptions())
         c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
@@ -138,7 +138,7 @@ class Driver:
     def _program(self, word: str) -> str:
         return self.ar if word == "ar" else self.path
 
-    def _run(self, command: tuple[str, ...], shop: Workshop) -> None:
+    def _run(self, command: tuple[str, ...], shop: BuildFolder) -> None:
         shop.run("link", command, _LINK_CURE, self._program(command[0]))
 
     def _base(self, target: Target) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from minbuild.errors import ToolchainFailed
-from minbuild.toolchain.compile_library import Linked, Workshop
+from minbuild.toolchain.compile_library import BuildFolder, Linked
 from minbuild.toolchain.targets import Target
 
 _UNDEFINED = re.compile(r"undefined symbol: (.+)")
@@ -34,7 +34,7 @@ def recipe(target: Target) -> tuple[str, ...]:
 def link(
     objects: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
-    shop: Workshop,
+    shop: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The image and its twin with symbols and relocations. `helpers` makes one object of just these functions

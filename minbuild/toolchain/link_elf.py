@@ -9,7 +9,7 @@ from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain import builtin_memops as link_bytes
 from minbuild.toolchain import flags
-from minbuild.toolchain.compile_library import Linked, Workshop
+from minbuild.toolchain.compile_library import BuildFolder, Linked
 from minbuild.toolchain.strip_headers import shorten_hash, trim_headers
 from minbuild.toolchain.targets import Target
 
@@ -102,7 +102,7 @@ def link(
     options: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
     compile_c: tuple[str, ...],
-    shop: Workshop,
+    shop: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The library and its twin. `options` come on top of `call`; `helpers` makes one object of just these functions of
@@ -148,7 +148,7 @@ def _link_twin(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> 
 
 
 def _stub(
-    target: Target, compile_c: tuple[str, ...], shop: Workshop, run: Callable[[tuple[str, ...]], str]
+    target: Target, compile_c: tuple[str, ...], shop: BuildFolder, run: Callable[[tuple[str, ...]], str]
 ) -> None:
     """A shared library with the C library's name and nothing in it, to link against."""
     shop.write({"stub.c": b""})

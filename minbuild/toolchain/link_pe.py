@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minbuild.toolchain.compile_library import Linked, Workshop
+from minbuild.toolchain.compile_library import BuildFolder, Linked
 from minbuild.toolchain.targets import Target
 
 # What compilers call here. The default toolchain's own cannot be taken alone: this linker keeps or drops whole objects,
@@ -93,7 +93,7 @@ def recipe(target: Target) -> tuple[str, ...]:
 def link(
     objects: tuple[str, ...],
     compile_c: tuple[str, ...],
-    shop: Workshop,
+    shop: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The library and its twin with a symbol table. `compile_c` is the call of the C compiler. Raises

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minbuild.toolchain.compile_library import Linked, Workshop
+from minbuild.toolchain.compile_library import BuildFolder, Linked
 from minbuild.toolchain.targets import Target
 
 # The stack comes first, so that an overflow traps instead of changing data.
@@ -30,7 +30,7 @@ def recipe(target: Target) -> tuple[str, ...]:
 
 
 def link(
-    objects: tuple[str, ...], helpers: bytes, shop: Workshop, run: Callable[[tuple[str, ...]], str]
+    objects: tuple[str, ...], helpers: bytes, shop: BuildFolder, run: Callable[[tuple[str, ...]], str]
 ) -> Linked:
     """The module, and as its twin one with names and relocations: the same functions in the same order and
     the same data. `helpers` is the compiler's helper library. Raises ToolchainFailed.

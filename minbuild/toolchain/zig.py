@@ -23,10 +23,10 @@ from minbuild.toolchain.cache import digest
 from minbuild.toolchain.compile_library import (
     INCLUDES,
     PROGRAM_SOURCES,
+    BuildFolder,
     BuildOutput,
     Linked,
     Sources,
-    Workshop,
     compile_objects,
     library_objects,
 )
@@ -73,13 +73,13 @@ class Zig:
             found = {option.name for option in table()}
         else:
             found = {"optimize", "speed_for", "size_for", "avx512"}
-        found |= {option.name for option in table() if option.by in (PLAN, SOURCES)}
+        found |= {option.name for option in table() if option.stage in (PLAN, SOURCES)}
         return frozenset(found - (set() if target.traits.arch == "x86_64" else {"avx512"}))
 
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: Workshop) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
         objects = library_objects(sources, calls, build_options, self, shop, self._program)
@@ -100,7 +100,7 @@ class Zig:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: Workshop) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
         """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a
         sysroot; for the machine we run on a plain dynamic program, which needs no C library to be built
         first. For a chip without an operating system the sources bring start-up code and a linker script.
@@ -147,11 +147,11 @@ class Zig:
     def _program(self, word: str) -> str:
         return str(self.home / ("zig.exe" if os.name == "nt" else "zig"))
 
-    def _run(self, command: tuple[str, ...], shop: Workshop) -> str:
+    def _run(self, command: tuple[str, ...], shop: BuildFolder) -> str:
         return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
     def _link(
-        self, objects: tuple[str, ...], target: Target, build_options: BuildOptions, shop: Workshop
+        self, objects: tuple[str, ...], target: Target, build_options: BuildOptions, shop: BuildFolder
     ) -> Linked:
         def run(command: tuple[str, ...]) -> str:
             return self._run(command, shop)
@@ -172,14 +172,14 @@ class Zig:
         compile_c = _compile(target, "cc", build_options)
         return link_elf.link(objects, target, build_options, options, helpers, compile_c, shop, run)
 
-    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: Workshop) -> bytes:
+    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: BuildFolder) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
         shop.write({"libhelpers.a": self._helpers(target, shop)})
         wanted = tuple(f"--undefined={name}" for name in names)
         self._run(("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "extracted"), shop)
         return shop.read("extracted")
 
-    def _helpers(self, target: Target, shop: Workshop) -> bytes:
+    def _helpers(self, target: Target, shop: BuildFolder) -> bytes:
         """The compiler's helper library of a target: built once, then from the cache."""
         source = str(self.home / "lib" / "compiler_rt.zig")
         pic = ("-fPIC",) if target.traits.hosted else ()
@@ -194,7 +194,7 @@ class Zig:
             shop.cache.put(key, found)
         return found
 
-    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: Workshop) -> Linked:
+    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: BuildFolder) -> Linked:
         link = (*_driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
         self._run((*link, "twin"), shop)
         self._run((*link, "stripped", "-s"), shop)

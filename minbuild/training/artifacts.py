@@ -19,7 +19,7 @@ from minbuild.authoring import Recipe, Source, make_artifacts, read_source, writ
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.authoring.recipe import OwnLoss
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
+from minbuild.frontend.onnx.exporter_metadata import exporter_notes
 from minbuild.frontend.onnx.reader import opset_in, read_model
 from minbuild.ir import Graph
 from minbuild.training.onnxblock.blocks import Block
@@ -108,11 +108,11 @@ def generate_artifacts(
     except WrongType:
         raise
     except BadInput as error:
-        raise Refused(in_python_words(str(error))) from error
+        raise Refused(in_python_terms(str(error))) from error
     except Unsupported as error:
-        raise Lacking([in_python_words(finding) for finding in error.findings]) from error
+        raise Lacking([in_python_terms(finding) for finding in error.findings]) from error
     for note in made.notes:
-        warnings.warn(in_python_words(note), stacklevel=2)
+        warnings.warn(in_python_terms(note), stacklevel=2)
 
 
 _ARGUMENTS = {  # what command line options that messages name are called here
@@ -128,7 +128,7 @@ _ARGUMENTS = {  # what command line options that messages name are called here
 }
 
 
-def in_python_words(text: str) -> str:
+def in_python_terms(text: str) -> str:
     """A message about options of the command line with this function's arguments in their place."""
     return re.sub(r"--([a-z][a-z-]*)", lambda found: _ARGUMENTS.get(found[1], found[0]), text)
 
@@ -169,7 +169,7 @@ def _source(model: Any) -> Source:
     if not hasattr(model, "opset_import"):
         raise WrongType(f"model {model!r}: no model. Give an onnx.ModelProto, or the path of an ONNX file.")
     path = Path("model.onnx")
-    return Source(read_model(model, path), opset_in(model), path, exporter_remarks(model))
+    return Source(read_model(model, path), opset_in(model), path, exporter_notes(model))
 
 
 def _loss(loss: LossType | Block | OwnLoss | str | None) -> str | OwnLoss:

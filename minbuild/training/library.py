@@ -12,7 +12,7 @@ import numpy as np
 
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.ir import ElementType
-from minbuild.planning.library_contents import PARTS
+from minbuild.planning.library_contents import COMPONENTS
 
 MAX_RANK = 8
 STATUS = (
@@ -99,7 +99,7 @@ _PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "mb_get": (ctypes.c_uint8, (_S, _I, _Z, ctypes.POINTER(_Parameter))),
     "mb_load_checkpoint": (ctypes.c_uint8, (_S, _P, _Z)),
 }
-# Of parts that a library has only if asked for, or does not have if asked to be without.
+# Functions of optional components, and of those that a build option leaves out.
 _OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "mb_create_from_files": ("file-io", (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
     "mb_write_checkpoint": ("checkpoint-writing", (_S, _I, _SINK, _P)),
@@ -137,15 +137,15 @@ class Library:
             ) from error
 
     def __getattr__(self, name: str) -> Any:
-        """The function without its mb_. Raises TrainerError for one of a part that this library does not have."""
+        """The function without its mb_. Raises TrainerError where the library was built without its component."""
         try:
             return getattr(self.handle, f"mb_{name}")
         except AttributeError:
-            part = _OPTIONAL.get(f"mb_{name}", ("",))[0]
-            if not part:
+            component = _OPTIONAL.get(f"mb_{name}", ("",))[0]
+            if not component:
                 raise
-            cure = f"--with {part}" if part in PARTS else f"--{part} on"
-            text = f"the library was built without {part.replace('-', ' ')}. Reduce again with {cure}."
+            cure = f"--with {component}" if component in COMPONENTS else f"--{component} on"
+            text = f"the library was built without {component.replace('-', ' ')}. Reduce again with {cure}."
             raise TrainerError(_UNSUPPORTED, text) from None
 
 

@@ -28,7 +28,7 @@ from minbuild.ir import Checkpoint, ElementType, Graph, Program, TensorType, Tra
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.planning.library_contents import everything
+from minbuild.planning.library_contents import full_contents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -38,7 +38,7 @@ from minbuild.training.library import TRAIN, Library, Session
 @cache
 def full_library() -> Library:
     """The full build for this machine, compiled or found in the cache, and loaded."""
-    sources = emit_sources(everything(registry()), registry())
+    sources = emit_sources(full_contents(registry()), registry())
     built = build_library(sources, host_target(), find_toolchain())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "libminbuild_full.so"

@@ -95,7 +95,7 @@ def prove(
     bench.stage(f"Proving {name} for {here[0].target}")
     toolchain = bench.toolchain if here[0] in pairs else _default(bench)
     try:
-        trial, pace, first = _finite(model, start, here[0], bench.contents.saving)
+        trial, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing)
     except NotEqual as error:
         steps = step_trial(model, start)
         which = first_difference(steps, model, here[0].trimmed, here[0].full, here[0].target, toolchain)

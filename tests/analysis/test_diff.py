@@ -15,7 +15,7 @@ from commands import SMALL, Command, command_fixture, copy_of  # noqa: F401
 from minbuild import assets
 from minbuild.analysis.budgets import judge, parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import append_line, as_line, read_snapshots, snapshot_of
+from minbuild.analysis.size_history import append_line, as_line, read_history, record_of
 from minbuild.cli.settings_file import read_settings, settings_beside
 from minbuild.errors import BadInput
 from minbuild.report.size_diff import MARKER, render_markdown, render_text
@@ -50,7 +50,7 @@ def grow(report: dict[str, Any], name: str, by: int) -> None:
 
 
 def difference(edit: Callable[[dict[str, Any]], None]):  # type: ignore[no-untyped-def]
-    return compare(snapshot_of(SAMPLE), snapshot_of(changed(edit)))
+    return compare(record_of(SAMPLE), record_of(changed(edit)))
 
 
 def saved(path: Path, report: dict[str, Any]) -> Path:
@@ -98,7 +98,7 @@ def test_the_cause_comes_first(edit: Callable[[dict[str, Any]], None], text: str
 
 def test_choices_are_a_cause_where_both_tell() -> None:
     one, two, three = (
-        snapshot_of(changed(lambda r, made=made: r.update(build_options=made)))
+        record_of(changed(lambda r, made=made: r.update(build_options=made)))
         for made in ({}, {"lto": "off", "speed-for": ""}, {"lto": "on", "speed-for": "conv"})
     )
     assert compare(two, three).causes == ("The build options changed: lto off → on, speed-for none → conv",)
@@ -160,13 +160,13 @@ def test_a_history_keeps_all_that_a_difference_needs(minbuild: Command, tmp_path
     new = changed(lambda r: grow(r, "conv", 40))
     path = tmp_path / "deep" / "history.jsonl"
     for report in (SAMPLE, new):
-        append_line(path, snapshot_of(report))
-    assert read_snapshots(path) == (snapshot_of(SAMPLE), snapshot_of(new))
-    assert len(path.read_text().splitlines()) == 2 and len(as_line(snapshot_of(SAMPLE))) < 6000
+        append_line(path, record_of(report))
+    assert read_history(path) == (record_of(SAMPLE), record_of(new))
+    assert len(path.read_text().splitlines()) == 2 and len(as_line(record_of(SAMPLE))) < 6000
     said = minbuild("diff", path)
     assert said.out == minbuild("diff", saved(tmp_path / "1", SAMPLE), saved(tmp_path / "2", new)).out != ""
     assert minbuild("diff", path, tmp_path / "2").out == ""
-    path.write_text(as_line(snapshot_of(SAMPLE)))
+    path.write_text(as_line(record_of(SAMPLE)))
     assert "nothing to compare" in minbuild("diff", path).err
     assert "one too many" in minbuild("diff", path, path, path).err
 
@@ -176,7 +176,7 @@ def test_reduce_adds_a_line(minbuild: Command, tmp_path: Path) -> None:
     for _ in range(2):
         said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--history", history, "--json")
         assert said.code == 0
-    assert read_snapshots(history) == (snapshot_of(json.loads(said.out)),) * 2
+    assert read_history(history) == (record_of(json.loads(said.out)),) * 2
     assert minbuild("diff", history).out == ""
 
 
@@ -200,7 +200,7 @@ def test_a_history_that_cannot_be_written_shows_before_the_build(
 
 
 def verdicts(table: dict[str, Any], old: dict[str, Any] | None = None, new: dict[str, Any] = SAMPLE):  # type: ignore[no-untyped-def]
-    return judge(parse_budgets(table, "f"), snapshot_of(new), snapshot_of(old) if old else None)
+    return judge(parse_budgets(table, "f"), record_of(new), record_of(old) if old else None)
 
 
 FLASH = SAMPLE["targets"][0]["trimmed"]["loaded"]
@@ -242,10 +242,10 @@ def test_the_stack_has_a_budget_where_it_was_measured() -> None:
 
 
 def test_a_stack_is_compared_only_with_another() -> None:
-    both = compare(snapshot_of(deep(9_000)), snapshot_of(deep(9_500)))
+    both = compare(record_of(deep(9_000)), record_of(deep(9_500)))
     (found,) = both.targets[0].figures
     assert (found.name, found.old, found.new) == ("Stack", 9_000, 9_500)
-    assert not compare(snapshot_of(deep(None)), snapshot_of(deep(9_500)))
+    assert not compare(record_of(deep(None)), record_of(deep(9_500)))
 
 
 def test_what_grew_is_named() -> None:
@@ -339,10 +339,10 @@ def test_growth_needs_a_baseline(minbuild: Command, tmp_path: Path, monkeypatch:
     assert said.code == 5 and f"grew: {report['targets'][0]['rows'][0]['name']} by 11" in said.err
     assert (tmp_path / "summary").read_text("utf-8").startswith(f"{MARKER}\n## ")
     history = tmp_path / "kept"
-    append_line(history, read_snapshots(baseline)[0])
+    append_line(history, read_history(baseline)[0])
     for _ in range(2):  # a build over budget is not what the next one is compared with
         said = minbuild("reduce", SMALL, "-o", tmp_path / "d", "--settings", config, "--history", history)
-        assert said.code == 5 and len(read_snapshots(history)) == 1
+        assert said.code == 5 and len(read_history(history)) == 1
 
 
 def test_diff_holds_budgets_too(minbuild: Command, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from minbuild.ops import registry
 from minbuild.options.build_options import BuildOptions
 from minbuild.planning import phases as module
 from minbuild.planning.arena.layout import aligned, buffer_sizes
-from minbuild.planning.compile import CompiledModel, compile_model, with_parts
+from minbuild.planning.compile import CompiledModel, compile_model, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.phases import step_phases, uses_of
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -32,7 +32,7 @@ FREE, FIXED = "dense", "dense_fixed"
 
 
 def planned(name: str, parts: tuple[str, ...] = ()) -> CompiledModel:
-    return with_parts(compile_model(GOLDEN / name, {}, {}), parts)
+    return with_components(compile_model(GOLDEN / name, {}, {}), parts)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetRepor
 def advice(model: CompiledModel, extra: ExtraRequirements = ExtraRequirements()) -> Mapping[str, Suggestion]:  # noqa: B008 (frozen)
     contents = contents_of([model], extra)
     advisor = SuggestionPlanner((model,), contents, extra, False, BuildOptions())
-    found = SuggestionBuilds(advisor, advisor.offers(), host_target(), find_toolchain()).suggestions()
+    found = SuggestionBuilds(advisor, advisor.candidates(), host_target(), find_toolchain()).suggestions()
     assert all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
     return {a.title: a for a in found}
@@ -234,9 +234,9 @@ def test_advice_leaves_out_what_saves_nothing() -> None:
 def test_advice_drops_what_was_asked_for() -> None:
     model = planned(FIXED, ("properties",))
     found = advice(model, ExtraRequirements(include=("Conv",)))
-    assert found["without the part properties"].file > 0
+    assert found["without the component properties"].file > 0
     extra = found["without operators that these models do not need"]
-    assert extra.file > found["without the part properties"].file
+    assert extra.file > found["without the component properties"].file
 
 
 @pytest.mark.usefixtures("all_of_it")

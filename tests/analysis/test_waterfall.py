@@ -9,7 +9,7 @@ from minbuild.analysis.whatif.ablation import SELECTION, Ablation, title, waterf
 from minbuild.options.build_options import BuildOptions, build_option, table
 from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
-from minbuild.planning.library_contents import everything
+from minbuild.planning.library_contents import full_contents
 from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
 
@@ -18,7 +18,7 @@ def builder_of(build_options: BuildOptions, target: str = "") -> Ablation:
     model = compile_model(GOLDEN / "dense_fixed", {}, {}, graphs=build_options.graphs)
     whole = compile_model(GOLDEN / "dense_fixed", {}, {})
     selected, unbounded = (contents_of([m], build_options=build_options) for m in (model, whole))
-    full = everything(model.registry)
+    full = full_contents(model.registry)
     where = parse_target(target) if target else host_target()
     return Ablation(
         selected, unbounded, full, model.registry, where, find_toolchain(build_options=build_options)
@@ -31,12 +31,12 @@ def builder() -> Ablation:
 
 
 def test_every_choice_that_saves_is_a_step(builder):
-    saving = [c.name for c in table() if c.saving and c.default != c.plain]
+    saving = [c.name for c in table() if c.effect and c.default != c.neutral]
     assert list(builder.steps) == [*SELECTION, *saving]
-    others = {c.name: next(v for v in c.values if v != c.plain) for c in table() if c.saving}
+    others = {c.name: next(v for v in c.values if v != c.neutral) for c in table() if c.effect}
     most = builder_of(BuildOptions(**{**others, "graphs": ("train",)}))
-    assert set(most.steps) == {*SELECTION, *(c.name for c in table() if c.saving)}
-    least = builder_of(BuildOptions(**{c.name: c.plain for c in table() if c.saving}))
+    assert set(most.steps) == {*SELECTION, *(c.name for c in table() if c.effect)}
+    least = builder_of(BuildOptions(**{c.name: c.neutral for c in table() if c.effect}))
     assert set(least.steps) == set(SELECTION)
 
 
@@ -76,11 +76,10 @@ def test_what_the_device_lacks_is_there_before_its_step():
     steps = frozenset(builder.steps)
     assert {"error_messages", "checkpoint_writing", "file_io", "graphs"} < steps
     bare = builder.contents(steps)
-    assert bare == builder.selected and not (bare.messages or bare.saving or bare.files)
-    fields = {"error_messages": "messages", "checkpoint_writing": "saving", "file_io": "files"}
-    for step, held in fields.items():
+    assert bare == builder.selected and not (bare.error_messages or bare.checkpoint_writing or bare.file_io)
+    for step in ("error_messages", "checkpoint_writing", "file_io"):
         before = builder.contents(steps - {step})
-        assert getattr(before, held) and before.kernels == bare.kernels
+        assert getattr(before, step) and before.kernels == bare.kernels
     assert set(builder.contents(steps - {"graphs"}).kernels) >= set(bare.kernels)
     sizes = {
         step: builder.size(steps - {step}) for step in ("error_messages", "checkpoint_writing", "file_io")

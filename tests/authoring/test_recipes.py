@@ -13,7 +13,7 @@ from authored import FORWARD, operators, source, trainer_of, uniform
 from commands import command_fixture  # noqa: F401
 from onnx.reference import ReferenceEvaluator
 
-from minbuild.authoring import Recipe, artifacts_of, in_folder, make_artifacts, write_artifacts
+from minbuild.authoring import Recipe, artifacts_of, in_directory, make_artifacts, write_artifacts
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.authoring.training_info.model_builder import make_training_model
@@ -132,7 +132,7 @@ def test_a_loss_and_an_optimizer_of_ones_own_are_looked_at_together(tmp_path):
         f"{step}: max_norm does nothing with an optimizer model. Write it into the model.",
     ]
     made = make_artifacts(DEEP, Recipe("mse", optimizer=step))
-    with in_folder(made) as folder:
+    with in_directory(made) as folder:
         optimizer = load_artifacts(folder).optimizer
     assert optimizer is not None and [n.op_type for n in optimizer.nodes] == ["SGDOptimizerV2"]
 
@@ -152,7 +152,7 @@ def test_the_rest_may_stay_in_the_checkpoint_and_costs_no_memory():
     constant, kept = (
         make_artifacts(DEEP, Recipe("mse", train=("top_*",), frozen=frozen)) for frozen in ((), ("rest",))
     )
-    with in_folder(constant) as one, in_folder(kept) as other:
+    with in_directory(constant) as one, in_directory(kept) as other:
         parameters = {p.name: p.trainable for p in load_artifacts(other).checkpoint.parameters}
         assert parameters == {n: n.startswith("top") for n in NAMES}
         plans = [compile_model(folder, {}, {}) for folder in (one, other)]

@@ -10,7 +10,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from minbuild.authoring import Recipe, artifacts_of, make_artifacts, read_source
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.frontend.onnx.exporter_metadata import exporter_remarks
+from minbuild.frontend.onnx.exporter_metadata import exporter_notes
 from minbuild.ops import registry
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -83,7 +83,7 @@ def test_who_names_a_constant_trains_it(tmp_path: Path) -> None:
 
 def test_merged_parameters_are_named(tmp_path: Path) -> None:
     """The exporter keeps one of several equal parameters: their layers would train as one unnoticed."""
-    assert exporter_remarks(exported()).lost == ("twin",)
+    assert exporter_notes(exported()).lost == ("twin",)
     assert any(
         n.startswith("twin: parameters of the module that") for n in made_of(exported(), tmp_path).notes
     )
@@ -98,7 +98,7 @@ def test_other_exporters_say_nothing(tmp_path: Path) -> None:
 
 def test_a_torn_list_is_no_list() -> None:
     said = {**SAID, "mask": {FOLDED: "['turns', "}}
-    assert exporter_remarks(exported(said)).constants == ("turns", "mask")
+    assert exporter_notes(exported(said)).constants == ("turns", "mask")
 
 
 def notes_of(text: str, arrays, **recipe) -> tuple[str, ...]:

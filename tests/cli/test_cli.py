@@ -14,7 +14,7 @@ from onnx import helper
 
 from minbuild import __version__
 from minbuild import pipeline as reduce
-from minbuild.cli.progress import sizes_given
+from minbuild.cli.progress import parse_sizes
 from minbuild.errors import BadInput, OverBudget, ToolchainFailed, VerificationFailed
 from minbuild.planning import scan
 
@@ -137,12 +137,12 @@ def test_a_failure_is_a_text_and_a_code(
 
 
 def test_sizes() -> None:
-    assert sizes_given("--dim", ["batch=8", "a=b=3"]) == {"batch": 8, "a=b": 3}
+    assert parse_sizes("--dim", ["batch=8", "a=b=3"]) == {"batch": 8, "a=b": 3}
     for text in ("batch", "batch=", "=8", "batch=8x", "batch=-1", "batch=0", "batch=2147483648", "batch=٣"):
         with pytest.raises(BadInput, match="--dim"):
-            sizes_given("--dim", [text])
+            parse_sizes("--dim", [text])
     with pytest.raises(BadInput, match="two sizes"):
-        sizes_given("--max-dim", ["batch=8", "batch=9"])
+        parse_sizes("--max-dim", ["batch=8", "batch=9"])
 
 
 def test_ctrl_c_while_modules_load_ends_quietly():

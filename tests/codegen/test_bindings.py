@@ -14,7 +14,7 @@ import pytest
 from places import TESTS
 from programs import CC, CXX, page, run, serve, tool
 
-from minbuild.codegen.bindings import binding_files, read_header, wanted_languages
+from minbuild.codegen.bindings import binding_files, parse_languages, read_header
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.planning.compile import compile_models
@@ -208,7 +208,7 @@ def mute(dist: Path, tmp_path_factory) -> Path:
     """The package, its libraries and bindings without the writing of checkpoints."""
     folder = tmp_path_factory.mktemp("mute")
     (model,) = compile_models((dist.parent / "artifacts",), {}, {})
-    contents = replace(contents_of((model,)), saving=False)
+    contents = replace(contents_of((model,)), checkpoint_writing=False)
     sources = emit_sources(contents, model.registry)
     here, module = (
         build_library(sources, target, find_toolchain()) for target in (host_target(), parse_target("wasm32"))
@@ -265,13 +265,13 @@ def test_header_is_read_as_compilers_read_it(dist: Path, tmp_path: Path) -> None
 
 
 def test_languages() -> None:
-    assert wanted_languages(["js,Kotlin", "c++"]) == ("cpp", "java", "js")
+    assert parse_languages(["js,Kotlin", "c++"]) == ("cpp", "java", "js")
     with pytest.raises(BadInput, match="--bindings cobol: unknown"):
-        wanted_languages(["cobol"])
-    assert wanted_languages(["cpp,csharp,js"], files=False) == ("cpp", "csharp", "js")
+        parse_languages(["cobol"])
+    assert parse_languages(["cpp,csharp,js"], files=False) == ("cpp", "csharp", "js")
     for name in ("java", "swift"):
         with pytest.raises(BadInput, match=f"--bindings {name}: makes sessions from files"):
-            wanted_languages(["cpp", name], files=False)
+            parse_languages(["cpp", name], files=False)
 
 
 def test_only_what_is_asked_for() -> None:

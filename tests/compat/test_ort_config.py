@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import requirements
-from minbuild.compat.ort_config.effective_graph import Running
+from minbuild.compat.ort_config.effective_graph import EffectiveGraph
 from minbuild.compat.ort_config.fusions import fuse
 from minbuild.compat.ort_config.grammar import parse_config, render_config
 from minbuild.compat.ort_config.requirements import Requirements, Types, union
@@ -113,7 +113,7 @@ def _transposed(
     perm: tuple[int, ...] | None = (2, 0, 1),
     sizes: tuple[Any, ...] = ("a", 5, "b"),
     domain: str = "",
-) -> Running:
+) -> EffectiveGraph:
     attributes = {} if perm is None else {"perm": perm}
     nodes = [
         Node("Transpose", "", 17, "turn", ("x",), ("t",), attributes),
@@ -124,7 +124,7 @@ def _transposed(
         ),
     ]
     results = frozenset({*outputs, *(f"r{i}" for i in range(len(readers)))})
-    return Running("f", nodes, {"x": TensorType(ElementType.FLOAT, sizes)}, {}, set(), results)
+    return EffectiveGraph("f", nodes, {"x": TensorType(ElementType.FLOAT, sizes)}, {}, set(), results)
 
 
 def _left(after: str, opset: int = 17, *more: str) -> list[str]:
@@ -134,7 +134,7 @@ def _left(after: str, opset: int = 17, *more: str) -> list[str]:
         Node("Gemm", "", opset, "g", ("a", "b"), ("c",), {}),
         Node(after, "", opset, "n", ("c", *more), ("d",), {"perm": (1, 0)} if after == "Transpose" else {}),
     ]
-    graph = Running(
+    graph = EffectiveGraph(
         "f", nodes, dict.fromkeys(("a", "b", "c", "d", "other"), matrix), {}, set(), frozenset({"d"})
     )
     simplify(graph)

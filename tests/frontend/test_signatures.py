@@ -7,7 +7,7 @@ from onnx import helper
 from training_models import Info, Trainable, graph, node
 
 from minbuild.errors import BadInput
-from minbuild.frontend.onnx.schema_check import wrong_signature
+from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.ir import Node
 
 
@@ -29,7 +29,7 @@ from minbuild.ir import Node
     ids=lambda x: x if isinstance(x, str) else x.op_type,
 )
 def test_what_is_missing_is_named(made, text):
-    (problem,) = wrong_signature(made)
+    (problem,) = schema_violations(made)
     assert text in problem
 
 
@@ -45,7 +45,7 @@ def test_what_is_missing_is_named(made, text):
     ids=lambda x: x.op_type,
 )
 def test_what_may_be_left_out_may_be(made):
-    assert not list(wrong_signature(made))
+    assert not list(schema_violations(made))
 
 
 def test_outputs_have_names(tmp_path):

@@ -29,8 +29,8 @@ from case_sets import GOLDEN, load, trainer  # noqa: E402
 from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.planning.compile import compile_model, with_parts  # noqa: E402
-from minbuild.planning.library_contents import PARTS  # noqa: E402
+from minbuild.planning.compile import compile_model, with_components  # noqa: E402
+from minbuild.planning.library_contents import COMPONENTS  # noqa: E402
 
 HARNESSES = ("plan", "checkpoint", "template", "batch")
 SANITIZERS = "-fsanitize=fuzzer,address,undefined,float-cast-overflow"
@@ -53,8 +53,8 @@ def build(model: str, folder: Path, clang: str) -> None:
     """The harnesses, in `folder` under their names, beside the files they read and a corpus for each."""
     source = GOLDEN / model
     case, built, compiled = load(source), trainer(source), compile_model(source, {}, {})
-    template = with_parts(compiled, list(PARTS)).export_template
-    contents = replace(built.contents, parts=frozenset(PARTS))
+    template = with_components(compiled, list(COMPONENTS)).export_template
+    contents = replace(built.contents, components=frozenset(COMPONENTS))
     files = emit_sources(contents, registry())
     for name, data in {
         **files,

@@ -283,7 +283,7 @@ def test_the_default_profile_is_no_choice() -> None:
     assert in_profile(DEFAULT) == BuildOptions() and not BuildOptions().changed
     assert set(PROFILES) == {"smallest", "balanced", "fastest"}
     for option in table():
-        assert {*option.profiles} <= {*PROFILES} and option.what and option.read(option.default or "x")
+        assert {*option.profiles} <= {*PROFILES} and option.description and option.read(option.default or "x")
     assert {f.name for f in fields(BuildOptions)} == {option.name for option in table()}
 
 
@@ -299,7 +299,7 @@ def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Compile
         "--graphs train,optimize",
     }
     assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
-    assert {o.how for o in advisor.offers() if o.how.startswith("--")} == kept
+    assert {o.how for o in advisor.candidates() if o.how.startswith("--")} == kept
 
 
 def test_command_line_before_settings_before_profile() -> None:
@@ -429,7 +429,7 @@ def test_several_libraries_at_once_are_those_one_by_one(model: CompiledModel) ->
 
 def test_a_choice_takes_its_own_saving_back() -> None:
     for name in BuildOptions().savings:
-        assert getattr(BuildOptions().without(name), name) == build_option(name).plain
+        assert getattr(BuildOptions().without(name), name) == build_option(name).neutral
 
 
 def test_the_documented_settings_are_read() -> None:

@@ -96,7 +96,9 @@ def test_gradients_between_layers_take_the_room_of_one_sample(monkeypatch: pytes
     train = with_loops.routines[0]
     (end,) = (i for i, step in enumerate(train.steps) if step.loop)
     inside = train.steps[end + 1 - train.steps[end].loop : end + 1]
-    walking = [with_loops.tensors[a] for step in inside for a in step.args if with_loops.tensors[a].walks]
+    walking = [
+        with_loops.tensors[a] for step in inside for a in step.args if with_loops.tensors[a].per_sample
+    ]
     assert {t.shape[0] for t in walking} == {1}
     assert train.samples == symbol("batch")
 

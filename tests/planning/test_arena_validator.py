@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from minbuild.ir import Buffer
 from minbuild.planning.arena.layout import aligned, buffer_sizes, skyline
-from minbuild.planning.arena.validator import LayoutFault, Loops, check_layout
+from minbuild.planning.arena.validator import LayoutFault, Loops, validate
 
 pytestmark = pytest.mark.unit
 
@@ -37,7 +37,7 @@ def broken_rules(
     if offsets is None:
         offsets = [0, 160, 272][: len(buffers)]
     try:
-        check_layout("train", buffers, offsets, 288 if peak is None else peak, {"batch": 4}, uses)
+        validate("train", buffers, offsets, 288 if peak is None else peak, {"batch": 4}, uses)
     except LayoutFault as fault:
         return {finding.rule for finding in fault.findings}, str(fault)
     return set(), ""
@@ -91,7 +91,7 @@ def test_a_longer_lifetime_than_planned_is_an_overlap() -> None:
     longer = (replace(planned[0], last=2), planned[1])
     offsets, peak = skyline(planned, [32, 32])
     with pytest.raises(LayoutFault, match=r"\[0, 32\) belong to two buffers at step 2"):
-        check_layout("eval", longer, offsets, peak, {}, accesses_of(longer))
+        validate("eval", longer, offsets, peak, {}, accesses_of(longer))
 
 
 LOOPED = buffers_of(
@@ -103,7 +103,7 @@ def loop_faults(buffers: Sequence[Buffer], loops: Loops) -> tuple[set[str], str]
     """The rules that the checker names where only loops may be wrong, and its text."""
     offsets, peak = skyline(buffers, buffer_sizes(buffers, {"batch": 4}))
     try:
-        check_layout("train", buffers, offsets, peak, {"batch": 4}, accesses_of(buffers), loops)
+        validate("train", buffers, offsets, peak, {"batch": 4}, accesses_of(buffers), loops)
     except LayoutFault as fault:
         return {finding.rule for finding in fault.findings}, str(fault)
     return set(), ""
@@ -154,7 +154,7 @@ def test_a_shifted_buffer_is_always_found(
     outside = moved < 0 or moved + sizes[which % len(rows)] > peak
     found: set[str] = set()
     try:
-        check_layout("train", buffers, offsets, peak, {}, accesses_of(buffers))
+        validate("train", buffers, offsets, peak, {}, accesses_of(buffers))
     except LayoutFault as fault:
         found = {finding.rule for finding in fault.findings}
     assert ("overlap" in found) == clash

@@ -14,7 +14,7 @@ from commands import Command, command_fixture  # noqa: F401
 from minbuild.errors import BadInput
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import ElementType, Graph, Node, TensorType
-from minbuild.planning.compile import compile_model, with_parts
+from minbuild.planning.compile import compile_model, with_components
 from minbuild.planning.inference_export import default_outputs, prune
 from minbuild.training.api import CheckpointState, Module, Optimizer
 
@@ -96,17 +96,17 @@ def test_parts_that_there_are_not_are_named(minbuild: Command, tmp_path: Path) -
 
 
 def test_asking_for_outputs_asks_for_the_export() -> None:
-    model = with_parts(compile_model(GOLDEN / "dense", {}, {}), (), ["output"])
-    assert model.parts == {"export"} and model.export_template is not None
-    assert with_parts(model, ["buffers, properties"]).parts == {"buffers", "properties"}
+    model = with_components(compile_model(GOLDEN / "dense", {}, {}), (), ["output"])
+    assert model.components == {"export"} and model.export_template is not None
+    assert with_components(model, ["buffers, properties"]).components == {"buffers", "properties"}
     with pytest.raises(BadInput, match="no node makes"):
-        with_parts(model, ["export"], ["nothing"])
+        with_components(model, ["export"], ["nothing"])
 
 
 def test_a_package_exports_from_python(package, tmp_path: Path) -> None:
     folder, out = tmp_path / "dist", tmp_path / "model.onnx"
     shutil.copytree(package("dense"), folder)
-    model = with_parts(compile_model(GOLDEN / "dense", {}, {}), ["export"])
+    model = with_components(compile_model(GOLDEN / "dense", {}, {}), ["export"])
     assert model.export_template is not None
     (folder / "model/inference.template").write_bytes(model.export_template)
     state = CheckpointState.load_checkpoint(folder / "model/checkpoint")

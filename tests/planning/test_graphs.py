@@ -12,13 +12,13 @@ from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `
 from programs import CC, run
 
 from minbuild.analysis.measure import persistent_of
-from minbuild.codegen.package_docs import ModelParts, introduction, values_of
+from minbuild.codegen.package_docs import ModelDocs, introduction, values_of
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir.size_report import ModelReport
 from minbuild.options.graph_selection import EVERY, GRAPHS
-from minbuild.planning.compile import CompiledModel, compile_models, with_parts
+from minbuild.planning.compile import CompiledModel, compile_models, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
@@ -151,8 +151,8 @@ def test_gradients_and_updates_may_be_on_two_machines(everything, tmp_path) -> N
 
 
 def test_export_needs_no_evaluation_on_the_device(everything) -> None:
-    model = with_parts(planned("train", "optimize"), ("export",))
-    assert model.export_template == with_parts(everything, ("export",)).export_template
+    model = with_components(planned("train", "optimize"), ("export",))
+    assert model.export_template == with_components(everything, ("export",)).export_template
 
 
 def test_excluded_operators_may_be_in_other_graphs() -> None:
@@ -187,7 +187,7 @@ def test_a_recording_needs_training(minbuild: Command, tmp_path) -> None:
 
 def test_a_library_without_saving(everything, tmp_path) -> None:
     whole = contents_of((everything,))
-    less = replace(whole, saving=False)
+    less = replace(whole, checkpoint_writing=False)
     assert len(built(less, everything).shared) < len(built(whole, everything).shared) - 1000
     device = session(everything, tmp_path, less)
     device.run(TRAIN, batch(everything))
@@ -209,11 +209,11 @@ def test_a_library_without_saving(everything, tmp_path) -> None:
     "graphs,build_options",
     [
         (EVERY, {}),
-        (EVERY, {"saving": False}),
-        (EVERY, {"files": False}),
+        (EVERY, {"checkpoint_writing": False}),
+        (EVERY, {"file_io": False}),
         (("evaluate",), {}),
-        (("evaluate",), {"files": False, "saving": False}),
-        (("optimize",), {"saving": False}),
+        (("evaluate",), {"file_io": False, "checkpoint_writing": False}),
+        (("optimize",), {"checkpoint_writing": False}),
     ],
     ids=str,
 )
@@ -224,7 +224,7 @@ def test_samples_run_with_any_choice(graphs, build_options, tmp_path) -> None:
     contents = replace(contents_of((model,)), **build_options)
     persistent = persistent_of(model.plan)
     facts = ModelReport("m", "0", (), (), model.arenas, persistent, 1, 1, 1, 1)
-    parts = ModelParts(
+    parts = ModelDocs(
         "", model.program, model.registry, model.largest, {}, {}, model.plan_bytes, model.checkpoint, facts
     )
     values = values_of(parts, contents)
@@ -243,12 +243,14 @@ def test_samples_run_with_any_choice(graphs, build_options, tmp_path) -> None:
     said = run("./sample", cwd=tmp_path)
     assert (
         ("reloaded" in said)
-        == (parts.sample == "train" and contents.saving)
+        == (parts.sample == "train" and contents.checkpoint_writing)
         == ("save" in files[f"{parts.sample}.c"].decode())
     )
     assert "nan" not in said and len(said.splitlines()) > (1 if parts.sample == "evaluate" else 2) - 1
     program = "\n".join(values["program"])
     assert ("mb_train_step" in program) == ("train" in graphs)
-    assert ("from_files" in program) == contents.files and ("_checkpoint(" in program) == contents.saving
+    assert ("from_files" in program) == contents.file_io and (
+        "_checkpoint(" in program
+    ) == contents.checkpoint_writing
     told = introduction((parts,), contents)
     assert ("backward pass" in told["abilities"]) == ("train" in graphs)

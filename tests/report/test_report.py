@@ -165,7 +165,7 @@ def test_what_decides_is_said_last(report: SizeReport) -> None:
     report = replace(report, model=facts)
     last = console.render(report, width=60).splitlines()[-1]
     target = report.targets[-1]
-    assert last == report_tables.in_short(report, target)
+    assert last == report_tables.one_line(report, target)
     flash = target.trimmed.loaded + facts.plan_bytes + facts.checkpoint_bytes
     rest = target.ram - max(arena.peak for arena in facts.arenas)
     assert (

@@ -14,7 +14,7 @@ from commands import Command, command_fixture  # noqa: F401  the fixture `minbui
 from minbuild.analysis.error_codes import Failure, explain, failures, statuses, words
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
-from minbuild.planning.library_contents import PARTS
+from minbuild.planning.library_contents import COMPONENTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError, aligned_copy, arena_size
 
@@ -24,7 +24,7 @@ OTHER = trainer(GOLDEN / "embedding").data  # wants kernels that this one lacks
 
 
 def built(folder, **choices: bool) -> Library:
-    contents = replace(BUILT.contents, parts=frozenset(PARTS), **choices)
+    contents = replace(BUILT.contents, components=frozenset(COMPONENTS), **choices)
     path = folder / f"{'-'.join(choices) or 'plain'}.so"
     path.write_bytes(
         build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
@@ -39,7 +39,7 @@ def spoken(tmp_path_factory) -> Library:
 
 @pytest.fixture(scope="module")
 def coded(tmp_path_factory) -> Library:
-    return built(tmp_path_factory.mktemp("coded"), messages=False)
+    return built(tmp_path_factory.mktemp("coded"), error_messages=False)
 
 
 def provoked(library: Library, folder) -> Iterator[tuple[str, TrainerError]]:
@@ -93,7 +93,7 @@ def test_explained_codes_are_the_messages(spoken, coded, tmp_path):
 def test_no_sentence_is_left(tmp_path):
     spoken, coded = (
         built(tmp_path, wide=True),
-        built(tmp_path, wide=True, messages=False),
+        built(tmp_path, wide=True, error_messages=False),
     )  # with all failures
     texts = [failure.text.partition("%")[0] for failure in failures()]
     with_words, without = (Path(library.handle._name).read_bytes() for library in (spoken, coded))

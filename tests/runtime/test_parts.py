@@ -28,7 +28,7 @@ from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.inference_export import inference
-from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES
+from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_program
@@ -40,14 +40,14 @@ LEARNING_RATE = "minbuild.learning_rate"
 
 
 def sources(*parts: str) -> dict[str, bytes]:
-    return dict(emit_sources(replace(BUILT.contents, parts=frozenset(parts)), registry()))
+    return dict(emit_sources(replace(BUILT.contents, components=frozenset(parts)), registry()))
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory) -> Library:
     """With all parts."""
     path = tmp_path_factory.mktemp("parts") / "all.so"
-    path.write_bytes(build_library(sources(*PARTS), host_target(), find_toolchain()).shared)
+    path.write_bytes(build_library(sources(*COMPONENTS), host_target(), find_toolchain()).shared)
     return Library(path)
 
 
@@ -67,7 +67,7 @@ def test_parts_cost_nothing_where_they_are_not_asked_for():
             call()
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", COMPONENTS)
 def test_every_part_works_alone(part, tmp_path):
     (tmp_path / "one.so").write_bytes(build_library(sources(part), host_target(), find_toolchain()).shared)
     session = Session(Library(tmp_path / "one.so"), BUILT.data, CASE.checkpoint)
@@ -242,7 +242,7 @@ def test_damaged_export_templates_are_refused(session, tmp_path):
 
 
 def test_all_of_the_header_works_in_c(tmp_path):
-    built = build_library(sources(*PARTS), host_target(), find_toolchain())
+    built = build_library(sources(*COMPONENTS), host_target(), find_toolchain())
     given = {
         "parts.c": (TESTS / "support/parts.c").read_bytes(),
         "include/minbuild/trainer.h": sources()["include/minbuild/trainer.h"],

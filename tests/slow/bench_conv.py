@@ -48,7 +48,7 @@ LAYERS = (
     ("depthwise small", (144, 4, 4), (144, 1, 3, 3), 1, 1, 144),
     ("depthwise tiny", (336, 2, 2), (336, 1, 3, 3), 1, 1, 336),
 )
-PARTS = (("forward", frozenset()), ("dX", frozenset({1, 2})), ("dW", frozenset({0, 2})))
+COMPONENTS = (("forward", frozenset()), ("dX", frozenset({1, 2})), ("dW", frozenset({0, 2})))
 
 
 def best_seconds(run: Callable[[], object]) -> float:
@@ -75,7 +75,7 @@ def layer_cases(batch: int, only: str) -> dict[str, tuple[TestCase, float]]:
         images = random.standard_normal((batch, *x)), random.standard_normal(w)
         dy = random.standard_normal((batch, w[0], *sizes))
         flops = 2.0 * dy.size * np.prod(w[1:])
-        for part, absent in PARTS:
+        for part, absent in COMPONENTS:
             inputs = images if part == "forward" else (dy, *images)
             case = TestCase(part, inputs, attributes, outputs=1 if part == "forward" else 3, absent=absent)
             found[f"{name:16} {part}"] = case, flops
@@ -85,7 +85,9 @@ def layer_cases(batch: int, only: str) -> dict[str, tuple[TestCase, float]]:
 def our_seconds(cases: dict[str, tuple[TestCase, float]]) -> dict[str, float]:
     """Through a trainer of one operator each, so about ten microseconds of Python are in it."""
     known = registry()
-    ops = {part: known.ops["com.microsoft:ConvGrad" if part != "forward" else ":Conv"] for part, _ in PARTS}
+    ops = {
+        part: known.ops["com.microsoft:ConvGrad" if part != "forward" else ":Conv"] for part, _ in COMPONENTS
+    }
     nodes = {name: trainers.one_node(ops[case.name], case) for name, (case, _) in cases.items()}
     plans = {name: trainers.plan_of(one.artifacts, known) for name, one in nodes.items()}
     found = {}

@@ -23,10 +23,10 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent), str(TESTS / "slow")]
 import sanitizers  # noqa: E402
 from case_sets import GOLDEN, Library, load, trainer  # noqa: E402
 
-from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.codegen.sources import COMPONENTS  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ir import Checkpoint  # noqa: E402
-from minbuild.planning.compile import compile_model, with_parts  # noqa: E402
+from minbuild.planning.compile import compile_model, with_components  # noqa: E402
 from minbuild.training.library import Session, TrainerError  # noqa: E402
 
 CASE = GOLDEN / "residual"
@@ -37,7 +37,7 @@ def main() -> int:
     rounds = sys.argv[1] if len(sys.argv) > 1 else "20000"
     with tempfile.TemporaryDirectory() as name:
         built = trainer(CASE)
-        whole = replace(built, contents=replace(built.contents, parts=frozenset(PARTS)))
+        whole = replace(built, contents=replace(built.contents, components=frozenset(COMPONENTS)))
         library = sanitizers.shared_library(whole, Path(name) / "all.so")
         environment = {**os.environ, **sanitizers.preload()}
         return subprocess.run(
@@ -46,7 +46,11 @@ def main() -> int:
 
 
 def fuzz(rounds: int, path: Path) -> None:
-    case, built, model = load(CASE), trainer(CASE), with_parts(compile_model(CASE, {}, {}), list(PARTS))
+    case, built, model = (
+        load(CASE),
+        trainer(CASE),
+        with_components(compile_model(CASE, {}, {}), list(COMPONENTS)),
+    )
     held = case.artifacts.checkpoint
     assert model.export_template is not None
     victims = (

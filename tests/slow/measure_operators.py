@@ -31,11 +31,11 @@ def measure(name: str) -> dict[str, object]:
     """`file`, and of each operator file its own bytes and those of the helpers it calls."""
     from minbuild.analysis.attribution import attribute
     from minbuild.codegen.library_builder import build_checked
-    from minbuild.codegen.sources import everything
     from minbuild.ops import registry
+    from minbuild.planning.library_contents import full_contents
     from minbuild.toolchain import find_toolchain, parse_target
 
-    library = build_checked(everything(registry()), registry(), parse_target(name), find_toolchain())
+    library = build_checked(full_contents(registry()), registry(), parse_target(name), find_toolchain())
     build = library.measured
     shares = attribute(build.binary, build.owners, build.kernels).shares
     stems = sorted({k.stem for k in library.kernels})

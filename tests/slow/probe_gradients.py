@@ -100,10 +100,10 @@ def _everything(place: Path):
     """A library of all kernels."""
     import trainers
 
-    from minbuild.codegen.sources import everything
     from minbuild.ops import registry
+    from minbuild.planning.library_contents import full_contents
 
-    return trainers.library_of(everything(registry()), registry(), place)
+    return trainers.library_of(full_contents(registry()), registry(), place)
 
 
 Row = tuple[Told, str, float, float]

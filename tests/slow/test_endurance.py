@@ -33,7 +33,7 @@ from case_sets import (  # noqa: E402
     trainer,
 )
 
-from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.codegen.sources import COMPONENTS  # noqa: E402
 from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
 from minbuild.training.library import Session  # noqa: E402
 
@@ -95,7 +95,7 @@ def _resident() -> int:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="asks Linux for its memory")
 def test_memory_does_not_grow(tmp_path):
     case, built = load(GOLDEN / "mse"), trainer(GOLDEN / "mse")
-    contents = replace(built.contents, parts=frozenset(PARTS))
+    contents = replace(built.contents, components=frozenset(COMPONENTS))
     path = tmp_path / "all.so"
     path.write_bytes(
         build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared

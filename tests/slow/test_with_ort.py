@@ -41,7 +41,7 @@ from compare_artifacts import recipe_of  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
 
 from minbuild.authoring import GeneratedArtifacts, make_artifacts, write_artifacts  # noqa: E402
-from minbuild.codegen.sources import PARTS  # noqa: E402
+from minbuild.codegen.sources import COMPONENTS  # noqa: E402
 from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
 from minbuild.frontend.onnx.writer import LARGEST_FILE  # noqa: E402
 from minbuild.ir import Checkpoint  # noqa: E402
@@ -196,7 +196,7 @@ def test_properties_travel_both_ways(ort, tmp_path):
     """Written by the device's own code, read by ONNX Runtime, and back."""
     folder = GOLDEN / "dense"
     built = trainer(folder)
-    contents = replace(built.contents, parts=frozenset(PARTS))
+    contents = replace(built.contents, components=frozenset(COMPONENTS))
     (tmp_path / "all.so").write_bytes(
         build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
     )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minbuild.ir import Buffer
 from minbuild.ir.dims import Dim, symbol
 from minbuild.planning.arena.layout import buffer_sizes, lower_bound, skyline
-from minbuild.planning.arena.validator import check_layout
+from minbuild.planning.arena.validator import validate
 
 BATCH = symbol("batch")
 BATCHES = ({"batch": 1}, {"batch": 8}, {"batch": 32})
@@ -40,7 +40,7 @@ def worst_ratio(order: Sequence[Buffer], assignments: Sequence[dict[str, int]]) 
 
 def check(order: Sequence[Buffer], assignment: dict[str, int]) -> None:
     offsets, peak = skyline(order, buffer_sizes(order, assignment))
-    check_layout("train", order, offsets, peak, assignment, accesses_of(order))
+    validate("train", order, offsets, peak, assignment, accesses_of(order))
 
 
 def training_graph(layers: int, seed: int, gradients_kept: bool) -> tuple[Buffer, ...]:

@@ -13,11 +13,11 @@ from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.package import library_path
 from minbuild.codegen.sources import emit_sources
-from minbuild.planning.compile import compile_models, with_parts
+from minbuild.planning.compile import compile_models, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.toolchain import find_toolchain, host_target, parse_target
 
-PARTS = ("properties", "buffers", "export")
+COMPONENTS = ("properties", "buffers", "export")
 _SHAPES = {
     **{"conv1.weight": (6, 1, 5, 5), "conv1.bias": (6,), "conv2.weight": (16, 6, 5, 5), "conv2.bias": (16,)},
     **{"fc1.weight": (120, 400), "fc1.bias": (120,), "fc2.weight": (84, 120), "fc2.bias": (84,)},
@@ -72,7 +72,7 @@ def write_package(artifacts: Path, folder: Path) -> Path:
     """Plan, checkpoint, template, sources, the library for this machine and the WebAssembly module, and all
     bindings."""
     (planned,) = compile_models((artifacts,), {}, {}, (), lambda line: None)
-    model = with_parts(planned, PARTS, ())
+    model = with_components(planned, COMPONENTS, ())
     contents = contents_of((model,), ExtraRequirements())
     files = {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
     files["model/inference.template"] = model.export_template or b""

@@ -59,7 +59,7 @@ Status scatter_elements(const Call& call) {
 
 // Parameter 1 says how an update meets what is there.
 template <class T>
-Status scatter_elements_meeting(const Call& call) {
+Status scatter_elements_reduce(const Call& call) {
   ElementIterator places;
   if (!places.read(call[0], call[3], call[2], call.params[0])) return Status::kBadPlan;
   return scatter_checked<T, true>(call, places, call.params[1]);

@@ -53,7 +53,7 @@ Status scatter_nd(const Call& call) {
 
 // Parameter 0 says how an update meets what is there.
 template <class T>
-Status scatter_nd_meeting(const Call& call) {
+Status scatter_nd_reduce(const Call& call) {
   SliceIterator places;
   if (!places.read(call[0], call[3], call[2], call[4])) return Status::kBadPlan;
   return scatter_checked<T, true>(call, places, call.params[0]);

@@ -92,9 +92,9 @@ class Ablation:
             expressions=general.expressions,
             loops=general.loops,
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
-            saving=selected.saving or left("checkpoint_writing"),
-            files=selected.files or left("file_io"),
-            messages=selected.messages or left("error_messages"),
+            checkpoint_writing=selected.checkpoint_writing or left("checkpoint_writing"),
+            file_io=selected.file_io or left("file_io"),
+            error_messages=selected.error_messages or left("error_messages"),
         )
 
     def variants(self) -> Iterator[frozenset[str]]:

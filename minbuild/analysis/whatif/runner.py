@@ -13,7 +13,7 @@ from minbuild.ir.size_report import Bar, Suggestion
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements
-from minbuild.planning.library_contents import everything
+from minbuild.planning.library_contents import full_contents
 from minbuild.toolchain import build_all
 
 
@@ -39,12 +39,12 @@ def run_what_if(
     bench.stage("Planning what else could be smaller (--no-analysis leaves this and what follows out)")
     build_options = toolchain.build_options
     advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, build_options)
-    offers = advisor.offers()
+    candidates = advisor.candidates()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
-    full = everything(registry, contents.parts, contents.wide)
+    full = full_contents(registry, contents.components, contents.wide)
     falls = [Ablation(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
     removals = [LeaveOneOut(contents, registry, p.target, toolchain) for p in pairs]
-    trials = [SuggestionBuilds(advisor, offers, p.target, toolchain) for p in pairs]
+    trials = [SuggestionBuilds(advisor, candidates, p.target, toolchain) for p in pairs]
     orders = [
         *(order for fall in falls for order in fall.orders()),
         *(order for removal in removals for order in removal.orders()),

@@ -16,7 +16,7 @@ from minbuild.options.build_options import BuildOptions, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
 from minbuild.planning.compile import CompiledModel, compile_artifacts
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
-from minbuild.planning.library_contents import PARTS, LibraryContents
+from minbuild.planning.library_contents import COMPONENTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
 
@@ -51,31 +51,31 @@ class SuggestionBuilds:
     """Measures offers for one target."""
 
     advisor: SuggestionPlanner
-    offers: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     target: Target
     toolchain: Toolchain
 
     def orders(self) -> tuple[BuildJob, ...]:
         """Everything that is compared."""
-        return tuple(self._order(offer) for offer in (self.advisor.now, *self.offers))
+        return tuple(self._order(candidate) for candidate in (self.advisor.now, *self.candidates))
 
     def suggestions(self) -> tuple[Suggestion, ...]:
         """The offers that save something, what saves most first. Raises ToolchainFailed."""
         now = self._figures(self.advisor.now)
         found = []
-        for offer in self.offers:
-            then = self._figures(offer)
+        for candidate in self.candidates:
+            then = self._figures(candidate)
             saved = now.file - then.file, now.model - then.model, now.ram - then.ram
-            found.append(Suggestion(offer.title, *saved, offer.changes, offer.how))
+            found.append(Suggestion(candidate.title, *saved, candidate.changes, candidate.how))
         real = [each for each in found if each.saves > 0]
         return tuple(sorted(real, key=lambda a: (-a.saves, a.title))[:MOST])
 
-    def _order(self, offer: Candidate) -> BuildJob:
-        sources = emit_sources(offer.contents, offer.models[0].registry)
-        return BuildJob(sources, self.target, self.toolchain.with_build_options(offer.build_options))
+    def _order(self, candidate: Candidate) -> BuildJob:
+        sources = emit_sources(candidate.contents, candidate.models[0].registry)
+        return BuildJob(sources, self.target, self.toolchain.with_build_options(candidate.build_options))
 
-    def _figures(self, offer: Candidate) -> _Figures:
-        order, models = self._order(offer), offer.models
+    def _figures(self, candidate: Candidate) -> _Figures:
+        order, models = self._order(candidate), candidate.models
         built = build_library(order.sources, order.target, order.toolchain)
         binary = read_binary("library", str(self.target), built.shared, built.twin)
         model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.export_template or b"") for m in models)
@@ -99,7 +99,7 @@ class SuggestionPlanner:
         """What there is."""
         return Candidate("as it is", "", "", self.models, self.contents, self.build_options)
 
-    def offers(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[Candidate, ...]:
         """Everything that could be smaller otherwise."""
         return (*self._sizes(), *self._without_evaluation(), *self._chosen(), *self._asked_for())
 
@@ -159,7 +159,7 @@ class SuggestionPlanner:
                 new = compile_artifacts(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
             except (BadInput, Unsupported):
                 return None
-            found.append(replace(new, parts=m.parts, export_template=m.export_template))
+            found.append(replace(new, components=m.components, export_template=m.export_template))
         return tuple(found)
 
     # --------------------------------------------------------------------------------------- what is left out
@@ -169,7 +169,7 @@ class SuggestionPlanner:
         rest = tuple(name for name in self.build_options.graphs if name != EVALUATE)
         exported = any(
             m.export_template for m in self.models
-        )  # what is exported is a part of the evaluation model
+        )  # what is exported is part of the evaluation model
         if not evaluates or exported or TRAIN not in rest:
             return
         models = self._replanned({}, rest)
@@ -190,19 +190,19 @@ class SuggestionPlanner:
             build_options = replace(self.build_options, **chosen)
             contents = self._contents(self.models, build_options)
             how = f"--{option.key} {option.min_size}"
-            yield Candidate(option.saving, option.tradeoff, how, self.models, contents, build_options)
+            yield Candidate(option.effect, option.tradeoff, how, self.models, contents, build_options)
 
     def _asked_for(self) -> Iterator[Candidate]:
-        for part in sorted(self.contents.parts):
+        for component in sorted(self.contents.components):
             yield Candidate(
-                f"without the part {part}",
-                f"The library lacks: {PARTS[part][1]}.",
-                f"leave out --with {part}",
+                f"without the component {component}",
+                f"The library lacks: {COMPONENTS[component][1]}.",
+                f"leave out --with {component}",
                 tuple(
-                    replace(m, export_template=None if part == "export" else m.export_template)
+                    replace(m, export_template=None if component == "export" else m.export_template)
                     for m in self.models
                 ),
-                replace(self.contents, parts=self.contents.parts - {part}),
+                replace(self.contents, components=self.contents.components - {component}),
                 self.build_options,
             )
         if self.extra.include or self.extra.required:

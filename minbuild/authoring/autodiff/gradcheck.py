@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minbuild.authoring import in_folder
+from minbuild.authoring import in_directory
 from minbuild.authoring.recipe import GeneratedArtifacts
 from minbuild.errors import VerificationFailed
 from minbuild.frontend.artifacts import load_artifacts
@@ -31,7 +31,7 @@ def checked_gradients(made: GeneratedArtifacts, ops_folders: tuple[Path, ...] = 
     """One line per direction that was looked at. Raises VerificationFailed naming every parameter whose gradient is
     not the derivative of the loss, and Unsupported where an operator has no reference."""
     operators = registry(ops_folders)
-    with in_folder(made) as folder:
+    with in_directory(made) as folder:
         return _checked(load_artifacts(folder), operators)
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from minbuild.authoring import in_folder
+from minbuild.authoring import in_directory
 from minbuild.authoring.artifact_graphs import type_of, with_full_precision
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradient_operator import GRADIENT
 from minbuild.authoring.autodiff.topological_order import leading_to
 from minbuild.authoring.load import load
 from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
-from minbuild.authoring.resolve import settle
+from minbuild.authoring.resolve import resolve_recipe
 from minbuild.authoring.training_info.update_steps import UpdateWriter, new_name, write_updates
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.subgraphs import names_read
@@ -34,7 +34,7 @@ def make_training_model(
     learning rate is variable `learning_rate`; initialization resets it, the step count and the optimizer's state, and
     leaves parameters alone. Raises BadInput and Unsupported with all findings: whatever a trainer could not run is
     refused here."""
-    settled = settle(model, recipe, operators, _inexpressible(recipe, model))
+    settled = resolve_recipe(model, recipe, operators, _inexpressible(recipe, model))
     added = len(settled.graph.nodes) - len(model.graph.nodes)
     train = settled.train
     whole = with_full_precision(settled.graph, (*train, *settled.frozen), model.opset)
@@ -47,7 +47,7 @@ def make_training_model(
     plan = _Plan(model, whole, len(whole.nodes) - added, returned, train, made.types)
     parts = _parts(plan, recipe)
     files = write_training_model(parts, model.opset, prefix + FILE, largest)
-    with in_folder(GeneratedArtifacts(files, ())) as folder:
+    with in_directory(GeneratedArtifacts(files, ())) as folder:
         lower(load(folder / (prefix + FILE), operators), operators, {})
     notes = (f"{', '.join(lost)}: the loss does not depend on them; they are frozen.",) if lost else ()
     return GeneratedArtifacts(files, notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from minbuild.compat.ort_config.effective_graph import Running, running_graphs
+from minbuild.compat.ort_config.effective_graph import EffectiveGraph, effective_graphs
 from minbuild.compat.ort_config.fusions import fuse, fuse_convolutions
 from minbuild.compat.ort_config.requirements import Requirements, Types, union
 from minbuild.compat.ort_config.simplify import simplify
@@ -32,7 +32,7 @@ def requirements(
 def _of_folder(folder: Path, style: str, operators: Registry) -> Requirements:
     artifacts = load_artifacts(folder)
     each = []
-    for graph in running_graphs(artifacts, operators):
+    for graph in effective_graphs(artifacts, operators):
         if graph.source.endswith(".ort"):  # runs as it is
             each.append(_of_graph(graph))
             continue
@@ -48,7 +48,7 @@ def _of_folder(folder: Path, style: str, operators: Registry) -> Requirements:
     return union(each)
 
 
-def _of_graph(graph: Running) -> Requirements:
+def _of_graph(graph: EffectiveGraph) -> Requirements:
     found: dict[tuple[str, int, str], Types] = {}
     unknown: list[str] = []
     for node in graph.nodes:
@@ -67,7 +67,7 @@ def _of_graph(graph: Running) -> Requirements:
     return Requirements(found)
 
 
-def _elements(names: Sequence[str], graph: Running) -> tuple[ElementType | None, ...]:
+def _elements(names: Sequence[str], graph: EffectiveGraph) -> tuple[ElementType | None, ...]:
     return tuple(graph.types[n].element if n in graph.types else None for n in names)
 
 

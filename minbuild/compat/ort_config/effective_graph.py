@@ -48,7 +48,7 @@ FUNCTIONS: Mapping[str, Callable[[Node], Iterator[Node]]] = {"com.microsoft:DivG
 
 
 @dataclass
-class Running:
+class EffectiveGraph:
     """A graph while it is being rewritten. `constants` are values known before it runs, `outputs` what it returns,
     `types` of every value that could be told."""
 
@@ -198,7 +198,7 @@ class _Recorder(Lowering):
         }
 
 
-def running_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[Running, ...]:
+def effective_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[EffectiveGraph, ...]:
     """All graphs of the artifacts; the optimizer's has no types, and needs none."""
     graphs = [
         _typed(g, artifacts, registry, SymbolUnification())
@@ -208,13 +208,13 @@ def running_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[Ru
     if artifacts.optimizer is not None:
         graph = artifacts.optimizer
         results, constants = frozenset(graph.outputs), set(graph.initializers)
-        graphs.append(Running(graph.source, list(graph.nodes), {}, {}, constants, results))
+        graphs.append(EffectiveGraph(graph.source, list(graph.nodes), {}, {}, constants, results))
     return tuple(graphs)
 
 
 def _typed(
     graph: Graph, artifacts: TrainingArtifacts, registry: Registry, sizes: SymbolUnification
-) -> Running:
+) -> EffectiveGraph:
     recorder = _Recorder(graph, registry, [], sizes)
     saved = {p.name: TensorType(p.element, p.shape) for p in artifacts.checkpoint.parameters}
     for name, tensor in graph.inputs.items():
@@ -226,7 +226,7 @@ def _typed(
         recorder.node(node)
     if sizes.solve():  # dimensions with different names turn out to be the same
         return _typed(graph, artifacts, registry, sizes)
-    return Running(
+    return EffectiveGraph(
         graph.source,
         recorder.recorded,
         recorder.types(),

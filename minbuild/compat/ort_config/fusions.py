@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 
-from minbuild.compat.ort_config.effective_graph import Running
+from minbuild.compat.ort_config.effective_graph import EffectiveGraph
 from minbuild.frontend.onnx.opsets import since_version
 from minbuild.ir import Node
 from minbuild.ops.core.graph_builder import MICROSOFT
@@ -28,14 +28,14 @@ _GEMM_ENDS = frozenset(
 _CONV_ENDS = frozenset({"HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
 
 
-def fuse(graph: Running) -> None:
+def fuse(graph: EffectiveGraph) -> None:
     """All fusions, each until it finds nothing more, in ONNX Runtime's order."""
     for rule in RULES:
         while rule(graph):
             pass
 
 
-def fuse_convolutions(graph: Running) -> bool:
+def fuse_convolutions(graph: EffectiveGraph) -> bool:
     """Conv and the activation behind it: the only fusion that a model keeps for later when it is saved unfused."""
     for node in _all(graph, "Conv"):
         reader = graph.reader(node.outputs[0])
@@ -45,13 +45,13 @@ def fuse_convolutions(graph: Running) -> bool:
     return False
 
 
-def _ends_conv(node: Node, graph: Running) -> bool:
+def _ends_conv(node: Node, graph: EffectiveGraph) -> bool:
     if node.op_type == "Clip":
         return all(not name or name in graph.constants for name in node.inputs[1:])
     return not node.domain and node.op_type in _CONV_ENDS
 
 
-def _gemm(graph: Running) -> bool:
+def _gemm(graph: EffectiveGraph) -> bool:
     """Gemm and the activation behind it."""
     for node in _all(graph, "Gemm"):
         reader = graph.reader(node.outputs[0])
@@ -67,7 +67,7 @@ def _ends_gemm(node: Node) -> bool:
     return not node.domain and node.op_type in _GEMM_ENDS
 
 
-def _conv_add(graph: Running) -> bool:
+def _conv_add(graph: EffectiveGraph) -> bool:
     """Conv, the addition of something of the same shape, and the activation behind that where there is one."""
     for node in _all(graph, "Conv"):
         reader = graph.reader(node.outputs[0])
@@ -85,7 +85,7 @@ def _conv_add(graph: Running) -> bool:
     return False
 
 
-def _gelu(graph: Running) -> bool:
+def _gelu(graph: EffectiveGraph) -> bool:
     """0.5 * x * (1 + erf(x / sqrt 2)), in either order of the products."""
     for erf in _all(graph, "Erf"):
         scaled, plus = graph.maker(erf.inputs[0]), graph.reader(erf.outputs[0])
@@ -111,13 +111,13 @@ def _gelu(graph: Running) -> bool:
     return False
 
 
-def _halves_root(node: Node, graph: Running) -> bool:
+def _halves_root(node: Node, graph: EffectiveGraph) -> bool:
     number = graph.number(node.inputs[1]) if len(node.inputs) == 2 else None
     wanted = {"Div": math.sqrt(2), "Mul": math.sqrt(0.5)}.get(node.op_type)
     return number is not None and wanted is not None and math.isclose(number, wanted, rel_tol=1e-3)
 
 
-def _layer_norm(graph: Running) -> bool:
+def _layer_norm(graph: EffectiveGraph) -> bool:
     """(x - mean) / sqrt(mean of squares + epsilon) * scale + shift."""
     for root in _all(graph, "Sqrt"):
         plus = graph.maker(root.inputs[0])
@@ -139,7 +139,7 @@ def _layer_norm(graph: Running) -> bool:
     return False
 
 
-def _bias_gelu(graph: Running) -> bool:
+def _bias_gelu(graph: EffectiveGraph) -> bool:
     """The addition of a vector in front of Gelu."""
     for gelu in _all(graph, "Gelu"):
         addition = graph.maker(gelu.inputs[0])
@@ -151,7 +151,7 @@ def _bias_gelu(graph: Running) -> bool:
     return False
 
 
-def _skip_layer_norm(graph: Running) -> bool:
+def _skip_layer_norm(graph: EffectiveGraph) -> bool:
     """The addition of two tensors of three dimensions in front of a layer normalization of one result."""
     for norm in _all(graph, "LayerNormalization"):
         addition = graph.maker(norm.inputs[0])
@@ -167,7 +167,7 @@ def _skip_layer_norm(graph: Running) -> bool:
     return False
 
 
-def _split(graph: Running) -> bool:
+def _split(graph: EffectiveGraph) -> bool:
     """Slices that cut one value into pieces without a rest are one Split."""
     for name in dict.fromkeys(node.inputs[0] for node in _all(graph, "Slice")):
         slices = tuple(n for n in _all(graph, "Slice") if n.inputs[0] == name)
@@ -186,7 +186,7 @@ def _split(graph: Running) -> bool:
     return False
 
 
-def _matmul_transpose(graph: Running) -> bool:
+def _matmul_transpose(graph: EffectiveGraph) -> bool:
     """Transposing the last two dimensions in front of a matrix product."""
     for product in _all(graph, "MatMul"):
         for name in product.inputs:
@@ -200,7 +200,7 @@ def _matmul_transpose(graph: Running) -> bool:
     return False
 
 
-def _matmul_scale(graph: Running) -> bool:
+def _matmul_scale(graph: EffectiveGraph) -> bool:
     """Multiplying or dividing an operand or the result of a matrix product by a constant number."""
     for product in (*_all(graph, "MatMul"), *_all(graph, "FusedMatMul")):
         after = graph.reader(product.outputs[0])
@@ -218,7 +218,7 @@ def _matmul_scale(graph: Running) -> bool:
     return False
 
 
-def _scales(node: Node, value: str, graph: Running) -> bool:
+def _scales(node: Node, value: str, graph: EffectiveGraph) -> bool:
     """Whether `node` is `value` times a constant, or divided by one."""
     if node.domain or node.op_type not in ("Mul", "Div") or value not in node.inputs:
         return False
@@ -232,11 +232,11 @@ def _swaps_last(node: Node) -> bool:
     return count > 1 and axes == (*range(count - 2), count - 1, count - 2)
 
 
-def _all(graph: Running, op_type: str) -> list[Node]:
+def _all(graph: EffectiveGraph, op_type: str) -> list[Node]:
     return [node for node in graph.nodes if node.op_type == op_type]
 
 
-RULES: tuple[Callable[[Running], bool], ...] = (
+RULES: tuple[Callable[[EffectiveGraph], bool], ...] = (
     _gemm,
     fuse_convolutions,
     _conv_add,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minbuild.compat.ort_config.effective_graph import Running
+from minbuild.compat.ort_config.effective_graph import EffectiveGraph
 from minbuild.frontend.onnx.subgraphs import graphs_in
 from minbuild.ir import Node
 
@@ -14,14 +14,19 @@ _RANDOM = frozenset(
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}  # second operands that change nothing
 
 
-def simplify(graph: Running) -> None:
+def simplify(graph: EffectiveGraph) -> None:
     """Everything that needs no kernels of its own, until nothing more is found."""
     fold_constants(graph)
-    while remove_idle(graph) or join_multiplications(graph) or turn_in_gemm(graph) or drop_unread(graph):
+    while (
+        remove_no_ops(graph)
+        or join_multiplications(graph)
+        or fold_transpose_into_gemm(graph)
+        or remove_dead_nodes(graph)
+    ):
         pass
 
 
-def fold_constants(graph: Running) -> None:
+def fold_constants(graph: EffectiveGraph) -> None:
     """Nodes whose inputs are known, and Shape of what has fixed sizes, run before the graph does."""
     kept = []
     for node in graph.nodes:
@@ -32,7 +37,7 @@ def fold_constants(graph: Running) -> None:
     graph.nodes = kept
 
 
-def _is_known(node: Node, graph: Running) -> bool:
+def _is_known(node: Node, graph: EffectiveGraph) -> bool:
     if node.op_type in _RANDOM or any(graphs_in(node)):
         return False
     if node.op_type in ("Shape", "Size") and not node.domain:
@@ -41,7 +46,7 @@ def _is_known(node: Node, graph: Running) -> bool:
     return all(not name or name in graph.constants for name in node.inputs)
 
 
-def remove_idle(graph: Running) -> bool:
+def remove_no_ops(graph: EffectiveGraph) -> bool:
     """Identity, Dropout that drops nothing, x + 0, x * 1 and their like, unless they join an input with a result."""
     for node in graph.nodes:
         if not _is_idle(node, graph):
@@ -59,7 +64,7 @@ def remove_idle(graph: Running) -> bool:
     return False
 
 
-def _is_idle(node: Node, graph: Running) -> bool:
+def _is_idle(node: Node, graph: EffectiveGraph) -> bool:
     if node.domain:
         return False
     if node.op_type == "Dropout":
@@ -71,7 +76,7 @@ def _is_idle(node: Node, graph: Running) -> bool:
     return node.op_type == "Identity"
 
 
-def join_multiplications(graph: Running) -> bool:
+def join_multiplications(graph: EffectiveGraph) -> bool:
     """1 / a * b is b / a; a matrix product, or a Gemm without a bias, with something added is one Gemm."""
     for node in graph.nodes:
         reader = graph.reader(node.outputs[0]) if node.outputs else None
@@ -95,7 +100,7 @@ def join_multiplications(graph: Running) -> bool:
     return False
 
 
-def turn_in_gemm(graph: Running) -> bool:
+def fold_transpose_into_gemm(graph: EffectiveGraph) -> bool:
     """Gemm turns its matrices itself, and its result where nothing is added to it."""
     for node in graph.nodes:
         if node.op_type != "Transpose" or node.domain or tuple(node.attributes.get("perm", (1, 0))) != (1, 0):
@@ -115,7 +120,7 @@ def turn_in_gemm(graph: Running) -> bool:
     return False
 
 
-def _adds_to_gemm(product: Node, total: Node, graph: Running) -> bool:
+def _adds_to_gemm(product: Node, total: Node, graph: EffectiveGraph) -> bool:
     """A product without a bias, and one other value of its shape."""
     if any(product.inputs[2:]) or len(set(total.inputs)) != 2:
         return False
@@ -123,7 +128,7 @@ def _adds_to_gemm(product: Node, total: Node, graph: Running) -> bool:
     return shapes[0] is not None and shapes[0] == shapes[1]
 
 
-def _fits_gemm(product: Node, addition: Node, graph: Running) -> bool:
+def _fits_gemm(product: Node, addition: Node, graph: EffectiveGraph) -> bool:
     """Both factors are matrices, and what is added is a vector or a row as long as a row of the product, or as large
     as the product."""
     if any(graph.rank(name) != 2 for name in product.inputs):
@@ -135,7 +140,7 @@ def _fits_gemm(product: Node, addition: Node, graph: Running) -> bool:
     return len(shape) == 1 or (len(shape) == 2 and shape[0] in (1, whole[0]))
 
 
-def drop_unread(graph: Running) -> bool:
+def remove_dead_nodes(graph: EffectiveGraph) -> bool:
     """Nodes whose results nobody reads."""
     readers = graph.readers
     kept = [n for n in graph.nodes if any(readers[name] for name in n.outputs if name)]

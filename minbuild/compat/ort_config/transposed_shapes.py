@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from minbuild.compat.ort_config.effective_graph import Running
-from minbuild.compat.ort_config.simplify import drop_unread
+from minbuild.compat.ort_config.effective_graph import EffectiveGraph
+from minbuild.compat.ort_config.simplify import remove_dead_nodes
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import ElementType, Node, TensorType
 
@@ -91,17 +91,17 @@ _PASSABLE = frozenset(
 )
 
 
-def untranspose_shapes(graph: Running) -> None:
+def untranspose_shapes(graph: EffectiveGraph) -> None:
     """The shape of a transposed value is a Gather of the shape of what was transposed."""
     for shape in [node for node in graph.nodes if node.op_type == "Shape" and not node.domain]:
         turned = graph.maker(shape.inputs[0])
         if turned is not None and _goes(turned, graph):
             _untranspose(shape, turned, graph)
-    while drop_unread(graph):
+    while remove_dead_nodes(graph):
         pass
 
 
-def _goes(node: Node, graph: Running) -> bool:
+def _goes(node: Node, graph: EffectiveGraph) -> bool:
     """Whether it is a transpose of more than ones that can be pushed through all that reads it."""
     if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes:
         return False
@@ -114,7 +114,7 @@ def _goes(node: Node, graph: Running) -> bool:
     )
 
 
-def _untranspose(shape: Node, turned: Node, graph: Running) -> None:
+def _untranspose(shape: Node, turned: Node, graph: EffectiveGraph) -> None:
     sizes, axes = f"{shape.name}/of {turned.inputs[0]}", f"{shape.name}/axes"
     whole = TensorType(ElementType.INT64, (len(turned.attributes["perm"]),))
     graph.types = {**graph.types, sizes: whole, axes: whole}

@@ -32,7 +32,7 @@ class ExporterMetadata:
     scopes: Mapping[str, str] = field(default_factory=dict)
 
 
-def exporter_remarks(model: ModelProto) -> ExporterMetadata:
+def exporter_notes(model: ModelProto) -> ExporterMetadata:
     """What the model says; nothing where another exporter wrote it."""
     signature = next((p.value for p in model.graph.metadata_props if p.key == _SIGNATURE), "")
     kinds = {name: kind for kind, name in _LINE.findall(signature)}

@@ -17,7 +17,7 @@ from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
 from minbuild.frontend.files import map_array
 from minbuild.frontend.onnx.local_functions import inline_functions
-from minbuild.frontend.onnx.schema_check import wrong_signature
+from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
 from minbuild.ir import ElementType, Graph, Node, TensorType
@@ -191,7 +191,7 @@ class _Reader:
         node = Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
         if all(isinstance(text, str) for text in (proto.op_type, domain)):
             kinds = {a.name: a.type for a in proto.attribute}
-            self.damage += [f"{label} {problem}" for problem in wrong_signature(node, kinds)]
+            self.damage += [f"{label} {problem}" for problem in schema_violations(node, kinds)]
         else:  # protobuf gives bytes for what is not UTF-8
             self.damage.append(f"{label}: the name of its operator or domain is no text")
         return node

@@ -54,7 +54,7 @@ _MICROSOFT_INPUTS = {
 }
 
 
-def wrong_signature(node: Node, kinds: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
+def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
     """Disagreements of a node with ONNX's schema of its operator, each as the end of a sentence that begins with the
     node. `kinds` maps its attributes to their AttributeProto types. Nothing for operators that ONNX does not define."""
     if node.domain == MICROSOFT:

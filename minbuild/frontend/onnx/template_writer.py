@@ -21,7 +21,7 @@ def opsets_imported(nodes: Iterable[Node]) -> dict[str, int]:
     return {node.domain: node.version for node in nodes}
 
 
-def open_file(
+def template_file(
     graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int], holes: Mapping[str, TensorType]
 ) -> tuple[Piece, ...]:
     """The file that `onnx_writer.write_graph` would write of a graph with further initializers, in pieces. Those

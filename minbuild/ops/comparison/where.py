@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.broadcasting import FEATURES, joint_shape, walk_over
+from minbuild.ops.core.broadcasting import FEATURES, broadcast_loop_of, joint_shape
 from minbuild.ops.core.definition import (
     STORAGE_TYPES,
     KernelCall,
@@ -35,14 +35,14 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    walk = walk_over(ctx.result_shape(), *(ctx.shape(i) for i in range(3)))
+    loop = broadcast_loop_of(ctx.result_shape(), *(ctx.shape(i) for i in range(3)))
     call = where_kernel.call(
         ctx.result(),
         *ctx.names[:3],
-        walk.extent,
+        loop.extent,
         types=(storage_type(ctx.element(1)),),
-        params=walk.axes,
-        features=tuple(f for f in walk.features if f in where_kernel.features),
+        params=loop.axes,
+        features=tuple(f for f in loop.features if f in where_kernel.features),
     )
     return (call,)
 

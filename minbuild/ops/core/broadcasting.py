@@ -26,7 +26,7 @@ AXES = ("a_axes:int", "b_axes:int")  # and its first two parameters
 
 
 @dataclass(frozen=True)
-class Walk:
+class BroadcastLoop:
     """The axes of a result, neighbours that every operand treats alike folded together. Bit i of an operand's
     axes says that it moves along axis i. Where each has all elements or one there is no walk, no `extent`."""
 
@@ -40,16 +40,16 @@ class Walk:
         return len(self.extent.shape or ()) if self.extent else 0
 
 
-def walk_over(result: Shape, *operands: Shape) -> Walk:
+def broadcast_loop_of(result: Shape, *operands: Shape) -> BroadcastLoop:
     """The walk over a result and the shapes that broadcast to it."""
     padded = [(1,) * (len(result) - len(shape)) + tuple(shape) for shape in operands]
     moves = [(tuple(shape[i] != 1 for shape in padded), d) for i, d in enumerate(result) if d != 1]
     folded = [(flags, product([d for _, d in run])) for flags, run in groupby(moves, key=lambda m: m[0])]
     if len(folded) > 1:
         axes = tuple(sum(flags[o] << i for i, (flags, _) in enumerate(folded)) for o in range(len(operands)))
-        return Walk(TensorType(FLOAT, tuple(d for _, d in folded)), axes, ("broadcast",))
+        return BroadcastLoop(TensorType(FLOAT, tuple(d for _, d in folded)), axes, ("broadcast",))
     single = bool(folded) and not all(folded[0][0])
-    return Walk(None, (0,) * len(operands), ("scalar",) * single)
+    return BroadcastLoop(None, (0,) * len(operands), ("scalar",) * single)
 
 
 def joint_shape(ctx: OpContext) -> Shape:
@@ -62,7 +62,7 @@ def joint_type(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), joint_shape(ctx)),)
 
 
-def served_as(kernel: KernelFunction, element: ElementType) -> ElementType:
+def kernel_element(kernel: KernelFunction, element: ElementType) -> ElementType:
     """The type under which a kernel works on `element`: where it has unsigned integers only, signs do not matter."""
     offered = kernel.types["T"]
     unsigned = storage_type(element) if element in INTEGERS else element
@@ -74,15 +74,15 @@ def call_binary(
 ) -> KernelCall:
     """`kernel` on two inputs of a node, or with the result so far (`result_as`) in place of the left one."""
     shape = ctx.result_shape()
-    walk = walk_over(shape, shape if result_as else ctx.shape(left), ctx.shape(right))
+    loop = broadcast_loop_of(shape, shape if result_as else ctx.shape(left), ctx.shape(right))
     return kernel.call(
         ctx.result(),
         result_as or ctx.name(left),
         ctx.name(right),
-        walk.extent,
-        types=(served_as(kernel, ctx.element()),) if kernel.types else (),
-        params=walk.axes,
-        features=tuple(f for f in walk.features if f in kernel.features),
+        loop.extent,
+        types=(kernel_element(kernel, ctx.element()),) if kernel.types else (),
+        params=loop.axes,
+        features=tuple(f for f in loop.features if f in kernel.features),
     )
 
 

@@ -25,20 +25,20 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.scatter_gather import (
     ScatterReduction,
-    call_put,
-    meet,
-    meeting_of,
+    call_scatter,
+    reduce_into,
     scatter_gradient,
+    scatter_reduction_of,
     with_int64,
 )
 
-take_kernel = KernelFunction(
+gather_kernel = KernelFunction(
     "gather_elements", ("y:T=", "x:T", "indices:int64"), params=("axis:int",), types={"T": STORAGE_TYPES}
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T")
-put_kernel = KernelFunction("scatter_elements", _PUT, params=("axis:int",), types={"T": STORAGE_TYPES})
-meet_kernel = KernelFunction(
-    "scatter_elements_meeting", _PUT, params=("axis:int", "meeting:int"), types={"T": NUMBERS}
+scatter_kernel = KernelFunction("scatter_elements", _PUT, params=("axis:int",), types={"T": STORAGE_TYPES})
+scatter_reduce_kernel = KernelFunction(
+    "scatter_elements_reduce", _PUT, params=("axis:int", "reduction:int"), types={"T": NUMBERS}
 )
 
 
@@ -66,7 +66,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    call = take_kernel.call(
+    call = gather_kernel.call(
         ctx.result(),
         ctx.name(0),
         ctx.name(1),
@@ -128,7 +128,7 @@ gather_elements = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(take_kernel,),
+    kernels=(gather_kernel,),
     decompose=with_int64(1, "GatherElements"),
     decomposes_to=("Cast",),
     cases=_cases,
@@ -153,9 +153,9 @@ def _grad_reference(
 
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     axis = int(ctx.attribute("axis", 0))
-    call = call_put(
+    call = call_scatter(
         ctx,
-        (put_kernel, meet_kernel),
+        (scatter_kernel, scatter_reduce_kernel),
         ("", ctx.name(2), ctx.name(0)),
         ScatterReduction.add,
         params=(axis + len(ctx.result_shape()) if axis < 0 else axis,),
@@ -182,7 +182,7 @@ gather_elements_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(meet_kernel,),
+    kernels=(scatter_reduce_kernel,),
     decompose=with_int64(2, "GatherElementsGrad", "com.microsoft"),
     decomposes_to=("Cast",),
     accumulates=frozenset({0}),
@@ -198,7 +198,7 @@ def _scatter_infer(ctx: OpContext) -> Sequence[TensorType]:
     _checked(ctx, 0, 1)
     if ctx.shape(1) != ctx.shape(2):
         raise UnsupportedUse(f"indices {list(ctx.shape(1))} and updates {list(ctx.shape(2))} differ in shape")
-    meeting_of(ctx)
+    scatter_reduction_of(ctx)
     return same_as(0)(ctx)
 
 
@@ -206,20 +206,20 @@ def _scatter_reference(
     attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
     y = x.copy()
-    axis, meeting = attributes.get("axis", 0), ScatterReduction[attributes.get("reduction", "none")]
+    axis, reduction = attributes.get("axis", 0), ScatterReduction[attributes.get("reduction", "none")]
     for at in np.ndindex(*indices.shape):
         place = list(at)
         place[axis] = int(indices[at])
-        meet(meeting, y, tuple(place), updates[at])
+        reduce_into(reduction, y, tuple(place), updates[at])
     return y
 
 
 def _lower_scatter(ctx: OpContext) -> Sequence[KernelCall]:
-    call = call_put(
+    call = call_scatter(
         ctx,
-        (put_kernel, meet_kernel),
+        (scatter_kernel, scatter_reduce_kernel),
         (ctx.name(0), ctx.name(1), ctx.name(2)),
-        meeting_of(ctx),
+        scatter_reduction_of(ctx),
         params=(ctx.axis(),),
         element=ctx.element(),
     )
@@ -250,7 +250,7 @@ scatter_elements = Op(
     infer=_scatter_infer,
     reference=_scatter_reference,
     lower=_lower_scatter,
-    kernels=(put_kernel, meet_kernel),
+    kernels=(scatter_kernel, scatter_reduce_kernel),
     decompose=with_int64(1, "ScatterElements"),
     decomposes_to=("Cast",),
     in_place=((0, 0),),
@@ -265,5 +265,5 @@ scatter = replace(
     decomposes_to=("Cast",),
 )
 
-KERNELS = (take_kernel, put_kernel, meet_kernel)
+KERNELS = (gather_kernel, scatter_kernel, scatter_reduce_kernel)
 OPS = (gather_elements, gather_elements_grad, scatter_elements, scatter)

@@ -25,20 +25,22 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.indexing.scatter_gather import (
     ScatterReduction,
-    call_put,
-    meet,
-    meeting_of,
+    call_scatter,
+    reduce_into,
     scatter_gradient,
+    scatter_reduction_of,
     with_int64,
 )
 from minbuild.ops.movement.strided_copy import MAX_RANK
 
-take_kernel = KernelFunction(
+gather_kernel = KernelFunction(
     "gather_nd", ("y:T=", "x:T", "indices:int64", "layout:extent"), types={"T": STORAGE_TYPES}
 )
 _PUT = ("y:T=", "x:T?", "indices:int64", "updates:T", "layout:extent")
-put_kernel = KernelFunction("scatter_nd", _PUT, types={"T": STORAGE_TYPES})
-meet_kernel = KernelFunction("scatter_nd_meeting", _PUT, params=("meeting:int",), types={"T": NUMBERS})
+scatter_kernel = KernelFunction("scatter_nd", _PUT, types={"T": STORAGE_TYPES})
+scatter_reduce_kernel = KernelFunction(
+    "scatter_nd_reduce", _PUT, params=("reduction:int",), types={"T": NUMBERS}
+)
 
 
 def _named(whole: Shape, indices: Shape, batch: int) -> tuple[int, Shape]:
@@ -78,7 +80,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     layout = _layout(ctx.shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
-    call = take_kernel.call(
+    call = gather_kernel.call(
         ctx.result(), ctx.name(0), ctx.name(1), layout, types=(storage_type(ctx.element()),)
     )
     return (call,)
@@ -128,7 +130,7 @@ gather_nd = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(take_kernel,),
+    kernels=(gather_kernel,),
     decompose=with_int64(1, "GatherND"),
     decomposes_to=("Cast",),
     cases=_cases,
@@ -154,9 +156,9 @@ def _grad_reference(
 
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     layout = _layout(ctx.result_shape(), ctx.shape(1), int(ctx.attribute("batch_dims", 0)))
-    call = call_put(
+    call = call_scatter(
         ctx,
-        (put_kernel, meet_kernel),
+        (scatter_kernel, scatter_reduce_kernel),
         ("", ctx.name(1), ctx.name(2)),
         ScatterReduction.add,
         extents=(layout,),
@@ -183,7 +185,7 @@ gather_nd_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(meet_kernel,),
+    kernels=(scatter_reduce_kernel,),
     decompose=with_int64(1, "GatherNDGrad", "com.microsoft"),
     accumulates=frozenset({0}),
     cases=_grad_cases,
@@ -198,25 +200,25 @@ def _scatter_infer(ctx: OpContext) -> Sequence[TensorType]:
     _, part = _named(ctx.shape(), ctx.shape(1), 0)
     if ctx.shape(2) != part:
         raise UnsupportedUse(f"updates {list(ctx.shape(2))} should have shape {list(part)}")
-    meeting_of(ctx)
+    scatter_reduction_of(ctx)
     return same_as(0)(ctx)
 
 
 def _scatter_reference(
     attributes: Mapping[str, Any], x: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
-    y, meeting = x.copy(), ScatterReduction[attributes.get("reduction", "none")]
+    y, reduction = x.copy(), ScatterReduction[attributes.get("reduction", "none")]
     for at, place in _batches(y, indices, 0):
-        meet(meeting, y, place, updates[at])
+        reduce_into(reduction, y, place, updates[at])
     return y
 
 
 def _lower_scatter(ctx: OpContext) -> Sequence[KernelCall]:
-    call = call_put(
+    call = call_scatter(
         ctx,
-        (put_kernel, meet_kernel),
+        (scatter_kernel, scatter_reduce_kernel),
         (ctx.name(0), ctx.name(1), ctx.name(2)),
-        meeting_of(ctx),
+        scatter_reduction_of(ctx),
         extents=(_layout(ctx.shape(), ctx.shape(1), 0),),
         element=ctx.element(),
     )
@@ -249,12 +251,12 @@ scatter_nd = Op(
     infer=_scatter_infer,
     reference=_scatter_reference,
     lower=_lower_scatter,
-    kernels=(put_kernel, meet_kernel),
+    kernels=(scatter_kernel, scatter_reduce_kernel),
     decompose=with_int64(1, "ScatterND"),
     in_place=((0, 0),),
     cases=_scatter_cases,
     gradient=scatter_gradient("GatherND", "ScatterND"),
 )
 
-KERNELS = (take_kernel, put_kernel, meet_kernel)
+KERNELS = (gather_kernel, scatter_kernel, scatter_reduce_kernel)
 OPS = (gather_nd, gather_nd_grad, scatter_nd)

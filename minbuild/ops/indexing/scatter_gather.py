@@ -31,7 +31,7 @@ class ScatterReduction(IntEnum):
     max = 4
 
 
-def meeting_of(ctx: OpContext) -> ScatterReduction:
+def scatter_reduction_of(ctx: OpContext) -> ScatterReduction:
     name = str(ctx.attribute("reduction", "none"))
     if name not in ScatterReduction.__members__:
         raise UnsupportedUse(
@@ -40,7 +40,7 @@ def meeting_of(ctx: OpContext) -> ScatterReduction:
     return ScatterReduction[name]
 
 
-def meet(meeting: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
+def reduce_into(reduction: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
     """`update` meets `whole[place]`."""
     functions: dict[ScatterReduction, Callable[[Any, Any], Any]] = {
         ScatterReduction.none: lambda old, new: new,
@@ -49,7 +49,7 @@ def meet(meeting: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], u
         ScatterReduction.min: np.minimum,
         ScatterReduction.max: np.maximum,
     }
-    whole[place] = functions[meeting](whole[place], update)
+    whole[place] = functions[reduction](whole[place], update)
 
 
 def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder], Results]:
@@ -65,11 +65,11 @@ def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder
     return body
 
 
-def call_put(
+def call_scatter(
     ctx: OpContext,
     kernels: tuple[KernelFunction, KernelFunction],
     names: tuple[str, str, str],
-    meeting: ScatterReduction,
+    reduction: ScatterReduction,
     *,
     extents: tuple[Any, ...] = (),
     params: tuple[int, ...] = (),
@@ -78,14 +78,14 @@ def call_put(
     """The kernel of two that only moves where nothing meets, or the one that computes. `names`: what there is before
     ("" for zeros), indices, updates."""
     plain, meets = kernels
-    if meeting is ScatterReduction.none:
+    if reduction is ScatterReduction.none:
         return plain.call(ctx.result(), *names, *extents, types=(storage_type(element),), params=params)
     return meets.call(
         ctx.result(),
         *names,
         *extents,
         types=(element,),
-        params=(*params, meeting),
+        params=(*params, reduction),
         accumulate=ctx.accumulate,
     )
 
@@ -95,7 +95,7 @@ def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results
     largest. `take` reads where `put` writes. Products must not contain zeros."""
 
     def gradient(b: GradientBuilder) -> Results:
-        meeting, (x, indices, updates), dy, y = meeting_of(b.ctx), b.x, b.dy[0], b.y[0]
+        reduction, (x, indices, updates), dy, y = scatter_reduction_of(b.ctx), b.x, b.dy[0], b.y[0]
         attributes = {k: v for k, v in b.ctx.attributes.items() if k == "axis"}
         element = b.ctx.element()
 
@@ -109,11 +109,11 @@ def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results
             same = left.equal(right).cast(element)
             return gradient * same
 
-        if meeting is ScatterReduction.none:
+        if reduction is ScatterReduction.none:
             return (b.add(put, dy, indices, filled(updates, 0), **attributes), None, taken(dy))
-        if meeting is ScatterReduction.add:
+        if reduction is ScatterReduction.add:
             return (b.add("Identity", dy), None, taken(dy))
-        if meeting is ScatterReduction.mul:
+        if reduction is ScatterReduction.mul:
             factors = b.add(put, filled(x, 1), indices, updates, reduction="mul", **attributes)
             shares = taken(dy * y) / updates
             return (dy * factors, None, shares)

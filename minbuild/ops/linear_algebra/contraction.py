@@ -27,7 +27,7 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.einsum_equation import Equation, operand_gradient
-from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, room_of
+from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, packing_scratch
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp, product_rewrites, scaled
 
 WORDS = (ElementType.UINT32, ElementType.UINT64)  # whole numbers, signed or not
@@ -126,7 +126,7 @@ def call_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: s
     layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
     names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
     element = ctx.element()
-    room = room_of(element, *layout.outer[-2:], layout.inner[-1])
+    room = packing_scratch(element, *layout.outer[-2:], layout.inner[-1])
     return (packed_kernel if room else contraction_kernel).call(
         ctx.result(),
         *names,

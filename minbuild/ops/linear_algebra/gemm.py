@@ -23,7 +23,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import WORDS
 from minbuild.ops.linear_algebra.einsum_equation import Equation
-from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, room_of
+from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, packing_scratch
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 
 gemm_kernel = KernelFunction(
@@ -70,7 +70,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     beta, element = float(ctx.attribute("beta", 1.0)), ctx.element()
     bias = ctx.has(2) and beta != 0
     (rows, columns), depth = ctx.result_shape(), ctx.shape(0)[0 if ctx.attribute("transA", 0) else 1]
-    room = room_of(element, rows, columns, depth)
+    room = packing_scratch(element, rows, columns, depth)
     call = (packed_kernel if room else gemm_kernel).call(
         ctx.result(),
         ctx.name(0),

@@ -29,7 +29,7 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
     return KernelFunction(f"{kernel.function}_packed", args, kernel.params, {"T": FLOATS}, kernel.features)
 
 
-def room_of(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
+def packing_scratch(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
     """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay. Free sizes
     count as large."""
     if element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):

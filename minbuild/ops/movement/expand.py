@@ -9,7 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
-from minbuild.ops.core.broadcasting import AXES, WALK, call_binary, walk_over
+from minbuild.ops.core.broadcasting import AXES, WALK, broadcast_loop_of, call_binary
 from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
@@ -53,15 +53,15 @@ def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
 
 
 def _call(ctx: OpContext, factor: float = 1, size: TensorType | None = None, use_size: int = 0) -> KernelCall:
-    walk = walk_over(ctx.result_shape(), ctx.shape(0), ())
-    asked = {"broadcast": walk.axes_count > 2, "extent": size is not None}
+    loop = broadcast_loop_of(ctx.result_shape(), ctx.shape(0), ())
+    asked = {"broadcast": loop.axes_count > 2, "extent": size is not None}
     return expand_kernel.call(
         ctx.result(),
         ctx.name(0),
         size,
-        walk.extent,
+        loop.extent,
         types=(ctx.element(),),
-        params=(*walk.axes, *_factor_words(factor, ctx.element()), use_size),
+        params=(*loop.axes, *_factor_words(factor, ctx.element()), use_size),
         features=tuple(name for name, wanted in asked.items() if wanted),
     )
 

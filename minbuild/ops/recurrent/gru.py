@@ -55,7 +55,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     call = gru_kernel.call(
         *results,
         *(ctx.name(i) for i in range(6)),
-        rec.room(element, *needed, sizes.row),
+        rec.scratch_bytes(element, *needed, sizes.row),
         types=(element,),
         params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
@@ -83,13 +83,13 @@ def _run(
     h = rec.or_zeros(h0, count, batch, hidden).copy()
     first, second = _parts(b, count, hidden)
     y, gates = np.zeros((steps, *h.shape)), np.zeros((steps, count, batch, 3 * hidden))
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         f, g = rec.activations_of(attributes, _DEFAULTS)[d]
         rz, rr, rc = np.split(r[d], 3)
         bz, br, bc = np.split(second[d], 3)
-        for t in walk.times():
-            alive = walk.alive(t, batch)
+        for t in loop.times():
+            alive = loop.alive(t, batch)
             z, reset, c = np.split(x[t] @ w[d].T + first[d], 3, axis=1)
             z, reset = f(z + h[d] @ rz.T + bz), f(reset + h[d] @ rr.T + br)
             if attributes.get("linear_before_reset", 0):
@@ -139,7 +139,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     call = gru_grad_kernel.call(
         *(ctx.result(i) for i in range(5)),
         *(ctx.name(i) for i in range(10)),
-        rec.room(element, *missing, sizes.all_gates, sizes.row, sizes.row),
+        rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row, sizes.row),
         types=(element,),
         params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
@@ -167,14 +167,14 @@ def _grad_reference(
     dh, initial = rec.or_zeros(dh_last, *shape).copy(), rec.or_zeros(h0, *shape)
     dx, dw, dr, db = np.zeros_like(x), np.zeros_like(w), np.zeros_like(r), np.zeros((count, 6 * hidden))
     second = _parts(b, count, hidden)[1]
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         f, g = rec.activations_of(attributes, _DEFAULTS)[d]
         rc = r[d, 2 * hidden :]
-        for t in reversed(list(walk.times())):
-            alive = walk.alive(t, batch)
+        for t in reversed(list(loop.times())):
+            alive = loop.alive(t, batch)
             z, reset, c = np.split(gates[t, d], 3, axis=1)
-            before = walk.before(t, y, initial[d])
+            before = loop.before(t, y, initial[d])
             flow = dh[d] if dy is None else dh[d] + np.where(alive, dy[t, d], 0)
             dc = flow * (1 - z) * g.slope(c)
             if attributes.get("linear_before_reset", 0):  # c = g(... + reset * (before rc' + bias))

@@ -59,7 +59,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     call = lstm_kernel.call(
         *results,
         *(ctx.name(i) for i in range(8)),
-        rec.room(element, *needed),
+        rec.scratch_bytes(element, *needed),
         types=(element,),
         params=params_of(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if ctx.has(7) else ())),
@@ -94,11 +94,11 @@ def run(
     peeps = rec.or_zeros(peepholes, count, 3 * hidden).reshape(count, 3, hidden)
     y, cells = np.zeros((2, steps, count, batch, hidden))
     gates = np.zeros((steps, count, batch, 4 * hidden))
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         f_of, g_of, h_of = gate_activations(attributes, d)
-        for t in walk.times():
-            alive = walk.alive(t, batch)
+        for t in loop.times():
+            alive = loop.alive(t, batch)
             i, o, f, g = np.split(x[t] @ w[d].T + h[d] @ r[d].T + bias[d], 4, axis=1)
             i, f, g = f_of(i + peeps[d, 0] * c[d]), f_of(f + peeps[d, 2] * c[d]), g_of(g)
             f = 1 - i if attributes.get("input_forget", 0) else f

@@ -14,7 +14,7 @@ import numpy as np
 from minbuild.ir import Shape, TensorType
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT
-from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, room_of
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
@@ -42,7 +42,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     missing = [sizes.state for name in results[4:6] if not name]
     # All steps at once pays where the recurrent weights do.
     packs = ctx.attribute("direction", "forward") == "forward" and not names[LENGTHS]
-    packs = packs and bool(room_of(element, sizes.batch, *ctx.shape(R)[1:]))
+    packs = packs and bool(packing_scratch(element, sizes.batch, *ctx.shape(R)[1:]))
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
     packing: tuple[Shape, ...] = ((PACKED_BYTES // element.size,),) if packs else ()
     call = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
@@ -50,7 +50,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),
         *(names[Y], names[GATES], names[DY], names[DH]),
         *(names[CELLS], names[DC], names[C0], names[PEEPHOLES]),
-        rec.room(element, *pieces, *packing),
+        rec.scratch_bytes(element, *pieces, *packing),
         types=(element,),
         params=params_of(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
@@ -82,13 +82,13 @@ def _reference(
     peeps = rec.or_zeros(peepholes, count, 3 * hidden).reshape(count, 3, 1, hidden)
     dx, dw, dr, dp = np.zeros_like(x), np.zeros_like(w), np.zeros_like(r), np.zeros((count, 3, hidden))
     db = np.zeros((count, 4 * hidden))
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         f_of, g_of, h_of = gate_activations(attributes, d)
-        for t in reversed(list(walk.times())):
-            alive = walk.alive(t, batch)
+        for t in reversed(list(loop.times())):
+            alive = loop.alive(t, batch)
             i, o, f, g = np.split(gates[t, d], 4, axis=1)
-            before = walk.before(t, cells, rec.or_zeros(c0, *shape)[d])
+            before = loop.before(t, cells, rec.or_zeros(c0, *shape)[d])
             flow = dh[d] if dy is None else dh[d] + np.where(alive, dy[t, d], 0)
             shown = h_of(cells[t, d])
             do = flow * shown * f_of.slope(o)
@@ -102,7 +102,7 @@ def _reference(
             dh[d] = np.where(alive, 0, dh[d]) + da @ r[d]
             dx[t] += da @ w[d]
             dw[d] += da.T @ x[t]
-            dr[d] += da.T @ walk.before(t, y, rec.or_zeros(h0, *shape)[d])
+            dr[d] += da.T @ loop.before(t, y, rec.or_zeros(h0, *shape)[d])
             db[d] += da.sum(0)
             for k, (part, seen) in enumerate(((0, before), (1, cells[t, d]), (2, before))):
                 dp[d, k] += (np.split(da, 4, axis=1)[part] * seen).sum(0)

@@ -225,7 +225,7 @@ def gradient_types(ctx: OpContext, gates: int, defaults: Sequence[str]) -> Seque
     return tuple(TensorType(ctx.element(), shape) for shape in shapes)
 
 
-def room(element: ElementType, *pieces: Shape) -> TensorType:
+def scratch_bytes(element: ElementType, *pieces: Shape) -> TensorType:
     """Scratch memory for tensors of these shapes."""
     return TensorType(ElementType.UINT8, (sum(product((element.size, *p)) for p in pieces),))
 
@@ -283,7 +283,7 @@ def swap_arrays(arrays: Sequence[np.ndarray | None], inputs: Sequence[int]) -> l
 
 
 @dataclass(frozen=True)
-class Walk:
+class DirectionLoop:
     """One direction's way through time."""
 
     direction: int
@@ -308,10 +308,12 @@ class Walk:
         return np.where(self.alive(earlier, len(initial)), states[earlier, self.direction], initial)
 
 
-def walks(attributes: Mapping[str, Any], steps: int, lengths: np.ndarray | None) -> Iterator[Walk]:
+def direction_loops(
+    attributes: Mapping[str, Any], steps: int, lengths: np.ndarray | None
+) -> Iterator[DirectionLoop]:
     for direction in range(directions_of(attributes)):
         backwards = direction == 1 or attributes.get("direction", "forward") == "reverse"
-        yield Walk(direction, backwards, steps, lengths)
+        yield DirectionLoop(direction, backwards, steps, lengths)
 
 
 def or_zeros(array: np.ndarray | None, *shape: int) -> np.ndarray:

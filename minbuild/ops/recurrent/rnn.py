@@ -46,7 +46,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     call = rnn_kernel.call(
         *results,
         *(ctx.name(i) for i in range(6)),
-        rec.room(element, *needed),
+        rec.scratch_bytes(element, *needed),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
         features=rec.features(ctx, _DEFAULTS),
@@ -68,11 +68,11 @@ def _run(
     h = rec.or_zeros(h0, count, batch, hidden).copy()
     bias = rec.or_zeros(b, count, 2 * hidden).reshape(count, 2, hidden).sum(1)
     y = np.zeros((steps, *h.shape))
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         (f,) = rec.activations_of(attributes, _DEFAULTS)[d]
-        for t in walk.times():
-            alive = walk.alive(t, batch)
+        for t in loop.times():
+            alive = loop.alive(t, batch)
             h[d] = np.where(alive, f(x[t] @ w[d].T + h[d] @ r[d].T + bias[d]), h[d])
             y[t, d] = np.where(alive, h[d], 0)
     return y, h
@@ -113,7 +113,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     call = rnn_grad_kernel.call(
         *(ctx.result(i) for i in range(5)),
         *(x, w, r, "", lengths, h0, y, dy, dh),
-        rec.room(element, *missing, sizes.all_gates, sizes.row),
+        rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
         features=rec.features(ctx, _DEFAULTS),
@@ -138,17 +138,17 @@ def _grad_reference(
     shape = (count, batch, hidden)
     dh, initial = rec.or_zeros(dh_last, *shape).copy(), rec.or_zeros(h0, *shape)
     dx, dw, dr, db = np.zeros_like(x), np.zeros_like(w), np.zeros_like(r), np.zeros((count, hidden))
-    for walk in rec.walks(attributes, steps, lengths):
-        d = walk.direction
+    for loop in rec.direction_loops(attributes, steps, lengths):
+        d = loop.direction
         (f,) = rec.activations_of(attributes, _DEFAULTS)[d]
-        for t in reversed(list(walk.times())):
-            alive = walk.alive(t, batch)
+        for t in reversed(list(loop.times())):
+            alive = loop.alive(t, batch)
             flow = dh[d] if dy is None else dh[d] + np.where(alive, dy[t, d], 0)
             da = np.where(alive, flow * f.slope(y[t, d]), 0)
             dh[d] = np.where(alive, 0, dh[d]) + da @ r[d]
             dx[t] += da @ w[d]
             dw[d] += da.T @ x[t]
-            dr[d] += da.T @ walk.before(t, y, initial[d])
+            dr[d] += da.T @ loop.before(t, y, initial[d])
             db[d] += da.sum(0)
     return dx, dw, dr, np.hstack([db, db]), dh
 

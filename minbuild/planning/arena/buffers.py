@@ -26,7 +26,7 @@ def buffers_of(
     procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
 ) -> tuple[Buffer, ...]:
     """Every temporary with its lifetime; as large as its owner, of which all views are."""
-    alive = live_ranges(accesses_of(procedure, selections), walked_of(procedure), loops)
+    alive = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)
         if owner in alive:
@@ -49,7 +49,7 @@ def accesses_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[
     )
 
 
-def walked_of(procedure: Procedure) -> Mapping[str, Dim]:
+def tiled_of(procedure: Procedure) -> Mapping[str, Dim]:
     """Temporaries of which loops see one sample at a time: bytes of what all rounds together see."""
     walked = {}
     for name, value in procedure.values.items():
@@ -73,4 +73,4 @@ def loops_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[ran
 
 def checked(procedure: Procedure, loops: Sequence[range]) -> Loops:
     """What the independent check is told about loops."""
-    return Loops(tuple((loop.start, loop.stop - 1) for loop in loops), walked_of(procedure))
+    return Loops(tuple((loop.start, loop.stop - 1) for loop in loops), tiled_of(procedure))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from minbuild.planning.arena.placement import (
+    Lifespan,
     Load,
     Order,
     Problem,
     Score,
-    Span,
     column_loads,
     load_of,
     score_of,
@@ -20,7 +20,7 @@ from minbuild.planning.arena.placement import (
 _FILL_WORK = 400_000_000  # pairs of buffers compared by all fills together, about 8 nanoseconds each
 
 
-def ranked_packings(problem: Problem) -> list[tuple[Score, Order]]:
+def ranked_orders(problem: Problem) -> list[tuple[Score, Order]]:
     """The packings of different score, best first. Each is made for one load and judged at all of them."""
     found: dict[Score, Order] = {}
     for order in _packings(problem):
@@ -77,7 +77,7 @@ def _priorities(problem: Problem, load: Load) -> Iterator[Order]:
         yield sorted(range(len(spans)), key=key)
 
 
-def _fill(spans: Sequence[Span], sizes: Sequence[int], priority: Order, best_fit: bool) -> list[int]:
+def _fill(spans: Sequence[Lifespan], sizes: Sequence[int], priority: Order, best_fit: bool) -> list[int]:
     """Offsets when each buffer takes the lowest hole it fits in, or the tightest, else the top."""
     count = len(spans)
     offsets = [0] * count

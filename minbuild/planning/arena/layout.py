@@ -15,9 +15,9 @@ from operator import add
 
 from minbuild.ir import Buffer
 from minbuild.ir.dims import evaluate
-from minbuild.planning.arena.heuristics import ranked_packings
+from minbuild.planning.arena.heuristics import ranked_orders
 from minbuild.planning.arena.local_search import Search
-from minbuild.planning.arena.placement import Order, Problem, bound_of, load_of, spans_of, stack
+from minbuild.planning.arena.placement import Order, Problem, bound_of, lifespans_of, load_of, stack
 
 ALIGNMENT = 16  # bytes; the device rounds every size up to it
 
@@ -38,7 +38,7 @@ def buffer_sizes(buffers: Sequence[Buffer], assignment: Mapping[str, int]) -> tu
 
 def skyline(buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int], int]:
     """Offsets and peak in bytes of `buffers` put down in the order given, exactly as the device does it."""
-    spans, columns = spans_of(buffers)
+    spans, columns = lifespans_of(buffers)
     rounded = _aligned(buffers, sizes)
     offsets = stack(spans, columns, rounded, range(len(spans)))
     return offsets, max(map(add, offsets, rounded), default=0)
@@ -46,7 +46,7 @@ def skyline(buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int],
 
 def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
     """The most bytes alive at any one step, aligned: no layout of these lifetimes is smaller."""
-    spans, columns = spans_of(buffers)
+    spans, columns = lifespans_of(buffers)
     return bound_of(spans, columns, _aligned(buffers, sizes))
 
 
@@ -60,7 +60,7 @@ def order_buffers(buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, 
         raise ValueError("order_buffers needs the symbol values to plan for; give one assignment or more")
     if not buffers:
         return ()
-    spans, columns = spans_of(buffers)
+    spans, columns = lifespans_of(buffers)
     loads = [load_of(spans, columns, _aligned(buffers, buffer_sizes(buffers, a))) for a in assignments]
     problem = Problem(tuple(spans), columns, tuple(dict.fromkeys(loads)))
     return tuple(buffers[i] for i in _best_order(problem))
@@ -75,7 +75,7 @@ def _aligned(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
 
 def _best_order(problem: Problem) -> Order:
     """The best packing, or what the search makes of the best few where none reaches every bound."""
-    ranked = ranked_packings(problem)
+    ranked = ranked_orders(problem)
     best_score, best = ranked[0]
     work = _SEARCH_WORK
     for k, (_, start) in enumerate(ranked[:_SEARCHES]):

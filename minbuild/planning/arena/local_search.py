@@ -28,7 +28,7 @@ class Search:
             [j for j, (b, e) in enumerate(problem.spans) if j != i and b < end and begin < e]
             for i, (begin, end) in enumerate(problem.spans)
         ]
-        self.adopt(order, 0)
+        self.accept(order, 0)
 
     def run(self, budget: int) -> None:
         """Improves `order` until it is at the bound, `budget` is used up, or nothing has helped for long."""
@@ -36,12 +36,12 @@ class Search:
         while self.score[0] > 1.0 and self.work < budget and idle < _PATIENCE:
             idle += 1
             order, since = self.propose()
-            score = self.judge(order, since)
+            score = self.evaluate(order, since)
             if score is not None and score <= self.score:
                 idle = 0 if score < self.score else idle
-                self.adopt(order, since)
+                self.accept(order, since)
 
-    def adopt(self, order: Order, since: int) -> None:
+    def accept(self, order: Order, since: int) -> None:
         """Makes `order`, which differs from position `since` on, the current one."""
         self.order = order
         self.below: dict[
@@ -61,7 +61,7 @@ class Search:
         self.score: Score = (max(ratios), sum(ratios))
         self.worst = ratios.index(self.score[0])
 
-    def judge(self, order: Order, since: int) -> Score | None:
+    def evaluate(self, order: Order, since: int) -> Score | None:
         """The score of `order`, None if its worst ratio is above the current one."""
         ratios = []
         for load, before in zip(self.problem.loads, self.before, strict=True):

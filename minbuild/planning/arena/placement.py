@@ -17,7 +17,7 @@ from minbuild.ir import Buffer
 
 Order = list[int]  # positions in the caller's sequence of buffers, as the device puts them down
 Score = tuple[float, float]  # worst peak / bound of the assignments, and their sum
-Span = tuple[int, int]  # columns [begin, end) a buffer stands on
+Lifespan = tuple[int, int]  # columns [begin, end) a buffer stands on
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Load:
 class Problem:
     """What is packed. Assignments that only scale all sizes are one load."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[Lifespan, ...]
     columns: int
     loads: tuple[Load, ...]
 
 
-def load_of(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> Load:
+def load_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> Load:
     unit = math.gcd(*sizes) or 1
     units = tuple(size // unit for size in sizes)
     return Load(units, bound_of(spans, columns, units))
 
 
-def spans_of(buffers: Sequence[Buffer]) -> tuple[list[Span], int]:
+def lifespans_of(buffers: Sequence[Buffer]) -> tuple[list[Lifespan], int]:
     """Lifetimes over as few columns as tell who meets whom, and the number of columns.
 
     Two lifetimes that meet share the later of their first steps, so steps where nothing starts say nothing
@@ -69,7 +69,7 @@ def spans_of(buffers: Sequence[Buffer]) -> tuple[list[Span], int]:
     return [(bisect_left(kept, b.first), bisect_right(kept, b.last)) for b in buffers], len(kept)
 
 
-def stack(spans: Sequence[Span], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
+def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
     """Offsets by the device's rule. The skyline is a list of segments, each of which begins at a column and is as high
     as the end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n."""
     starts, heights = [0], [0]
@@ -90,7 +90,7 @@ def stack(spans: Sequence[Span], columns: int, sizes: Sequence[int], order: Sequ
     return offsets
 
 
-def column_loads(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> list[int]:
+def column_loads(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> list[int]:
     """Bytes alive in each column."""
     change = [0] * (columns + 1)
     for (begin, end), size in zip(spans, sizes, strict=True):
@@ -99,7 +99,7 @@ def column_loads(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> l
     return list(accumulate(change[:columns]))
 
 
-def bound_of(spans: Sequence[Span], columns: int, sizes: Sequence[int]) -> int:
+def bound_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> int:
     return max(column_loads(spans, columns, sizes), default=0)
 
 

@@ -19,7 +19,7 @@ _SHOWN = 10  # findings printed in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Violation:
     """A broken rule: `name`, `size`, `lifetime`, `access`, `loop`, `offset`, `alignment`, `extent` or `overlap`."""
 
     rule: str
@@ -32,13 +32,13 @@ class Loops:
     see together."""
 
     steps: tuple[tuple[int, int], ...] = ()
-    walked: Mapping[str, Dim] = field(default_factory=dict)
+    tiled: Mapping[str, Dim] = field(default_factory=dict)
 
 
 class LayoutFault(Exception):
     """The planner made a layout that would corrupt memory on the device: our fault, never the input's."""
 
-    def __init__(self, where: str, assignment: Mapping[str, int], findings: Sequence[Finding]) -> None:
+    def __init__(self, where: str, assignment: Mapping[str, int], findings: Sequence[Violation]) -> None:
         self.findings = tuple(findings)
         symbols = ", ".join(f"{name}={value}" for name, value in sorted(assignment.items()))
         at = f" at {symbols}" if symbols else ""
@@ -49,7 +49,7 @@ class LayoutFault(Exception):
         super().__init__("\n".join(lines))
 
 
-def check_layout(
+def validate(
     where: str,
     buffers: Sequence[Buffer],
     offsets: Sequence[int],
@@ -80,37 +80,37 @@ def check_layout(
         raise LayoutFault(where, assignment, findings)
 
 
-def _names(buffers: Sequence[Buffer], offsets: Sequence[int]) -> Iterator[Finding]:
+def _names(buffers: Sequence[Buffer], offsets: Sequence[int]) -> Iterator[Violation]:
     if len(offsets) != len(buffers):
-        yield Finding("offset", f"{len(offsets)} offsets for {len(buffers)} buffers")
+        yield Violation("offset", f"{len(offsets)} offsets for {len(buffers)} buffers")
     seen: dict[str, int] = {}
     for i, buffer in enumerate(buffers):
         if buffer.name in seen:
-            yield Finding("name", f"buffers {seen[buffer.name]} and {i} are both called '{buffer.name}'")
+            yield Violation("name", f"buffers {seen[buffer.name]} and {i} are both called '{buffer.name}'")
         seen.setdefault(buffer.name, i)
 
 
-def _sizes(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Finding]:
+def _sizes(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Violation]:
     for buffer, size in zip(buffers, sizes, strict=True):
         if size < 0:
-            yield Finding("size", f"buffer '{buffer.name}' has {size} bytes ({buffer.bytes})")
+            yield Violation("size", f"buffer '{buffer.name}' has {size} bytes ({buffer.bytes})")
 
 
-def _lifetimes(buffers: Sequence[Buffer], steps: int) -> Iterator[Finding]:
+def _lifetimes(buffers: Sequence[Buffer], steps: int) -> Iterator[Violation]:
     for buffer in buffers:
         if not 0 <= buffer.first <= buffer.last < steps:
-            yield Finding("lifetime", f"{_alive(buffer)}, but the steps are 0 to {steps - 1}")
+            yield Violation("lifetime", f"{_alive(buffer)}, but the steps are 0 to {steps - 1}")
 
 
-def _accesses(buffers: Sequence[Buffer], accesses: Sequence[Iterable[str]]) -> Iterator[Finding]:
+def _accesses(buffers: Sequence[Buffer], accesses: Sequence[Iterable[str]]) -> Iterator[Violation]:
     by_name = {buffer.name: buffer for buffer in buffers}
     for step, names in enumerate(accesses):
         for name in sorted(set(names)):
             buffer = by_name.get(name)
             if buffer is None:
-                yield Finding("access", f"step {step} uses buffer '{name}', which has no place")
+                yield Violation("access", f"step {step} uses buffer '{name}', which has no place")
             elif not buffer.first <= step <= buffer.last:
-                yield Finding("access", f"step {step} uses buffer '{name}', but {_alive(buffer)}")
+                yield Violation("access", f"step {step} uses buffer '{name}', but {_alive(buffer)}")
 
 
 def _loops(
@@ -119,20 +119,20 @@ def _loops(
     assignment: Mapping[str, int],
     accesses: Sequence[Iterable[str]],
     loops: Loops,
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     """Is what outlives a round of a loop alive through all of its rounds, and as large as all of them need?"""
     for buffer, size in zip(buffers, sizes, strict=True):
-        needed = evaluate(loops.walked.get(buffer.name, 0), assignment)
+        needed = evaluate(loops.tiled.get(buffer.name, 0), assignment)
         if needed > size:
-            yield Finding("loop", f"rounds see {needed} bytes of buffer '{buffer.name}', which has {size}")
+            yield Violation("loop", f"rounds see {needed} bytes of buffer '{buffer.name}', which has {size}")
         for first, last in loops.steps:
-            within = first <= buffer.first and buffer.last <= last and buffer.name not in loops.walked
+            within = first <= buffer.first and buffer.last <= last and buffer.name not in loops.tiled
             used = any(buffer.name in names for names in accesses[first : last + 1])
             if used and not within and not (buffer.first <= first and last <= buffer.last):
-                yield Finding("loop", f"{_alive(buffer)}, not through the loop of steps {first} to {last}")
+                yield Violation("loop", f"{_alive(buffer)}, not through the loop of steps {first} to {last}")
 
 
-def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Finding]:
+def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int]) -> Iterator[Violation]:
     """Is each claimed offset the one the device will compute from the order?"""
     heights = np.zeros(
         max((buffer.last for buffer in buffers), default=0) + 1, np.int64
@@ -142,25 +142,25 @@ def _offsets(buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[
         offset = int(live.max())
         live[:] = offset + sizes[i]
         if offsets[i] != offset:
-            yield Finding(
+            yield Violation(
                 "offset", f"buffer '{buffer.name}' is planned at {offsets[i]}, the device puts it at {offset}"
             )
 
 
 def _extents(
     buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int], peak: int
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     for buffer, size, offset in zip(buffers, sizes, offsets, strict=True):
         if offset % _GRANULE:
-            yield Finding("alignment", f"buffer '{buffer.name}' at {offset} is not {_GRANULE}-byte aligned")
+            yield Violation("alignment", f"buffer '{buffer.name}' at {offset} is not {_GRANULE}-byte aligned")
         if offset < 0 or offset + size > peak:
             place = f"[{offset}, {offset + size})"
-            yield Finding("extent", f"buffer '{buffer.name}' takes bytes {place} of an arena of {peak}")
+            yield Violation("extent", f"buffer '{buffer.name}' takes bytes {place} of an arena of {peak}")
 
 
 def _overlaps(
     buffers: Sequence[Buffer], sizes: Sequence[int], offsets: Sequence[int], steps: int
-) -> Iterator[Finding]:
+) -> Iterator[Violation]:
     """Plays all steps: a buffer takes its bytes before its first step and gives them back after its last.
 
     The ledger has a cell for each piece of the arena between two neighbouring edges of buffers, so it is
@@ -181,7 +181,7 @@ def _overlaps(
             for other in dict.fromkeys(taken[taken >= 0].tolist()):
                 if (other, i) not in reported:
                     reported.add((other, i))
-                    yield Finding("overlap", _clash(step, buffers, sizes, offsets, other, i))
+                    yield Violation("overlap", _clash(step, buffers, sizes, offsets, other, i))
             taken[:] = i
         for i in departures[step]:
             taken = owner[cell[offsets[i]] : cell[offsets[i] + sizes[i]]]

@@ -106,7 +106,7 @@ public final class TrainingSession {
         tensor.bytes.withUnsafeBytes { value.data.copyMemory(from: $0.baseAddress!, byteCount: $0.count) }
     }
 
-    #if MB_WITH_SAVING
+    #if MB_WITH_CHECKPOINT_WRITING
     /// Writes a checkpoint of ONNX Runtime's kind; an older file there survives any failure.
     public func saveCheckpoint(to file: URL, includeOptimizer: Bool = true) throws {
         try must(mb_save_checkpoint(session, file.path, includeOptimizer ? 1 : 0))

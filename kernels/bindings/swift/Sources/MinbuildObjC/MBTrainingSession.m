@@ -174,7 +174,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 }
 
 - (BOOL)saveCheckpointToPath:(NSString*)path includeOptimizer:(BOOL)optimizer error:(NSError**)error {
-#if MB_WITH_SAVING
+#if MB_WITH_CHECKPOINT_WRITING
   return [self must:mb_save_checkpoint(_session, path.UTF8String, optimizer) error:error];
 #else
   (void)path, (void)optimizer;

@@ -160,12 +160,12 @@ NATIVE(void, setSeed)(JNIEnv* env, jclass self, jlong session, jlong seed) {
   mb_set_seed(session_of(session), seed);
 }
 
-#if !MB_WITH_EXPORT || !MB_WITH_PROPERTIES || !MB_WITH_BUFFERS || !MB_WITH_SAVING
+#if !MB_WITH_EXPORT || !MB_WITH_PROPERTIES || !MB_WITH_BUFFERS || !MB_WITH_CHECKPOINT_WRITING
 static void missing(JNIEnv* env, const char* text) { fail(env, MB_UNSUPPORTED, text); }
 #endif
 
 NATIVE(void, saveCheckpoint)(JNIEnv* env, jclass self, jlong session, jstring path, jboolean optimizer) {
-#if MB_WITH_SAVING
+#if MB_WITH_CHECKPOINT_WRITING
   const char* chars = chars_of(env, path);
   (void)self;
   must(env, mb_save_checkpoint(session_of(session), chars, optimizer), session_of(session));
