@@ -30,6 +30,7 @@ from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import exporter_notes
+from minbuild.frontend.onnx.quantization_pairs import with_quantization_pairs
 from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import TensorType, TrainingArtifacts
@@ -78,7 +79,9 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return TrainingArtifacts(
         training_graph(graph, made, (*train, *recipe.input_gradients), frozen, outputs),
-        evaluation_graph(graph, (*train, *frozen), outputs),
+        evaluation_graph(
+            with_quantization_pairs(graph, model.opset, per_tensor=False), (*train, *frozen), outputs
+        ),
         settled.optimizer,
         checkpoint_of(graph, train, frozen),
         {},

@@ -95,7 +95,8 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
 def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number, or among `scalars`: constants of a formula are mostly
     single numbers."""
-    scales = {name for node in graph.nodes if node.op_type == "QuantizeLinear" for name in node.inputs[1:]}
+    quantizing = ("FakeQuant", "QuantizeLinear")
+    scales = {name for node in graph.nodes if node.op_type in quantizing for name in node.inputs[1:]}
     used = _operands(graph) - scales  # which are calibrated, not trained
     return tuple(
         n

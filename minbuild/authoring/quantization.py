@@ -1,91 +1,150 @@
 """Quantisation-aware training: pairs of QuantizeLinear and DequantizeLinear as FakeQuant, through which gradients flow.
 
-ONNX Runtime's training tools do the same: rounding counts as the identity within the range of the quantised type
-(straight-through estimator), and nothing flows where a number is cut off.
+ONNX Runtime's training tools do the same for one scale of a whole tensor; here scales along an axis, or of blocks,
+serve too. Rounding counts as the identity within the range of the quantised type (straight-through estimator), and
+nothing flows where a number is cut off.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from minbuild.frontend.onnx.quantization_pairs import FAKE_QUANT, MICROSOFT, QUANTIZED_TYPES
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Graph, Node
-from minbuild.ops.core.graph_builder import MICROSOFT
 
-_TYPES = ("int8", "uint8", "int16", "uint16")
+_CURE = "Quantise with constant float scales and 8- or 16-bit zero points to train through it."
 
 
 def with_fake_quantization(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph with FakeQuant nodes in place of pairs with one constant scale, and a note on every other pair."""
-    makers = {name: node for node in graph.nodes for name in node.outputs if name}
-    constants = {n: np.asarray(a) for n, a in graph.initializers.items()}
+    """The graph with FakeQuant nodes in place of pairs with constant scales; and notes on what quantises parameters in
+    another way."""
+    pairs = _Pairs(graph)
+    nodes = tuple(pairs.replaced(node) for node in graph.nodes)
+    if pairs.added:
+        graph = replace(graph, nodes=nodes, initializers={**graph.initializers, **pairs.added})
+        graph = replace(graph, nodes=tuple(_without_unread(graph)))
+    return graph, tuple(_notes(graph))
+
+
+def _without_unread(graph: Graph) -> Iterator[Node]:
+    """The nodes but those of pairs that nothing reads any longer."""
+    read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
+    clipped = {
+        n
+        for node in graph.nodes
+        if _is(node, "Clip") and read.isdisjoint(node.outputs)
+        for n in node.inputs[:1]
+    }
     for node in graph.nodes:
-        if (
-            node.op_type == "Constant"
-            and not node.domain
-            and isinstance(node.attributes.get("value"), np.ndarray)
-        ):
-            constants[node.outputs[0]] = node.attributes["value"]
-    nodes: list[Node] = []
-    added: dict[str, np.ndarray] = {}
-    notes: list[str] = []
-    for node in graph.nodes:
-        first = makers.get(node.inputs[0]) if _is(node, "DequantizeLinear") else None
+        unread = read.isdisjoint(node.outputs) or clipped.issuperset(node.outputs)
+        if not (unread and _is(node, "QuantizeLinear", "Clip")):
+            yield node
+
+
+def _is(node: Node | None, *op_types: str) -> bool:
+    return node is not None and node.op_type in op_types and not node.domain
+
+
+@dataclass
+class _Pairs:
+    graph: Graph
+
+    def __post_init__(self) -> None:
+        self.makers = {name: node for node in self.graph.nodes for name in node.outputs if name}
+        self.constants = {n: np.asarray(a) for n, a in self.graph.initializers.items()}
+        for node in self.graph.nodes:
+            if _is(node, "Constant") and isinstance(node.attributes.get("value"), np.ndarray):
+                self.constants[node.outputs[0]] = node.attributes["value"]
+        self.added: dict[str, np.ndarray] = {}  # scales and zero points, as real numbers
+
+    def replaced(self, node: Node) -> Node:
+        """FakeQuant in place of a DequantizeLinear that ends a pair; other nodes as they are."""
+        if not _is(node, "DequantizeLinear"):
+            return node
+        first, clip = self.makers.get(node.inputs[0]), None
+        if _is(first, "Clip"):  # narrower than the type, as PyTorch writes 7 bits
+            assert first is not None
+            first, clip = self.makers.get(first.inputs[0]), first
         if first is None or not _is(first, "QuantizeLinear"):
-            nodes.append(node)
-            continue
-        made = _fake_quant(first, node, constants, added)
-        if made is None:
-            notes.append(
-                f"node '{first.name}' (QuantizeLinear) has no single constant scale and zero point that its "
-                "DequantizeLinear shares: no gradient flows through it, and what stands before it does not train by "
-                "it. Quantise per tensor to train through it."
-            )
-        nodes.append(made or node)
-    read = {name for node in nodes for name in names_read(node)} | set(graph.outputs)
-    kept = tuple(n for n in nodes if not _is(n, "QuantizeLinear") or not read.isdisjoint(n.outputs))
-    if not notes and not added:
-        return graph, ()
-    return replace(graph, nodes=kept, initializers={**graph.initializers, **added}), tuple(notes)
+            return node
+        scale, point = (self.shared(first, node, i) for i in (1, 2))
+        if point is None and len(first.inputs) < 3 and len(node.inputs) < 3:
+            point = np.zeros_like(scale, np.uint8)
+        limits = None if point is None else self.limits(point.dtype, clip)
+        where = self.granularity(first, node, scale, point)
+        if scale is None or point is None or limits is None or where is None:
+            return node
+        names = f"{node.name}/scale", f"{node.name}/zero_point"
+        shape = scale.shape if where else ()
+        numbers = scale, np.broadcast_to(point, scale.shape).astype(np.float32)
+        self.added |= {n: a.reshape(shape) for n, a in zip(names, numbers, strict=True)}
+        bounds = {"quant_min": limits[0], "quant_max": limits[1], **where}
+        outputs = node.outputs if where else (*node.outputs, f"{node.name}/inside")  # ONNX Runtime wants both
+        return Node(FAKE_QUANT, MICROSOFT, 1, node.name, (first.inputs[0], *names), outputs, bounds)
 
-
-def _is(node: Node, op_type: str) -> bool:
-    return node.op_type == op_type and not node.domain
-
-
-def _fake_quant(
-    first: Node, second: Node, constants: dict[str, np.ndarray], added: dict[str, np.ndarray]
-) -> Node | None:
-    """The node for a pair; its scale and zero point, as real numbers, go to `added`. None where the pair is none that
-    FakeQuant stands for."""
-    scale, point = (_shared(first, second, i, constants) for i in (1, 2))
-    if scale is None or scale.size != 1 or scale.dtype != np.float32:
-        return None
-    if point is None:
-        if len(first.inputs) > 2 or len(second.inputs) > 2:
+    def shared(self, first: Node, second: Node, i: int) -> np.ndarray | None:
+        """The constant that input `i` of both nodes is, under whatever names."""
+        one, other = (self.constants.get(n.inputs[i]) if i < len(n.inputs) else None for n in (first, second))
+        if one is None or other is None or one.dtype != other.dtype or not np.array_equal(one, other):
             return None
-        point = np.zeros((), np.uint8)
-    if point.size != 1 or point.dtype.name not in _TYPES:
-        return None
-    names = f"{second.name}/scale", f"{second.name}/zero_point"
-    added |= {names[0]: scale.reshape(()), names[1]: point.reshape(()).astype(np.float32)}
-    limits = np.iinfo(point.dtype)
-    bounds = {"quant_min": int(limits.min), "quant_max": int(limits.max)}
-    return Node("FakeQuant", MICROSOFT, 1, second.name, (first.inputs[0], *names), second.outputs, bounds)
+        return one
+
+    def limits(self, dtype: np.dtype[Any], clip: Node | None) -> tuple[int, int] | None:
+        """The smallest and the largest quantised number; None where that is not known."""
+        if dtype.name not in QUANTIZED_TYPES:
+            return None
+        limits = [int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)]
+        for i, name in enumerate(clip.inputs[1:] if clip is not None else ()):
+            if name and (name not in self.constants or self.constants[name].size != 1):
+                return None
+            if name:
+                bound = int(self.constants[name].ravel()[0])
+                limits[i] = max(limits[0], bound) if i == 0 else min(limits[1], bound)
+        return limits[0], limits[1]
+
+    def granularity(
+        self, first: Node, second: Node, scale: np.ndarray | None, point: np.ndarray | None
+    ) -> Mapping[str, int] | None:
+        """Attributes that say what the scales are for; none for a whole tensor, None where the pair is no FakeQuant."""
+        kinds = [
+            (
+                n.attributes.get("axis", 1),
+                n.attributes.get("block_size", 0),
+                n.attributes.get("output_dtype", 0),
+            )
+            for n in (first, second)
+        ]
+        if scale is None or point is None or scale.dtype != np.float32:
+            return None
+        if scale.size == 1 and point.size == 1:
+            return {}
+        fits = point.shape in (scale.shape, ()) and kinds[0][:2] == kinds[1][:2]
+        if not fits or any(output not in (0, 1) for *_, output in kinds[1:]):
+            return None
+        axis, block, _ = kinds[0]
+        return {"axis": axis, "block_size": block} if block else {"axis": axis} if scale.ndim == 1 else None
 
 
-def _shared(first: Node, second: Node, i: int, constants: dict[str, np.ndarray]) -> np.ndarray | None:
-    """The constant that input `i` of both nodes is, under whatever names."""
-    if i >= len(first.inputs) or i >= len(second.inputs):
-        return None
-    one, other = constants.get(first.inputs[i]), constants.get(second.inputs[i])
-    if (
-        one is None
-        or other is None
-        or one.dtype != other.dtype
-        or not np.array_equal(one.ravel(), other.ravel())
-    ):
-        return None
-    return one
+def _notes(graph: Graph) -> Iterator[str]:
+    """What quantises values that depend on parameters, and lets no gradient through."""
+    makers = {name: node for node in graph.nodes for name in node.outputs if name}
+    real = {n for n, a in graph.initializers.items() if a.dtype.kind in "fV" and a.ndim > 0}
+    for node in graph.nodes:
+        if not _is(node, "QuantizeLinear", "DynamicQuantizeLinear"):
+            continue
+        pending, seen = [node.inputs[0]], set[str]()
+        while pending:
+            name = pending.pop()
+            if name not in seen:
+                seen.add(name)
+                pending += names_read(makers[name]) if name in makers else ()
+        if seen & real:
+            yield (
+                f"node '{node.name}' ({node.op_type}): no gradient flows through it, and what stands before it does "
+                f"not train by it. {_CURE}"
+            )

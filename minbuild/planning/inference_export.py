@@ -13,6 +13,7 @@ from shlex import quote
 import numpy as np
 
 from minbuild.errors import BadInput
+from minbuild.frontend.onnx.quantization_pairs import with_quantization_pairs
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.frontend.onnx.template_writer import Piece, opsets_imported, template_file
@@ -90,7 +91,8 @@ def inference(
     # A model that carries its own training, with nothing for an optimizer to train, is evaluated without a loss.
     whole = not any(p.trainable for p in parameters.values())
     chosen = tuple(outputs) or (graph.outputs if whole else default_outputs(graph, parameters.keys()))
-    pruned = prune(graph, chosen)
+    imported = opsets_imported(graph.nodes)
+    pruned = with_quantization_pairs(prune(graph, chosen), imported.get("", 0))
     values = next(p.values for p in program.procedures if p.name == "eval")
     used = {name for node in pruned.nodes for name in names_read(node)}
     inner = {n: p.data for n, p in parameters.items() if held is not None and n in used and n not in held}
@@ -104,7 +106,8 @@ def inference(
     inputs = {n: t.substituted(fixed or {}) for n, t in pruned.inputs.items() if n not in parameters}
     pruned = replace(pruned, inputs=inputs, initializers={**pruned.initializers, **stored})
     types = {name: values[name].type for name in chosen}
-    pieces = template_file(pruned, types, opsets_imported(graph.nodes), holes)
+    imported |= {d: v for d, v in opsets_imported(pruned.nodes).items() if not d}
+    pieces = template_file(pruned, types, imported, holes)
     return Inference(pieces, chosen)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from authored import stepped
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from minbuild.frontend.artifacts import load_artifacts
+from minbuild.planning.inference_export import export_model
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.api import CheckpointState, Module
 from minbuild.training.artifacts import LossType, generate_artifacts
@@ -57,25 +60,97 @@ def test_a_quantised_weight_trains_straight_through(kind, tmp_path):
     np.testing.assert_allclose(state.parameters["w"].grad, wanted, rtol=1e-5, atol=1e-6)
 
 
+SCALES = np.float32([0.004, 0.01, 0.02])
+GRANULARITIES = {  # scale, zero point, attributes, and how each is spread over w
+    "axis": (SCALES, np.zeros(3, np.int8), {"axis": 1}, lambda a: a[None]),
+    "points": (SCALES, np.uint8([3, 128, 140]), {"axis": -1}, lambda a: a[None]),
+    "rows": (np.tile(SCALES, 2)[:4], np.full(4, 9, np.uint8), {"axis": 0}, lambda a: a[:, None]),
+    "blocks": (
+        np.float32([[0.004, 0.01, 0.02], [0.02, 0.01, 0.005]]),
+        np.uint8([[100, 128, 140], [90, 120, 130]]),
+        {"axis": 0, "block_size": 2},
+        lambda a: a.repeat(2, 0),
+    ),
+}
+
+
+def wanted(scale, point, low, high):
+    """Loss, and gradient of w, in double precision."""
+    scale, point = scale.astype(np.float64), point.astype(np.float64)
+    whole = np.rint(W / scale) + point
+    inside = (whole >= low) & (whole <= high)
+    assert inside.any() and not inside.all()
+    error = X.astype(np.float64) @ ((whole.clip(low, high) - point) * scale) - T
+    return (error**2).mean(), np.where(inside, X.T.astype(np.float64) @ (2 * error / error.size), 0)
+
+
+def check(folder, loss, gradient):
+    """The reference and the device compute these."""
+    reference = ReferenceTrainer(load_artifacts(folder))
+    assert stepped(reference, X, T) == pytest.approx(loss, rel=1e-6)
+    np.testing.assert_allclose(reference.gradients["w"], gradient, rtol=1e-5, atol=1e-6)
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    module = Module(folder / "training_model.onnx", state, folder / "eval_model.onnx")
+    assert float(module(X, T)) == pytest.approx(loss, rel=1e-6)
+    np.testing.assert_allclose(state.parameters["w"].grad, gradient, rtol=1e-5, atol=1e-6)
+    module.eval()
+    assert float(module(X, T)) == pytest.approx(loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", GRANULARITIES)
+def test_scales_along_an_axis(name, tmp_path):
+    scale, point, attributes, spread = GRANULARITIES[name]
+    proto = model(scale, point, **attributes)
+    proto.opset_import[0].version = 21
+    generate_artifacts(proto, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    (parameter,) = load_artifacts(tmp_path).checkpoint.parameters
+    assert (parameter.name, parameter.trainable) == ("w", True)
+    limits = np.iinfo(point.dtype)
+    check(tmp_path, *wanted(spread(scale), spread(point), limits.min, limits.max))
+
+
+def test_a_range_that_is_narrower_than_the_type(tmp_path):
+    """As PyTorch writes weights of 7 bits."""
+    proto = model(np.asarray(SCALE), np.asarray(POINT, np.int8))
+    proto.graph.node[1].input[0] = "c"
+    proto.graph.node.insert(1, helper.make_node("Clip", ["q", "low", "high"], ["c"]))
+    bounds = [numpy_helper.from_array(np.array(n, np.int8), k) for k, n in (("low", -64), ("high", 63))]
+    proto.graph.initializer.extend(bounds)
+    generate_artifacts(proto, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    check(tmp_path, *wanted(SCALE, np.asarray(POINT), -64, 63))
+    kinds = [node.op_type for node in load_artifacts(tmp_path).training.nodes]
+    assert "QuantizeLinear" not in kinds and "Clip" not in kinds
+
+
+@pytest.mark.parametrize("name", [None, *GRANULARITIES])
+def test_an_exported_model_quantises_as_the_forward_model_did(name, tmp_path):
+    """In operators that runtimes for inference have."""
+    scale, point, attributes, _ = (
+        GRANULARITIES[name] if name else (np.asarray(SCALE), np.asarray(3, np.int8), {}, None)
+    )
+    proto = model(scale, point, **attributes)
+    proto.opset_import[0].version = 21
+    generate_artifacts(proto, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    artifacts = load_artifacts(tmp_path)
+    _, data = export_model(artifacts, artifacts.checkpoint, ())
+    exported = onnx.load_from_string(data)
+    assert [n.op_type for n in exported.graph.node] == ["QuantizeLinear", "DequantizeLinear", "MatMul"]
+    (y,) = ReferenceEvaluator(exported).run(None, {"x": X})
+    np.testing.assert_array_equal(y, ReferenceEvaluator(proto).run(None, {"x": X})[0])
+
+
 def test_what_no_gradient_flows_through_is_named(tmp_path):
-    scales = np.full(3, SCALE)
-    with pytest.warns(UserWarning, match="node 'quantise' .QuantizeLinear. has no single constant scale"):
-        with pytest.raises(RuntimeError, match="depends on none of the parameters"):
-            generate_artifacts(
-                model(scales, np.zeros(3, np.int8), axis=1),
-                loss=LossType.MSELoss,
-                artifact_directory=tmp_path,
-            )
-        generate_artifacts(  # beside another parameter it is a note
-            _with_bias(model(scales, np.zeros(3, np.int8), axis=1)),
-            requires_grad=["b"],
-            loss=LossType.MSELoss,
-            artifact_directory=tmp_path,
+    proto = model(np.asarray(SCALE), np.asarray(POINT, np.int8))
+    proto.graph.node.insert(0, helper.make_node("ReduceMax", ["w"], ["s"], keepdims=0))
+    del proto.graph.initializer[1]
+    with pytest.warns(UserWarning, match="node 'quantise' .QuantizeLinear.: no gradient flows through it"):
+        generate_artifacts(
+            _with_bias(proto), requires_grad=["b"], loss=LossType.MSELoss, artifact_directory=tmp_path
         )
 
 
 def _with_bias(proto):
-    proto.graph.node[2].output[0] = "h"
+    proto.graph.node[-1].output[0] = "h"
     proto.graph.node.append(helper.make_node("Add", ["h", "b"], ["y"]))
     proto.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "b"))
     return proto

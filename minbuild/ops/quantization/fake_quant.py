@@ -1,4 +1,6 @@
-"""FakeQuant, which rounds to the numbers a quantised type can hold, and its straight-through gradient."""
+"""FakeQuant, which rounds to the numbers a quantised type can hold, and its straight-through gradient.
+
+ONNX Runtime has one scale for a tensor; attributes `axis` and `block_size`, as QuantizeLinear has them, are ours."""
 
 from __future__ import annotations
 
@@ -20,9 +22,10 @@ from minbuild.ops.core.definition import (
     UnsupportedUse,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-from minbuild.ops.core.value import Results
+from minbuild.ops.core.value import Results, Value
 
 _LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
+_WIDE = 1 << 20  # beyond every quantised type that is cut off elsewhere
 fake_quant_kernel = KernelFunction(
     "fake_quant",
     ("y:T=?", "inside:bool=?", "x:T", "scale:T", "zero_point:T"),
@@ -35,6 +38,51 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     if product(ctx.shape(1)) != 1 or product(ctx.shape(2)) != 1:
         raise UnsupportedUse("its scale and zero point must be single numbers")
     return TensorType(ctx.element(), ctx.shape()), TensorType(BOOL, ctx.shape())
+
+
+def _per_axis(b: GraphBuilder) -> Results:
+    """With one scale for each index of `axis`, or for each `block_size` of them: x / scale rounded with the scale 1,
+    times scale. Zero points that differ move what is cut off instead of what is rounded, as ties go to even."""
+    if "axis" not in b.ctx.attributes:
+        return None
+    x, scale = b.x[0], _beside(b, 1)
+    split = _split(b)
+    ratio = (x.reshape(split) if split else x) / scale
+    low, high = _range(b.ctx.attributes)
+    point = b.ctx.content(2)
+    one = b.constant(1)
+    if point is not None and np.unique(point).size == 1:
+        bounds = {"quant_min": low, "quant_max": high}
+        zero = b.constant(point.ravel()[0])
+        whole, inside = b.many(2, "FakeQuant", ratio, one, zero, domain="com.microsoft", **bounds)
+    else:
+        bounds = {"quant_min": -_WIDE, "quant_max": _WIDE}
+        rounded = b.microsoft("FakeQuant", ratio, one, b.constant(0), **bounds)
+        zero = _beside(b, 2)
+        lowest, highest = low - zero, high - zero
+        whole = b.where(rounded < lowest, lowest, b.where(rounded > highest, highest, rounded))
+        inside = (rounded >= lowest) & (rounded <= highest)
+    results = whole * scale, inside
+    return tuple(r.reshape_like(x) for r in results[: len(b.y)]) if split else results[: len(b.y)]
+
+
+def _split(b: GraphBuilder) -> list[int]:
+    """The shape of x with its axis as blocks and elements of them; empty where there are no blocks."""
+    block, axis = int(b.ctx.attribute("block_size", 0)), b.ctx.axis(1)
+    if not block:
+        return []
+    sizes = [d for d in b.ctx.shape() if isinstance(d, int)]
+    if len(sizes) < b.ctx.rank() or sizes[axis] % block:
+        raise UnsupportedUse(f"blocks of {block} need fixed sizes, and one of axis {axis} that they divide")
+    return [*sizes[:axis], sizes[axis] // block, block, *sizes[axis + 1 :]]
+
+
+def _beside(b: GraphBuilder, i: int) -> Value:
+    """Input `i`, a scale or zero point, so that it broadcasts to x."""
+    axis, rank = b.ctx.axis(1), b.ctx.rank()
+    if b.ctx.attribute("block_size", 0):
+        return b.x[i].unsqueeze([axis + 1])
+    return b.x[i].unsqueeze([a for a in range(rank) if a != axis])
 
 
 def _range(attributes: Mapping[str, Any]) -> tuple[int, int]:
@@ -54,10 +102,19 @@ def _reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """To the nearest, ties to even. The mask tells where nothing was cut off."""
     low, high = _range(attributes)
-    zero = zero_point.reshape(())
-    quantised = np.rint(x / scale.reshape(())) + zero
-    y = (np.minimum(np.maximum(quantised, low), high) - zero) * scale.reshape(())
+    scale, zero = (_spread(attributes, a, x) for a in (scale, zero_point))
+    quantised = np.rint(x / scale) + zero
+    y = (np.minimum(np.maximum(quantised, low), high) - zero) * scale
     return np.asarray(y), np.asarray((quantised >= low) & (quantised <= high))
+
+
+def _spread(attributes: Mapping[str, Any], given: np.ndarray, x: np.ndarray) -> np.ndarray:
+    if "axis" not in attributes:
+        return given.reshape(())
+    axis, block = attributes["axis"] % x.ndim, attributes.get("block_size", 0)
+    if block:
+        return np.repeat(given, block, axis)
+    return given.reshape([-1 if a == axis else 1 for a in range(x.ndim)])
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
@@ -72,6 +129,23 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("special values", (special, scale, zero), outputs=2, ulps=1)
     far = (np.array([-70.0, 300.0, -99.5]), scale, zero)
     yield TestCase("nothing passes", far, constant=frozenset({1, 2}), outputs=2, ulps=1)
+    yield from _per_axis_cases(random)
+
+
+def _per_axis_cases(random: np.random.Generator) -> Iterable[TestCase]:
+    x = random.standard_normal((2, 6, 3)) * 40
+    granularities = (("axis 1", (6,), {"axis": 1}), ("the last axis", (3,), {"axis": -1}))
+    blocks = ("blocks", (2, 2, 3), {"axis": 1, "block_size": 3})
+    for name, shape, attributes in (*granularities, blocks):
+        scale = np.exp2(random.integers(-3, 1, shape)).astype(np.float64)
+        points = (np.full(shape, 3.0), random.integers(0, 255, shape).astype(np.float64))
+        for equal, zero in zip(("one zero point", "several"), points, strict=True):
+            for absent in (frozenset[int](), frozenset({1})):
+                bounds = {**attributes, "quant_min": 1, "quant_max": 254}
+                title = f"{name}, {equal} {len(absent)}"
+                constant = frozenset({1, 2})
+                inputs = (x, scale, zero)
+                yield TestCase(title, inputs, bounds, constant, 2, absent, ulps=2, smooth=False)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -88,6 +162,24 @@ fake_quant = Op(
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
+    decompose=_per_axis,
+    decompose_for_grad=_per_axis,
+    decomposes_to=(
+        *(
+            "Add",
+            "And",
+            "Div",
+            "Greater",
+            "GreaterOrEqual",
+            "Less",
+            "LessOrEqual",
+            "Mul",
+            "Reshape",
+            "Sub",
+            "Where",
+        ),
+        "com.microsoft:FakeQuant",
+    ),
 )
 
 

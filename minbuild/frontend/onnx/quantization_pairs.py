@@ -1,0 +1,63 @@
+"""FakeQuant as a pair of QuantizeLinear and DequantizeLinear, which runtimes for inference have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.frontend.onnx.subgraphs import names_read
+from minbuild.ir import Graph, Node
+
+FAKE_QUANT, MICROSOFT = "FakeQuant", "com.microsoft"
+QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
+
+
+def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -> Graph:
+    """The graph with pairs in place of FakeQuant nodes; of those only that have scales along an axis, unless
+    `per_tensor`. Nodes whose scale is no constant stay."""
+    added: dict[str, np.ndarray] = {}
+    nodes: list[Node] = []
+    read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
+    for node in graph.nodes:
+        wanted = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
+        wanted = wanted and read.isdisjoint(node.outputs[1:])
+        nodes += _pair(node, graph, opset, added) if wanted else (node,)
+    if not added:
+        return graph
+    return replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **added})
+
+
+def _pair(node: Node, graph: Graph, opset: int, added: dict[str, np.ndarray]) -> Iterator[Node]:
+    low, high = (int(node.attributes.get(n, d)) for n, d in (("quant_min", 0), ("quant_max", 255)))
+    kinds = [np.dtype(name) for name in QUANTIZED_TYPES]
+    kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), None)
+    zero = graph.initializers.get(node.inputs[2])
+    narrow = kind is not None and (low, high) != (np.iinfo(kind).min, np.iinfo(kind).max)
+    if kind is None or zero is None or opset < _opset_with(node, kind, narrow):
+        yield node
+        return
+    point = f"{node.name}/zero_point/{kind.name}"
+    added[point] = np.asarray(zero).astype(kind)
+    where = {n: v for n, v in node.attributes.items() if n in ("axis", "block_size")}
+    quantized = f"{node.name}/quantized"
+    inputs = node.inputs[1], point
+    yield Node(
+        "QuantizeLinear", "", opset, f"{node.name}/Quantize", (node.inputs[0], *inputs), (quantized,), where
+    )
+    if narrow:
+        bounds = f"{node.name}/low", f"{node.name}/high"
+        added |= {n: np.array(bound, kind) for n, bound in zip(bounds, (low, high), strict=True)}
+        clipped = f"{node.name}/clipped"
+        yield Node("Clip", "", opset, f"{node.name}/Clip", (quantized, *bounds), (clipped,), {})
+        quantized = clipped
+    yield Node("DequantizeLinear", "", opset, node.name, (quantized, *inputs), node.outputs[:1], where)
+
+
+def _opset_with(node: Node, kind: np.dtype[Any], narrow: bool) -> int:
+    """The first opset that has the pair."""
+    if kind.itemsize > 1 or "block_size" in node.attributes:
+        return 21
+    return 13 if "axis" in node.attributes else 12 if narrow else 10
