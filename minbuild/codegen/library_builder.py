@@ -11,6 +11,7 @@ from minbuild.formats.detect import read_binary
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
+from minbuild.options.build_options import AUTO, OFF
 from minbuild.planning.library_contents import FLUSH, LibraryContents, full_contents
 from minbuild.toolchain import BuildJob, BuildOutput, Target, Toolchain, build_all, build_library, check_link
 
@@ -73,20 +74,27 @@ class LibraryBuilder:
         full = full_contents(self.registry, self.contents.components, self.contents.wide)
         # The same numbers, down to denormals.
         full = replace(full, safety=full.safety - {FLUSH} | self.contents.safety & {FLUSH})
-        given = [self._given(contents) for contents in (self.contents, full)]
-        orders = [BuildJob(sources, target, self.toolchain) for target in targets for sources in given]
+        both = ((self.contents, self.toolchain), (full, _without_auto_lto(self.toolchain)))
+        given = [
+            (_given(contents, self.registry, toolchain, self.cmake), toolchain)
+            for contents, toolchain in both
+        ]
+        orders = [BuildJob(sources, target, toolchain) for target in targets for sources, toolchain in given]
         build_all(orders, progress=self.detail)
-        return tuple(
-            TrimmedAndFull(t, self._library(self.contents, t), self._library(full, t)) for t in targets
-        )
+        return tuple(TrimmedAndFull(t, *(self._library(*one, t) for one in both)) for t in targets)
 
-    def _given(self, contents: LibraryContents) -> Mapping[str, bytes]:
-        return _given(contents, self.registry, self.toolchain, self.cmake)
+    def _library(self, contents: LibraryContents, toolchain: Toolchain, target: Target) -> BuiltLibrary:
+        return build_checked(contents, self.registry, target, toolchain, cmake=self.cmake, detail=self.detail)
 
-    def _library(self, contents: LibraryContents, target: Target) -> BuiltLibrary:
-        return build_checked(
-            contents, self.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
-        )
+
+def _without_auto_lto(toolchain: Toolchain) -> Toolchain:
+    """The toolchain of the full library: to optimise that at link time would double what the first build takes."""
+    build_options = toolchain.build_options
+    return (
+        toolchain.with_build_options(replace(build_options, lto=OFF))
+        if build_options.lto == AUTO
+        else toolchain
+    )
 
 
 def build_checked(
