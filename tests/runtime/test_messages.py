@@ -96,7 +96,7 @@ def bits_of(data: bytes) -> str:
 
 
 def packed(text: str) -> str:
-    """The bits that text.cc makes of letters, blanks, commas and colons: five each, the lowest first."""
+    """The bits that error_text.cc makes of letters, blanks, commas and colons: five each, the lowest first."""
     others = {" ": 29, ",": 30, ":": 31}
     return "".join(f"{others.get(letter) or ord(letter) - ord('a') + 1:05b}"[::-1] for letter in text)
 
