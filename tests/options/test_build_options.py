@@ -19,8 +19,8 @@ from minbuild.analysis.whatif.suggestions import SuggestionPlanner
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import PROFILE, checked_settings, known_keys, resolve_build_options, tomllib
+from minbuild.codegen.cmake import cmake_files
 from minbuild.codegen.library_builder import BuiltLibrary, LibraryBuilder, build_checked
-from minbuild.codegen.package import cmake_files
 from minbuild.codegen.sources import emit_sources
 from minbuild.docgen import option_tables as option_tables
 from minbuild.errors import BadInput
@@ -59,8 +59,7 @@ def built(
     where = parse_target(target) if target else HOST
     contents = contents_of([model], build_options=build_options)
     library = build_checked(contents, model.registry, where, find_toolchain(cxx, build_options=build_options))
-    measured = library.measured
-    attribute(measured.binary, measured.owners, measured.kernels)
+    attribute(library.binary, library.owners, library.kernels)
     return library
 
 
