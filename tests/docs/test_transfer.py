@@ -14,12 +14,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from places import EXAMPLES
+from places import TESTS
 from programs import CC, page, run, serve
 
 from minbuild.toolchain import host_target
 
-EXAMPLE = EXAMPLES / "transfer-learning"
+EXAMPLE = TESTS / "examples" / "transfer"
 
 
 def script(name: str) -> ModuleType:

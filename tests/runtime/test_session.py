@@ -1,0 +1,389 @@
+"""A session to the last byte: the memory that it needs, what it refuses, what it leaves behind, where texts end."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
+
+from minbuild.codegen.sources import emit_sources
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.checkpoint import schema as checkpoint_schema
+from minbuild.ir.flatbuffers.codec import decode, encode
+from minbuild.ops import registry
+from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, ROLLBACK
+from minbuild.planning.plan_encoding import plan_schema
+from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training import library as device
+from minbuild.training.library import Library, Session, TrainerError, aligned_copy, arena_size
+
+CASE, BUILT = load(GOLDEN / "residual"), trainer(GOLDEN / "residual")
+INVALID, BAD_PLAN, BAD_CHECKPOINT, OUT_OF_MEMORY, BAD_SHAPE, IO = 1, 2, 4, 5, 6, 8
+OPTIMIZE = 2
+
+
+def built(folder: Path, **changes: object) -> Library:
+    sources = emit_sources(replace(BUILT.contents, **changes), registry())  # type: ignore[arg-type]
+    path = folder / "library.so"
+    path.write_bytes(build_library(sources, host_target(), find_toolchain()).shared)
+    return Library(path)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """A library with all parts."""
+    return built(tmp_path_factory.mktemp("everything"), parts=frozenset(PARTS))
+
+
+@pytest.fixture
+def session() -> Session:
+    return BUILT.session(CASE.checkpoint)
+
+
+def refusal(call: object) -> TrainerError:
+    with pytest.raises(TrainerError) as caught:
+        call()  # type: ignore[operator]
+    return caught.value
+
+
+# ----------------------------------------------------------------------------------------------------- memory
+
+
+def test_memory_of_exactly_the_size_that_is_asked_for() -> None:
+    size = arena_size(BUILT.library, BUILT.data)
+    assert size % 16 == 0
+    room = aligned_copy(b"\xee" * (size + 64))
+    Session(BUILT.library, BUILT.data, CASE.checkpoint, arena=room[:size]).run(TRAIN, CASE.batch(0))
+    assert bytes(room[size:]) == b"\xee" * 64
+    for short in (1, 4, 15, 16, 32):
+        error = refusal(
+            lambda short=short: Session(BUILT.library, BUILT.data, None, arena=room[: size - short])
+        )
+        assert error.status == OUT_OF_MEMORY and str(size) in str(error) and str(size - short) in str(error)
+
+
+@pytest.mark.parametrize("off", [1, 4, 8])
+def test_memory_at_an_odd_address_is_refused(off: int) -> None:
+    size = arena_size(BUILT.library, BUILT.data)
+    room = aligned_copy(bytes(size + 64))
+    assert refusal(lambda: Session(BUILT.library, BUILT.data, None, arena=room[off:])).status == OUT_OF_MEMORY
+    Session(BUILT.library, BUILT.data, None, arena=room[16:])
+
+
+@pytest.mark.parametrize("off", [1, 2, 4])
+def test_a_plan_at_an_odd_address_is_refused(off: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(data: bytes, alignment: int = 64) -> np.ndarray:
+        room = aligned_copy(bytes(off) + bytes(data))
+        return room[off:]
+
+    monkeypatch.setattr(device, "aligned_copy", moved)
+    assert refusal(lambda: Session(BUILT.library, BUILT.data, None)).status == BAD_PLAN
+
+
+def test_a_checkpoint_at_an_odd_address_is_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "aligned_copy", lambda data: aligned_copy(b"--" + bytes(data))[2:])
+    assert refusal(lambda: session.load(CASE.checkpoint)).status == BAD_CHECKPOINT
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 1), (0,), (-1,), (2**31 - 1,)])
+def test_other_sizes_are_refused(sizes: tuple[int, ...]) -> None:
+    refusal(lambda: arena_size(BUILT.library, BUILT.data, sizes))
+    refusal(lambda: Session(BUILT.library, BUILT.data, None, sizes))
+
+
+def test_garbage_in_the_memory_is_nothing_to_start_from() -> None:
+    """Gradients, moments, step count and seed start at zero without a checkpoint's."""
+    size = arena_size(BUILT.library, BUILT.data)
+    session = Session(BUILT.library, BUILT.data, CASE.checkpoint, arena=aligned_copy(b"\xff" * size))
+    gradients = [session.gradient(name) for name in session.parameters]
+    assert all(not g.any() for g in gradients if g is not None)
+    (group,) = read_checkpoint(session.checkpoint(True)).groups
+    assert group.step == 0 and session.seed == 0 and session.learning_rate == pytest.approx(0.001)
+    assert all(not m.any() for moments in group.moments.values() for m in moments.values())
+    bare = read_checkpoint(Session(BUILT.library, BUILT.data, None).checkpoint(True))
+    assert not any(p.data.any() for p in bare.parameters)
+
+
+# ------------------------------------------------------------------------------------------------------ calls
+
+
+def inputs_of(session: Session, graph: int) -> list[int]:
+    return [found.value.data or 0 for found in session._listed(2 * graph)]
+
+
+def test_inputs_are_only_bound_while_a_graph_runs(session: Session) -> None:
+    for graph, batch in ((TRAIN, CASE.batch(0)), (EVAL, CASE.eval_batch())):
+        session.run(graph, batch)
+        assert inputs_of(session, graph) == [0] * len(batch)
+        refusal(lambda g=graph, b=batch: session.run(g, [*b[:1], b[1][..., None]]))
+        assert inputs_of(session, graph) == [0] * len(batch)
+
+
+def test_an_input_without_data_is_refused(session: Session) -> None:
+    tensors = (device._Tensor * 2)(*(device._tensor(x) for x in CASE.batch(0)))
+    for number in range(2):
+        kept, tensors[number].data = tensors[number].data, None
+        assert session.library.run(session._session, TRAIN, tensors, 2) == BAD_SHAPE
+        tensors[number].data = kept
+    assert session.library.run(session._session, TRAIN, tensors, 2) == 0
+
+
+def test_the_first_wrong_number_of_an_input_is_named(session: Session) -> None:
+    images, labels = CASE.batch(0)
+    with pytest.raises(TrainerError, match="expected 1 as number 1 of type, rank, dimensions"):
+        session.run(TRAIN, [images.astype(np.float64), labels])
+    with pytest.raises(TrainerError, match=f"expected {images.ndim} as number 2 of"):
+        session.run(TRAIN, [images[..., None], labels])
+    last = np.concatenate([images, images[..., :1]], -1)
+    with pytest.raises(TrainerError, match=f"expected {images.shape[-1]} as number {2 + images.ndim} of"):
+        session.run(TRAIN, [last, labels])
+
+
+def test_only_training_ends_the_replacing_of_gradients(session: Session) -> None:
+    session.run(TRAIN, CASE.batch(0))
+    once = {n: session.gradient(n).copy() for n in session.parameters if session.gradient(n) is not None}
+    session.lazy_reset_grad()
+    session.run(EVAL, CASE.eval_batch())
+    session.learning_rate = 0
+    session.optimizer_step()
+    refusal(lambda: session.run(TRAIN, []))
+    assert session._session.contents.replaces_gradients
+    fresh = BUILT.session(CASE.checkpoint)
+    fresh.run(TRAIN, CASE.batch(0))
+    assert all(np.array_equal(fresh.gradient(n), once[n]) for n in once)
+    fresh.run(TRAIN, CASE.batch(0))  # adds
+    assert not fresh._session.contents.replaces_gradients
+    assert any(not np.array_equal(fresh.gradient(n), once[n]) for n in once)
+
+
+def test_steps_are_counted_where_they_are_taken(session: Session) -> None:
+    session.run(TRAIN, CASE.batch(0))
+    session.run(EVAL, CASE.eval_batch())
+    assert session.step_count == 0
+    for count in (1, 2):
+        session.optimizer_step()
+        assert session.step_count == count
+    refusal(lambda: session.run(OPTIMIZE, [np.zeros(1, np.float32)]))
+    assert session.step_count == 2
+
+
+def test_steps_are_counted_without_rollback_too(tmp_path: Path) -> None:
+    """An optimizer step fails when it is under way, too: in a plan with an argument of another type."""
+    bare = built(tmp_path, safety=BUILT.contents.safety - {ROLLBACK})
+    tables = decode(plan_schema(), BUILT.data)
+    tables = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in tables.items()}
+    last = tables["steps"][int(tables["graphs"]["steps"][OPTIMIZE])]
+    tables["tensors"]["type"][tables["args"][last["args"]]] = 6
+    session = Session(bare, encode(plan_schema(), tables), None)
+    assert refusal(session.optimizer_step).status == BAD_PLAN
+    assert session.step_count == 0
+    whole = Session(bare, BUILT.data, CASE.checkpoint)
+    whole.run(TRAIN, CASE.batch(0))
+    whole.optimizer_step()
+    assert whole.step_count == 1
+    refusal(lambda: whole.run(OPTIMIZE, [np.zeros(1, np.float32)]))
+    assert whole.step_count == 1
+
+
+def test_kinds_of_parameters(session: Session) -> None:
+    kinds = {name: found.kind for name, found in session.parameters.items()}
+    trained = {p.name for p in CASE.artifacts.checkpoint.parameters if p.trainable}
+    state = {n for n in kinds if "running" in n or "mean" in n or "var" in n} - trained
+    assert state and {n for n, k in kinds.items() if k == 1} == trained
+    assert all(kinds[n] == 2 for n in state)
+    frozen = trainer(GOLDEN / "transfer").session(load(GOLDEN / "transfer").checkpoint)
+    assert 3 in {p.kind for p in frozen.parameters.values()}
+    assert all(
+        bool(p.gradient) == (p.kind == 1) for p in (*session.parameters.values(), *frozen.parameters.values())
+    )
+
+
+def test_lists_end(session: Session) -> None:
+    found = device._Parameter()
+    for number in (-1, 5, 6, 7, 8, 100):
+        assert session.library.get(session._session, number, 0, ctypes.byref(found)) == INVALID
+    assert session.library.get(session._session, 4, len(session.parameters), ctypes.byref(found)) == INVALID
+    assert [len(session.names(g, o)) for g in (TRAIN, EVAL) for o in (False, True)] == [2, 1, 2, 1]
+
+
+def test_free_dimensions_of_inputs_are_minus_one(session: Session) -> None:
+    images, labels = (found.value for found in session._listed(0))
+    shape = CASE.batch(0)[0].shape
+    assert list(images.dims[: images.rank]) == [-1, *shape[1:]] and list(labels.dims[: labels.rank]) == [-1]
+    session.run(TRAIN, CASE.batch(0))
+    assert all(-1 not in p.value.dims[: p.value.rank] for p in session.parameters.values())
+
+
+def test_denormal_numbers_are_zero_for_the_time_of_a_call(session: Session) -> None:
+    tiny = np.float32(1e-40)
+    for name in session.parameters:
+        gradient = session.gradient(name)
+        if gradient is not None:
+            gradient[...] = tiny
+    session.optimizer_step()
+    (group,) = read_checkpoint(session.checkpoint(True)).groups
+    assert all(not m.any() for moments in group.moments.values() for m in moments.values())
+    assert np.float32(1e-40) * np.ones(64, np.float32)[3] > 0, "the caller's arithmetic flushes them, too"
+    refusal(lambda: session.run(TRAIN, [CASE.batch(0)[0], CASE.batch(0)[1] + 10**6]))
+    assert np.float32(1e-40) * np.ones(64, np.float32)[3] > 0
+
+
+# ------------------------------------------------------------------------------------------------- checkpoints
+
+
+@pytest.mark.parametrize(
+    "change", [lambda name: name[:-1], lambda name: name + "x", lambda name: "x" + name[1:]]
+)
+def test_names_are_compared_to_the_end(session: Session, change: object) -> None:
+    root = decode(checkpoint_schema(), CASE.checkpoint)
+    for list_ in ("trainable", "frozen"):
+        tensor = root["module"][list_][0]
+        kept, tensor["name"] = tensor["name"], change(tensor["name"])  # type: ignore[operator]
+        assert refusal(lambda: session.load(encode(checkpoint_schema(), root))).status == BAD_CHECKPOINT
+        tensor["name"] = kept
+
+
+def test_a_sink_that_fails_stops_the_writing(session: Session, everything: Library) -> None:
+    sizes: list[int] = []
+
+    def counting(fails: int) -> object:
+        sizes.clear()
+
+        def sink(_: int, data: int, size: int) -> int:
+            sizes.append(size)
+            return int(len(sizes) == fails)
+
+        return device._SINK(sink)
+
+    whole = counting(-1)
+    assert session.library.write_checkpoint(session._session, 1, whole, None) == 0
+    calls = len(sizes)
+    assert sum(sizes) == len(session.checkpoint(True)) and calls > 50 and 0 not in sizes
+    for fails in (1, 2, calls // 2, calls):
+        sink = counting(fails)
+        assert session.library.write_checkpoint(session._session, 1, sink, None) == IO
+        assert len(sizes) == fails, "it goes on after a failure"
+    exporting = Session(everything, BUILT.data, CASE.checkpoint)
+    template = template_of(exporting)
+    for fails in (1, 2):
+        data, sink = aligned_copy(template), counting(fails)
+        assert everything.export_model(exporting._session, data.ctypes.data, data.nbytes, sink, None) == IO
+        assert len(sizes) == fails
+
+
+def template_of(session: Session, *pieces: tuple[bytes, int]) -> bytes:
+    """An export template of pieces: some bytes, or the parameter of a number that counts from 1."""
+    nbytes = [np.asarray(session.parameter(n)).nbytes for n in session.parameters]
+    made = pieces or ((b"before", 0), (b"", 1), (b"between", 0), (b"", len(nbytes)))
+    rows = b"".join(
+        (nbytes[n - 1] if 0 < n <= len(nbytes) else len(data)).to_bytes(4, "little") + n.to_bytes(4, "little")
+        for data, n in made
+    )
+    return b"MBIM" + len(made).to_bytes(4, "little") + rows + b"".join(data for data, _ in made)
+
+
+def test_holes_of_a_template_are_the_parameters_of_their_numbers(everything: Library) -> None:
+    session = Session(everything, BUILT.data, CASE.checkpoint)
+    names = list(session.parameters)
+    values = [session.parameter(n).tobytes() for n in names]
+    assert session.export(template_of(session)) == b"before" + values[0] + b"between" + values[-1]
+    for number in range(1, len(names) + 1):
+        assert session.export(template_of(session, (b"", number))) == values[number - 1]
+
+
+def test_templates_that_do_not_fit_are_refused(everything: Library) -> None:
+    session = Session(everything, BUILT.data, CASE.checkpoint)
+    good = template_of(session)
+    count = len(session.parameters)
+    bad = {
+        "another kind of file": b"MBIN" + good[4:],
+        "a byte too many": good + b"x",
+        "a byte missing": good[:-1],
+        "a number too large": template_of(session, (b"", count + 1)),
+        "a piece more than there are": good[:4] + (5).to_bytes(4, "little") + good[8:],
+        "more pieces than bytes": b"MBIM" + (2).to_bytes(4, "little") + bytes(8),
+        "pieces in the head": b"MBIM" + (1).to_bytes(4, "little"),
+        "far too many": b"MBIM" + (2**32 - 1).to_bytes(4, "little") + good[8:],
+        "a parameter longer than it is": good[:16] + b"\xff\xff" + good[18:],
+        "bytes beyond the end": good[:8] + (2**31).to_bytes(4, "little") + good[12:],
+        "nothing": b"",
+    }
+    for what, template in bad.items():
+        error = refusal(lambda t=template: session.export(t))
+        assert error.status == BAD_PLAN, what
+
+
+def test_buffers_of_another_length_are_refused_and_nothing_moves(everything: Library) -> None:
+    session = Session(everything, BUILT.data, CASE.checkpoint)
+    for trainable_only in (True, False):
+        count = session.buffer(trainable_only).size
+        room = np.full(count + 8, 7, np.float32)
+        for given in (0, 1, count - 1, count + 1, 2**40):
+            for what in (1, 2):
+                size = ctypes.c_size_t(given)
+                status = everything.parameter_buffer(
+                    session._session, int(trainable_only), what, room.ctypes.data, ctypes.byref(size)
+                )
+                assert status == INVALID and (room == 7).all()
+    first, wanted = (
+        read_checkpoint(session.checkpoint(False)).parameters[0],
+        CASE.artifacts.checkpoint.parameters[0],
+    )
+    assert first.data.tobytes() == wanted.data.tobytes()
+
+
+def test_properties_fill_their_room_to_the_end(everything: Library) -> None:
+    """A property takes 16 bytes, its name and its text with an end each, up to a multiple of 8."""
+    most = PROPERTY_BYTES - 16 - len("name") - 2
+    session = Session(everything, BUILT.data, CASE.checkpoint)
+    for length in (most, most - 1, most - 8):
+        session.set_property("name", "x" * length)
+        assert session.properties() == {"name": "x" * length}
+        assert read_checkpoint(session.checkpoint(False)).parameters if length < most - 40 else True
+    for length in (most + 1, most + 8, most + 9):
+        error = refusal(lambda n=length: session.set_property("name", "x" * n))
+        assert error.status == OUT_OF_MEMORY and session.properties() == {"name": "x" * (most - 8)}
+    session.set_property("name", None)
+    assert session.properties() == {}
+    each = 16 + 2 + 2 + 4
+    for number in range(PROPERTY_BYTES // each):
+        session.set_property(f"{number:02}", "1234")
+    refusal(lambda: session.set_property("zz", 1))
+    session.set_property("00", "4321")  # in its own place
+    assert len(session.properties()) == PROPERTY_BYTES // each
+    assert refusal(lambda: session.checkpoint(False)).status == OUT_OF_MEMORY  # no room for the learning rate
+    session.set_property("01", None)
+    session.set_property("02", None)
+    assert len(session.checkpoint(False)) > 0
+
+
+# -------------------------------------------------------------------------------------------------- error texts
+
+
+class Guarded(ctypes.Structure):
+    _fields_ = (("options", device._Options), ("after", ctypes.c_char * 64))
+
+
+@pytest.mark.parametrize("length", [1, 60, 100, 140, 159, 160, 161, 1000])
+def test_error_texts_end_within_their_room(length: int) -> None:
+    """A name of the plan, however long, in the 160 bytes of the options."""
+    tables = decode(plan_schema(), BUILT.data)
+    tables = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in tables.items()}
+    at = len(tables["names"])
+    name = b"n" * length
+    tables["names"] = np.concatenate([tables["names"], np.frombuffer(name + b"\0", np.uint8)])
+    tables["parameters"]["name"][0] = at
+    plan, checkpoint = aligned_copy(encode(plan_schema(), tables)), aligned_copy(CASE.checkpoint)
+    guarded = Guarded()
+    ctypes.memset(ctypes.addressof(guarded) + Guarded.after.offset, 0xEE, 64)
+    made = device._S()
+    given = (plan.ctypes.data, plan.nbytes, checkpoint.ctypes.data, checkpoint.nbytes)
+    status = BUILT.library.create(*given, ctypes.byref(guarded.options), ctypes.byref(made))
+    text = b"the checkpoint lacks " + name + b" in the model's type and shape"
+    assert status == BAD_CHECKPOINT and guarded.options.error == text[:159]
+    after = ctypes.string_at(ctypes.addressof(guarded) + Guarded.after.offset, 64)
+    assert after == b"\xee" * 64 and not made
