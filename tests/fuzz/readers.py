@@ -5,25 +5,27 @@
 Each case is one number: it chooses an artifact set, a file of it (`.onnx`, `.ort`, checkpoint, settings), and
 structured mutations: attributes of other types and values, missing and swapped inputs, other operators, wrong ranks,
 sizes, element types and versions, cut and changed bytes. The set is then scanned and compiled as `minbuild reduce`
-would, up to the plan, in a process with a limit of 10 s and 1 GB. A finding is any exception but MinbuildError, a
+would, up to the plan, with limits of 10 s of a processor and 1 GB. A finding is any exception but MinbuildError, a
 crash, or a limit that is exceeded; each is printed with its number, which `--first NUMBER --count 1` repeats. Ends
-with 1 if there is one.
+with 1 if there is one. Many cases share a process, and one that dies is replaced.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
 import multiprocessing
 import resource
-import shutil
 import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +37,43 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1]), str(HERE.parent / "support")]
 
 import hostile  # noqa: E402
+from authored import FORWARD  # noqa: E402
 from case_sets import GOLDEN  # noqa: E402
 
-from minbuild.cli.settings_file import read_settings  # noqa: E402
+from minbuild.analysis.budgets import parse_budgets  # noqa: E402
+from minbuild.authoring import Recipe, Source, make_artifacts  # noqa: E402
+from minbuild.cli.option_parsing import options_of  # noqa: E402
+from minbuild.cli.progress import sizes_given  # noqa: E402
+from minbuild.cli.reduce import reduce  # noqa: E402
+from minbuild.cli.settings_file import checked_settings, known_keys, resolve_build_options, settings_beside  # noqa: E402
 from minbuild.errors import MinbuildError  # noqa: E402
 from minbuild.frontend.checkpoint import schema as checkpoint_schema  # noqa: E402
+from minbuild.frontend.onnx.reader import opset_in, read_model  # noqa: E402
+from minbuild.frontend.ort_format.reader import schema as ort_schema  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.planning.scan import scan  # noqa: E402
 
 SECONDS, BYTES = 10, 1 << 30
-FILES = ("checkpoint", "training_model.onnx", "eval_model.onnx", "optimizer_model.onnx")
-SETS = ("dense", "dense_fixed", "conv", "residual", "embedding", "transfer", "weighted", "dense_ort")
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # folders of the cases: thousands of small files
+MODELS = ("training_model", "eval_model", "optimizer_model")
+FILES = ("checkpoint", *(f"{name}.{form}" for name in MODELS for form in ("onnx", "ort")))
+# Golden sets, and more in ONNX Runtime's own format (name, loss, optimizer), as `minbuild artifacts --ort` writes them.
+SETS = (
+    "dense",
+    "dense_fixed",
+    "conv",
+    "residual",
+    "embedding",
+    "transfer",
+    "weighted",
+    "dense_ort",
+    "dense_ort",
+)
+WRITTEN = (
+    ("conv", "cross-entropy", "adamw"),
+    ("residual", "cross-entropy", "sgd"),
+    ("mse", "mse", "adamw"),
+)
 OPERATORS = (
     *(
         "Conv",
@@ -195,13 +223,14 @@ def change_version(model: ModelProto, random: Random) -> None:
 
 
 def add_function(model: ModelProto, random: Random) -> None:
-    """Functions that call each other, sixteen deep and twice each, or themselves."""
-    deep = int(random.integers(1, 30))
+    """Functions that call each other, mostly a few deep and twice each, or themselves."""
+    deep = int(random.integers(1, 30 if random.random() < 0.1 else 8))
+    opset = next((o.version for o in model.opset_import if o.domain == ""), 15)
     for i in range(deep):
         function = model.functions.add(name=f"f{i}", domain="local")
         function.input.append("a")
         function.output.append("b")
-        function.opset_import.add(domain="", version=15)
+        function.opset_import.add(domain="", version=opset)
         function.opset_import.add(domain="local", version=1)
         below = f"f{i + 1}" if i + 1 < deep else ("f0" if random.random() < 0.3 else "")
         first, second = function.node.add(), function.node.add()
@@ -228,24 +257,46 @@ def reorder(model: ModelProto, random: Random) -> None:
 
 MUTATIONS: tuple[Callable[[ModelProto, Random], None], ...] = (
     *(change_attribute, change_attribute, change_inputs, change_inputs, change_operator, change_shape),
-    *(change_initializer, change_version, add_function, reorder),
+    *(change_initializer, change_initializer, change_version, add_function, reorder, reorder),
 )
-SETTINGS = (
+OPTIONS = options_of(reduce)
+VALUES = (
     *(
-        "[reduce]\ntarget = 3\n",
-        "dim = 'x'\n",
-        "[dim]\nbatch = -1\n",
-        "[dim]\nbatch = 99999999999999999999\n",
-        "= 1",
+        "3",
+        "-1",
+        "99999999999999999999",
+        "1e400",
+        "nan",
+        "true",
+        '"x"',
+        '""',
+        "[]",
+        "{}",
+        "[1, 'a']",
+        '["batch=8"]',
     ),
-    *(
-        "target = ['nowhere']\n",
-        "[budgets]\nflash = []\n",
-        "\x00",
-        "[budgets]\nflash = 1e400\n",
-        "[[dim]]\nx = 1\n",
-    ),
+    *("[[]]", "{ batch = -1 }", "{ batch = 8 }", "{ '' = 0 }", "1979-05-27", '"\\u0000"', '"../.."'),
 )
+HEADS = (
+    "[budgets]",
+    "[budgets.trainer]",
+    "[[budgets]]",
+    "[dim]",
+    "[tool.minbuild]",
+    "[tool.minbuild.budgets]",
+)
+
+
+def settings(random: Random) -> bytes:
+    """A settings file: keys that exist, near ones and others, each with some value; often a table of budgets."""
+    known = [*known_keys(OPTIONS), "libary_bytes", "dim.batch", "tool.minbuild.target", "''"]
+    lines = [f"{random.choice(known)} = {random.choice(VALUES)}" for _ in range(random.integers(1, 5))]
+    if random.random() < 0.5:
+        lines.append(str(random.choice(HEADS)))
+        names = ("library", "flash", "ram", "plan", "growth", "batch", "target")
+        lines += [f"{random.choice(names)} = {random.choice(VALUES)}" for _ in range(random.integers(0, 4))]
+    data = "\n".join(lines).encode()
+    return _damaged_bytes(data, random) if random.random() < 0.3 else data
 
 
 def damaged_model(data: bytes, random: Random) -> bytes:
@@ -269,34 +320,61 @@ def damaged_checkpoint(data: bytes, random: Random) -> bytes:
     return hostile.rewrite(checkpoint_schema())(data, random)
 
 
-def prepare(number: int, folder: Path) -> Path:
+def damaged_ort(data: bytes, random: Random) -> bytes:
+    if random.random() < 0.6:
+        with contextlib.suppress(ValueError):  # what no member of its type can be
+            return hostile.rewrite(ort_schema())(data, random)
+    return _damaged_bytes(data, random)
+
+
+@functools.cache
+def sources() -> tuple[Mapping[str, bytes], ...]:
+    """The files of each set."""
+    found = [
+        {name: (GOLDEN / chosen / name).read_bytes() for name in FILES if (GOLDEN / chosen / name).exists()}
+        for chosen in SETS
+    ]
+    for name, loss, optimizer in WRITTEN:
+        _, model = FORWARD[name].build()
+        given = Source(read_model(model, Path("model.onnx")), opset_in(model), Path("model.onnx"))
+        made = make_artifacts(given, Recipe(loss=loss, optimizer=optimizer, ort=True))
+        found.append({n: data for n, data in made.files.items() if n in FILES and not n.endswith(".onnx")})
+    return tuple(found)
+
+
+def prepare(number: int, folder: Path) -> None:
     """The artifact set of a case, damaged, in `folder`."""
     random = np.random.default_rng(number)
-    source = GOLDEN / str(random.choice(SETS))
-    for file in source.iterdir():
-        if file.name in FILES:
-            shutil.copyfile(file, folder / file.name)
-    victim = folder / str(random.choice([name for name in FILES if (folder / name).exists()]))
-    if random.random() < 0.05:
-        (folder / "minbuild.toml").write_text(str(random.choice(SETTINGS)))
-        return folder
-    data = victim.read_bytes()
-    if victim.suffix == ".onnx":
-        victim.write_bytes(damaged_model(data, random))
+    files = dict(sources()[random.integers(len(sources()))])
+    if random.random() < 0.08:
+        files["minbuild.toml"] = settings(random)
     else:
-        victim.write_bytes(damaged_checkpoint(data, random))
-    return folder
+        victim = str(random.choice(sorted(files)))
+        form = victim.rpartition(".")[2]
+        damage = {"onnx": damaged_model, "ort": damaged_ort}.get(form, damaged_checkpoint)
+        files[victim] = damage(files[victim], random)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+
+
+def use(folder: Path, scans: bool) -> None:
+    """What `minbuild scan`, where asked for, and `minbuild reduce` do with a folder before it builds."""
+    found, path = settings_beside([folder], None)
+    given = checked_settings(found, path, OPTIONS)
+    resolve_build_options({}, given, given.get("profile"))
+    parse_budgets(given.get("budgets", {}), path)
+    if scans:
+        scan(folder)
+    sizes = [sizes_given(f"--{option}", given.get(option)) for option in ("dim", "max-dim")]
+    compile_model(folder, *sizes)
 
 
 def run(number: int) -> str:
     """What comes of a case: "" where it ends as it should, else a line."""
-    with tempfile.TemporaryDirectory(prefix="minbuild-readers-") as name:
-        folder = prepare(number, Path(name))
+    with tempfile.TemporaryDirectory(prefix="minbuild-readers-", dir=MEMORY) as name:
+        prepare(number, Path(name))
         try:
-            if (folder / "minbuild.toml").exists():
-                read_settings(folder / "minbuild.toml")
-            scan(folder)
-            compile_model(folder, {}, {})
+            use(Path(name), scans=number % 4 == 0)
         except MinbuildError:
             return ""
         except MemoryError:
@@ -307,19 +385,46 @@ def run(number: int) -> str:
     return ""
 
 
-def worker(first: int, count: int, results: Any) -> None:
-    """Cases one after the other, each with the limits; the number comes first, so that a crash can be told."""
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (3 * BYTES, 3 * BYTES)
-    )  # the interpreter and its libraries, and 1 GB
-    for number in range(first, first + count):
-        results.put((number, None))
-        signal.alarm(SECONDS + 1)
-        began = time.monotonic()
-        outcome = run(number)
-        signal.alarm(0)
-        taken = time.monotonic() - began
-        results.put((number, outcome or (f"{taken:.1f} s" if taken > SECONDS else "")))
+def worker(first: int, count: int, log: Path) -> None:
+    """Cases one after the other, each with the limits. Their numbers go to the file `log` before they are tried, so
+    that a crash can be told, and what comes of them after."""
+    held = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData")
+    )
+    most = int(held.split()[1]) * 1024 + BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    with log.open("a", buffering=1) as results:
+        for number in range(first, first + count):
+            results.write(f"{number}\n")
+            signal.setitimer(signal.ITIMER_PROF, SECONDS + 1)
+            began = time.process_time()
+            outcome = run(number)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            taken = time.process_time() - began
+            outcome = outcome or (f"{taken:.1f} s" if taken > SECONDS else "")
+            results.write(f"{number}\t{' '.join(outcome.split())}\n")
+
+
+def cases_of(first: int, count: int, log: Path) -> None:
+    """The cases of a span, in a new process behind each that dies."""
+    context, end = multiprocessing.get_context("fork"), first + count
+    while first < end:
+        process = context.Process(target=worker, args=(first, end - first, log))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            return
+        last = log.read_text().splitlines()[-1]
+        first = int(last.partition("\t")[0]) + 1
+
+
+def outcomes(log: Path) -> dict[int, str]:
+    """What came of each case of a span, by number: "" where it ended as it should."""
+    found: dict[int, str] = {}
+    for line in log.read_text().splitlines():
+        number, done, outcome = line.partition("\t")
+        found[int(number)] = outcome if done else "crash, or more than 10 s"
+    return found
 
 
 def main() -> int:
@@ -331,59 +436,35 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    sources()  # before there are processes, which share it
     share = -(-options.count // options.jobs)
-    spans = [(options.first + i * share, min(share, options.count - i * share)) for i in range(options.jobs)]
-    findings: dict[int, str] = {}
-    with multiprocessing.get_context("fork").Manager() as manager:
-        results = manager.Queue()
-        processes = []
-        for first, count in spans:
-            process = multiprocessing.get_context("fork").Process(
-                target=_restarting, args=(first, count, results)
-            )
-            process.start()
-            processes.append(process)
-        for process in processes:
-            process.join()
-        pending: set[int] = set()
-        while not results.empty():
-            number, outcome = results.get()
-            if outcome is None:
-                pending.add(number)
-            else:
-                pending.discard(number)
-                if outcome:
-                    findings[number] = outcome
-        findings |= dict.fromkeys(pending, "crash, or more than 10 s")
+    found: dict[int, str] = {}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        logs = [Path(name, str(i)) for i in range(options.jobs)]
+        jobs: list[Future[None]] = []
+        with ThreadPoolExecutor(options.jobs) as pool:
+            for i, log in enumerate(logs):
+                log.touch()
+                count = max(0, min(share, options.count - i * share))
+                jobs.append(pool.submit(cases_of, options.first + i * share, count, log))
+        for job in jobs:
+            job.result()
+        for log in logs:
+            found |= outcomes(log)
+    taken = time.monotonic() - began
+    assert len(found) == options.count, f"{len(found)} of {options.count} cases were tried"
+    findings = {number: outcome for number, outcome in found.items() if outcome}
     for number, outcome in sorted(findings.items()):
         print(f"{number}: {outcome}")
     places = Counter(o.rpartition("(")[2] if "(" in o else o for o in findings.values())
     for place, times in places.most_common(40):
         print(f"  {times:5} {place}")
     if options.json:
-        options.json.write_text(json.dumps({"files": options.count, "findings": len(findings)}) + "\n")
-    print(f"{options.count - len(findings)} passed, {len(findings)} failed")
+        row = {"files": options.count, "findings": len(findings), "seconds": round(taken)}
+        options.json.write_text(json.dumps(row) + "\n")
+    print(f"{options.count - len(findings)} passed, {len(findings)} failed, {taken:.0f} s")
     return 1 if findings else 0
-
-
-def _restarting(first: int, count: int, results: Any) -> None:
-    """Cases of a span, in a new process behind each that dies."""
-    context = multiprocessing.get_context("fork")
-    end = first + count
-    while first < end:
-        seen = context.Value("q", first)
-        process = context.Process(target=_counted, args=(first, end - first, results, seen))
-        process.start()
-        process.join()
-        if process.exitcode == 0:
-            return
-        first = seen.value + 1
-
-
-def _counted(first: int, count: int, results: Any, seen: Any) -> None:
-    for number in range(first, first + count):
-        seen.value = number
-        worker(number, 1, results)
 
 
 if __name__ == "__main__":

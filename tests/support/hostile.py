@@ -118,6 +118,10 @@ def _change(table: dict[str, Any], random: Random) -> None:
     value = table[name]
     if isinstance(value, dict):
         _change(value, random)
+    elif isinstance(value, list) and isinstance(value[0], str):
+        table[name] = [
+            value[i] for i in random.integers(len(value), size=len(value) + random.integers(-1, 2))
+        ]
     elif isinstance(value, list):
         _change(value[random.integers(len(value))], random)
     elif isinstance(value, np.ndarray):

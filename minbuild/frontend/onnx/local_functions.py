@@ -10,9 +10,8 @@ from onnx import ModelProto
 
 from minbuild.errors import BadInput
 
-MOST_NODES = (
-    1_000_000  # of a model whose functions are replaced: 30 levels of two calls each are a thousand million
-)
+# Of a model whose functions are replaced, which takes some seconds: 30 levels of two calls each are a thousand million.
+MOST_NODES = 50_000
 
 
 def inline_functions(model: ModelProto, path: Path) -> ModelProto:

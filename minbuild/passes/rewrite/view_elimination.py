@@ -27,5 +27,5 @@ def without_view(
     source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
     if result in procedure.outputs and procedure.values[root(alias, source)].role is Role.INPUT:
         return replace(call, op="minbuild:Copy", inputs=(source,), attributes={})
-    alias[result] = source
+    alias[result] = alias.get(source, source)  # the owner: chains of views are as long as models say
     return None
