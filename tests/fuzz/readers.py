@@ -43,7 +43,7 @@ from case_sets import GOLDEN  # noqa: E402
 from minbuild.analysis.budgets import parse_budgets  # noqa: E402
 from minbuild.authoring import Recipe, Source, make_artifacts  # noqa: E402
 from minbuild.cli.option_parsing import options_of  # noqa: E402
-from minbuild.cli.progress import sizes_given  # noqa: E402
+from minbuild.cli.progress import parse_sizes  # noqa: E402
 from minbuild.cli.reduce import reduce  # noqa: E402
 from minbuild.cli.settings_file import checked_settings, known_keys, resolve_build_options, settings_beside  # noqa: E402
 from minbuild.errors import MinbuildError  # noqa: E402
@@ -365,7 +365,7 @@ def use(folder: Path, scans: bool) -> None:
     parse_budgets(given.get("budgets", {}), path)
     if scans:
         scan(folder)
-    sizes = [sizes_given(f"--{option}", given.get(option)) for option in ("dim", "max-dim")]
+    sizes = [parse_sizes(f"--{option}", given.get(option)) for option in ("dim", "max-dim")]
     compile_model(folder, *sizes)
 
 
