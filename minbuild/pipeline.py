@@ -8,28 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from minbuild import __version__
-from minbuild.analysis.measure import (
-    TargetInputs,
-    Use,
-    build_report,
-    persistent_of,
-    total_figures,
-    uses_by_stem,
-)
-from minbuild.analysis.whatif.runner import WhatIfResults, run_what_if
+from minbuild.analysis.measure import measure
+from minbuild.analysis.target_result import TargetResult, WhatIfResults
+from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, parse_languages
-from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
-from minbuild.codegen.package import ModelDocs, PackageInputs, library_path, package_files
+from minbuild.codegen.library_builder import LibraryBuilder
+from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import VerificationFailed
-from minbuild.ir.size_report import Board, ModelReport, SizeReport, Verification
+from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import ON, BuildOptions
 from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
-from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.phases import uses_of
 from minbuild.planning.size_limits import check_address_space
 from minbuild.toolchain import (
     Target,
@@ -109,10 +100,10 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     progress.stage("Planning")
     planned = compile_models(
         request.artifacts,
-        request.dims,
-        request.largest,
-        request.ops_folders,
-        progress.detail,
+        fixed=request.dims,
+        largest=request.largest,
+        ops_folders=request.ops_folders,
+        log=progress.detail,
         checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
     )
@@ -124,24 +115,41 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
     contents = contents_of(planned, request.extra, progress.note, build_options)
-    bench = LibraryBuilder(contents, operators, toolchain, cmake, progress.stage, progress.detail)
-    pairs = bench.pairs(targets)
-    verifications = prove_all(bench, models, pairs, request.reference, progress.note)
+    builder = LibraryBuilder(
+        contents, operators, toolchain, cmake=cmake, stage=progress.stage, detail=progress.detail
+    )
+    pairs = builder.pairs(targets)
+    verifications = prove_all(builder, models, pairs, request.reference, progress.note)
     if request.require_proof:
         _require_proofs(targets, verifications)
-    trials = [WhatIfResults() for _ in pairs]
+    what_if = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
-        trials = run_what_if(bench, pairs, planned, request.extra, build_options.checks_loss)
+        what_if = run_what_if(builder, pairs, planned, request.extra, build_options.checks_loss)
     progress.stage("Measuring")
+    results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, strict=True)]
     report = replace(
-        measure(models, pairs, verifications, trials),
-        build_options=tuple(build_options.as_text.items()),
-        board=request.board,
+        measure(models, results), build_options=tuple(build_options.as_text.items()), board=request.board
     )
     progress.stage(f"Writing {request.out}")
-    files = package_files(_package_inputs(models, contents, pairs, report, languages, build_options))
-    write_package(request.out, files, request.force)
+    package = emit_package(
+        _packaged(models, report),
+        contents,
+        {pair.target: pair.trimmed for pair in pairs},
+        report,
+        bindings=languages,
+        build_options=build_options,
+    )
+    write_package(request.out, package, request.force)
     return report
+
+
+def _packaged(models: Mapping[str, CompiledModel], report: SizeReport) -> tuple[PackagedModel, ...]:
+    """The models with their figures; a single one needs no name in the package."""
+    facts = report.models or (report.model,)
+    return tuple(
+        PackagedModel(name if len(models) > 1 else "", model, each)
+        for (name, model), each in zip(models.items(), facts, strict=True)
+    )
 
 
 def _require_runnable(targets: Sequence[Target]) -> None:
@@ -200,102 +208,3 @@ def _memory_line(model: CompiledModel) -> str:
     )
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
-
-
-def measure(
-    models: Mapping[str, CompiledModel],
-    pairs: Sequence[TrimmedAndFull],
-    verifications: Sequence[Verification],
-    trials: Sequence[WhatIfResults],
-) -> SizeReport:
-    """The report on all targets, for models by their names; `trials` are what was built
-    besides for the targets."""
-    inputs = [
-        TargetInputs(
-            target=str(pair.target),
-            trimmed=pair.trimmed.measured,
-            full=pair.full.measured,
-            toolchain=pair.trimmed.built.toolchain,
-            flags=_flags(pair.trimmed.built.commands[0]),
-            verification=verification,
-            files=(("Library", library_path(pair.target)),),
-            waterfall=tried.waterfall,
-            suggestions=tried.suggestions,
-            leave_one_out=tried.leave_one_out,
-        )
-        for pair, verification, tried in zip(pairs, verifications, trials, strict=True)
-    ]
-    facts = tuple(_facts(name, model) for name, model in models.items())
-    uses = [_uses(model, f"{name}: " if len(models) > 1 else "") for name, model in models.items()]
-    stems = sorted({stem for each in uses for stem in each})
-    together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
-    phases = uses_of((model.artifacts, model.plan) for model in models.values())
-    if len(facts) == 1:
-        return build_report(facts[0], together, inputs, phases)
-    whole = total_figures(facts, len(pairs[0].trimmed.kernels))
-    return replace(build_report(whole, together, inputs, phases), models=facts)
-
-
-def _facts(name: str, model: CompiledModel) -> ModelReport:
-    artifacts, plan = model.artifacts, model.plan
-    return ModelReport(
-        name=name,
-        minbuild=__version__,
-        files=tuple(sorted(artifacts.digests.items())),
-        sizes=tuple(model.largest.items()),
-        arenas=model.arenas,
-        persistent=persistent_of(plan),
-        plan_bytes=len(model.plan_bytes),
-        checkpoint_bytes=len(model.checkpoint),
-        kernels=len(plan.kernels),
-        full_kernels=len(model.registry.all_kernels()),
-        notes=artifacts.notes,
-        smaller=model.smaller,
-    )
-
-
-def _uses(model: CompiledModel, prefix: str) -> dict[str, tuple[Use, ...]]:
-    found = uses_by_stem(model.plan, model.artifacts.graphs)
-    return {stem: tuple(Use(prefix + use.node, use.operator) for use in uses) for stem, uses in found.items()}
-
-
-def _flags(command: str) -> tuple[str, ...]:
-    """What follows the program's name in the compile command, without the names of files."""
-    words = command.split()
-    return (
-        tuple(w for w in words[: words.index("-c")] if w.startswith("-")) if "-c" in words else tuple(words)
-    )
-
-
-def _package_inputs(
-    models: Mapping[str, CompiledModel],
-    contents: LibraryContents,
-    pairs: Sequence[TrimmedAndFull],
-    report: SizeReport,
-    languages: tuple[str, ...],
-    build_options: BuildOptions,
-) -> PackageInputs:
-    several = len(models) > 1
-    return PackageInputs(
-        tuple(
-            ModelDocs(
-                name if several else "",
-                m.program,
-                m.registry,
-                m.largest,
-                m.fixed,
-                m.artifacts.digests,
-                m.plan_bytes,
-                m.checkpoint,
-                facts,
-                m.export_template,
-            )
-            for (name, m), facts in zip(models.items(), report.models or (report.model,), strict=True)
-        ),
-        contents,
-        pairs[0].trimmed.sources,
-        {pair.target: pair.trimmed.built for pair in pairs},
-        report,
-        languages,
-        build_options,
-    )

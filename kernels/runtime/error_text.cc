@@ -6,32 +6,60 @@ namespace {
 
 #if MB_ERROR_MESSAGES
 
-// A status and a text for each Failure, in their order.
-#define MB_BYTE_MB_INVALID_ARGUMENT "\1"
-#define MB_BYTE_MB_BAD_PLAN "\2"
-#define MB_BYTE_MB_MISSING_KERNEL "\3"
-#define MB_BYTE_MB_BAD_CHECKPOINT "\4"
-#define MB_BYTE_MB_OUT_OF_MEMORY "\5"
-#define MB_BYTE_MB_BAD_SHAPE "\6"
-#define MB_BYTE_MB_BAD_VALUE "\7"
-#define MB_BYTE_MB_IO "\10"
-#define MB_BYTE_MB_UNSUPPORTED "\11"
-static_assert(MB_INVALID_ARGUMENT == 1 && MB_BAD_PLAN == 2 && MB_MISSING_KERNEL == 3 && MB_BAD_CHECKPOINT == 4 &&
-                  MB_OUT_OF_MEMORY == 5 && MB_BAD_SHAPE == 6 && MB_BAD_VALUE == 7 && MB_IO == 8 && MB_UNSUPPORTED == 9,
-              "as the texts begin");
-// A literal without the byte that would end it: all texts in it end themselves.
-template <size_t kSize>
-struct Texts {
-  char all[kSize - 1] = {};
-  constexpr explicit Texts(const char (&literal)[kSize]) {
-    for (size_t i = 0; i + 1 < kSize; ++i) all[i] = literal[i];
-  }
+// All texts in five bits a letter, one after the other: its letters, its status, and 0.
+enum : uint32_t { kEnd, kText = 27, kNumber, kBlank, kComma, kColon };
+constexpr uint32_t code_of(const char* letter) {
+  if (letter[0] >= 'a' && letter[0] <= 'z') return static_cast<uint32_t>(letter[0] - 'a' + 1);
+  if (letter[0] == '%') return letter[1] == 's' ? kText : kNumber;
+  return letter[0] == ' ' ? kBlank : letter[0] == ',' ? kComma : letter[0] == ':' ? kColon : 32;
+}
+struct Text {
+  mb_status status;
+  const char* text;
 };
-constexpr Texts kTexts(
-#define MB_FAILURE(name, status, text) MB_BYTE_##status text "\0"
+constexpr Text kAll[] = {
+#define MB_FAILURE(name, status, text) {status, text},
 #include "runtime/errors.inc"
 #undef MB_FAILURE
-);
+};
+// Calls put(code) for every code of every text.
+template <class Put>
+constexpr void each_code(Put& put) {
+  for (const Text& text : kAll) {
+    for (const char* letter = text.text; *letter != 0; letter += *letter == '%' ? 2 : 1) put(code_of(letter));
+    put(text.status);
+    put(kEnd);
+  }
+}
+struct Counter {
+  uint32_t bits = 0;
+  bool known = true;
+  constexpr void operator()(uint32_t code) { bits += 5, known &= code < 32; }
+};
+constexpr Counter counted() {
+  Counter counter;
+  each_code(counter);
+  return counter;
+}
+static_assert(counted().known, "texts are of small letters, blanks, commas and colons");
+struct Texts {
+  uint8_t bytes[counted().bits / 8 + 2] = {};  // two are read at a time
+};
+struct Packer {
+  Texts texts;
+  uint32_t bit = 0;
+  constexpr void operator()(uint32_t code) {
+    texts.bytes[bit / 8] = static_cast<uint8_t>(texts.bytes[bit / 8] | code << bit % 8);
+    texts.bytes[bit / 8 + 1] = static_cast<uint8_t>(code << bit % 8 >> 8);
+    bit += 5;
+  }
+};
+constexpr Texts packed() {
+  Packer packer = {};
+  each_code(packer);
+  return packer.texts;
+}
+constexpr Texts kTexts = packed();
 
 #else
 
@@ -70,21 +98,25 @@ uint32_t length_of(const char* text) {
 mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t b, intptr_t c) {
   const intptr_t parts[] = {a, b, c};
   const intptr_t* part = parts;
-  const char* format = kTexts.all;
-  for (uint8_t skip = static_cast<uint8_t>(failure); skip > 0; --skip) format += length_of(format) + 1;
-  mb_status status = static_cast<mb_status>(*format++);
   char *text = session->error, *last = text + sizeof(mb_options::error) - 1;
-  for (; *format != 0; ++format) {
+  uint32_t skip = static_cast<uint8_t>(failure), code = kEnd, status;
+  for (uint32_t bit = 0;; bit += 5) {
+    uint16_t two;
+    __builtin_memcpy(&two, kTexts.bytes + bit / 8, sizeof two);
+    status = code;
+    code = two >> bit % 8 & 31;
+    if (code == kEnd && skip-- == 0) break;
+    if (code == kEnd || skip > 0) continue;
     char digits[MB_WIDE ? 24 : 12];
     char* piece = digits + sizeof digits;
     *--piece = 0;
-    if (*format != '%') *--piece = *format;
-    else if (*++format == 's') piece = reinterpret_cast<char*>(*part++);
-    else piece = digits_of(static_cast<Divisor>(*part++), piece);
+    if (code == kText) piece = reinterpret_cast<char*>(*part++);
+    else if (code == kNumber) piece = digits_of(static_cast<Divisor>(*part++), piece);
+    else *--piece = static_cast<char>(code < kText ? code + 'a' - 1 : 0x3a2c20u >> (code * 8 - 8 * kBlank));  // ' ', ',' or ':'
     while (*piece != 0 && text != last) *text++ = *piece++;
   }
-  *text = 0;
-  return status;
+  text[-1] = 0;  // for the status, which looked like a letter
+  return static_cast<mb_status>(status);
 }
 #else
 mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t b, intptr_t c) {

@@ -6,18 +6,19 @@ import gzip
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from minbuild import __version__
 from minbuild import ir as model
 from minbuild.analysis.attribution import Attribution, Piece, attribute
 from minbuild.analysis.categories import short
 from minbuild.analysis.memory_regions import regions_of, static_of
-from minbuild.codegen.library_builder import LinkedLibrary
+from minbuild.analysis.target_result import TargetResult
+from minbuild.codegen.package_layout import library_path
 from minbuild.ir.dims import evaluate, product
 from minbuild.ir.size_report import (
     KINDS,
     SCHEMA,
-    Bar,
     Group,
     ModelReport,
     Named,
@@ -27,12 +28,11 @@ from minbuild.ir.size_report import (
     SizeReport,
     Sizes,
     Smaller,
-    Suggestion,
     TargetReport,
     TypeRow,
-    Verification,
 )
-from minbuild.planning.phases import Uses, phases_of
+from minbuild.planning.compile import CompiledModel
+from minbuild.planning.phases import Uses, phases_of, uses_of
 
 _UNTYPED = "void"  # template argument of what has no elements there
 
@@ -45,34 +45,60 @@ class Use:
     operator: str
 
 
-@dataclass(frozen=True, slots=True)
-class TargetInputs:
-    """What `reduce` knows about one target."""
+def measure(models: Mapping[str, CompiledModel], results: Sequence[TargetResult]) -> SizeReport:
+    """The report on all targets, for models by their names. Raises ToolchainFailed when a file's bytes cannot all be
+    attributed."""
+    facts = tuple(_facts(name, compiled) for name, compiled in models.items())
+    uses = [_uses(compiled, f"{name}: " if len(models) > 1 else "") for name, compiled in models.items()]
+    stems = sorted({stem for each in uses for stem in each})
+    together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
+    phases = uses_of((compiled.artifacts, compiled.plan) for compiled in models.values())
+    if len(facts) == 1:
+        return build_report(facts[0], together, results, phases)
+    whole = total_figures(facts, len(results[0].libraries.trimmed.kernels))
+    return replace(build_report(whole, together, results, phases), models=facts)
 
-    target: str
-    trimmed: LinkedLibrary
-    full: LinkedLibrary
-    toolchain: str
-    flags: tuple[str, ...]
-    verification: Verification | None = None
-    files: tuple[tuple[str, str], ...] = ()
-    waterfall: tuple[Bar, ...] = ()
-    suggestions: tuple[Suggestion, ...] = ()
-    leave_one_out: Mapping[str, int] = field(
-        default_factory=dict
-    )  # stem -> bytes that the file loses without its kernels
+
+def _facts(name: str, compiled: CompiledModel) -> ModelReport:
+    return ModelReport(
+        name=name,
+        minbuild=__version__,
+        files=tuple(sorted(compiled.artifacts.digests.items())),
+        sizes=tuple(compiled.largest.items()),
+        arenas=compiled.arenas,
+        persistent=persistent_of(compiled.plan),
+        plan_bytes=len(compiled.plan_bytes),
+        checkpoint_bytes=len(compiled.checkpoint),
+        kernels=len(compiled.plan.kernels),
+        full_kernels=len(compiled.registry.all_kernels()),
+        notes=compiled.artifacts.notes,
+        smaller=compiled.smaller,
+    )
+
+
+def _uses(compiled: CompiledModel, prefix: str) -> dict[str, tuple[Use, ...]]:
+    found = uses_by_stem(compiled.plan, compiled.artifacts.graphs)
+    return {stem: tuple(Use(prefix + use.node, use.operator) for use in uses) for stem, uses in found.items()}
+
+
+def _flags(command: str) -> tuple[str, ...]:
+    """The options in a compile command, without the program and the names of files."""
+    words = command.split()
+    return (
+        tuple(w for w in words[: words.index("-c")] if w.startswith("-")) if "-c" in words else tuple(words)
+    )
 
 
 def build_report(
     facts: ModelReport,
     uses: Mapping[str, Sequence[Use]],
-    targets: Sequence[TargetInputs],
+    results: Sequence[TargetResult],
     phases: Uses = Uses({}, {}),  # noqa: B008 (frozen)
 ) -> SizeReport:
     """The report of one model on one or more targets. `uses` maps the stem of each kernel file to the nodes
     that run its kernels, see `uses_by_stem`; `phases` tells when. Raises ToolchainFailed when a file's bytes cannot
     all be attributed."""
-    return SizeReport(SCHEMA, facts, tuple(_target_report(t, facts, uses, phases) for t in targets))
+    return SizeReport(SCHEMA, facts, tuple(_target_report(r, facts, uses, phases) for r in results))
 
 
 def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, tuple[Use, ...]]:
@@ -136,36 +162,38 @@ def _smaller_together(models: Sequence[ModelReport]) -> Iterator[Smaller]:
 
 
 def _target_report(
-    t: TargetInputs, facts: ModelReport, uses: Mapping[str, Sequence[Use]], phases: Uses
+    result: TargetResult, facts: ModelReport, uses: Mapping[str, Sequence[Use]], phases: Uses
 ) -> TargetReport:
-    trimmed = attribute(t.trimmed.binary, t.trimmed.owners, t.trimmed.kernels)
-    full = attribute(t.full.binary, t.full.owners, t.full.kernels)
-    static = static_of(t.trimmed.binary)
+    target, what_if = result.libraries.target, result.what_if
+    trimmed, full = result.libraries.trimmed, result.libraries.full
+    owners = attribute(trimmed.binary, trimmed.owners, trimmed.kernels)
+    full_owners = attribute(full.binary, full.owners, full.kernels)
+    static = static_of(trimmed.binary)
     rows = tuple(
-        replace(r, leave_one_out=t.leave_one_out.get(r.name)) if r.kind == "operator" else r
-        for r in _rows(trimmed, t.trimmed.kernels, uses)
+        replace(r, leave_one_out=what_if.leave_one_out.get(r.name)) if r.kind == "operator" else r
+        for r in _rows(owners, trimmed.kernels, uses)
     )
     return TargetReport(
-        target=t.target,
-        trimmed=_sizes(t.trimmed.binary),
-        full=_sizes(t.full.binary),
-        groups=_groups(trimmed, full),
+        target=str(target),
+        trimmed=_sizes(trimmed.binary),
+        full=_sizes(full.binary),
+        groups=_groups(owners, full_owners),
         rows=rows,
-        sections=_sections(t.full.binary, t.trimmed.binary),
+        sections=_sections(full.binary, trimmed.binary),
         static=static,
         ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
-        exports=t.trimmed.binary.exports,
-        imports=t.trimmed.binary.imports,
-        verification=t.verification,
-        toolchain=t.toolchain,
-        flags=t.flags,
-        digest=hashlib.sha256(t.trimmed.binary.data).hexdigest(),
-        files=t.files,
-        waterfall=t.waterfall,
+        exports=trimmed.binary.exports,
+        imports=trimmed.binary.imports,
+        verification=result.verification,
+        toolchain=trimmed.built.toolchain,
+        flags=_flags(trimmed.built.commands[0]),
+        digest=hashlib.sha256(trimmed.binary.data).hexdigest(),
+        files=(("Library", library_path(target)),),
+        waterfall=what_if.waterfall,
         phases=phases_of(rows, phases),
-        suggestions=t.suggestions,
-        types=types_of(t.trimmed.kernels, t.full.kernels),
-        regions=regions_of(t.full.binary, t.trimmed.binary),
+        suggestions=what_if.suggestions,
+        types=types_of(trimmed.kernels, full.kernels),
+        regions=regions_of(full.binary, trimmed.binary),
     )
 
 

@@ -43,7 +43,7 @@ __all__ = [
     "Source",
     "artifacts_of",
     "generate_artifacts",
-    "in_folder",
+    "in_directory",
     "make_artifacts",
     "read_source",
     "types_of",

@@ -14,6 +14,7 @@ from pathlib import Path
 from minbuild.codegen.exchange import exchange
 from minbuild.codegen.ownership import MANIFEST, Inventory, inventory, read_manifest, refusal
 from minbuild.errors import BadInput
+from minbuild.ir import Package
 
 
 def check_destination(out: Path, artifacts: Path, force: bool = False) -> None:
@@ -85,14 +86,14 @@ def _inventory(out: Path, place: Path, force: bool) -> Inventory:
     return found
 
 
-def write_package(out: Path, files: Mapping[str, bytes], force: bool = False) -> None:
-    """Put `files` (relative path -> contents) in place of folder `out`, all or nothing. Files of the folder that
+def write_package(out: Path, package: Package, force: bool = False) -> None:
+    """Put `package` in place of folder `out`, all or nothing. Files of the folder that
     minbuild did not write stop this or, with `force`, stay. Raises BadInput, also when the disk is full."""
     place = _resolved(out)
     with _explained(out):
         made = _make_parents(place.parent)
         try:
-            _replace(out, place, files, force)
+            _replace(out, place, package.files, force)
         except BaseException:
             for folder in made:
                 with suppress(OSError):

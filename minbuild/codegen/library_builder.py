@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from minbuild.codegen.package import cmake_files, library_path
+from minbuild.codegen.cmake import cmake_files
+from minbuild.codegen.package_layout import library_path
 from minbuild.codegen.sources import emit_sources
 from minbuild.formats.detect import read_binary
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
+from minbuild.options.build_options import AUTO, OFF
 from minbuild.planning.library_contents import FLUSH, LibraryContents, full_contents
-from minbuild.toolchain import BuildJob, BuildOutput, Target, Toolchain, build_all, build_library, check_link
+from minbuild.toolchain import BuildJob, BuildOutput, Builds, Target, Toolchain, check_link
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedLibrary:
-    """A linked library, the sources of its symbols, and the kernels it was built with."""
-
-    binary: Binary
-    owners: Owners
-    kernels: tuple[Kernel, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BuiltLibrary:
-    """A library as built, as read back, and what was asked of it."""
+    """A library as built, as read back, the kernels that were selected for it, and its sources."""
 
     built: BuildOutput
     binary: Binary
     kernels: tuple[Kernel, ...]
     sources: Mapping[str, bytes]
 
-    @property
-    def measured(self) -> LinkedLibrary:
-        """What the size report wants to know."""
-        owners = from_archive("libminbuild.a", self.built.archive, self.sources)
-        return LinkedLibrary(self.binary, owners, self.kernels)
+    @cached_property
+    def owners(self) -> Owners:
+        """The source file of each symbol, from the objects of the static library."""
+        return from_archive("libminbuild.a", self.built.archive, self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +44,8 @@ class TrimmedAndFull:
 
 @dataclass(frozen=True, slots=True)
 class LibraryBuilder:
-    """Builds libraries of the same contents with one toolchain; `stage` hears what is being done, `detail` each step
-    of it."""
+    """Builds libraries of the same contents with one toolchain. `stage` receives a line as each stage begins, `detail`
+    a line for each step, `builds` every library that was made."""
 
     contents: LibraryContents
     registry: Registry
@@ -60,6 +53,7 @@ class LibraryBuilder:
     cmake: bool
     stage: Callable[[str], None]
     detail: Callable[[str], None]
+    builds: Builds = field(default_factory=Builds)
 
     def pair(self, target: Target) -> TrimmedAndFull:
         """Both libraries of a target. Raises ToolchainFailed, also when a library holds what was not
@@ -73,20 +67,27 @@ class LibraryBuilder:
         full = full_contents(self.registry, self.contents.components, self.contents.wide)
         # The same numbers, down to denormals.
         full = replace(full, safety=full.safety - {FLUSH} | self.contents.safety & {FLUSH})
-        given = [self._given(contents) for contents in (self.contents, full)]
-        orders = [BuildJob(sources, target, self.toolchain) for target in targets for sources in given]
-        build_all(orders, progress=self.detail)
-        return tuple(
-            TrimmedAndFull(t, self._library(self.contents, t), self._library(full, t)) for t in targets
-        )
+        both = ((self.contents, self.toolchain), (full, _without_auto_lto(self.toolchain)))
+        given = [
+            (_given(contents, self.registry, toolchain, self.cmake), toolchain)
+            for contents, toolchain in both
+        ]
+        jobs = [BuildJob(sources, target, toolchain) for target in targets for sources, toolchain in given]
+        self.builds.build(jobs, self.detail)
+        return tuple(TrimmedAndFull(t, *(self._library(*one, t) for one in both)) for t in targets)
 
-    def _given(self, contents: LibraryContents) -> Mapping[str, bytes]:
-        return _given(contents, self.registry, self.toolchain, self.cmake)
+    def _library(self, contents: LibraryContents, toolchain: Toolchain, target: Target) -> BuiltLibrary:
+        return build_checked(contents, self.registry, target, toolchain, cmake=self.cmake, builds=self.builds)
 
-    def _library(self, contents: LibraryContents, target: Target) -> BuiltLibrary:
-        return build_checked(
-            contents, self.registry, target, self.toolchain, cmake=self.cmake, detail=self.detail
-        )
+
+def _without_auto_lto(toolchain: Toolchain) -> Toolchain:
+    """The toolchain of the full library: to optimise that at link time would double what the first build takes."""
+    build_options = toolchain.build_options
+    return (
+        toolchain.with_build_options(replace(build_options, lto=OFF))
+        if build_options.lto == AUTO
+        else toolchain
+    )
 
 
 def build_checked(
@@ -95,11 +96,12 @@ def build_checked(
     target: Target,
     toolchain: Toolchain,
     cmake: bool = False,
-    detail: Callable[[str], None] = lambda line: None,
+    builds: Builds | None = None,
 ) -> BuiltLibrary:
-    """A library of just these contents. Raises ToolchainFailed, also when the link holds anything else."""
+    """A library of just these contents, from `builds` where it was made already. `cmake`: the toolchain reads the
+    package's CMake files. Raises ToolchainFailed, also when the link holds anything else."""
     given = _given(contents, registry, toolchain, cmake)
-    built = build_library(given, target, toolchain, progress=detail)
+    built = (Builds() if builds is None else builds)[BuildJob(given, target, toolchain)]
     binary = read_binary(library_path(target), str(target), built.shared, built.twin)
     hides = toolchain.build_options.only(toolchain.honours(target)).visibility == "hidden"
     check_link(

@@ -5,143 +5,116 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from minbuild import __version__
 from minbuild.codegen.bindings import LANGUAGES, binding_files
+from minbuild.codegen.cmake import cmake_files
+from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.ownership import MANIFEST, TOOL, sealed
 from minbuild.codegen.package_docs import (
     CHECKPOINT,
     EXPORT_TEMPLATE,
     PLAN,
     STAMP,
-    ModelDocs,
+    PackagedModel,
     introduction,
     values_of,
 )
+from minbuild.codegen.package_layout import folder_of, library_path
 from minbuild.escape import for_markdown
+from minbuild.ir import Package
 from minbuild.ir.size_report import SizeReport, TargetReport
-from minbuild.options.build_options import ON, BuildOptions
-from minbuild.planning import capabilities as capabilities
+from minbuild.options.build_options import BuildOptions
+from minbuild.planning import capabilities
+from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
 from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
 from minbuild.templating import render
-from minbuild.toolchain import BuildOutput, Target, flags
+from minbuild.toolchain import BuildOutput, Target
 
 
-@dataclass(frozen=True, slots=True)
-class PackageInputs:
-    """What a package is made of. `sources` and `libraries` are already built, of `contents`; `bindings` are names of
-    languages."""
-
-    models: tuple[ModelDocs, ...]
-    contents: LibraryContents
-    sources: Mapping[str, bytes]
-    libraries: Mapping[Target, BuildOutput]
-    report: SizeReport
-    bindings: tuple[str, ...] = ()
-    build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
-
-
-def package_files(parts: PackageInputs) -> dict[str, bytes]:
-    """Every file of the package by its path in it. The same parts give the same bytes."""
-    samples = tuple(model.sample for model in parts.models)
-    files = {**parts.sources, **cmake_files(parts.sources, samples, parts.build_options)}
-    for target, built in parts.libraries.items():
-        files[library_path(target)] = built.shared
-        files[f"lib/{folder_of(target)}/libminbuild.a"] = built.archive
-    files["report/report.json"] = json_report.render(parts.report).encode()
-    files["report/report.md"] = markdown.render(parts.report).encode()
-    files["report/report.html"] = html.render(parts.report).encode()
-    described = []
-    for model in parts.models:
-        values = values_of(model, parts.contents)
-        files[f"{model.folder}/{PLAN}"], files[f"{model.folder}/{CHECKPOINT}"] = model.plan, model.checkpoint
-        if model.export_template is not None:
-            files[f"{model.folder}/{EXPORT_TEMPLATE}"] = model.export_template
+def emit_package(
+    models: Sequence[PackagedModel],
+    contents: LibraryContents,
+    libraries: Mapping[Target, BuiltLibrary],
+    report: SizeReport,
+    *,
+    bindings: Sequence[str] = (),
+    build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+) -> Package:
+    """Every file of the package of these models; the same arguments give the same bytes. `libraries` were built of
+    `contents` as `build_options` say; `bindings` are names of languages."""
+    sources = next(iter(libraries.values())).sources
+    samples = tuple(model.sample for model in models)
+    files = {**sources, **cmake_files(sources, samples, build_options)}
+    for target, library in libraries.items():
+        files[library_path(target)] = library.built.shared
+        files[f"lib/{folder_of(target)}/libminbuild.a"] = library.built.archive
+    files["report/report.json"] = json_report.render(report).encode()
+    files["report/report.md"] = markdown.render(report).encode()
+    files["report/report.html"] = html.render(report).encode()
+    described = [values_of(model, contents) for model in models]
+    for model, values in zip(models, described, strict=True):
+        files |= _model_files(model)
         files[f"sample/{model.sample}.c"] = render(values["template"], **values).encode()
-        described.append(values)
-    module = next((b.shared for t, b in parts.libraries.items() if t.traits.format == "wasm"), None)
-    files |= binding_files(parts.bindings, parts.contents.optional, parts.sources, module)
-    bindings = [(name, LANGUAGES[name]) for name in parts.bindings]
-    targets = [_target(t, parts) for t in parts.libraries]
+    module = next((b.built.shared for t, b in libraries.items() if t.traits.format == "wasm"), None)
+    files |= binding_files(bindings, contents.optional, sources, module)
     files["README.md"] = render(
         "package/README.md.j2",
         **STAMP,
-        **introduction(parts.models, parts.contents),
+        **introduction(models, contents),
         models=described,
-        targets=targets,
-        bindings=bindings,
+        targets=[_target(t, b.built, _report_of(t, report)) for t, b in libraries.items()],
+        bindings=[(name, LANGUAGES[name]) for name in bindings],
     ).encode()
-    files[MANIFEST] = _manifest(parts, files)
+    manifest: dict[str, Any] = {"tool": TOOL, "minbuild": __version__, **_models(models)}
+    manifest["targets"] = {
+        str(t): {"library": library_path(t), "toolchain": b.built.toolchain, **_proof(_report_of(t, report))}
+        for t, b in libraries.items()
+    }
+    manifest["graphs"] = list(build_options.graphs)
+    manifest["holds"] = capabilities.as_dict(capabilities.capabilities_of(contents))
+    files[MANIFEST] = _manifest(manifest, files)
+    return Package(files)
+
+
+def _model_files(packaged: PackagedModel) -> dict[str, bytes]:
+    model, folder = packaged.model, packaged.folder
+    files = {f"{folder}/{PLAN}": model.plan_bytes, f"{folder}/{CHECKPOINT}": model.checkpoint}
+    if model.export_template is not None:
+        files[f"{folder}/{EXPORT_TEMPLATE}"] = model.export_template
     return files
 
 
-def folder_of(target: Target) -> str:
-    """The folder of a target's libraries: its name, and its CPU where one was chosen."""
-    return str(target).replace(":", "-")
-
-
-def library_path(target: Target) -> str:
-    """Where the shared library of a target is in the package."""
-    return f"lib/{folder_of(target)}/{target.traits.shared_name}"
-
-
-def cmake_files(
-    sources: Mapping[str, bytes],
-    samples: Sequence[str],
-    build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
-) -> dict[str, bytes]:
-    """What `cmake` needs besides the sources to build them as `build_options` say, and the sample programs of
-    these names."""
-    text = render(
-        "package/CMakeLists.txt.j2",
-        stamp=f"Generated by minbuild {__version__}; do not edit.",
-        units=sorted(name for name in sources if name.endswith(".cc")),
-        compile=flags.compile_flags(build_options),
-        wide=flags.AVX512 if build_options.avx512 == ON else "",
-        speed=flags.SPEED,
-        speed_units=sorted(flags.speed_units(build_options, sources)),
-        strip=build_options.strip.upper(),
-        link=tuple(",".join(("-Wl", *pair)) for pair in _pairs(flags.link_flags(build_options))),
-        samples=samples,
-    )
-    return {"CMakeLists.txt": text.encode(), "src/exports.map": flags.exports(build_options)}
-
-
-def _pairs(options: Sequence[str]) -> list[tuple[str, ...]]:
-    """Linker options, `-z` together with its keyword."""
-    found: list[tuple[str, ...]] = []
-    for option in options:
-        if found and found[-1] == ("-z",):
-            found[-1] = ("-z", option)
-        else:
-            found.append((option,))
-    return found
-
-
-def _manifest(parts: PackageInputs, files: Mapping[str, bytes]) -> bytes:
-    targets = parts.libraries.items()
-    manifest: dict[str, Any] = {"tool": TOOL, "minbuild": __version__}
-    if len(parts.models) == 1:
-        manifest |= _about(parts.models[0])
-    else:
-        manifest["models"] = {model.name: _about(model) for model in parts.models}
-    proofs = {target.target: target for target in parts.report.targets}
-    manifest["targets"] = {
-        str(t): {"library": library_path(t), "toolchain": b.toolchain, **_proof(proofs[str(t)])}
-        for t, b in targets
-    }
-    manifest["graphs"] = list(parts.build_options.graphs)
-    manifest["holds"] = capabilities.as_dict(capabilities.capabilities_of(parts.contents))
-    manifest["files"] = {
+def _manifest(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+    """The manifest with the digests of all other files of the package."""
+    digests = {
         name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in sorted(files.items())
     }
-    return sealed(manifest)
+    return sealed({**manifest, "files": digests})
+
+
+def _models(models: Sequence[PackagedModel]) -> dict[str, Any]:
+    """The models as the manifest has them: the only one by itself, several by name."""
+    if len(models) == 1:
+        return _about(models[0].model)
+    return {"models": {packaged.name: _about(packaged.model) for packaged in models}}
+
+
+def _about(model: CompiledModel) -> dict[str, Any]:
+    return {
+        "model": dict(sorted(model.artifacts.digests.items())),
+        "fixed": dict(sorted(model.fixed.items())),
+        "largest": dict(model.largest),
+    }
+
+
+def _report_of(target: Target, report: SizeReport) -> TargetReport:
+    return next(found for found in report.targets if found.target == str(target))
 
 
 def _proof(target: TargetReport) -> dict[str, Any]:
@@ -150,18 +123,8 @@ def _proof(target: TargetReport) -> dict[str, Any]:
     return {"proof": NOT_PROVEN, "reason": reason(target)}
 
 
-def _about(model: ModelDocs) -> dict[str, Any]:
-    return {
-        "model": dict(sorted(model.digests.items())),
-        "fixed": dict(sorted(model.fixed.items())),
-        "largest": dict(model.largest),
-    }
-
-
-def _target(target: Target, parts: PackageInputs) -> dict[str, Any]:
-    built = parts.libraries[target]
-    found = next(t for t in parts.report.targets if t.target == str(target))
-    proof = PROVEN if is_proven(found) else f"**{NOT_PROVEN}**: {for_markdown(reason(found))}"
+def _target(target: Target, built: BuildOutput, report: TargetReport) -> dict[str, Any]:
+    proof = PROVEN if is_proven(report) else f"**{NOT_PROVEN}**: {for_markdown(reason(report))}"
     return {
         "name": str(target),
         "folder": f"lib/{folder_of(target)}",

@@ -11,8 +11,8 @@ from minbuild import __version__
 from minbuild.ir import ElementType, Procedure, Program, Role, TensorType
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ir.size_report import ModelReport
-from minbuild.ops import Registry
 from minbuild.passes.rewrite.copy_elision import ASSIGN
+from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.reference.synthetic_data import index_limits
 
@@ -27,20 +27,12 @@ _COMMENT = 42  # column of comments in the README's program
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDocs:
-    """One model of a package; its name is empty where it is the only one. `program` as lowered; `largest` are the
-    default sizes of its free dimensions; `fixed` those given by the user."""
+class PackagedModel:
+    """One model of a package, with its figures; `name` is empty where it is the only one."""
 
     name: str
-    program: Program
-    registry: Registry
-    largest: Mapping[str, int]
-    fixed: Mapping[str, int]
-    digests: Mapping[str, str]
-    plan: bytes
-    checkpoint: bytes
+    model: CompiledModel
     report: ModelReport
-    export_template: bytes | None = None  # of the inference model
 
     @property
     def folder(self) -> str:
@@ -50,7 +42,7 @@ class ModelDocs:
     @property
     def sample(self) -> str:
         """Its sample program, without ending: called after what it does."""
-        does = _PURPOSES[_main(self.program)].sample
+        does = _PURPOSES[_main(self.model.program)].sample
         return f"{does}_{self.name}" if self.name else does
 
 
@@ -77,19 +69,20 @@ def _main(program: Program) -> str:
     return next(name for name in _PURPOSES if name in names)
 
 
-def values_of(parts: ModelDocs, contents: LibraryContents) -> dict[str, Any]:
+def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, Any]:
     """What the templates of README and sample are told about this model."""
-    procedures = {p.name: p for p in parts.program.procedures}
-    limits = index_limits(parts.program, parts.registry)
-    sizes = {s: min(_SAMPLE_SIZE, n) for s, n in parts.largest.items()}
-    graph = _main(parts.program)
+    model, folder = packaged.model, packaged.folder
+    procedures = {p.name: p for p in model.program.procedures}
+    limits = index_limits(model.program, model.registry)
+    sizes = {s: min(_SAMPLE_SIZE, n) for s, n in model.largest.items()}
+    graph = _main(model.program)
     main = procedures[graph]
     values = {
         **STAMP,
-        "name": parts.name,
-        "folder": parts.folder,
-        "sample": parts.sample,
-        "report": parts.report,
+        "name": packaged.name,
+        "folder": folder,
+        "sample": packaged.sample,
+        "report": packaged.report,
         "inputs": [_port(n, main.values[n].type, limits, sizes) for n in main.inputs],
         "eval_inputs": [list(main.inputs).index(n) for n in _eval_inputs(procedures, main)],
         "graph": graph,
@@ -101,20 +94,20 @@ def values_of(parts: ModelDocs, contents: LibraryContents) -> dict[str, Any]:
         "optimizes": "optimize" in procedures,
         "updates_itself": any(call.op == ASSIGN for call in main.calls),
         "initializes": "initialize" in procedures,
-        "symbols": [{"name": s, "largest": n, "sample": sizes[s]} for s, n in parts.largest.items()],
-        "parameters": _parameter_counts(parts.program),
-        "plan": f"{parts.folder}/{PLAN}",
-        "checkpoint": f"{parts.folder}/{CHECKPOINT}",
-        "export_template": "" if parts.export_template is None else f"{parts.folder}/{EXPORT_TEMPLATE}",
+        "symbols": [{"name": s, "largest": n, "sample": sizes[s]} for s, n in model.largest.items()],
+        "parameters": _parameter_counts(model.program),
+        "plan": f"{folder}/{PLAN}",
+        "checkpoint": f"{folder}/{CHECKPOINT}",
+        "export_template": "" if model.export_template is None else f"{folder}/{EXPORT_TEMPLATE}",
     }
     return {**values, "program": tuple(_program(values))}
 
 
-def introduction(models: Iterable[ModelDocs], contents: LibraryContents) -> dict[str, Any]:
+def introduction(models: Iterable[PackagedModel], contents: LibraryContents) -> dict[str, Any]:
     """What the README says of all models together: what the package does, what it can, and what its program tries."""
     models = tuple(models)
-    graphs = {p.name for m in models for p in m.program.procedures}
-    first = _PURPOSES[_main(models[0].program)]
+    graphs = {p.name for m in models for p in m.model.program.procedures}
+    first = _PURPOSES[_main(models[0].model.program)]
     can = [*(("forward pass", "backward pass") if "train" in graphs else ())]
     can += ["evaluation"] * ("eval" in graphs) + ["optimizer"] * ("optimize" in graphs)
     can.append("checkpoints" if contents.checkpoint_writing else "reading checkpoints")

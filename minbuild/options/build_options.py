@@ -17,7 +17,7 @@ PROFILES: Mapping[str, str] = {
     "fastest": "compiled for speed; larger",
 }
 DEFAULT = "balanced"
-ON, OFF = "on", "off"
+ON, OFF, AUTO = "on", "off", "auto"
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 # Other spellings of on and off, in TOML and in environment variables.
@@ -240,13 +240,15 @@ class BuildOptions:
         (), "kernels to compile for size, regardless of --optimize", COMPILER, default=(), multiple=True
     )
     lto: str = _option(
-        (OFF, ON),
-        "link-time optimisation",
+        (AUTO, ON, OFF),
+        "link-time optimisation; auto: of trimmed libraries, where the default compiler links ELF",
         COMPILER,
+        neutral=OFF,
         effect="link-time optimisation",
         min_size=ON,
         tradeoff="Builds take longer.",
         smallest=ON,
+        fastest=OFF,
     )
     icf: str = _option(
         (ON, OFF),

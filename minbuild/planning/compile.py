@@ -97,7 +97,14 @@ def compile_model(
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
     return compile_artifacts(
-        artifacts, checkpoint, operators, fixed, largest, log, checks_loss=checks_loss, graphs=graphs
+        artifacts,
+        checkpoint,
+        operators,
+        fixed=fixed,
+        largest=largest,
+        log=log,
+        checks_loss=checks_loss,
+        graphs=graphs,
     )
 
 
@@ -126,7 +133,15 @@ def compile_artifacts(
     plan = build_plan(optimized, operators)
     plan_bytes = encode_plan(plan, sizes, wide=bool(needs_64_bits(plan, sizes)))
     return CompiledModel(
-        artifacts, operators, program, plan, plan_bytes, checkpoint, fixed, sizes, graphs=tuple(graphs)
+        artifacts,
+        operators,
+        program,
+        plan,
+        plan_bytes=plan_bytes,
+        checkpoint=checkpoint,
+        fixed=fixed,
+        largest=sizes,
+        graphs=tuple(graphs),
     )
 
 
@@ -142,28 +157,29 @@ def compile_models(
 ) -> tuple[CompiledModel, ...]:
     """Every folder as `compile_model` does; each of several models takes the sizes that it has dimensions for. Raises
     BadInput, also for a dimension that none of them has, and Unsupported."""
-    if len(folders) == 1:
-        return (
-            compile_model(
-                folders[0], fixed, largest, ops_folders, log, checks_loss=checks_loss, graphs=graphs
-            ),
-        )
-    sets = [load(folder, registry(ops_folders)) for folder in folders]
+    operators = registry(ops_folders)
+    sets = [load(folder, operators) for folder in folders]
     free = [_free_dimensions(select_graphs(artifacts, graphs)) for artifacts in sets]
-    together = sorted({name for names in free for name in names})
-    for option, given in (("--dim", fixed), ("--max-dim", largest)):
-        _check_names(option, given, together)
+    if len(folders) > 1:
+        together = sorted({name for names in free for name in names})
+        for option, given in (("--dim", fixed), ("--max-dim", largest)):
+            _check_names(option, given, together)
+
+    def own(sizes: Mapping[str, int], names: Sequence[str]) -> Mapping[str, int]:
+        return sizes if len(folders) == 1 else {name: size for name, size in sizes.items() if name in names}
+
     models = tuple(
-        compile_model(
-            folder,
-            {name: size for name, size in fixed.items() if name in names},
-            {name: size for name, size in largest.items() if name in names},
-            ops_folders,
-            log,
+        compile_artifacts(
+            artifacts,
+            _checkpoint_bytes(folder, artifacts),
+            operators,
+            fixed=own(fixed, names),
+            largest=own(largest, names),
+            log=log,
             checks_loss=checks_loss,
             graphs=graphs,
         )
-        for folder, names in zip(folders, free, strict=True)
+        for folder, artifacts, names in zip(folders, sets, free, strict=True)
     )
     if any(is_wide(m.plan_bytes) for m in models):  # one library reads plans of one width
         return tuple(replace(m, plan_bytes=encode_plan(m.plan, m.largest, wide=True)) for m in models)

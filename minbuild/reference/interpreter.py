@@ -48,6 +48,9 @@ class _Scope:
     def shape(self, name: str) -> Shape:
         return self.values[name].shape
 
+    def element(self, name: str) -> ElementType:
+        return _element(self.values[name])
+
 
 class ReferenceTrainer:
     """Trains a artifacts in float64. `parameters`, `gradients` and `moments` are by name and may be written.

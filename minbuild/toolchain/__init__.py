@@ -41,6 +41,7 @@ __all__ = [
     "ALLOWED_IMPORTS",
     "BuildOutput",
     "BuildJob",
+    "Builds",
     "ProgramResult",
     "Target",
     "Toolchain",
@@ -115,6 +116,27 @@ def build_all(
     with Processes(jobs) as children:
         # One more, so that somebody compiles while another one links.
         return children.map(one, orders, jobs + 1)
+
+
+class Builds:
+    """Libraries by the jobs that make them: each is built once, and its result is kept."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[str, BuildOutput] = {}
+
+    def build(self, jobs: Sequence[BuildJob], progress: Callable[[str], None] | None = None) -> None:
+        """Build the libraries of `jobs` that are missing, side by side. Raises ToolchainFailed."""
+        missing = {key: job for job in jobs if (key := _job_key(job)) not in self._outputs}
+        self._outputs.update(zip(missing, build_all(tuple(missing.values()), progress=progress), strict=True))
+
+    def __getitem__(self, job: BuildJob) -> BuildOutput:
+        """The library of a job, which is built now if `build` was not given it. Raises ToolchainFailed."""
+        self.build((job,))
+        return self._outputs[_job_key(job)]
+
+
+def _job_key(job: BuildJob) -> str:
+    return _key("library", job.toolchain, job.target, checked(job.sources))
 
 
 def build_library(

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from minbuild.errors import BadInput
-from minbuild.options.build_options import ON, BuildOptions
+from minbuild.options.build_options import BuildOptions
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import Cache, digest
 from minbuild.toolchain.include_scan import seen
@@ -261,12 +261,13 @@ def library_objects(
     sources: Sources,
     calls: Mapping[bool, tuple[str, ...]],
     build_options: BuildOptions,
+    lto: bool,
     toolchain: Toolchain,
     shop: BuildFolder,
     program: Callable[[str], str],
 ) -> Objects:
-    """Compile a library as `build_options` say. `calls` are those of the compiler, for size and (True) for speed.
-    Raises as `compile_objects`."""
+    """Compile a library as `build_options` say, and with `lto` once more for this link. `calls` are those of the
+    compiler, for size and (True) for speed. Raises as `compile_objects`."""
     speed = flags.speed_units(build_options, sources)
     units = [name for name in sources if name.endswith(".cc")]
 
@@ -277,7 +278,7 @@ def library_objects(
         return flags.in_link_order(dict(zip(units, made, strict=True)), speed)
 
     static = compiled()
-    linked = compiled(".lto", flags.LTO) if build_options.lto == ON else static
+    linked = compiled(".lto", flags.LTO) if lto else static
     used = sorted({unit in speed for unit in units})
     commands = tuple(" ".join((*calls[s], "-c", "SOURCE", "-o", "OBJECT")) for s in used)
     return Objects(static, linked, commands)

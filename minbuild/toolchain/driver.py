@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import OFF, ON, PLAN, SOURCES, BuildOptions, table
+from minbuild.options.build_options import AUTO, OFF, ON, PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags
 from minbuild.toolchain.compile_library import (
     INCLUDES,
@@ -73,7 +73,9 @@ class Driver:
 
     def honours(self, target: Target) -> frozenset[str]:
         found = {option.name for option in table() if option.stage in (PLAN, SOURCES)}
-        found |= {"optimize", "speed_for", "size_for", "strip", "lto"}
+        found |= {"optimize", "speed_for", "size_for", "strip"}
+        # Not every clang has a linker that can.
+        found |= {"lto"} if self.build_options.lto != AUTO else set()
         if target.traits.is_elf:
             found |= {"unwind_tables", "visibility", "gc_sections", "separate_code", "max_page_size"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
@@ -84,7 +86,9 @@ class Driver:
     def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: self._compile(target, build_options, s) for s in (False, True)}
-        objects = library_objects(sources, calls, build_options, self, shop, self._program)
+        objects = library_objects(
+            sources, calls, build_options, build_options.lto == ON, self, shop, self._program
+        )
         again = (flags.LTO, flags.SPEED if build_options.optimize == "speed" else self._size())
         shop.say("linking")
         shop.write({"exports.map": flags.exports(build_options), "stub.c": b""})

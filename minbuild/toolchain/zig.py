@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import ON, PLAN, SOURCES, BuildOptions, table
+from minbuild.options.build_options import OFF, PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
@@ -82,7 +82,8 @@ class Zig:
     def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
-        objects = library_objects(sources, calls, build_options, self, shop, self._program)
+        lto = _uses_lto(target, build_options)
+        objects = library_objects(sources, calls, build_options, lto, self, shop, self._program)
         shop.say("linking")
         linked = self._link(objects.linked, target, build_options, shop)
         if linked.helpers:
@@ -225,13 +226,18 @@ def _compile(
     )
 
 
+def _uses_lto(target: Target, build_options: BuildOptions) -> bool:
+    """Whether a link optimises; links of other formats cannot."""
+    return target.traits.is_elf and build_options.lto != OFF
+
+
 def _lto_options(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
     """What the compiler inside of the linker has to be told again. Functions know themselves what they are for.
 
     It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
     its callers besides is shorter only where instructions have one size.
     """
-    if build_options.lto != ON:
+    if not _uses_lto(target, build_options):
         return ()
     if build_options.optimize == "speed":
         return ("--lto-O2",)

@@ -13,12 +13,14 @@ import pytest
 from minbuild import ir as model
 from minbuild.analysis import measure
 from minbuild.analysis.attribution import Attribution, attribute
-from minbuild.codegen.library_builder import LinkedLibrary
+from minbuild.analysis.target_result import TargetResult
+from minbuild.codegen.library_builder import BuiltLibrary, TrimmedAndFull
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
 from minbuild.formats import ar, elf
 from minbuild.formats import symbol_names as names
 from minbuild.formats import symbol_origins as owners
 from minbuild.ir.size_report import KINDS
+from minbuild.toolchain import BuildOutput, host_target
 
 TARGETS = ("x86_64-linux-gnu", "thumb-linux-gnueabihf", "aarch64-linux-musl")
 
@@ -460,10 +462,15 @@ def test_build_report_measures(x86: Library) -> None:
     facts = ModelReport("m", "0", (), (("batch", 8),), arenas,
                         Persistent(10, 10, 20, 3, 1, 7), 5, 6, 5, 9)  # fmt: skip
     uses = {"gemm": (measure.Use("fc1", "Gemm"), measure.Use("fc2", "MatMul"), measure.Use("fc2", "Gemm"))}
-    build = LinkedLibrary(x86.binary, x86.owners, KERNELS)
-    extra = replace(build, kernels=(*KERNELS, kernel("never", "never")))
-    inputs = measure.TargetInputs(x86.target, extra, build, "zig", ("-Oz",))
-    report = measure.build_report(facts, uses, (inputs,))
+    output = BuildOutput(x86.stripped, b"", b"", "", ("zig c++ -Oz -c a.cc",), "zig", x86.target)
+
+    class Linked(BuiltLibrary):
+        owners = x86.owners  # known from the fixture's objects
+
+    build = Linked(output, x86.binary, KERNELS, {})
+    extra = Linked(output, x86.binary, (*KERNELS, kernel("never", "never")), {})
+    result = TargetResult(TrimmedAndFull(host_target(), extra, build))
+    report = measure.build_report(facts, uses, (result,))
     target = report.targets[0]
     assert target.trimmed.file == len(x86.stripped) == sum(r.bytes for r in target.rows)
     assert (

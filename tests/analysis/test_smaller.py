@@ -12,10 +12,11 @@ from trainers import plan_of
 from training_models import node, regression, single
 
 from minbuild import assets
-from minbuild.analysis.measure import TargetInputs, build_report, persistent_of
+from minbuild.analysis.measure import build_report, persistent_of
+from minbuild.analysis.target_result import TargetResult, WhatIfResults
 from minbuild.analysis.whatif.leave_one_out import LeaveOneOut
 from minbuild.analysis.whatif.suggestions import MOST, SuggestionBuilds, SuggestionPlanner
-from minbuild.codegen.library_builder import build_checked
+from minbuild.codegen.library_builder import TrimmedAndFull, build_checked
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.ir.size_report import ModelReport, Named, Row, Suggestion, TargetReport
@@ -48,8 +49,9 @@ def target(model: CompiledModel) -> TargetReport:
         "m", "0", (), (), model.arenas, persistent_of(model.plan), len(model.plan_bytes), 0, 0, 0
     )
     costs = LeaveOneOut(contents, model.registry, host_target(), find_toolchain()).saved()
-    inputs = TargetInputs("t", library.measured, library.measured, "", (), leave_one_out=costs)
-    return build_report(facts, {}, [inputs], uses_of([(model.artifacts, model.plan)])).targets[0]
+    pair = TrimmedAndFull(host_target(), library, library)
+    result = TargetResult(pair, what_if=WhatIfResults(leave_one_out=costs))
+    return build_report(facts, {}, [result], uses_of([(model.artifacts, model.plan)])).targets[0]
 
 
 # -------------------------------------------------------------------------------------------------- the arena

@@ -17,6 +17,7 @@ from minbuild import __version__, assets
 from minbuild.codegen import atomic_write as destination
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.ir import Package
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
 from minbuild.training.library import EVAL, TRAIN, Library, Session
 
@@ -221,7 +222,7 @@ FILES = with_manifest({"a/b": b"new"})
 def test_a_failed_write_leaves_the_old_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(destination, "exchange", lambda left, right: False)  # the system cannot in one step
     out = tmp_path / "dist"
-    destination.write_package(out, with_manifest({"a/b": b"old"}))
+    destination.write_package(out, Package(with_manifest({"a/b": b"old"})))
     before = tree(out)
     for where in ("write_bytes", "rename"):
         for error in (OSError(28, "No space left on device"), PermissionError(13, "no"), KeyboardInterrupt()):
@@ -237,7 +238,7 @@ def test_a_failed_write_leaves_the_old_package(tmp_path: Path, monkeypatch: pyte
                 patch.setattr(Path, where, fail)
                 expected = BadInput if isinstance(error, OSError) else KeyboardInterrupt
                 with pytest.raises(expected) as raised:
-                    destination.write_package(out, FILES)
+                    destination.write_package(out, Package(FILES))
             assert tree(out) == before and [p.name for p in tmp_path.iterdir()] == ["dist"]
             if isinstance(error, OSError):
                 assert "--out" in str(raised.value) and error.strerror in str(raised.value)
@@ -249,18 +250,18 @@ def test_folders_made_on_the_way_go_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(BadInput, match="Free some space"):
-        destination.write_package(tmp_path / "a/b/dist", FILES)
+        destination.write_package(tmp_path / "a/b/dist", Package(FILES))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    destination.write_package(tmp_path / "link", FILES)
+    destination.write_package(tmp_path / "link", Package(FILES))
     assert (tmp_path / "link").is_symlink() and tree(tmp_path / "real") == FILES
 
 
 def test_permissions_are_those_of_any_folder(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
-    destination.write_package(tmp_path / "dist", FILES)
+    destination.write_package(tmp_path / "dist", Package(FILES))
     assert (tmp_path / "dist").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -23,7 +23,7 @@ from minbuild.planning.library_contents import OPTIONAL
 from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
 
 STEPS = 60
-PROGRAMS = TESTS / "examples" / "bindings"
+PROGRAMS = TESTS / "codegen" / "bindings"
 
 
 @pytest.fixture(scope="module")

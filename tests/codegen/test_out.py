@@ -14,6 +14,7 @@ from commands import command_fixture as command_fixture
 
 from minbuild.codegen import atomic_write
 from minbuild.errors import BadInput
+from minbuild.ir import Package
 
 USERS = {
     "notes.txt": b"mine",
@@ -180,7 +181,7 @@ def test_a_manifest_cannot_delete_what_is_elsewhere(out: Path, tmp_path: Path) -
     shutil.rmtree(out)
     files = with_manifest({"a": b"1", "../precious": b"1"})
     put(out, {"a": b"1", "manifest.json": files["manifest.json"]})
-    atomic_write.write_package(out, with_manifest({"b": b"2"}))
+    atomic_write.write_package(out, Package(with_manifest({"b": b"2"})))
     assert (tmp_path / "precious").read_bytes() == b"1" and set(tree(out)) == {"b", "manifest.json"}
 
 
@@ -189,7 +190,7 @@ def test_files_that_appear_during_a_build_stay(out: Path, monkeypatch: pytest.Mo
     put(out, {"model/trained": b"new"})
     before = tree(out)
     with pytest.raises(BadInput, match="model/trained"):
-        atomic_write.write_package(out, package)
+        atomic_write.write_package(out, Package(package))
     assert tree(out) == before and [p.name for p in out.parent.iterdir()] == ["dist"]
     (out / "model/trained").unlink()
 
@@ -200,7 +201,7 @@ def test_files_that_appear_during_a_build_stay(out: Path, monkeypatch: pytest.Mo
         put(out, {"late": b"3"})
 
     monkeypatch.setattr(atomic_write, "_share", late)
-    atomic_write.write_package(out, package)
+    atomic_write.write_package(out, Package(package))
     assert set(tree(out)) == set(package)
     (left,) = (p for p in out.parent.iterdir() if p != out)
     assert tree(left) == {"old/late": b"3"}
@@ -219,5 +220,5 @@ def test_a_failure_while_foreign_files_are_shared_leaves_them(
     monkeypatch.setattr(os, "link", full)
     monkeypatch.setattr(shutil, "copy2", full)
     with pytest.raises(BadInput, match="Free some space"):
-        atomic_write.write_package(out, with_manifest({"b": b"2"}), force=True)
+        atomic_write.write_package(out, Package(with_manifest({"b": b"2"})), force=True)
     assert tree(out) == before and [p.name for p in out.parent.iterdir()] == ["dist"]

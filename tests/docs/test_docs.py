@@ -66,7 +66,9 @@ def test_links_and_names_of_files_exist(path: Path) -> None:
     text = path.read_text("utf-8")
     for link in re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", text):
         assert (path.parent / link).exists(), link
-    for name in re.findall(r"`((?:minbuild|kernels|tests|schemas|templates|reports)/[\w/.-]+)`", text):
+    for name in re.findall(
+        r"`((?:minbuild|kernels|tests|schemas|templates|reports|examples)/[\w/.-]+)`", text
+    ):
         assert (ROOT / name).exists() or _is_pattern(name), name
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from minbuild.codegen import atomic_write
 from minbuild.errors import BadInput
+from minbuild.ir import Package
 from minbuild.toolchain.cache import Cache
 
 SHIM = ctypes.CDLL(None)
@@ -195,7 +196,7 @@ def of_the_package_writer(folder: Path, exchanges: bool) -> None:
 
     def prepare() -> None:
         empty(folder)
-        atomic_write.write_package(out, old)
+        atomic_write.write_package(out, Package(old))
         (out / "a/notes.txt").write_bytes(b"mine")
 
     def beside() -> list[str]:
@@ -208,9 +209,9 @@ def of_the_package_writer(folder: Path, exchanges: bool) -> None:
             (folder / beside()[0] / "old").rename(out)
         return found
 
-    action = partial(atomic_write.write_package, out, new, force=True)
+    action = partial(atomic_write.write_package, out, Package(new), force=True)
     experiments(f"package, {exchanges=}", prepare, action, state, beside, BadInput)
-    first = partial(atomic_write.write_package, folder / "deep/er", new)
+    first = partial(atomic_write.write_package, folder / "deep/er", Package(new))
     if exchanges:
         experiments(
             "first package", partial(empty, folder), first, lambda: tree(folder / "deep/er"), list, BadInput

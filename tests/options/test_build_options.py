@@ -19,8 +19,8 @@ from minbuild.analysis.whatif.suggestions import SuggestionPlanner
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import PROFILE, checked_settings, known_keys, resolve_build_options, tomllib
-from minbuild.codegen.library_builder import BuiltLibrary, build_checked
-from minbuild.codegen.package import cmake_files
+from minbuild.codegen.cmake import cmake_files
+from minbuild.codegen.library_builder import BuiltLibrary, LibraryBuilder, build_checked
 from minbuild.codegen.sources import emit_sources
 from minbuild.docgen import option_tables as option_tables
 from minbuild.errors import BadInput
@@ -59,8 +59,7 @@ def built(
     where = parse_target(target) if target else HOST
     contents = contents_of([model], build_options=build_options)
     library = build_checked(contents, model.registry, where, find_toolchain(cxx, build_options=build_options))
-    measured = library.measured
-    attribute(measured.binary, measured.owners, measured.kernels)
+    attribute(library.binary, library.owners, library.kernels)
     return library
 
 
@@ -143,11 +142,23 @@ def test_headers(model: CompiledModel) -> None:
 
 @ELF
 def test_link_time_optimisation(model: CompiledModel) -> None:
-    library = built(model, lto=ON)
-    assert library.built.shared != built(model).built.shared
-    assert "--lto-O" in library.built.commands[1]
-    assert library.built.archive == built(model).built.archive
+    library, usual, without = built(model, lto=ON), built(model), built(model, lto=OFF)
+    assert library.built.shared == usual.built.shared != without.built.shared
+    assert "--lto-O" in library.built.commands[1] and "--lto-O" not in without.built.commands[1]
+    assert library.built.archive == without.built.archive
     proven(model, library)
+    proven(model, without)
+
+
+@ELF
+def test_the_full_library_is_compiled_once(model: CompiledModel) -> None:
+    """Its objects are not made again for the link unless that is asked for."""
+    silent = lambda text: None  # noqa: E731
+    pair = LibraryBuilder(contents_of([model]), model.registry, find_toolchain(), False, silent, silent).pair(
+        HOST
+    )
+    assert "--lto-O" in pair.trimmed.built.commands[1]
+    assert "--lto-O" not in pair.full.built.commands[1]
 
 
 @ELF
@@ -298,7 +309,8 @@ def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Compile
         "--file-io off",
         "--graphs train,optimize",
     }
-    assert smallest.lto == ON and len(built(model, lto=ON).built.shared) < len(built(model).built.shared)
+    assert smallest.lto == ON
+    assert len(built(model, lto=ON).built.shared) < len(built(model, lto=OFF).built.shared)
     assert {o.how for o in advisor.candidates() if o.how.startswith("--")} == kept
 
 

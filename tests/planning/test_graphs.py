@@ -12,7 +12,7 @@ from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `
 from programs import CC, run
 
 from minbuild.analysis.measure import persistent_of
-from minbuild.codegen.package_docs import ModelDocs, introduction, values_of
+from minbuild.codegen.package_docs import PackagedModel, introduction, values_of
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
@@ -224,9 +224,7 @@ def test_samples_run_with_any_choice(graphs, build_options, tmp_path) -> None:
     contents = replace(contents_of((model,)), **build_options)
     persistent = persistent_of(model.plan)
     facts = ModelReport("m", "0", (), (), model.arenas, persistent, 1, 1, 1, 1)
-    parts = ModelDocs(
-        "", model.program, model.registry, model.largest, {}, {}, model.plan_bytes, model.checkpoint, facts
-    )
+    parts = PackagedModel("", model, facts)
     values = values_of(parts, contents)
     library = built(contents, model)
     files = {

@@ -36,7 +36,7 @@ def measure(name: str) -> dict[str, object]:
     from minbuild.toolchain import find_toolchain, parse_target
 
     library = build_checked(full_contents(registry()), registry(), parse_target(name), find_toolchain())
-    build = library.measured
+    build = library
     shares = attribute(build.binary, build.owners, build.kernels).shares
     stems = sorted({k.stem for k in library.kernels})
     own = {s.owner.name: s.bytes for s in shares if s.owner.kind == "operator"}

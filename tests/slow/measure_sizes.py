@@ -51,7 +51,7 @@ def _measure(folder: Path, target: str) -> dict[str, object]:
         parse_target(target)
     )
     for library in (pair.trimmed, pair.full):
-        build = library.measured
+        build = library
         attribute(build.binary, build.owners, build.kernels)  # raises unless every byte has one owner
     arena, bound = _arena(model)
     return {

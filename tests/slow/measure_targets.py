@@ -68,10 +68,10 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
     """Every case with its reports."""
     from case_sets import folders
 
-    from minbuild.analysis.whatif.runner import WhatIfResults
+    from minbuild.analysis.measure import measure
+    from minbuild.analysis.target_result import TargetResult
     from minbuild.codegen.library_builder import LibraryBuilder
     from minbuild.ir.size_report import Verification
-    from minbuild.pipeline import measure
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, parse_target
@@ -83,8 +83,8 @@ def _cases(names: list[str], targets: tuple[str, ...]) -> Iterator[tuple[str, tu
         model = compile_model(folder, {}, {}, (), quiet)
         bench = LibraryBuilder(contents_of([model]), model.registry, find_toolchain(), False, quiet, quiet)
         pairs = bench.pairs([parse_target(target) for target in targets])
-        nothing = [Verification("")] * len(pairs), [WhatIfResults()] * len(pairs)
-        yield folder.name, measure({folder.name: model}, pairs, *nothing).targets
+        results = [TargetResult(pair, Verification("")) for pair in pairs]
+        yield folder.name, measure({folder.name: model}, results).targets
 
 
 def _check(case: str, report: TargetReport) -> int:

@@ -23,7 +23,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
-        subprocess.run((python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs]"), check=True)
+        subprocess.run((python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples]"), check=True)
         frozen = subprocess.run(
             (python, "-m", "pip", "freeze", "--exclude", "minbuild"),
             capture_output=True,

@@ -138,7 +138,7 @@ def test_files_are_read_and_written(target: str) -> None:
 @pytest.mark.parametrize("target", (*TARGETS, *BUILT_ONLY))
 @pytest.mark.parametrize("case", CASES)
 def test_every_byte_has_one_owner(case: str, target: str) -> None:
-    build = library_of(case, target).measured
+    build = library_of(case, target)
     found = attribute(build.binary, build.owners, build.kernels)
     assert sum(share.bytes for share in found.shares) == len(build.binary.data)
     assert not any("unknown source" in share.owner.name for share in found.shares)

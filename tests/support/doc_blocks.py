@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from places import ROOT
+from places import EXAMPLES, ROOT
 
 RUN = ("sh", "python")  # languages that run where no comment says otherwise
 _BLOCK = re.compile(
@@ -64,14 +64,36 @@ def _present(name: str) -> bool:
 
 
 def run_page(path: Path, folder: Path) -> list[str]:
-    """Runs the blocks of a page in `folder`, which gets a copy of the sample artifacts. The names of missing tools;
-    raises
-    AssertionError with the output of a block that fails."""
+    """Runs the blocks of a page of the documentation in `folder`, which gets a copy of the sample artifacts and of the
+    examples. The names of missing tools; raises AssertionError with the output of a block that fails."""
     shutil.copytree(ROOT / "artifacts", folder / "artifacts")
-    if (ROOT / "examples").is_dir():
-        shutil.copytree(ROOT / "examples", folder / "examples")
+    shutil.copytree(EXAMPLES, folder / "examples")
+    return _run_blocks(path, folder)[0]
+
+
+def run_example(example: Path, folder: Path) -> list[str]:
+    """Runs the blocks of an example's README in a copy of the example. Where every tool is there, its blocks of text
+    must be what was printed, but for the numbers."""
+    shutil.copytree(example, folder, dirs_exist_ok=True)
+    page = example / "README.md"
+    absent, printed = _run_blocks(page, folder)
+    if not absent:
+        lines = {_without_numbers(line) for line in printed.splitlines()}
+        for block in blocks(page):
+            if block.language == "text":
+                assert {_without_numbers(line) for line in block.body.splitlines()} <= lines, printed
+    return absent
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"[\d.,]+", "#", line.strip())
+
+
+def _run_blocks(path: Path, folder: Path) -> tuple[list[str], str]:
+    """The names of missing tools, and what was printed."""
     environment = _environment(folder)
     absent: list[str] = []
+    printed: list[str] = []
     for block in blocks(path):
         if block.key == "file":
             target = folder / block.value
@@ -80,11 +102,11 @@ def run_page(path: Path, folder: Path) -> list[str]:
         elif block.missing:
             absent += block.missing
         elif block.runs:
-            _run(block, path, folder, environment)
-    return absent
+            printed.append(_run(block, path, folder, environment))
+    return absent, "\n".join(printed)
 
 
-def _run(block: Block, path: Path, folder: Path, environment: dict[str, str]) -> None:
+def _run(block: Block, path: Path, folder: Path, environment: dict[str, str]) -> str:
     command = (
         ("bash", "-euo", "pipefail", "-c", block.body)
         if block.language == "sh"
@@ -97,15 +119,17 @@ def _run(block: Block, path: Path, folder: Path, environment: dict[str, str]) ->
     assert done.returncode == 0, (
         f"{where}: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     )
+    return done.stdout + done.stderr
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """With a `minbuild` on the path that is this checkout's, and no analysis, which has tests of its own."""
+    """With a `minbuild` on the path that is this checkout's, the `python` that runs it, and no analysis, which has
+    tests of its own."""
     programs = folder / ".bin"
     programs.mkdir()
-    script = programs / "minbuild"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m minbuild "$@"\n', "utf-8")
-    script.chmod(0o755)
+    for name, arguments in (("minbuild", " -m minbuild"), ("python", "")):
+        script = programs / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}"{arguments} "$@"\n', "utf-8")
+        script.chmod(0o755)
     found = os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    found |= {"MINBUILD_FAST": "1", "MINBUILD_NO_ANALYSIS": "1", "COLUMNS": "100"}
-    return found
+    return found | {"MINBUILD_NO_ANALYSIS": "1", "COLUMNS": "100"}

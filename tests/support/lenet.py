@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from minbuild.authoring import Recipe, generate_artifacts
 from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.library_builder import build_checked
-from minbuild.codegen.package import library_path
+from minbuild.codegen.package_layout import library_path
 from minbuild.codegen.sources import emit_sources
 from minbuild.planning.compile import compile_models, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of

@@ -7,8 +7,8 @@ grows by when just that step is left out: steps overlap, so both figures are nee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Kernel
@@ -16,7 +16,7 @@ from minbuild.ir.size_report import Bar
 from minbuild.ops import Registry
 from minbuild.options.build_options import BuildOptions, build_option
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
+from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
 # What is always chosen, and by the model: name, what a reader should know. All other steps are build options.
 SELECTION = {
@@ -36,7 +36,7 @@ class Ablation:
     registry: Registry
     target: Target
     toolchain: Toolchain
-    say: Callable[[str], None] = lambda line: None
+    builds: Builds = field(default_factory=Builds)
 
     @property
     def build_options(self) -> BuildOptions:
@@ -62,8 +62,7 @@ class Ablation:
 
     def size(self, taken: frozenset[str]) -> int:
         """Bytes of the library with just the steps in `taken`."""
-        order = self.order(taken)
-        return len(build_library(order.sources, order.target, order.toolchain).shared)
+        return len(self.builds[self.order(taken)].shared)
 
     def contents(self, taken: frozenset[str]) -> LibraryContents:
         """What is compiled with the steps in `taken`."""
@@ -124,12 +123,10 @@ def _bars(builder: Ablation) -> Iterator[Bar]:
     steps = builder.steps
     everything = frozenset(steps)
     taken: frozenset[str] = frozenset()
-    builder.say("every kernel, an ordinary shared library")
     yield Bar("everything", "every kernel of minbuild, an ordinary shared library", builder.size(taken), None)
     trimmed = builder.size(everything)
     for name, meaning in steps.items():
         taken |= {name}
-        builder.say(title(name))
         file = builder.size(taken)
         loo = builder.size(everything - {name}) - trimmed
         yield Bar(title(name), meaning, file, loo)

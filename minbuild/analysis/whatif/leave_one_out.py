@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import Registry
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
+from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class LeaveOneOut:
     registry: Registry
     target: Target
     toolchain: Toolchain
+    builds: Builds = field(default_factory=Builds)
 
     @property
     def stems(self) -> tuple[str, ...]:
@@ -50,5 +51,4 @@ class LeaveOneOut:
         return {stem: whole - self._file(stem) for stem in self.stems}
 
     def _file(self, stem: str) -> int:
-        order = self.order(stem)
-        return len(build_library(order.sources, order.target, order.toolchain).shared)
+        return len(self.builds[self.order(stem)].shared)

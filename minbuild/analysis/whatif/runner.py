@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+from minbuild.analysis.target_result import WhatIfResults
 from minbuild.analysis.whatif.ablation import Ablation, waterfall
 from minbuild.analysis.whatif.leave_one_out import LeaveOneOut
 from minbuild.analysis.whatif.suggestions import SuggestionBuilds, SuggestionPlanner
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
-from minbuild.ir.size_report import Bar, Suggestion
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.planning.library_contents import full_contents
-from minbuild.toolchain import build_all
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIfResults:
-    """Results for one target; empty with --no-analysis."""
-
-    waterfall: tuple[Bar, ...] = ()
-    leave_one_out: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
-    suggestions: tuple[Suggestion, ...] = ()
 
 
 def run_what_if(
@@ -42,17 +31,16 @@ def run_what_if(
     candidates = advisor.candidates()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
     full = full_contents(registry, contents.components, contents.wide)
-    falls = [Ablation(contents, unbounded, full, registry, p.target, toolchain) for p in pairs]
-    removals = [LeaveOneOut(contents, registry, p.target, toolchain) for p in pairs]
-    trials = [SuggestionBuilds(advisor, candidates, p.target, toolchain) for p in pairs]
-    orders = [
-        *(order for fall in falls for order in fall.orders()),
-        *(order for removal in removals for order in removal.orders()),
-        *(order for trial in trials for order in trial.orders()),
+    builds, targets = bench.builds, [pair.target for pair in pairs]
+    ablations = [
+        Ablation(contents, unbounded, full, registry, target, toolchain, builds=builds) for target in targets
     ]
+    removals = [LeaveOneOut(contents, registry, target, toolchain, builds) for target in targets]
+    trials = [SuggestionBuilds(advisor, candidates, target, toolchain, builds) for target in targets]
+    jobs = [job for group in (ablations, removals, trials) for each in group for job in each.orders()]
     bench.stage("Measuring the size waterfall, leave-one-out, and suggestions")
-    build_all(orders, progress=bench.detail)
+    builds.build(jobs, bench.detail)
     return [
-        WhatIfResults(waterfall(fall), removal.saved(), trial.suggestions())
-        for fall, removal, trial in zip(falls, removals, trials, strict=True)
+        WhatIfResults(waterfall(ablation), removal.saved(), trial.suggestions())
+        for ablation, removal, trial in zip(ablations, removals, trials, strict=True)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any
 
@@ -18,7 +18,7 @@ from minbuild.planning.compile import CompiledModel, compile_artifacts
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import COMPONENTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan, is_wide
-from minbuild.toolchain import BuildJob, Target, Toolchain, build_library
+from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
 MOST = 5  # suggestions that are shown
 
@@ -54,6 +54,7 @@ class SuggestionBuilds:
     candidates: tuple[Candidate, ...]
     target: Target
     toolchain: Toolchain
+    builds: Builds = field(default_factory=Builds)
 
     def orders(self) -> tuple[BuildJob, ...]:
         """Everything that is compared."""
@@ -75,8 +76,7 @@ class SuggestionBuilds:
         return BuildJob(sources, self.target, self.toolchain.with_build_options(candidate.build_options))
 
     def _figures(self, candidate: Candidate) -> _Figures:
-        order, models = self._order(candidate), candidate.models
-        built = build_library(order.sources, order.target, order.toolchain)
+        built, models = self.builds[self._order(candidate)], candidate.models
         binary = read_binary("library", str(self.target), built.shared, built.twin)
         model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.export_template or b"") for m in models)
         arena = max(arena.peak for m in models for arena in m.arenas)

@@ -1,18 +1,21 @@
 """If, Loop and Scan are gone before a trainer is built: the branch that is taken, and every round by itself.
 
-Which branch and how many rounds must follow from what is known when the trainer is built. The nodes of a round are
-written after those of the round before it were looked at, as whether a loop goes on may be known only then.
+Where the condition of an If depends on data, both branches run, and the results of one are chosen; where that of a Loop
+does, all rounds up to its constant limit run, and those behind its end change nothing. What a branch or a round reads
+enters it through a PassThrough with the condition, which lets no gradient out of what was not taken: it may be no
+number. The nodes of a round are written after those of the round before it were looked at, as whether a loop goes on
+may be known only then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import Protocol
 
 import numpy as np
 
-from minbuild.frontend.onnx.subgraphs import renamed
+from minbuild.frontend.onnx.subgraphs import captured, graphs_in, renamed
 from minbuild.ir import ElementType, Graph, Node, Shape
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
@@ -29,6 +32,9 @@ class Scope(Protocol):
 
     def shape(self, name: str) -> Shape:
         """The dimensions of a value."""
+
+    def element(self, name: str) -> ElementType:
+        """The element type of a value."""
 
 
 def unrolled(node: Node, scope: Scope) -> Iterator[Node] | None:
@@ -70,14 +76,17 @@ class _Unrolling:
         start, self.taken = self.taken, len(self.written.nodes)
         return iter(self.written.nodes[start:])
 
-    def run(self, graph: Graph, arguments: Sequence[str], label: str) -> tuple[list[Node], list[str]]:
-        """A copy of a graph on these values: its nodes, and the names of its results."""
+    def run(
+        self, graph: Graph, arguments: Sequence[str], label: str, around: Mapping[str, str] | None = None
+    ) -> tuple[list[Node], list[str]]:
+        """A copy of a graph on these values: its nodes, and the names of its results. What it reads of the values
+        `around` it has other names."""
         if len(arguments) != len(graph.inputs):
             raise UnsupportedUse(
                 f"its graph takes {len(graph.inputs)} inputs, and {len(arguments)} are given"
             )
         prefix = f"{self.prefix}/{label}"
-        names = dict(zip(graph.inputs, arguments, strict=True))
+        names = {**(around or {}), **dict(zip(graph.inputs, arguments, strict=True))}
         nodes = []
         for name, array in graph.initializers.items():
             names[name] = f"{prefix}/{name}"
@@ -109,15 +118,45 @@ class _Unrolling:
     def number(self, value: int) -> str:
         return self.written.constant(value, ElementType.INT64).name
 
-    def flag(self, name: str) -> bool:
-        """A condition, which must be known."""
+    def flag(self, name: str) -> bool | None:
+        """A condition; None where it depends on data."""
         content = self.scope.content(name)
-        if content is None or content.size != 1:
+        return None if content is None or content.size != 1 else bool(content.ravel()[0])
+
+    def condition(self, name: str) -> Value:
+        """A condition that depends on data, without axes."""
+        value = Value(self.written, name, ElementType.BOOL)
+        return value.squeeze(tuple(range(len(self.scope.shape(name)))))
+
+    def gated(self, names: Iterable[str], condition: Value) -> dict[str, str]:
+        """By name, values through which gradients flow only if the condition holds."""
+        return {
+            name: self.written.microsoft("PassThrough", name, condition).name
+            for name in names
+            if self.scope.element(name).is_real and self.scope.content(name) is None
+        }
+
+    def selected(self, condition: Value, one: str, other: str, what: str) -> str:
+        """One of two values. Raises UnsupportedUse where their types differ."""
+        kinds = [f"{self.scope.element(n).label}{list(self.scope.shape(n))}" for n in (one, other)]
+        if kinds[0] != kinds[1]:
             raise UnsupportedUse(
-                f"its condition '{name}' depends on data, but what runs must be known when the trainer is built. "
-                "Export the model without it"
+                f"its condition depends on data, and {what} is {kinds[0]} or {kinds[1]}, as it may be. Both must be of "
+                "one type and shape, which is fixed when the trainer is built: pad them to the larger"
             )
-        return bool(content.ravel()[0])
+        chosen = (Value(self.written, n, self.scope.element(n)) for n in (one, other))
+        return self.written.add("Where", condition, *chosen).name
+
+    def check_effects(self, graph: Graph) -> None:
+        """Raises UnsupportedUse for what changes more than its results: it would run in any case."""
+        for node in graph.nodes:
+            if node.op_type == "BatchNormalization" and node.attributes.get("training_mode", 0):
+                raise UnsupportedUse(
+                    f"its condition depends on data, and node '{node.name}' (BatchNormalization) inside updates "
+                    "running statistics. Export the model with the normalisation in inference mode"
+                )
+            for inner in graphs_in(node):
+                self.check_effects(inner)
 
     def check_rounds(self, count: int) -> None:
         if count >= MOST_ROUNDS:
@@ -126,10 +165,33 @@ class _Unrolling:
 
 class _If(_Unrolling):
     def nodes(self) -> Iterator[Node]:
-        branch = "then_branch" if self.flag(self.node.inputs[0]) else "else_branch"
+        known = self.flag(self.node.inputs[0])
+        if known is None:
+            return self.both()
+        return self.one("then_branch" if known else "else_branch")
+
+    def one(self, branch: str) -> Iterator[Node]:
         nodes, results = self.run(self.graph(branch), (), branch)
         yield from nodes
         yield from self.answer(results)
+
+    def both(self) -> Iterator[Node]:
+        condition = self.condition(self.node.inputs[0])
+        pairs: list[list[str]] = []
+        for branch, taken in (("then_branch", condition), ("else_branch", ~condition)):
+            graph = self.graph(branch)
+            self.check_effects(graph)
+            around = self.gated(sorted(captured(graph)), taken)
+            yield from self.drain()
+            nodes, results = self.run(graph, (), branch, around)
+            yield from nodes
+            pairs.append(results)
+        chosen = [
+            self.selected(condition, one, other, f"output '{name}'") if name else ""
+            for one, other, name in zip(*pairs, self.node.outputs, strict=False)
+        ]
+        yield from self.drain()
+        yield from self.answer(chosen)
 
 
 class _Loop(_Unrolling):
@@ -143,19 +205,54 @@ class _Loop(_Unrolling):
         conditional, carried = bool(going), list(inputs[2:])
         slices: list[list[str]] = [[] for _ in range(len(graph.outputs) - 1 - len(carried))]
         limit, count = self.limit(most), 0
-        while (limit is None or count < limit) and (not conditional or self.flag(going)):
+        running: Value | None = None  # whether a round is still one of the loop's, once that depends on data
+        while limit is None or count < limit:
+            known = self.flag(going) if conditional else True
+            if known is False:
+                break
             self.check_rounds(count)
+            if known is None:
+                self.check_dependent(graph, limit, len(carried))
+                still = self.condition(going)
+                running = still if running is None else running & still
             start = self.number(count), self.written.constant(True, ElementType.BOOL).name
+            gates = {}
+            if running is not None:
+                yield from self.drain()
+                gates = self.gated(sorted({*captured(graph), *carried} - {""}), running)
             yield from self.drain()
-            nodes, (going, *results) = self.run(graph, (*start, *carried), str(count))
+            arguments = (*start, *(gates.get(n, n) for n in carried))
+            nodes, (going, *results) = self.run(graph, arguments, str(count), gates)
             yield from nodes
-            carried = results[: len(carried)]
-            for all_slices, one in zip(slices, results[len(carried) :], strict=True):
+            results, parts = results[: len(carried)], results[len(carried) :]
+            if running is not None:
+                results = [
+                    self.selected(running, new, old, f"carried value {i}")
+                    for i, (new, old) in enumerate(zip(results, carried, strict=True))
+                ]
+                yield from self.drain()
+            carried = results
+            for all_slices, one in zip(slices, parts, strict=True):
                 all_slices.append(one)
             count += 1
-        outputs = [*carried, *(self.stacked(each, 0) for each in slices)]
-        yield from self.drain()
-        yield from self.answer(outputs)
+        if running is None:
+            carried += [self.stacked(each, 0) for each in slices]
+            yield from self.drain()
+        yield from self.answer(carried)
+
+    def check_dependent(self, graph: Graph, limit: int | None, carried: int) -> None:
+        """Raises UnsupportedUse for a loop whose end depends on data, where something else must be known."""
+        if limit is None:
+            raise UnsupportedUse(
+                "whether it goes on depends on data, and it has no limit. Give it a constant number of rounds at most, "
+                "its input 0"
+            )
+        if any(self.node.outputs[carried:]):
+            raise UnsupportedUse(
+                "whether it goes on depends on data, and so does how many slices its scan outputs have. Carry one "
+                "tensor of the largest size instead"
+            )
+        self.check_effects(graph)
 
     def limit(self, name: str) -> int | None:
         content = self.scope.content(name) if name else None

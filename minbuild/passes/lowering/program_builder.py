@@ -105,6 +105,12 @@ class Lowering:
             raise UnsupportedUse(f"its input '{name}' is produced by no earlier node")
         return self.values[name].type.shape or ()
 
+    def element(self, name: str) -> ElementType:
+        """The element type of a value."""
+        if name not in self.values:
+            raise UnsupportedUse(f"its input '{name}' is produced by no earlier node")
+        return self.values[name].type.element
+
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no kernel of its own."""
         missing = [name for name in node.inputs if name and name not in self.values]

@@ -14,12 +14,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from places import TESTS
+from places import EXAMPLES
 from programs import CC, page, run, serve
 
 from minbuild.toolchain import host_target
 
-EXAMPLE = TESTS / "examples" / "transfer"
+EXAMPLE = EXAMPLES / "transfer-learning"
 
 
 def script(name: str) -> ModuleType:

@@ -1,0 +1,27 @@
+"""The results of one target, gathered: what was built, verified and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from minbuild.codegen.library_builder import TrimmedAndFull
+from minbuild.ir.size_report import Bar, Suggestion, Verification
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfResults:
+    """Sizes of variants of one target's library; empty with --no-analysis."""
+
+    waterfall: tuple[Bar, ...] = ()
+    leave_one_out: Mapping[str, int] = field(default_factory=dict)  # kernel file -> bytes
+    suggestions: tuple[Suggestion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetResult:
+    """One target: its trimmed and its full library, what verification found, and sizes of variants."""
+
+    libraries: TrimmedAndFull
+    verification: Verification | None = None
+    what_if: WhatIfResults = WhatIfResults()  # noqa: RUF009 (frozen)
