@@ -172,7 +172,7 @@ def _refuse_unproven(reasons: Mapping[str, str]) -> None:
 
 
 def names_of(folders: Sequence[Path], models: Sequence[CompiledModel]) -> tuple[str, ...]:
-    """What the models are called: by their files, or where there are several and those have no names of their own, by
+    """The names of the models: by their files, or where there are several and those have no names of their own, by
     their folders; none twice."""
     if len(models) == 1:
         return (models[0].name,)

@@ -1,4 +1,4 @@
-// What is said of failures: in words, without printf, or as codes.
+// Error messages: in words, without printf, or as codes.
 #include "runtime/session.h"
 
 namespace minbuild {
@@ -63,7 +63,7 @@ constexpr Texts kTexts = packed();
 
 #else
 
-// What a code needs of a failure: its status in the lowest four bits, then two for each thing its text names.
+// The properties of a failure that its code needs: its status in the lowest four bits, then two for each thing its text names.
 enum Kind : uint16_t { kText = 1, kNumber = 2 };
 constexpr uint16_t brief(mb_status status, const char* text) {
   uint16_t kinds = 0;

@@ -17,7 +17,7 @@ struct Vector {
   const uint8_t* data;  // null when absent or out of bounds
   uint32_t count;
 
-  // Whether the bytes are those of `text`.
+  // True if the bytes are those of `text`.
   MB_NOINLINE bool equals(const char* text) const {
     uint32_t i = 0;
     while (i < count && text[i] != 0 && data[i] == static_cast<uint8_t>(text[i])) ++i;
@@ -55,7 +55,7 @@ struct Flatbuffer {
   // A scalar field of `bytes` bytes; 0 when absent.
   MB_NOINLINE uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const { return load(field(table, slot), bytes); }
 
-  // What a field of offset type refers to.
+  // The target of a field of offset type.
   MB_NOINLINE uint32_t follow(uint32_t at) const { return at + static_cast<uint32_t>(u32(at)); }
   uint32_t child(uint32_t table, uint32_t slot) const { return follow(field(table, slot)); }
 

@@ -13,7 +13,7 @@ namespace {
 struct Property {
   uint32_t size;  // of all that
   int32_t type;
-  int64_t number;  // of which a float has the first bytes
+  int64_t number;  // a float has the first bytes
 };
 static_assert(sizeof(Property) == 16, "names follow");
 

@@ -47,7 +47,7 @@ enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 uint32_t length_of(const char* text);
 MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
 
-// What can go wrong.
+// The failures.
 enum class Failure : uint8_t {
 #define MB_FAILURE(name, status, text) name,
 #include "runtime/errors.inc"
@@ -111,7 +111,7 @@ struct Session : mb_session {
   }
   const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(i, plan::kKernels)); }
   const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(i, plan::kGraphs)); }
-  // What checkpoints call a moment.
+  // The names of moments in checkpoints.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
   // The rank, then an expression for each dimension.
   const Index* shape(const plan::Tensor& t) const {

@@ -35,7 +35,7 @@ class Budgets:
     targets: Mapping[str, Budgets] = field(default_factory=dict)
 
     def of(self, target: str) -> Budgets:
-        """What holds for one target."""
+        """The limits of one target."""
         own = self.targets.get(target)
         if own is None:
             return self
@@ -43,7 +43,7 @@ class Budgets:
 
     @property
     def bounds_growth(self) -> bool:
-        """Whether there must be something to compare with."""
+        """True if a limit needs a baseline to compare with."""
         return any("growth" in each.limits for each in (self, *self.targets.values()))
 
 
@@ -173,7 +173,7 @@ def _verdict(what: str, used: int, limit: int, reason: str) -> Iterator[Verdict]
 
 
 def _code_reason(target: TargetFigures, new: SizeRecord, old: SizeRecord | None) -> str:
-    """What grew, or what is largest where there is nothing to compare with."""
+    """The rows that grew, or the largest ones where there is no baseline."""
     if old is not None:
         grown = [
             f"{row.name} by {row.delta:,}"

@@ -1,4 +1,4 @@
-"""Whose a symbol is: an operator, code shared by several, a part of the runtime, or the C library."""
+"""The owner of a symbol: an operator, code shared by several, a part of the runtime, or the C library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the status codes of the C API mean, and what errors that are codes say in words: read from the device's own
+"""The meaning of the C API's status codes, and the words of errors that are codes: read from the device's own
 sources, with what to do about each."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Failure:
     text: str
 
     def words(self, named: str) -> str:
-        """The text with what a code names, separated by blanks, of which names may have some themselves. Where a code
+        """The text with the names of a code, which are separated by blanks and may hold blanks themselves. Where a code
         was cut off, the places stay empty."""
         kinds = _NAMED.findall(self.text)
         pattern = " ".join({"%s": "(.*)", "%d": r"(\d+)"}[kind] for kind in kinds)
@@ -61,13 +61,13 @@ def statuses() -> Mapping[int, tuple[str, str]]:
 
 
 def cure(name: str) -> str:
-    """What to do about a status, by its name."""
+    """The remedy for a status, by its name."""
     return _CURES[name]
 
 
 @cache
 def failures() -> tuple[Failure, ...]:
-    """What can go wrong, by number, from the device's own list."""
+    """The failures by number, from the device's own list."""
     text = (assets.root("kernels") / "runtime/errors.inc").read_text("utf-8")
     return tuple(Failure(*found) for found in _FAILURE.findall(text))
 
@@ -89,7 +89,7 @@ def explain(code: str) -> str:
 
 
 def words(code: str) -> str:
-    """What a library with messages says where one without says `code`. Raises BadInput."""
+    """The message that a library with texts has for `code`. Raises BadInput."""
     said = _CODE.fullmatch(code.strip())
     if said is None:
         raise BadInput(f"{code}: is no error of a library without messages. Those begin with E and a number.")

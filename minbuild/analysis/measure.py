@@ -133,7 +133,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
 
 
 def total_figures(models: Sequence[ModelReport], kernels: int) -> ModelReport:
-    """Several models that share a library of so many kernels, one at a time: memory is that of the largest."""
+    """Several models that share a library of `kernels` kernels and run one at a time: memory is that of the largest."""
     return ModelReport(
         name=", ".join(m.name for m in models),
         minbuild=models[0].minbuild,

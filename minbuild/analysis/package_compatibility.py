@@ -1,4 +1,4 @@
-"""Whether the library of a package can train another model as it is, and what it lacks."""
+"""Compatibility of a package's library with another model, and the capabilities that it lacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InstalledPackage:
 
 
 def read_package(folder: Path) -> InstalledPackage:
-    """What is in a package. Raises BadInput where there is none, or one that does not say."""
+    """Read the manifest of a package. Raises BadInput where there is none, or one without capabilities."""
     path = folder / MANIFEST
     try:
         manifest: Mapping[str, Any] = json.loads(

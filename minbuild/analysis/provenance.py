@@ -67,7 +67,8 @@ def _row(row: Row, rows: Sequence[Row]) -> str:
 
 
 def _asked(row: Row, rows: Sequence[Row]) -> str:
-    """What leads to a row: nodes to a kernel file, kernel files to shared code, every trainer to the runtime."""
+    """The chain of causes of a row: nodes to a kernel file, kernel files to shared code, every trainer to the
+    runtime."""
     if row["kind"] == "operator":
         shown = ", ".join(row["nodes"][:_NODES])
         more = f" and {len(row['nodes']) - _NODES} more" if len(row["nodes"]) > _NODES else ""

@@ -24,7 +24,7 @@ class SizeChange:
 
 @dataclass(frozen=True, slots=True)
 class TargetSizeDiff:
-    """What changed for one target: figures of the whole, then owners of bytes, the largest change first."""
+    """The changes of one target: figures of the whole, then owners of bytes, the largest change first."""
 
     target: str
     figures: tuple[SizeChange, ...]
@@ -47,7 +47,7 @@ class SizeDiff:
 
 
 def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:
-    """What changed from `old` to `new`."""
+    """The changes from `old` to `new`."""
     before, after = {t.target: t for t in old.targets}, {t.target: t for t in new.targets}
     both = [(before[name], after[name]) for name in after if name in before]
     targets = tuple(d for a, b in both if (d := _target(a, b)).figures or d.rows)
@@ -70,7 +70,7 @@ def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:
 def _causes(
     old: SizeRecord, new: SizeRecord, both: Sequence[tuple[TargetFigures, TargetFigures]]
 ) -> Iterator[str]:
-    """What a change can come from, most likely cause first."""
+    """The possible causes of a change, most likely first."""
     files = sorted(n for n in {**old.files, **new.files} if old.files.get(n) != new.files.get(n))
     if files or old.model != new.model:
         name = f" from {old.model} to {new.model}" if old.model != new.model else ""
@@ -99,7 +99,7 @@ def _causes(
 
 
 def _build_options(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """What was chosen otherwise, where both tell."""
+    """The build options that differ, where both records have them."""
     both = [name for name in new if name in old and new[name] != old[name]]
     return [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in both]
 

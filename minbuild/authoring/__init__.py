@@ -154,7 +154,7 @@ def write_artifacts(made: GeneratedArtifacts, out: Path) -> tuple[str, ...]:
 
 
 def _of_a_set(made: GeneratedArtifacts) -> Iterator[str]:
-    """What the files of a set of artifacts are called, if this is one."""
+    """The name of a set of artifacts, from the names of its files, or None."""
     training = next((n for n in made.files if n.endswith("training_model.onnx")), None)
     if training is not None:
         prefix = training.removesuffix("training_model.onnx")

@@ -65,7 +65,7 @@ class TypedGraphBuilder:
         return f"{name}:0"
 
     def is_sequence(self, name: str) -> bool:
-        """Whether an input, or what comes of one, is a sequence of tensors of unknown number."""
+        """True if an input, or what comes of one, is a sequence of tensors of unknown number."""
         return name in self.start.sequences or any(name in node.outputs for node in self._untyped)
 
     def extend(self, nodes: Sequence[Node]) -> None:
@@ -132,7 +132,7 @@ class TypedGraphBuilder:
         return name
 
     def has(self, name: str) -> bool:
-        """Whether there is such a value."""
+        """True if there is such a value."""
         return name in self._lowering.values
 
     def type_of(self, name: str) -> TensorType:

@@ -1,4 +1,4 @@
-"""What a user should know of a model before it is trained: where an exporter wrote something else than is trained."""
+"""Remarks on a model before it is trained: places where an exporter wrote something else than is trained."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _normalizes_as_inference(graph: Graph) -> bool:
 
 
 def _tied(graph: Graph, train: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of matrices that are equal, or of which one is the transpose of the other."""
+    """Pairs of matrices that are equal, or transposes of each other."""
     seen: dict[tuple[object, ...], list[str]] = {}
     for name in train:
         array = graph.initializers[name]

@@ -1,4 +1,4 @@
-"""What trains a model, whichever way it is written: a folder of artifacts, or a model with training information."""
+"""Load the artifacts of a model in any form: a folder of artifacts, or a model with training information."""
 
 from __future__ import annotations
 

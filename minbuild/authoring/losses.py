@@ -20,7 +20,7 @@ REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True)
 class LossOptions:
-    """What a loss can be told. Not every loss takes everything."""
+    """The options of a loss. Not every loss takes everything."""
 
     reduction: str = "mean"
     class_weights: np.ndarray | None = None  # cross-entropy, NLL: [C]
@@ -178,7 +178,7 @@ def loss_mismatches(options: LossOptions, prediction: TensorType) -> Iterator[st
 
 
 def _broadcasts(small: Sequence[int], shape: Sequence[Dim]) -> bool:
-    """Whether an array of shape `small` gives one of `shape`, whatever free sizes are."""
+    """True if an array of shape `small` gives one of `shape`, whatever free sizes are."""
     if len(small) > len(shape):
         return False
     pairs = zip(reversed(small), reversed(shape), strict=False)

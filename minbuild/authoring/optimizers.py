@@ -15,7 +15,7 @@ MICROSOFT, OWN = "com.microsoft", "minbuild"
 
 @dataclass(frozen=True)
 class OptimizerOptions:
-    """What an optimizer can be told; None leaves its own default. Not every optimizer takes everything."""
+    """The options of an optimizer; None leaves its own default. Not every optimizer takes everything."""
 
     betas: tuple[float, float] | None = None
     epsilon: float | None = None

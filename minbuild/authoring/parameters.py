@@ -63,7 +63,7 @@ def chosen(
 
 
 def has_parameters(graph: Graph, scalars: Collection[str] = ()) -> bool:
-    """Whether anything in a graph could train."""
+    """True if anything in a graph could train."""
     return bool(set(parameter_names(graph, scalars)) - _running_statistics(graph))
 
 
@@ -106,7 +106,7 @@ def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, .
 
 
 def _operands(graph: Graph) -> set[str]:
-    """What nodes compute with, those in the branches of an If too."""
+    """The operands of nodes, including those in the branches of an If."""
     found: set[str] = set()
     for node in graph.nodes:
         settings = _SETTINGS.get(node.op_type, ())
@@ -128,7 +128,7 @@ def _running_statistics(graph: Graph) -> set[str]:
 def _matching(
     option: str, patterns: Iterable[str], graph: Graph, names: Sequence[str], findings: list[str]
 ) -> set[str]:
-    """What the patterns match; a sentence for each that matches nothing goes to `findings`."""
+    """The names that the patterns match; a sentence for each that matches nothing goes to `findings`."""
     found: set[str] = set()
     for pattern in patterns:
         some = _match(pattern, graph, names)

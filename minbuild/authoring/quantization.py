@@ -131,7 +131,7 @@ class _Pairs:
 
 
 def _notes(graph: Graph) -> Iterator[str]:
-    """What quantises values that depend on parameters, and lets no gradient through."""
+    """Notes on quantizers of values that depend on parameters and let no gradient through."""
     makers = {name: node for node in graph.nodes for name in node.outputs if name}
     real = {n for n, a in graph.initializers.items() if a.dtype.kind in "fV" and a.ndim > 0}
     for node in graph.nodes:

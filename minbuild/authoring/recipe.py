@@ -1,4 +1,4 @@
-"""What is asked for and what comes out when artifacts are made."""
+"""The input and the output of making artifacts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OwnLoss = Callable[..., "str | Sequence[str]"]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is to be trained.
+    """The training setup of a model.
 
     `train` and `frozen` name parameters (see parameters.py). `loss` is one of losses.LOSSES, the path of an ONNX
     file (own_loss.py), or a function of a TypedGraphBuilder and names; empty when output `loss_output` (by default

@@ -1,4 +1,4 @@
-"""What a recipe means for a model, or everything that is wrong with it."""
+"""Resolves a recipe against a model, and collects every problem with it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _split(
 
 
 def _is_own(loss: str | OwnLoss) -> bool:
-    """Whether the loss may bring parameters and values of any name."""
+    """True if the loss may bring parameters and values of any name."""
     return not isinstance(loss, str) or loss.endswith(".onnx")
 
 

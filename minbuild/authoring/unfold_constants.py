@@ -110,7 +110,7 @@ class _Unfolding:
     # Equal parameters, of which the exporter keeps one.
 
     def split_equal_ones(self) -> None:
-        """A copy for each submodule that has lost a parameter of which all elements are equal: those of others are
+        """A copy for each submodule that has lost a parameter whose elements are all equal: those of others are
         equal because the module shares them."""
         for i, node in enumerate(self.nodes):
             scope = self.scope(node)
@@ -265,7 +265,7 @@ class _Unfolding:
         return True
 
     def chain(self, functions: Sequence[str], source: str, name: str) -> None:
-        """Nodes for functions, of which the last to be applied stands first."""
+        """Nodes for functions, the last to be applied first."""
         if not functions:
             self.start.append(self.node("Identity", (source,), name))
         for i, function in reversed(list(enumerate(functions))):
@@ -318,7 +318,7 @@ def _weight_norm_pair(parameters: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _outputs_of(node: Node, weight: np.ndarray) -> int:
-    """How many outputs a layer has."""
+    """The number of outputs of a layer."""
     if node.op_type == "ConvTranspose":
         return int(weight.shape[1] * node.attributes.get("group", 1))
     turned = node.op_type == "Gemm" and not node.attributes.get("transB", 0)

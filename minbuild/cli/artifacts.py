@@ -86,7 +86,7 @@ def artifacts(
     loss_output: Annotated[
         str, _loss("With --loss none: the output that is the loss. Default: the first.")
     ] = "",
-    reduction: Annotated[str, _loss("How the loss becomes one number: mean or sum.")] = "mean",
+    reduction: Annotated[str, _loss("Reduction of the loss to one number: mean or sum.")] = "mean",
     class_weights: Annotated[
         str | None, _loss(f"For cross-entropy and nll: weight of each class. {_NUMBERS}")
     ] = None,
@@ -97,7 +97,7 @@ def artifacts(
     delta: Annotated[float, _loss("For huber: where it turns from square to straight.")] = 1.0,
     optimizer: OptimizerName = "adamw",
     weight_decay: Annotated[
-        float | None, _optimizer("How fast parameters decay, with all but sgd. Default: 0.")
+        float | None, _optimizer("Weight decay, with all optimizers but sgd. Default: 0.")
     ] = None,
     betas: Annotated[
         str | None,
@@ -106,15 +106,18 @@ def artifacts(
         ),
     ] = None,
     epsilon: Annotated[
-        float | None, _optimizer(f"What is added to a divisor. Default: {_defaults('epsilon')}.")
+        float | None,
+        _optimizer(f"Addend of divisors, for numerical stability. Default: {_defaults('epsilon')}."),
     ] = None,
     alpha: Annotated[
         float | None,
-        _optimizer(f"How much of the mean of squares stays. Default: {_defaults('alpha')}."),
+        _optimizer(f"Smoothing constant (alpha) of the mean of squares. Default: {_defaults('alpha')}."),
     ] = None,
     momentum: Annotated[
         float | None,
-        _optimizer(f"How much of the last step is taken again. Default: {_defaults('momentum')}."),
+        _optimizer(
+            f"Momentum: the share of the last step that is added to the next. Default: {_defaults('momentum')}."
+        ),
     ] = None,
     nesterov: Annotated[
         bool, _flag("--nesterov", "For momentum: look ahead, as Nesterov does.", OPTIMIZER)
@@ -143,9 +146,7 @@ def artifacts(
             help="Further value that training and evaluation return. Repeatable.", rich_help_panel=_FILES
         ),
     ] = None,
-    prefix: Annotated[
-        str, typer.Option(help="What the files' names begin with.", rich_help_panel=_FILES)
-    ] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix of the file names.", rich_help_panel=_FILES)] = "",
     nominal: Annotated[
         bool,
         _flag(

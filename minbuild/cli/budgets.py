@@ -1,4 +1,4 @@
-"""What a command does with the figures of a build: budgets, a baseline, a history."""
+"""Budgets, baseline and history of a build's figures."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _WIDEST = 14  # characters of values that are shown in the help's column of valu
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOptions:
-    """What options and settings say together: the build options, and what settings say of budgets, with their file."""
+    """Options and settings, resolved: the build options, and what settings say of budgets, with their file."""
 
     build_options: BuildOptions
     budgets: Any

@@ -26,8 +26,8 @@ def ort_config(
     style: Annotated[
         str,
         typer.Option(
-            help="How ONNX Runtime loads the models: fixed, .ort files that are already optimized; runtime, .ort files "
-            "that it optimizes when it loads them."
+            help="Loading of the models in ONNX Runtime: fixed, .ort files that are already optimized; runtime, .ort "
+            "files that it optimizes when it loads them."
         ),
     ] = "fixed",
     check: Annotated[

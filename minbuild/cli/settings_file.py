@@ -32,8 +32,8 @@ class Key:
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """What a file says to minbuild: the table `tool.minbuild` of a pyproject.toml, all of any other file that has no
-    such table. Raises BadInput."""
+    """Read minbuild's settings from a file: the table `tool.minbuild` of a pyproject.toml, all of any other file that
+    has no such table. Raises BadInput."""
     try:
         document = tomllib.loads(bytes(read_file(path, "Give a file with settings.")).decode("utf-8"))
     except ValueError as error:  # also of the encoding

@@ -16,7 +16,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_array
 
 _LOSS_HELP = (
-    "What to minimise: "
+    "Loss to minimise: "
     + "; ".join(f"{n}: {loss.title}" for n, loss in LOSSES.items())
     + "; an .onnx file of your own; none: an output of the model."
 )
@@ -91,7 +91,8 @@ def parse_numbers(option: str, text: str | None) -> np.ndarray | None:
 
 
 def require_all(*reads: Callable[[], Any]) -> list[Any]:
-    """What options say. Raises BadInput with everything that cannot be read."""
+    """The options that are given; raise for those that are missing. Raises BadInput with everything that cannot be
+    read."""
     found = []
     findings = []
     for read in reads:

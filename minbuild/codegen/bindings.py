@@ -63,7 +63,7 @@ class CStruct:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What bindings need of trainer.h besides the functions."""
+    """The declarations of trainer.h that bindings need besides the functions."""
 
     constants: tuple[tuple[str, int], ...]
     structs: tuple[CStruct, ...]

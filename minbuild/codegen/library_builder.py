@@ -117,7 +117,7 @@ def build_checked(
 def _given(
     contents: LibraryContents, registry: Registry, toolchain: Toolchain, cmake: bool
 ) -> Mapping[str, bytes]:
-    """What a toolchain is given. Only CMake reads the files for it, and without them the same sources are found in the
+    """The input of a toolchain. Only CMake reads the files for it, and without them the same sources are found in the
     cache."""
     sources = emit_sources(contents, registry)
     return {**sources, **cmake_files(sources, (), toolchain.build_options)} if cmake else sources

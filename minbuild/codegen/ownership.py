@@ -30,7 +30,7 @@ class Inventory:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """What a new package must not delete."""
+        """The files that a new package must not delete."""
         return (*self.foreign, *self.edited)
 
 

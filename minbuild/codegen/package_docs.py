@@ -1,4 +1,4 @@
-"""What README and sample program of a package say about a model."""
+"""The description of a model in the README and the sample program of its package."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class PackagedModel:
 
 @dataclass(frozen=True, slots=True)
 class _Purpose:
-    """What a package is for: the name of its sample program, its template, what the package does, and the program."""
+    """The purpose of a package: the name of its sample program, its template, what the package does, and the
+    program."""
 
     sample: str
     template: str
@@ -70,7 +71,7 @@ def _main(program: Program) -> str:
 
 
 def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, Any]:
-    """What the templates of README and sample are told about this model."""
+    """The values of this model in the templates of README and sample."""
     model, folder = packaged.model, packaged.folder
     procedures = {p.name: p for p in model.program.procedures}
     limits = index_limits(model.program, model.registry)
@@ -104,7 +105,8 @@ def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, A
 
 
 def introduction(models: Iterable[PackagedModel], contents: LibraryContents) -> dict[str, Any]:
-    """What the README says of all models together: what the package does, what it can, and what its program tries."""
+    """The introduction of the README, for all models together: what the package does, what it can, and what its
+    program tries."""
     models = tuple(models)
     graphs = {p.name for m in models for p in m.model.program.procedures}
     first = _PURPOSES[_main(models[0].model.program)]
@@ -158,7 +160,7 @@ def _said(call: str, comment: str) -> str:
 
 
 def _evaluates_loss(procedures: Mapping[str, Procedure], train: Procedure) -> bool:
-    """Whether evaluation takes inputs of a training step and answers with the loss first, as that does."""
+    """True if evaluation takes inputs of a training step and answers with the loss first, as that does."""
     evaluate = procedures.get("eval")
     return (
         evaluate is not None

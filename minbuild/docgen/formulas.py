@@ -33,7 +33,8 @@ def gradient_formula(op: Op) -> str:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a rule wrote: nodes, the gradients among their results, and what training runs instead of the operator."""
+    """The nodes and results of one gradient rule: nodes, the gradients among their results, and what training runs
+    instead of the operator."""
 
     nodes: tuple[Node, ...]
     results: tuple[str, ...]

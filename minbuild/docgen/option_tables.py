@@ -1,4 +1,4 @@
-"""What documentation says about build options: the table, what settings may hold, and an example."""
+"""Documentation of the build options: the table, what settings may hold, and an example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of binary formats share: reads checked against the file, and sizes of symbols that have none."""
+"""Shared by the readers of binary formats: reads checked against the file, and sizes of symbols that have none."""
 
 from __future__ import annotations
 

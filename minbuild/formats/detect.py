@@ -23,7 +23,7 @@ def _reader(label: str, data: bytes) -> Reader:
 
 
 def is_object(data: bytes) -> bool:
-    """Whether there is a reader for the file."""
+    """True if there is a reader for the file."""
     return any(data.startswith(reader.MAGICS) for reader in _READERS)
 
 
@@ -41,5 +41,5 @@ def structures(label: str, data: bytes) -> tuple[Structure, ...]:
 
 
 def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
-    """What an object defines and uses, without labels of the compiler. Raises BadInput."""
+    """The symbols that an object defines and uses, without labels of the compiler. Raises BadInput."""
     return _reader(label, data).object_symbols(label, data)

@@ -95,7 +95,7 @@ def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> m
 
 
 def _exported(full: Elf) -> set[str]:
-    """What others may call. An image has no table for that; there, linkers make everything hidden local."""
+    """The exported symbols. An image has no table for that; there, linkers make everything hidden local."""
     if full.kind == EXECUTABLE:
         return {s.name for s in full.symbols(SYMTAB) if s.defined and s.binding == GLOBAL}
     return {s.name for s in full.symbols(DYNSYM) if s.defined and s.binding in (GLOBAL, WEAK)}

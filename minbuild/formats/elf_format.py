@@ -1,4 +1,4 @@
-"""What stands in ELF files, 32 and 64 bit, little endian: headers, sections, segments, symbols. Reads hostile bytes
+"""Structures of ELF files, 32 and 64 bit, little endian: headers, sections, segments, symbols. Reads hostile bytes
 safely: every range is checked against the file before it is touched, and what does not fit is a BadInput that says
 where."""
 
@@ -79,7 +79,7 @@ class ElfSymbol:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """What the headers of one file say. `structures` are the headers themselves: (name, offset, size)."""
+    """The headers of one file. `structures` are the headers themselves: (name, offset, size)."""
 
     label: str
     bits: int

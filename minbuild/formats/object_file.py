@@ -1,4 +1,4 @@
-"""What every reader of a binary format offers."""
+"""The interface of a reader of a binary format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reader(Protocol):
 
     @property
     def MAGICS(self) -> tuple[bytes, ...]:  # noqa: N802  a constant of the module
-        """How such files start."""
+        """The first bytes of such files."""
 
     def read_binary(self, label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
         """The Binary of a shipped file and the unstripped twin of the same link, which lends its symbols."""
@@ -35,4 +35,4 @@ class Reader(Protocol):
         """The bytes that describe the file and belong to no section."""
 
     def object_symbols(self, label: str, data: bytes) -> Iterator[ObjectSymbol]:
-        """What an object defines and uses, without labels of the compiler."""
+        """The symbols that an object defines and uses, without labels of the compiler."""

@@ -74,5 +74,5 @@ def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Ow
 
 
 def is_kernel(name: str) -> bool:
-    """Whether a demangled name has the one signature of kernels."""
+    """True if a demangled name has the one signature of kernels."""
     return name.split(" [.")[0].endswith("(minbuild::Call const&)")

@@ -1,4 +1,4 @@
-"""What stands in WebAssembly modules and objects: sections, functions, data segments, names. Every read is checked
+"""Structures of WebAssembly modules and objects: sections, functions, data segments, names. Every read is checked
 against the bytes there are; what does not fit is a BadInput that says where.
 
 Numbers are LEB128; layouts are those of the WebAssembly core specification, its appendix on custom sections,
@@ -65,8 +65,8 @@ class WasmSymbol:
 
 @dataclass(frozen=True, slots=True)
 class Wasm:
-    """What one file says. `bodies` are the functions' code, each with its size in front, `segments` the data without
-    theirs; `imports` and `exports` are (kind, name)."""
+    """The contents of one file. `bodies` are the functions' code, each with its size in front, `segments` the data
+    without theirs; `imports` and `exports` are (kind, name)."""
 
     label: str
     data: bytes

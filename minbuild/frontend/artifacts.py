@@ -69,7 +69,7 @@ def read_artifacts(
 def _bundle(
     path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, bytes]
 ) -> TrainingArtifacts:
-    """What was read, put together, if it belongs together: training, evaluation and optimizer graph, and a
+    """The artifacts that were read, if they belong together: training, evaluation and optimizer graph, and a
     checkpoint from `saved`."""
     train, evaluate, optimize = graphs
     assert train is not None

@@ -69,7 +69,7 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a `checkpoint` file holds, in file order."""
+    """The contents of a `checkpoint` file, in file order."""
 
     parameters: tuple[Parameter, ...]
     groups: tuple[OptimizerGroup, ...] = ()

@@ -181,7 +181,7 @@ def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
 
 
 def never_negative(dim: Dim) -> bool:
-    """Whether `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
+    """True if `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
     terms = dict(terms_of(dim))
     constant = terms.pop((), 0)
     sure = all(c > 0 and all(isinstance(a, Symbol) for a in m) for m, c in terms.items())

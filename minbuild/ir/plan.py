@@ -87,7 +87,7 @@ class PlanParameter:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the device executes."""
+    """The program of the device."""
 
     kernels: tuple[Kernel, ...]
     features: tuple[str, ...]  # "stem.feature", sorted
@@ -105,5 +105,5 @@ class Plan:
 
     @property
     def loops(self) -> bool:
-        """Whether there are steps that run once per sample."""
+        """True if there are steps that run once per sample."""
         return any(step.loop for routine in self.routines for step in routine.steps)

@@ -14,7 +14,7 @@ from minbuild.ir.types import TensorType
 
 
 class Role(IntEnum):
-    """Who owns a value's bytes while the device runs."""
+    """The owner of a value's bytes while the device runs."""
 
     TEMPORARY = 0  # the arena
     INPUT = 1  # the caller, for one call
@@ -31,7 +31,7 @@ class Role(IntEnum):
 
     @property
     def persists(self) -> bool:
-        """Whether the bytes outlive a step and kernels may change them."""
+        """True if the bytes outlive a step and kernels may change them."""
         return self in (
             Role.PARAMETER,
             Role.BUFFER,
@@ -73,7 +73,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Procedure:
     """One graph the device can run, in execution order. `alias` maps a value to the one whose bytes it is. The calls of
-    each of the `loops` run once per sample, of which there are `samples`."""
+    each of the `loops` run once for each of the `samples` samples."""
 
     name: str  # "train", "eval", "optimize", "initialize"
     source: str

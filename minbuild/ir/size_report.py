@@ -237,10 +237,11 @@ class StepDeviation:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether a library was run and computes what it should. `text` says what was proven; where nothing
-    was, `reason` says why, and what would help. `worst` is in units of the reference's own noise, None without a
-    reference; `stack` as measured on the way, None where nothing could be run. `steps` counts the steps whose outputs
-    were compared one by one, `step` is the worst of them, None where bits are identical or nothing was compared so."""
+    """The verification of one library: it was run or not, and computes the right results or not. `text` says what was
+    proven; where nothing was, `reason` says why, and what would help. `worst` is in units of the reference's own
+    noise, None without a reference; `stack` as measured on the way, None where nothing could be run. `steps` counts
+    the steps whose outputs were compared one by one, `step` is the worst of them, None where bits are identical or
+    nothing was compared so."""
 
     text: str
     worst: float | None = None
@@ -253,7 +254,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What holds for every target: the model and its memory. `sizes` are the symbols `arenas` were measured
+    """The figures that hold for every target: the model and its memory. `sizes` are the symbols `arenas` were measured
     at."""
 
     name: str
@@ -303,7 +304,7 @@ class TargetReport:
 
     @property
     def stack(self) -> Stack | None:
-        """How deep the stack was; None where nothing could be run."""
+        """The depth of the stack; None where nothing could be run."""
         return self.verification.stack if self.verification else None
 
 

@@ -52,7 +52,7 @@ class ElementType(IntEnum):
 
     @property
     def is_real(self) -> bool:
-        """Whether it holds real numbers."""
+        """True if it holds real numbers."""
         return self in (ElementType.FLOAT, ElementType.DOUBLE, ElementType.FLOAT16, ElementType.BFLOAT16)
 
     @classmethod

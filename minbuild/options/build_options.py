@@ -279,12 +279,12 @@ class BuildOptions:
     )
 
     def speeds(self, kernel: str) -> bool:
-        """Whether a kernel file is compiled for speed."""
+        """True if a kernel file is compiled for speed."""
         return kernel in self.speed_for or self.optimize == "speed" and kernel not in self.size_for
 
     @property
     def checks_loss(self) -> bool:
-        """Whether a training step refuses a loss that is not finite."""
+        """True if a training step refuses a loss that is not finite."""
         return self.finite_checks in (LOSS, ALL)
 
     def only(self, names: Iterable[str]) -> BuildOptions:
@@ -304,7 +304,7 @@ class BuildOptions:
 
     @property
     def changed(self) -> Mapping[str, Value]:
-        """What differs from the default profile, by name."""
+        """The options that differ from the default profile, by name."""
         return {c.name: getattr(self, c.name) for c in table() if getattr(self, c.name) != c.default}
 
     @property

@@ -1,4 +1,4 @@
-"""What somebody who wrote a name may have meant."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _PROCEDURES = {"train": TRAIN, "eval": EVALUATE, "optimize": OPTIMIZE, "initiali
 
 
 def updates(graphs: Sequence[str]) -> bool:
-    """Whether parameters can change: without gradients and optimizer they are read where the checkpoint is."""
+    """True if parameters can change: without gradients and optimizer they are read where the checkpoint is."""
     return TRAIN in graphs or OPTIMIZE in graphs
 
 

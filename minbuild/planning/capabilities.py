@@ -1,4 +1,4 @@
-"""What the library of a package holds, as its manifest tells it: enough to say whether another plan can run on it."""
+"""The capabilities of a package's library, from its manifest: enough to say whether another plan can run on it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Capabilities:
 
 
 def capabilities_of(contents: LibraryContents) -> Capabilities:
-    """What a library of these contents holds, or a plan that needs just these asks for."""
+    """The capabilities of a library of these contents, or the requirements of a plan."""
     return Capabilities(
         VERSION + WIDE_VERSION * contents.wide,
         {kernel.symbol: _signature(kernel) for kernel in contents.kernels},
@@ -53,7 +53,7 @@ def as_dict(capabilities: Capabilities) -> dict[str, Any]:
 
 
 def from_dict(plain: Mapping[str, Any]) -> Capabilities:
-    """What `as_dict` made plain. Raises KeyError, TypeError or ValueError where it did not."""
+    """The inverse of `as_dict`. Raises KeyError, TypeError or ValueError where it did not."""
     return Capabilities(
         int(plain["plan"]),
         {str(symbol): int(number) for symbol, number in plain["kernels"].items()},

@@ -50,12 +50,12 @@ class CompiledModel:
 
     @property
     def digest(self) -> str:
-        """What generated files call the model."""
+        """The name of the model in generated files."""
         return f"the model with sha256 {self.artifacts.digests[self.artifacts.training.source][:16]}"
 
     @property
     def name(self) -> str:
-        """What the artifacts' common prefix calls the model; folders may be called anything."""
+        """The model's name, from the common prefix of the artifacts; folders may be called anything."""
         stem = self.artifacts.training.source.rpartition(".")[0]
         return stem.removesuffix("training_model").rstrip("_-. ") or UNNAMED
 

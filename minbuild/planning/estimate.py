@@ -1,4 +1,4 @@
-"""What the trainer of a set of artifacts will need, before any compiler runs."""
+"""An estimate of a trainer's requirements, before any compiler runs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Inference:
         return b"".join(p if isinstance(p, bytes) else little[p] for p in self.pieces)
 
     def template(self, parameters: Sequence[PlanParameter], sizes: Mapping[str, int]) -> bytes:
-        """What the device's export reads: identifier and number of pieces; for each its bytes, and its parameter's
+        """The input of the device's export: identifier and number of pieces; for each its bytes, and its parameter's
         number from 1 or 0; then the bytes of the pieces without parameter. `sizes` are bytes of parameters."""
         number = {p.name: i for i, p in enumerate(parameters, 1)}
         words: list[int] = [len(self.pieces)]
@@ -156,8 +156,8 @@ def prune(graph: Graph, outputs: Sequence[str]) -> Graph:
 
 
 def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
-    """What the loss, the graph's first output, is taken of; and the other outputs that need nothing which only the
-    loss needs, such as labels. Raises BadInput where that cannot be told."""
+    """The values that the loss, the graph's first output, is computed from; and the other outputs that need nothing
+    which only the loss needs, such as labels. Raises BadInput where that cannot be told."""
     way = _ForwardPath(graph, frozenset(parameters))
     scores = way.scores()
     if not scores:
@@ -170,7 +170,7 @@ def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
 
 
 class _ForwardPath:
-    """How parameters and inputs come to the loss."""
+    """The paths of parameters and inputs to the loss."""
 
     def __init__(self, graph: Graph, parameters: frozenset[str]) -> None:
         self.graph, self.parameters = graph, parameters
@@ -226,7 +226,7 @@ class _ForwardPath:
         return found
 
     def parameters_between(self, start: str, ends: Sequence[str]) -> bool:
-        """Whether `ends` are made of `start` and further parameters."""
+        """True if `ends` are made of `start` and further parameters."""
         needed = set(ends) - {start}
         for node in reversed(self.graph.nodes):
             if needed.intersection(node.outputs):

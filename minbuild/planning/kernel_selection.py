@@ -1,4 +1,4 @@
-"""What a library must hold: what the plans of its models need, and what else the user wants in it."""
+"""The contents of a library: what the plans of its models need, and what else the user wants in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of, is_wide
 
 @dataclass(frozen=True, slots=True)
 class ExtraRequirements:
-    """What a library shall hold beyond its models: operators by title ("Conv", "com.microsoft:ConvGrad"), those of
+    """Requirements of a library beyond its models: operators by title ("Conv", "com.microsoft:ConvGrad"), those of
     configurations; and bounds for it: operators it must not have, element types it may have (empty: all)."""
 
     include: tuple[str, ...] = ()
@@ -36,8 +36,8 @@ def contents_of(
     note: Callable[[str], None] = lambda text: None,
     build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> LibraryContents:
-    """What the models need together, what is wished for and what is chosen; `note` hears of wishes that add nothing.
-    Raises BadInput where a wish cannot be had."""
+    """The contents for these models, extra requirements and build options; `note` is called for requirements
+    that add nothing. Raises BadInput where a wish cannot be had."""
     registry = models[0].registry
     kernels = {k for m in models for k in m.plan.kernels}
     features = {f for m in models for f in m.plan.features}
@@ -119,7 +119,7 @@ def _allowed(extra: ExtraRequirements) -> frozenset[ElementType]:
 
 
 def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType]) -> bool:
-    """Whether a kernel is for these types. One that only moves elements is for all of a size."""
+    """True if a kernel is for these types. One that only moves elements is for all of a size."""
     sizes = {e.size for e in types}
     for ctype, offered in zip(kernel.types, function.types.values(), strict=False):
         element = next(e for e in offered if e.ctype == ctype)
@@ -218,7 +218,7 @@ def with_kernels(build_options: BuildOptions, registry: Registry) -> BuildOption
 
 
 def _tell_idle(build_options: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
-    """A build option for kernels none of which is there changes nothing."""
+    """Notes a build option for kernels that the library lacks: it changes nothing."""
     stems = {kernel.stem for kernel in held}
     for key, names in (("speed-for", build_options.speed_for), ("size-for", build_options.size_for)):
         if names and not stems & set(names):

@@ -28,7 +28,7 @@ PROPERTY_BYTES = 1024  # room of a session for its properties
 
 @dataclass(frozen=True)
 class LibraryContents:
-    """What a library is made of: a plan's needs, or everything."""
+    """The contents of a library: a plan's needs, or everything."""
 
     kernels: tuple[Kernel, ...]
     features: frozenset[str]  # "stem.feature"
@@ -46,7 +46,7 @@ class LibraryContents:
 
     @property
     def optional(self) -> frozenset[str]:
-        """What it has of OPTIONAL."""
+        """The optional components that it has."""
         return self.components | ({CHECKPOINT_WRITING} if self.checkpoint_writing else frozenset())
 
 

@@ -1,4 +1,4 @@
-"""What the bytes of a library are for: forward, loss, backward, optimizer, or no phase of training by itself."""
+"""The purpose of a library's bytes: forward, loss, backward, optimizer, or no phase of training by itself."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def step_phases(artifacts: TrainingArtifacts, routine: Routine) -> tuple[str, ..
 
 
 def _nodes(artifacts: TrainingArtifacts) -> dict[str, str]:
-    """Nodes of the training graph: before what the loss is taken of, from there to the loss, and the rest, of which
-    an optimizer is what updates the parameters in a model that carries its own training."""
+    """Nodes of the training graph: before the values that the loss is computed from, from there to the loss, and the
+    rest; the optimizer is the part that updates parameters in a model that carries its own training."""
     graph = artifacts.training
     phases = dict.fromkeys((node.name for node in graph.nodes), BACKWARD)
     phases.update(dict.fromkeys(_updates(graph), OPTIMIZER))
@@ -83,7 +83,8 @@ def _updates(graph: Graph) -> Iterator[str]:
 
 
 def uses_of(models: Iterable[tuple[TrainingArtifacts, Plan]]) -> Uses:
-    """What runs which kernel. Evaluation and initialization count only where training does not run it too."""
+    """The kernels by the steps that run them. Evaluation and initialization count only where training does not run it
+    too."""
     stems: dict[str, set[str]] = defaultdict(set)
     symbols: dict[str, set[str]] = defaultdict(set)
     for artifacts, plan in models:

@@ -48,7 +48,7 @@ def plan_schema(wide: bool = False) -> Schema:
 
 
 def is_wide(plan: bytes) -> bool:
-    """Whether the bytes are those of a wide plan."""
+    """True if the bytes are those of a wide plan."""
     return plan[4:8] == _IDENTIFIERS[True].encode()
 
 

@@ -1,4 +1,4 @@
-"""What a set of artifacts asks for: every operator with its versions, types and features, and what stands in
+"""The requirements of a set of artifacts: every operator with its versions, types and features, and what stands in
 the way."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Scan:
 
 @dataclass
 class _Use:
-    """What the device needs for one operator, while it is being collected."""
+    """The kernels and types that one operator needs, while they are being collected."""
 
     nodes: set[tuple[str, str]] = field(default_factory=set)
     types: set[str] = field(default_factory=set)

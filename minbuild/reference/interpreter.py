@@ -101,7 +101,7 @@ class ReferenceTrainer:
         self._run(self.artifacts.initialization, ())
 
     def set_seed(self, seed: int) -> None:
-        """What the next node that draws random numbers and has no seed of its own is seeded with."""
+        """The seed of the next node that draws random numbers and has no seed of its own."""
         self.draws[""] = np.array([seed])
 
     def lazy_reset_grad(self) -> None:

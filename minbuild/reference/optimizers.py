@@ -1,4 +1,4 @@
-"""What the nodes of optimizer models do, in float64: one function for each, for the interpreter."""
+"""The nodes of optimizer models, in float64: one function for each, for the interpreter."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minbuild.ops.optimizer.flat_optimizers import Step, adagrad_step, momentum_
 
 
 class Training(Protocol):
-    """What optimizers see of a model being trained, by names of parameters; they write into the arrays."""
+    """The state of a model in training as optimizers read it, by names of parameters; they write into the arrays."""
 
     trained: tuple[str, ...]
     parameters: dict[str, np.ndarray]

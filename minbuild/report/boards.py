@@ -69,7 +69,7 @@ def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
 
 
 def line(report: SizeReport, target: TargetReport, board: Board) -> str:
-    """What remains, in one line of at most 60 characters for any real board."""
+    """The remaining memory, in one line of at most 60 characters for any real board."""
     found = [
         f"{name.split()[0]} {there - used:,} B left"
         if used <= there

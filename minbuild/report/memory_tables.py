@@ -45,7 +45,7 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
 
 
 def _stack(target: TargetReport) -> Iterator[Line]:
-    """How deep the stack was, call by call, and RAM with it."""
+    """The depth of the stack, call by call, and RAM with it."""
     stack = target.stack
     if stack is None:
         yield Line(("Peak stack", "–", "not measured: no program of this target was run"))

@@ -29,7 +29,7 @@ def peers() -> tuple[Peer, ...]:
 
 
 def times(peer: Peer, own: int) -> str:
-    """How many times as large as `own` bytes a peer is."""
+    """The size of a peer as a multiple of `own` bytes."""
     return f"{peer.bytes / own:,.0f} x" if own else "–"
 
 

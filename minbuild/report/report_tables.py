@@ -73,7 +73,7 @@ def ram_at(report: SizeReport, target: TargetReport, smaller: Smaller) -> int:
 
 
 def one_line(report: SizeReport, target: TargetReport) -> str:
-    """What decides whether the trainer fits, in one sentence."""
+    """The figures that decide whether the trainer fits, in one sentence."""
     facts, model = report.model, model_bytes(report)
     at = f" at {', '.join(f'{symbol} {size}' for symbol, size in facts.sizes)}" if facts.sizes else ""
     less = [f", {ram_at(report, target, s):,} B at {s.symbol} {s.size}" for s in facts.smaller]
@@ -109,7 +109,7 @@ def models(report: SizeReport) -> Table:
 
 
 def overview(report: SizeReport) -> tuple[Table, ...]:
-    """What comes before the targets one by one: their comparison and the models, where there are several."""
+    """The tables before the targets: their comparison and the models, where there are several."""
     found = (comparison(report),) if len(report.targets) > 1 else ()
     return (*found, models(report)) if report.models else found
 
@@ -142,7 +142,7 @@ def comparison(report: SizeReport) -> Table:
 
 
 def provenance(report: SizeReport, target: TargetReport) -> Table:
-    """What it takes to make these numbers again."""
+    """The data needed to reproduce these figures."""
     pairs: Iterable[tuple[str, str]] = (
         ("Proof", proof(target)),
         ("Target", target.target),

@@ -1,4 +1,4 @@
-"""A table in lines of so many characters: texts wrap between words, and no name goes on in the next line."""
+"""A table in lines of limited length: texts wrap between words, and no name goes on in the next line."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _trusted(folder: Path) -> bool:
-    """Whether objects in the folder are this user's: nobody else owns it, and not everybody may write to it."""
+    """True if the objects in the folder are this user's: nobody else owns it, and not everybody may write to it."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()

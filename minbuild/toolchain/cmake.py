@@ -54,7 +54,8 @@ class CMake:
         return replace(self, build_options=build_options)
 
     def honours(self, target: Target) -> frozenset[str]:
-        """What the package's CMakeLists.txt says, and stripping; the linker is the toolchain file's."""
+        """The options that the package's CMakeLists.txt carries out, and stripping; the linker is the toolchain
+        file's."""
         found = {option.name for option in table() if option.stage in (PLAN, SOURCES)}
         found |= {"optimize", "speed_for", "size_for", "unwind_tables", "strip"}
         if target.traits.is_elf:

@@ -71,7 +71,7 @@ class BuildOutput:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """What a linker made of the objects; fields as in Built. `helpers` is an object with the compiler's
+    """The linker's output; fields as in Built. `helpers` is an object with the compiler's
     helpers that an archive for machines without an operating system has to bring along, b"" for none.
     """
 
@@ -84,7 +84,7 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class BuildFolder:
-    """What every step of one build shares: a neutral folder, the children, the cache, how many jobs, who
+    """The state that every step of one build shares: a neutral folder, the children, the cache, how many jobs, who
     listens.
     """
 
@@ -129,7 +129,7 @@ class Toolchain(Protocol):
 
     @property
     def build_options(self) -> BuildOptions:
-        """What the user chose about libraries."""
+        """The user's build options."""
         ...
 
     def with_build_options(self, build_options: BuildOptions) -> Toolchain:
@@ -249,7 +249,7 @@ def compile_objects(
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What the sources of a library compile to: `static` for an archive, which is for any linker and tells where
+    """The compiled sources of a library: `static` for an archive, which is for any linker and tells where
     symbols are from, `linked` for this toolchain's own; `commands` are the calls, for size before those for speed."""
 
     static: tuple[str, ...]

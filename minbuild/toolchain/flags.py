@@ -14,7 +14,7 @@ SPEED = "-O2"  # what -Oz becomes for kernels that are compiled for speed
 
 
 def compile_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
-    """What gcc and clang share of compiling a library for a target, or for any; without the level of optimisation."""
+    """The compiler flags that gcc and clang share, for a target or for any; without the level of optimisation."""
     changed: dict[str, str] = {}
     if build_options.unwind_tables == ON:
         changed |= {
@@ -33,7 +33,7 @@ def compile_flags(build_options: BuildOptions, target: Target | None = None) -> 
 
 
 def link_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
-    """What ELF linkers share, for a target, or for any."""
+    """The linker flags that ELF linkers share, for a target or for any."""
     changed: dict[str, str] = {}
     if build_options.gc_sections == OFF:
         changed["--gc-sections"] = "--no-gc-sections"

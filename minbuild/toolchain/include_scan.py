@@ -1,4 +1,4 @@
-"""What a compiler can see of a folder when it compiles one source: so that objects are found in the cache where
+"""The include closure of one source: so that objects are found in the cache where
 nothing changed but what they do not look at.
 """
 
@@ -61,7 +61,7 @@ def _lines(text: bytes) -> tuple[bytes, ...]:
 
 @lru_cache(_KEPT)
 def _is_table(text: bytes) -> bool:
-    """Whether there is nothing in a header but macros and what they depend on."""
+    """True if there is nothing in a header but macros and what they depend on."""
     if _ANY_INCLUDE.search(text) or b"/*" in text:
         return False
     return all(line.lstrip().startswith((b"#", b"//")) for line in _lines(text) if line.strip())

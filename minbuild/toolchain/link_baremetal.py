@@ -27,7 +27,7 @@ _PAGE = ("-z", "max-page-size=4", "-z", "norelro", "-z", "nognustack")
 
 
 def recipe(target: Target) -> tuple[str, ...]:
-    """What decides the bytes."""
+    """The inputs that decide the bytes."""
     return (*_LINK, *_PAGE, LAYOUT.decode())
 
 

@@ -89,7 +89,7 @@ def call(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
 
 
 def recipe(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
-    """What decides the bytes."""
+    """The inputs that decide the bytes."""
     finish = f"{build_options.strip} {build_options.section_headers}"
     files = (layout(target, build_options), flags.exports(build_options), link_bytes.source())
     return (*call(target, build_options), *(file.decode() for file in files), finish)

@@ -86,7 +86,7 @@ _LINK = (
 
 
 def recipe(target: Target) -> tuple[str, ...]:
-    """What decides the bytes."""
+    """The inputs that decide the bytes."""
     return (*_LINK, *_PLAIN, PROBE.decode())
 
 

@@ -25,7 +25,7 @@ PROGRAM = (
 
 
 def recipe(target: Target) -> tuple[str, ...]:
-    """What decides the bytes."""
+    """The inputs that decide the bytes."""
     return (*_LINK, *_SHIPPED)
 
 

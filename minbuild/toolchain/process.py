@@ -31,7 +31,7 @@ DISK_FULL = "The disk is full: free some space, or point MINBUILD_CACHE and TMPD
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a finished process left: exit code (negative for a signal), standard output, standard error."""
+    """The result of a finished process: exit code (negative for a signal), standard output, standard error."""
 
     code: int
     out: bytes

@@ -20,7 +20,7 @@ from minbuild.toolchain.targets import Target, host_target
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program left: exit code (negative for a signal), standard output, standard error."""
+    """The result of a program: exit code (negative for a signal), standard output, standard error."""
 
     code: int
     out: bytes
@@ -40,7 +40,7 @@ _SEMIHOSTING = (
 
 
 def find_emulator(target: Target) -> list[str] | None:
-    """What to put in front of a program of this target: nothing where it runs here, an emulator, or None for
+    """The command in front of a program of this target: nothing where it runs here, an emulator, or None for
     neither. A WebAssembly module is run by the script `runner.mjs` in the current folder.
     """
     if _runs_here(target):

@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the tools need to know of a target.
+    """The properties of a target that the tools use.
 
     `zig` names the oldest C library to run on: headers then avoid functions that came later. `page` is the
     largest page a kernel of that architecture may use; a loader refuses libraries aligned to less, and with
@@ -67,15 +67,15 @@ class Traits:
 
     @property
     def bundled(self) -> bool:
-        """Whether the default toolchain has what it takes. It lacks Android's C library, which 64-bit libraries do
+        """True if the default toolchain has what it takes. It lacks Android's C library, which 64-bit libraries do
         without.
         """
         return "android" not in self.zig
 
     @property
     def format(self) -> str:
-        """What is linked: an ELF, Mach-O or PE library, a WebAssembly module, or the image of a chip without
-        an operating system.
+        """The format of the linked file: an ELF, Mach-O or PE library, a WebAssembly module, or the image of a chip
+        without an operating system.
         """
         if self.arch == "wasm32":
             return "wasm"
@@ -83,12 +83,12 @@ class Traits:
 
     @property
     def is_elf(self) -> bool:
-        """Whether it is an ELF shared library."""
+        """True if it is an ELF shared library."""
         return self.format == "elf"
 
     @property
     def hosted(self) -> bool:
-        """Whether there is an operating system with a C library."""
+        """True if there is an operating system with a C library."""
         return self.os != "freestanding"
 
     @property
@@ -98,7 +98,7 @@ class Traits:
 
     @property
     def usage(self) -> str:
-        """What a user has to know about the file, "" for a plain shared library."""
+        """Notes for users of the file, "" for a plain shared library."""
         return _USAGES.get(self.format, "")
 
 

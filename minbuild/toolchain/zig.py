@@ -227,12 +227,12 @@ def _compile(
 
 
 def _uses_lto(target: Target, build_options: BuildOptions) -> bool:
-    """Whether a link optimises; links of other formats cannot."""
+    """True if a link optimises; links of other formats cannot."""
     return target.traits.is_elf and build_options.lto != OFF
 
 
 def _lto_options(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
-    """What the compiler inside of the linker has to be told again. Functions know themselves what they are for.
+    """The options that the compiler inside of the linker needs again. Functions know themselves what they are for.
 
     It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
     its callers besides is shorter only where instructions have one size.

@@ -1,4 +1,4 @@
-"""What callers hand over as a tensor, as numpy arrays of the same memory."""
+"""Tensors of callers as numpy arrays of the same memory."""
 
 from __future__ import annotations
 

@@ -134,11 +134,11 @@ def in_python_terms(text: str) -> str:
 
 
 class Refused(BadInput, RuntimeError):
-    """What cannot be made, for programs that catch what ONNX Runtime raises."""
+    """Raised where ONNX Runtime raises for a request that cannot be carried out."""
 
 
 class Lacking(Unsupported, RuntimeError):
-    """What some operator or type stands in the way of, for such programs."""
+    """Raised where ONNX Runtime raises for an operator or type that it lacks."""
 
 
 class WrongType(Refused, TypeError):

@@ -203,7 +203,7 @@ class Session:
             self.close()
 
     def _listed(self, number: int) -> Iterator[_Parameter]:
-        """What a list of the session holds."""
+        """The contents of a list of the session."""
         for index in itertools.count():
             found = _Parameter()
             if self.library.get(self._session, number, index, ctypes.byref(found)):
@@ -245,7 +245,7 @@ class Session:
 
     @property
     def seed(self) -> int:
-        """What the next node that draws random numbers and has no seed of its own is seeded with."""
+        """The seed of the next node that draws random numbers and has no seed of its own."""
         return int(self._session.contents.progress.contents.seed)
 
     @seed.setter
@@ -275,7 +275,7 @@ class Session:
         return self._gathered(lambda sink: write(self._session, int(include_optimizer), sink, None))
 
     def _gathered(self, write: Callable[[Any], int]) -> bytes:
-        """What `write` puts into the sink it is given."""
+        """The bytes that `write` passes to its sink."""
         pieces: list[bytes] = []
 
         def sink(_: int, data: int, size: int) -> int:

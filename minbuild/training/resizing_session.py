@@ -93,7 +93,7 @@ class ResizingSession:
 
     @property
     def optimizes(self) -> bool:
-        """Whether there is an optimizer."""
+        """True if there is an optimizer."""
         return int(decode_plan(self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
 
     def lazy_reset_grad(self) -> None:

@@ -27,7 +27,7 @@ LEARNING_RATE = (
 
 
 class CheckpointState:
-    """What `load_checkpoint` read; once a Module uses it, what the module has made of it."""
+    """The state that `load_checkpoint` read; once a Module uses it, what the module has made of it."""
 
     def __init__(self, checkpoint: model.Checkpoint) -> None:
         # What the device does not have: everything before there is one, then what its graphs do not use.

@@ -33,7 +33,8 @@ _MOST_ROUNDING = 2.0**-3
 
 @dataclass(frozen=True)
 class Baseline:
-    """What this machine computes, to compare another one with: every step, and a whole run with its noise."""
+    """The results of this machine, which another one's are compared with: every step, and a whole run with its
+    noise."""
 
     model: CompiledModel
     library: BuiltLibrary
@@ -65,14 +66,14 @@ class Baseline:
 
 
 def not_proven(reason: str) -> Verification:
-    """What is said of a library that was not run."""
+    """The verdict on a library that was not run."""
     return Verification(f"NOT PROVEN: {reason}", proven=False, reason=reason)
 
 
 def prove_foreign(
     here: Baseline, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Verification:
-    """What can be said about the library of another machine, run under an emulator beside this machine's. Raises
+    """The verdict on the library of another machine, run under an emulator beside this machine's. Raises
     VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
@@ -88,8 +89,8 @@ def prove_foreign(
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far a whole run is from this machine's, in units of noise, which was measured by so many runs and, where
-    `left_out` gives no reason against it, by double precision."""
+    """The distance of a whole run from this machine's, in units of noise. The noise was measured by `runs` runs and,
+    unless `left_out` gives a reason against it, by double precision."""
 
     units: float
     runs: int = 0
@@ -119,7 +120,7 @@ def _sentence(count: int, worst: StepDeviation | None) -> str:
 def measure_stack(
     trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Stack | None:
-    """How deep the stack is in each call of a trial; None where programs of the target do not run. Raises
+    """The depth of the stack in each call of a trial; None where programs of the target do not run. Raises
     VerificationFailed."""
     if find_emulator(target) is None:
         return None

@@ -35,7 +35,7 @@ class EquivalenceResult:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How large the real numbers of seeded batches are, and the learning rate."""
+    """The scale of the real numbers in seeded batches, and the learning rate."""
 
     scale: float = 1.0
     rate: float = 0.01
@@ -113,7 +113,7 @@ def _initialization_actions() -> tuple[Action, ...]:
 
 
 def run_trial(label: str, trial: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
-    """What the trial records with a shared library of this machine, in a process of its own. Raises
+    """The results of a trial with a shared library of this machine, in a process of its own. Raises
     VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
     with scratch() as folder:
         write_trial(folder, trial, library, plan, garbage)

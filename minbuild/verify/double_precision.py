@@ -22,14 +22,14 @@ MOST_ELEMENTS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class DoubleRun:
-    """What the interpreter records, or the reason why there is none."""
+    """The results of the interpreter, or the reason why there are none."""
 
     results: Results | None
     reason: str = ""
 
 
 def in_double_precision(model: CompiledModel, trial: TestScript, like: Results) -> DoubleRun:
-    """What the actions of `trial` record in double precision, under the names that `like` has them; checkpoints are
+    """The results of the actions of `trial` in double precision, under the names that `like` has them; checkpoints are
     left out."""
     elements = largest_graph(model, trial)
     if elements > MOST_ELEMENTS:

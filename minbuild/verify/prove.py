@@ -1,4 +1,4 @@
-"""What can be proven about the libraries of a model: on this machine, against a recorded trajectory, and
+"""Verification of the libraries of a model: on this machine, against a recorded trajectory, and
 elsewhere."""
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def prove_all(
 
 
 def _of_several(proofs: Mapping[str, Verification]) -> Verification:
-    """What is proven of one library that serves several models: the least that is of any."""
+    """The verdict on one library that serves several models: the least that is of any."""
     reasons = dict.fromkeys(proof.reason for proof in proofs.values() if not proof.proven)
     steps = [proof.step for proof in proofs.values() if proof.step is not None]
     return Verification(

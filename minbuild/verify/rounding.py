@@ -1,4 +1,4 @@
-"""How far apart two machines' results of one step may be that had the same inputs.
+"""The largest rounding difference between two machines' results of one step with the same inputs.
 
 Both compute the same formula in the same precision, with sums in another order. Rounding of each operation is what
 a change of its operands by one unit in the last place does, so the step is run on this machine with inputs rounded
@@ -37,7 +37,7 @@ _EPSILON = {
 
 
 def depth_of(outputs: Sequence[int], inputs: Sequence[int]) -> float:
-    """How many terms the sums of a step have at most, from the elements that its arguments have: what is reduced,
+    """The largest number of terms in the sums of a step, from the elements that its arguments have: what is reduced,
     and the inner size of a product."""
     depth = 1.0
     for size in outputs:

@@ -82,7 +82,7 @@ def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
 
 
 def stack_of(said: bytes) -> Stack:
-    """How deep the stack was: the last piece of an answer, a 32-bit number for each verb. Raises
+    """The depth of the stack: the last piece of an answer, a 32-bit number for each verb. Raises
     VerificationFailed."""
     pieces = list(_records(said))
     if not pieces or len(pieces[-1]) != 4 * len(_VERBS):

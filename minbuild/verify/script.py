@@ -60,8 +60,8 @@ Results = Mapping[str, np.ndarray]
 
 
 def perform(trial: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
-    """What the actions record, in order, in this process. `garbage` is the byte the arena is full of
-    beforehand. Raises TrainerError where the library refuses."""
+    """Performs the actions in this process and returns the results, in order. `garbage` is the byte the arena is full
+    of beforehand. Raises TrainerError where the library refuses."""
     results: dict[str, np.ndarray] = {}
     session: Session | None = None
     for action in trial.actions:
@@ -145,7 +145,7 @@ def read_trial(folder: Path) -> tuple[TestScript, int]:
 
 
 def read_results(folder: Path) -> dict[str, np.ndarray]:
-    """What the worker recorded, in order."""
+    """The results of the worker, in order."""
     names = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     return dict(zip(names, _load(folder / "results.npz"), strict=True))
 

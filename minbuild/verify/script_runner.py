@@ -22,7 +22,7 @@ _HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosti
 
 
 class Watch(IntEnum):
-    """What steps.cc does at every step besides running it."""
+    """The task of steps.cc at every step besides running it."""
 
     RUN = 0
     FOLLOW = 1
@@ -34,7 +34,7 @@ class Watch(IntEnum):
 def perform(
     trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
-    """What the runner answers that performs a trial: the library as it ships in a WebAssembly module, the static
+    """The reply of the runner that performs a trial: the library as it ships in a WebAssembly module, the static
     one in a program everywhere else. Raises VerificationFailed where it crashes or refuses."""
     script = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
     if target.traits.format == "wasm":

@@ -43,7 +43,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a step wrote to one argument; `movement` as steps.cc measures it, None where bits have to be the same."""
+    """The output of a step in one argument; `movement` as steps.cc measures it, None where bits have to be the same."""
 
     slot: int
     element: ElementType
@@ -61,7 +61,7 @@ class StepTrial:
 
 @dataclass(frozen=True)
 class Trace:
-    """What every step of a trial wrote on this machine."""
+    """The outputs of every step of a trial on this machine."""
 
     trial: StepTrial
     outputs: tuple[tuple[Output, ...], ...]
@@ -131,7 +131,7 @@ def _order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
 def measure_steps(
     trial: StepTrial, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Trace:
-    """What every step writes with a library of this machine, and how far rounding moves that. Raises
+    """The outputs of every step with a library of this machine, and their sensitivity to rounding. Raises
     VerificationFailed, also where a step changes what is not its own."""
     said = watch(Watch.MEASURE, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
     return Trace(trial, tuple(_answers(said, trial, library, model.registry, str(target), measured=True)))
@@ -140,7 +140,8 @@ def measure_steps(
 def look_at_steps(
     trial: StepTrial, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> int:
-    """How many steps change nothing but their outputs and scratch. Raises VerificationFailed where one does."""
+    """The number of steps that change nothing but their outputs and scratch. Raises VerificationFailed where one
+    does."""
     said = watch(Watch.LOOK, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
     return len(list(_answers(said, trial, library, model.registry, str(target), measured=False)))
 
@@ -171,8 +172,8 @@ def first_difference(
 def follow_steps(
     trace: Trace, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> tuple[int, StepDeviation | None]:
-    """How many steps were compared with those of this machine, and the worst of them. Raises VerificationFailed
-    where one is off by more than rounding, or changes what is not its own."""
+    """The number of steps that were compared with those of this machine, and the worst of them. Raises
+    VerificationFailed where one is off by more than rounding, or changes what is not its own."""
     trial = trace.trial
     said = watch(
         *(Watch.FOLLOW, trial.script, model.plan_bytes, library, target, toolchain, model.registry),
@@ -210,7 +211,7 @@ def _name(graph: str, number: int, kernel: str, node: str) -> str:
 def _answers(
     said: bytes, trial: StepTrial, library: BuiltLibrary, registry: Registry, label: str, *, measured: bool
 ) -> Iterator[tuple[Output, ...]]:
-    """What every step wrote. Raises VerificationFailed where one wrote elsewhere too."""
+    """The outputs of every step. Raises VerificationFailed where one wrote elsewhere too."""
     view, at = memoryview(said), 0
     for execution in trial.executions:
         name = _name(execution.graph, execution.number, execution.kernel.symbol, execution.step.node)

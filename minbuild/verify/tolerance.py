@@ -1,4 +1,4 @@
-"""How far a trainer is from a recorded trajectory, in units of the recording's own noise."""
+"""The distance between a trainer and a recorded trajectory, in units of the recording's own noise."""
 
 from __future__ import annotations
 

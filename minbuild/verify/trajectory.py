@@ -82,7 +82,7 @@ def _meta(path: Path) -> Mapping[str, Any]:
 
 
 def _noise(meta: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What legitimate runs differ by; where a run in double precision was recorded, it is one of them."""
+    """The differences between legitimate runs; where a run in double precision was recorded, it is one of them."""
     noise = dict(meta.get("noise", {}))
     exact = meta.get("torch64", {}).get("grad1_max_rel", 0.0)
     return noise | {"grad1_rel_max": max(noise.get("grad1_rel_max", 0.0), exact)}

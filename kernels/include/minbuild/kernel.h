@@ -1,4 +1,4 @@
-// What a kernel sees: its tensors, its parameters, and nothing else. See kernels/README.md for the contract.
+// The interface of a kernel: its tensors, its parameters, and nothing else. See kernels/README.md for the contract.
 #ifndef MINBUILD_KERNEL_H_
 #define MINBUILD_KERNEL_H_
 

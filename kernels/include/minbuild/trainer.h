@@ -50,10 +50,10 @@ typedef struct mb_tensor {
 
 enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2, MB_INITIALIZE = 3 }; /* graphs */
 
-/* How a parameter lives: trained by the optimizer, changed by kernels (running statistics), or only read. */
+/* The role of a parameter: trained by the optimizer, changed by kernels (running statistics), or only read. */
 enum { MB_TRAINABLE = 1, MB_STATE = 2, MB_FROZEN = 3 };
 
-/* A parameter; or an input or output, of which only name and value matter. */
+/* A parameter; or an input or output, where only name and value matter. */
 typedef struct mb_parameter {
   const char* name;
   mb_tensor value;
@@ -70,7 +70,7 @@ typedef struct mb_options {
   char error[160];        /* receives the text of a failed creation */
 } mb_options;
 
-/* How far training is, and what the next step goes by. */
+/* The progress of training, and the settings of the next step. */
 typedef struct mb_progress {
   int64_t seed;        /* of the next node that draws random numbers and has no seed of its own; counts up, from 0 */
   int64_t step;        /* optimizer steps taken, restored from checkpoints */
@@ -101,7 +101,7 @@ MB_API void mb_destroy(mb_session* session);
  * control of the calling thread is changed for the time of the call and restored (--denormals keep leaves it alone). MB_TRAIN and MB_EVAL take their inputs in the order of mb_input. */
 MB_API mb_status mb_run(mb_session* session, int graph, const mb_tensor* inputs, size_t input_count);
 
-/* What a list of tensors has at `index`, which is less than its length if this is no MB_INVALID_ARGUMENT. The inputs and
+/* The entry of a list of tensors at `index`, which is less than its length if this is no MB_INVALID_ARGUMENT. The inputs and
  * outputs are those of MB_TRAIN, then those of MB_EVAL. */
 enum { MB_INPUTS = 0, MB_OUTPUTS = 1, MB_PARAMETERS = 4 };
 MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter* found);
@@ -120,7 +120,7 @@ MB_API mb_status mb_save_checkpoint(mb_session* session, const char* path, int i
  *
  * properties: numbers and texts kept with the model, MB_INT64, MB_FLOAT or MB_STRING. They travel in checkpoints, and so
  * does the learning rate as "minbuild.learning_rate", which loading sets. Names and texts stay valid until properties
- * change; a session has room for so many, and what needs more is MB_OUT_OF_MEMORY. */
+ * change; a session has room for that size, and anything larger is MB_OUT_OF_MEMORY. */
 typedef struct mb_property {
   const char* name;
   const char* text; /* of a string */

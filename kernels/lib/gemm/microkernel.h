@@ -41,7 +41,7 @@ MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step,
   });
 }
 
-// What is added to a product that replaces its target. Never written, and not constant because zeros that are not
+// The addend of a product that replaces its target. Never written, and not constant because zeros that are not
 // take no room in a file.
 template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];

@@ -93,7 +93,7 @@ void pack_columns(const void* product, T* panel, int k, int depth, int j0, int c
   gather(g.b + k * g.b_row + j0 * g.b_col, g.b_row, g.b_col, panel, intptr_t(width), depth, columns);
 }
 
-// How a product is cut, in elements.
+// The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
   intptr_t width, depth, step, rows, columns;
@@ -178,7 +178,7 @@ MB_NOINLINE void multiply_few(const Gemm<T>& g) {
   }
 }
 
-// Whether the scratch memory of a kernel is enough for the product.
+// True if the scratch memory of a kernel is enough for the product.
 template <class T, class Tensor>
 MB_NOINLINE bool has_room(const Gemm<T>& g, const Tensor* room) {
   return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= room->count;

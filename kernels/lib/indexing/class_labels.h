@@ -21,7 +21,7 @@ struct Labels {
   MB_INLINE bool ignore(I label) const { return ignores && label == ignored; }
   // 0 where the label is ignored.
   MB_INLINE T weight(I label) const { return ignore(label) ? T(0) : weights ? weights[label] : T(1); }
-  // Whether a label is no class. Each is looked at where it is used: a damaged plan may put what is written over them.
+  // True if a label is no class. Each is looked at where it is used: a damaged plan may put what is written over them.
   MB_INLINE bool names_none(I label) const {
     return !ignore(label) && static_cast<uint64_t>(label) >= static_cast<uint64_t>(classes);
   }

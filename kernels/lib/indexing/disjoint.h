@@ -6,7 +6,7 @@
 
 namespace minbuild {
 
-// Whether no byte belongs to both tensors, whose elements have these sizes. Only a damaged plan lets them overlap.
+// True if no byte belongs to both tensors, whose elements have these sizes. Only a damaged plan lets them overlap.
 MB_INLINE bool disjoint(const Tensor& a, int a_size, const Tensor& b, int b_size) {
   return a.data + intptr_t(a.count) * a_size <= b.data || b.data + intptr_t(b.count) * b_size <= a.data;
 }

@@ -7,7 +7,7 @@
 
 namespace minbuild {
 
-// How an update meets what is there.
+// The reduction of an update with the element it replaces.
 enum class ScatterReduction : int32_t { kReplace, kAdd, kMultiply, kMin, kMax };
 
 template <class T>
@@ -34,7 +34,7 @@ struct IndexIterator {
   int32_t count, inner;
 };
 
-// Whether all indices exist.
+// True if all indices exist.
 MB_NOINLINE inline bool all_exist(IndexIterator& indices) {
   for (int i = 0; i < indices.count; ++i)
     if (indices.next(indices) < 0) return false;

@@ -60,7 +60,7 @@ MB_INLINE void run_loop(Loop loop, void* y, Operands<N> x, const int* masks, int
   }
 }
 
-// What the walk needs to know at every axis. Steps are bytes from one element of an axis to the next.
+// The state of the loop at every axis. Steps are bytes from one element of an axis to the next.
 template <int N, class Loop>
 struct Walk {
   Loop loop;

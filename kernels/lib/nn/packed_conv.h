@@ -52,7 +52,7 @@ struct OutputRows {
   };
 };
 
-// What taps see: row k = (channel, tap) of X begins at planes + channel * step + places[tap].
+// The inputs of the taps: row k = (channel, tap) of X begins at planes + channel * step + places[tap].
 template <class T>
 struct SeenBy {
   const T* planes;

@@ -1,4 +1,4 @@
-// What RNN, GRU and LSTM share: sizes, directions and lengths, the products over all time steps, and the walk through
+// Shared by RNN, GRU and LSTM: sizes, directions and lengths, the products over all time steps, and the walk through
 // time, forwards and backwards. A cell brings what happens in one time step.
 //
 // x: [S,N,I]  w: [D,G*H,I]  r: [D,G*H,H]  bias: [D,2*G*H]  lengths: [N]  states: [D,N,H]  y: [S,D,N,H]
@@ -80,9 +80,9 @@ struct Recurrence {
   int64_t states() const { return int64_t(directions) * batch * hidden; }
   // Where a tensor with a row of `size` per sequence begins at the present time and direction.
   MB_INLINE intptr_t place(int size) const { return (intptr_t(t) * directions + direction) * batch * size; }
-  // Whether sequence n has ended, or has not begun when walking from the end.
+  // True if sequence n has ended, or has not begun when walking from the end.
   bool pads(int n) const { return lengths && t >= lengths[n]; }
-  // Whether the state before the present step is the initial one.
+  // True if the state before the present step is the initial one.
   bool begins(int n) const {
     if (!reversed()) return t == 0;
     return t + 1 == steps || (lengths && t + 1 >= lengths[n]);

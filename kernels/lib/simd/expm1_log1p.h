@@ -28,7 +28,7 @@ template <class T, int N>
 MB_INLINE Vec<T, N> log1p(Vec<T, N> x) {
   using V = Vec<T, N>;
   V u = V(T(1)) + x;
-  // What the sum lost is made good by the slope log(u) / (u - 1), which changes slowly.
+  // The rounding error of the sum is compensated by the slope log(u) / (u - 1), which changes slowly.
   V y = log_of_normal(u) * (x / (u - V(T(1))));
   return select((u == V(T(1))) | (x == infinity<T, N>()), x, y);
 }

@@ -10,7 +10,7 @@
 
 namespace minbuild {
 
-// What the algorithms need to know of a format.
+// Constants of a floating-point format.
 template <class T>
 struct Format;
 template <>
@@ -73,7 +73,7 @@ MB_INLINE Vec<T, N> sqrt(Vec<T, N> x) {
 #endif
 }
 
-// What exp is made of, in one place, so that code can refer to it all by one address.
+// The coefficients of exp, in one place, so that code can refer to it all by one address.
 template <class T>
 struct ExpNumbers {
   T log2_e = T(1.4426950408889634), round = Format<T>::round, minus_ln2_high = -Format<T>::ln2_high;
@@ -142,7 +142,7 @@ MB_INLINE Vec<T, N> exp_of_negative(Vec<T, N> x) {
   return exp_of_rest(parts.rest, *c) * bits_as<T>((parts.n + bias) << F::mantissa);
 }
 
-// What the logarithm is made of, likewise.
+// The coefficients of the logarithm, likewise.
 template <class T>
 struct LogNumbers {
   T series[4] = {T(0.242792547f), T(0.284987867f), T(0.400009722f), T(0.666666627f)};

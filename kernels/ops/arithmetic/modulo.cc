@@ -4,7 +4,7 @@
 
 namespace minbuild {
 
-// What the division of a by b towards zero leaves over: exact, with the sign of a. Nothing where b is 0.
+// The remainder of a / b rounded towards zero: exact, with the sign of a. Nothing where b is 0.
 template <class T>
 MB_INLINE T left_over(T a, T b) {
   constexpr bool is_signed = T(-1) < T(0);

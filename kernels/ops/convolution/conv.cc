@@ -244,7 +244,7 @@ struct Conv {
   }
 };
 
-// What is wanted takes the first place in (y, x, w), and y the place of it.
+// Gradients permute (y, x, w): the wanted tensor comes first, and y takes its place.
 template <class T>
 Status conv(const Call& call) {
   Conv<T> c;

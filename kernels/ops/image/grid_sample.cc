@@ -8,7 +8,7 @@ constexpr int kSampleAxes = 3, kMostTaps = 4;
 enum SampleMode : int { kNearest, kLinear, kCubic };
 enum SamplePadding : int { kZeros, kBorder, kReflection };
 
-// What one position sees along one axis: elements with their weights, and how these change with the grid's number.
+// The stencil of one position along one axis: elements with their weights, and how these change with the grid's number.
 template <class T>
 struct AxisTaps {
   int at[kMostTaps];
@@ -166,7 +166,7 @@ Status grid_sample(const Call& call) {
   return Status::kOk;
 }
 
-// dx and dgrid, of which either may be absent.
+// dx and dgrid; either may be absent.
 template <class T>
 Status grid_sample_grad(const Call& call) {
   const Tensor &dx = call[0], &dgrid = call[1], &dy = call[2], &x = call[3], &grid = call[4];

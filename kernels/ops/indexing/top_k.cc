@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-// Whether *a is larger than *b; no number is the largest.
+// True if *a is larger than *b; no number is the largest.
 using Larger = bool (*)(const char* a, const char* b);
 template <class T>
 bool larger(const char* a, const char* b) {
@@ -20,7 +20,7 @@ struct Best {
   int32_t* heap;
   int size;
 
-  // Whether element a comes before element b; of equal ones the first is first.
+  // True if element a comes before element b; of equal ones the first is first.
   bool before(int32_t a, int32_t b) const {
     const char *left = x + a * step, *right = x + b * step;
     if (smallest ? larger(right, left) : larger(left, right)) return true;

@@ -28,7 +28,7 @@ struct Steps {
   }
 };
 
-// The axes: those of the result, the last two of which are the rows and columns of matrices, then those summed over.
+// The axes: those of the result, where the last two are rows and columns of matrices, then those summed over.
 struct Axes {
   int32_t sizes[kMostAxes];
   int count, rows;  // `rows` is the place of the rows; columns follow, and the last axis is the depth

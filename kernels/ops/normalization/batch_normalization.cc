@@ -75,8 +75,8 @@ MB_NOINLINE T inverse_root(T x) {
   return x;
 }
 
-// `work` on every channel. Argument `x` has the layout, those in the set `whole` are as large, and the others, of which
-// there are `count` in all, have one element per channel.
+// `work` on every channel. Argument `x` has the layout, those in the set `whole` are as large, and the others among
+// the first `count` have one element per channel.
 template <class T>
 MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, void (*work)(Channel<T>&, const Call&)) {
   const Tensor& layout = call[x];

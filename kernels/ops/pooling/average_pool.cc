@@ -9,12 +9,12 @@ struct AverageAxis {
 };
 constexpr AverageAxis kOneTap = {1, 1, 0, 1};
 
-// What an output sees along one axis: taps first..last-1, of which the first stands at `at`; `counted` of them divide.
+// The window of an output along one axis: taps first..last-1, the first of them at `at`; `counted` of them divide.
 struct Sight {
   int at, seen, counted;
 };
 
-// How many of `taps` numbers start, start + dilation, ... are smaller than `end`.
+// The number of `taps` numbers start, start + dilation, ... are smaller than `end`.
 MB_INLINE int taps_below(int end, int start, const AverageAxis& axis) {
   if (end <= start) return 0;
   int count = (end - start - 1) / axis.dilation + 1;

@@ -54,8 +54,8 @@ Status cast_real(const Call& call) {
   });
 }
 
-// 1 for true, 0 for false, whatever byte a caller hands over as bool. The parameters are the bits of 1, of which the type
-// is no matter; masks, because jumps that depend on data are slow.
+// 1 for true, 0 for false, whatever byte a caller hands over as bool. The parameters are the bits of 1, whatever the
+// type; masks, because jumps that depend on data are slow.
 template <class To>
 Status cast_bool(const Call& call) {
   To one;

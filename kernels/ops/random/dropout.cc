@@ -1,4 +1,4 @@
-// What Dropout and its gradient do with a mask, and masks of one bit per element.
+// Dropout and its gradient by a given mask, and masks of one bit per element.
 #include "minbuild/kernel.h"
 
 namespace minbuild {

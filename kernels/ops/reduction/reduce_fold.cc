@@ -26,7 +26,7 @@ MB_INLINE Status fold(const Call& call, T start, F f) {
   return Status::kOk;
 }
 
-// What no number of the type is below, or above: infinities, or the ends of whole numbers.
+// The bounds of a type: infinities, or the ends of whole numbers.
 template <class T>
 MB_INLINE T end_of(bool largest) {
   constexpr bool real = T(0.5) != T(0) && T(1.5) != T(1), is_signed = T(-1) < T(0);

@@ -1,4 +1,4 @@
-"""What each way to make a library smaller is worth: builds with one more of them at a time, and with all but one.
+"""The size waterfall: builds with one more of them at a time, and with all but one.
 
 Every bar is a real build. The first has every kernel and is built as an ordinary shared library; each further one
 adds a step, in a fixed order; the last is the trimmed library itself. `leave_one_out` is what the trimmed library
@@ -40,7 +40,7 @@ class Ablation:
 
     @property
     def build_options(self) -> BuildOptions:
-        """What is in force for this target."""
+        """The build options in force for this target."""
         return self.toolchain.build_options.only(self.toolchain.honours(self.target))
 
     @property
@@ -65,7 +65,7 @@ class Ablation:
         return len(self.builds[self.order(taken)].shared)
 
     def contents(self, taken: frozenset[str]) -> LibraryContents:
-        """What is compiled with the steps in `taken`."""
+        """The contents of the library with the steps in `taken`."""
         full, out = self.full, self.steps.keys() - taken
         selected = self.unbounded if "graphs" in out else self.selected
         used = {k.function for k in selected.kernels}

@@ -1,4 +1,4 @@
-"""What a library would lose with an operator's kernels: links without them, everything else the same."""
+"""Leave-one-out: the bytes that a library loses with one operator's kernels, by links without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else would make a trainer smaller: each build option planned and built, and compared with what there is."""
+"""Suggestions for smaller trainers: each build option planned and built, and compared with what there is."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SuggestionPlanner:
 
     @property
     def now(self) -> Candidate:
-        """What there is."""
+        """The library as it is."""
         return Candidate("as it is", "", "", self.models, self.contents, self.build_options)
 
     def candidates(self) -> tuple[Candidate, ...]:

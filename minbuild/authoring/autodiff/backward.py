@@ -237,7 +237,7 @@ class _Sweep:
 
 
 def _folders(name: str) -> Iterator[str]:
-    """What stands before each slash of a name."""
+    """The folders in a name: everything before each of its slashes."""
     parts = name.split("/")
     return ("/".join(parts[:i]) for i in range(1, len(parts)))
 

@@ -26,7 +26,7 @@ GRADIENT = "Gradient"
 
 
 def is_gradient(node: Node) -> bool:
-    """Whether a node is the specification's Gradient."""
+    """True if a node is the specification's Gradient."""
     return (node.domain, node.op_type) == (DOMAIN, GRADIENT)
 
 
@@ -76,7 +76,7 @@ class _Request:
 
     @property
     def in_place(self) -> bool:
-        """Whether the node's inputs are the values it names."""
+        """True if the node's inputs are the values it names."""
         return self.node.inputs == self.names
 
 
@@ -131,7 +131,7 @@ class _Expansion:
     # ------------------------------------------------------------------------------------------------ rules
 
     def unnamed(self, request: _Request) -> Iterator[str]:
-        """What cannot be looked at further: names that are not there, numbers that do not fit."""
+        """Values whose makers are unknown: names that are not there, numbers that do not fit."""
         known, node = self.lowering.values, request.node
         for attribute, names in (("xs", request.xs), ("zs", request.zs), ("y", (request.y,))):
             for name in names:
@@ -251,8 +251,8 @@ class _Expansion:
 
 @dataclass(frozen=True)
 class _Part:
-    """What leads to a value: positions of nodes in order, every value they read or are asked for, and among those the
-    inputs and variables where the way back ends."""
+    """The nodes that lead to a value: positions of nodes in order, every value they read or are asked for, and among
+    those the inputs and variables where the way back ends."""
 
     nodes: tuple[int, ...]
     read: frozenset[str]

@@ -142,7 +142,7 @@ def _gradient(whole: Graph, loss: str, train: Sequence[str], gradients: tuple[st
 
 
 def _initialization(state: Mapping[str, np.ndarray], opset: int) -> tuple[Graph, Mapping[str, str]]:
-    """A graph that makes every state variable what it was at first, and what it makes of which."""
+    """A graph that computes the initial value of every state variable, and its bindings."""
     nodes = []
     for name, first in state.items():
         value, title = f"{name}.first", f"first {name}"

@@ -34,8 +34,8 @@ ASSIGN, COPY = "Assign", "Copy"
 def artifacts_of_training_info(
     model: TrainingModel, digests: Mapping[str, str], operators: Registry
 ) -> TrainingArtifacts:
-    """What a trainer of `model` runs. Every variable (what a binding changes) is in the checkpoint, everything else is
-    constant. Raises BadInput and Unsupported with all findings."""
+    """The artifacts of a trainer that runs `model`. Every variable (what a binding changes) is in the checkpoint,
+    everything else is constant. Raises BadInput and Unsupported with all findings."""
     merged = _Merged(model, operators)
     findings: list[str] = []
     for number, entry in enumerate(model.entries):
@@ -154,8 +154,8 @@ def renamed_as(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def _returned(entry: TrainingEntry, step: Graph) -> list[str]:
-    """What a step returns: the algorithm's outputs, then those of the inference graph, without what only becomes the
-    new value of a variable. The losses that Gradient nodes name stay."""
+    """The values that a step returns: the algorithm's outputs, then those of the inference graph, without what only
+    becomes the new value of a variable. The losses that Gradient nodes name stay."""
     made = {n for node in step.nodes for n in node.outputs}
     losses = {node.attributes.get("y") for node in step.nodes if is_gradient(node)}
     bound = set(entry.updates.values()) - losses

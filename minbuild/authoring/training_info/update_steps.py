@@ -86,7 +86,7 @@ class UpdateWriter:
 
 
 def new_name(variable: str) -> str:
-    """What the new value of a variable is called."""
+    """The name of the new value of a variable."""
     return f"{variable}.new"
 
 

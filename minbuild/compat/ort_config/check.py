@@ -1,4 +1,4 @@
-"""What a configuration lacks for given artifacts, and what ONNX Runtime's build would lose of it."""
+"""Gaps of a configuration for given artifacts, and entries that ONNX Runtime's build would lose."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _operator(key: tuple[str, int, str], types: Types, given: Requirements, path
 
 
 def _lost(needed: set[tuple[str, str]], text: str, given: Requirements, path: str) -> Iterator[str]:
-    """What stands in the file, and ONNX Runtime's build script does not see."""
+    """Entries of the file that ONNX Runtime's build script overlooks."""
     told: dict[tuple[str, str], list[tuple[int, Types]]] = defaultdict(list)
     for number, line in enumerate(text.splitlines(), 1):
         for (domain, _, name), types in parse_config(line, path).operators.items():

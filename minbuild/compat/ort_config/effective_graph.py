@@ -62,7 +62,7 @@ class EffectiveGraph:
 
     @property
     def readers(self) -> Counter[str]:
-        """How often each value is read; results count as read."""
+        """The number of readers of each value; results count as read."""
         found = Counter(name for node in self.nodes for name in names_read(node) if name)
         found.update(self.outputs)
         return found

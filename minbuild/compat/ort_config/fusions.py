@@ -219,7 +219,7 @@ def _matmul_scale(graph: EffectiveGraph) -> bool:
 
 
 def _scales(node: Node, value: str, graph: EffectiveGraph) -> bool:
-    """Whether `node` is `value` times a constant, or divided by one."""
+    """True if `node` is `value` times a constant, or divided by one."""
     if node.domain or node.op_type not in ("Mul", "Div") or value not in node.inputs:
         return False
     other = node.inputs[1] if node.inputs[0] == value else node.inputs[0]

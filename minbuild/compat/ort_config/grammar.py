@@ -26,7 +26,7 @@ TYPE_NAMES = frozenset(
 
 
 def parse_config(text: str, path: str) -> Requirements:
-    """What a configuration asks for. Raises BadInput with the line that cannot be read."""
+    """Parse a configuration file into requirements. Raises BadInput with the line that cannot be read."""
     operators: dict[tuple[str, int, str], Types] = {}
     allowed: frozenset[str] | None = None
     keeps_all = False

@@ -1,4 +1,4 @@
-"""What a reduced build of ONNX Runtime has to hold: operators by domain and opset, with their element types."""
+"""The requirements of a reduced build of ONNX Runtime: operators by domain and opset, with their element types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Places = Mapping[tuple[str, int], frozenset[str]]  # ("inputs", 0) -> names of t
 @dataclass(frozen=True)
 class Types:
     """Element types of an operator, by ONNX Runtime's names. `places` are for single inputs and outputs, `triples`
-    combinations that belong together (OneHot). Empty: all that there are."""
+    combinations that belong together (OneHot). Empty: every type."""
 
     places: Places = field(default_factory=dict)
     triples: frozenset[tuple[str, ...]] = frozenset()
@@ -21,7 +21,7 @@ class Types:
         return bool(self.places or self.triples)
 
     def __or__(self, other: Types) -> Types:
-        """What serves both."""
+        """The union of both."""
         places: dict[tuple[str, int], frozenset[str]] = dict(self.places)
         for place, names in other.places.items():
             places[place] = places.get(place, frozenset()) | names
@@ -52,7 +52,7 @@ class Requirements:
 
 
 def unite(types: Iterable[Types]) -> Types:
-    """What serves all of them. One without types needs every type, and so do all."""
+    """The union of several requirements. One without types needs every type, and so do all."""
     result = Types()
     for number, each in enumerate(types):
         if number and bool(each) != bool(result):

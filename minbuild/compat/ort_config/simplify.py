@@ -1,4 +1,5 @@
-"""What ONNX Runtime leaves out of every graph: constants, what follows from them, and nodes that do nothing."""
+"""Simplifications that ONNX Runtime applies to every graph: constants, what follows from them, and nodes that do
+nothing."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def untranspose_shapes(graph: EffectiveGraph) -> None:
 
 
 def _goes(node: Node, graph: EffectiveGraph) -> bool:
-    """Whether it is a transpose of more than ones that can be pushed through all that reads it."""
+    """True if it is a transpose of more than ones that can be pushed through all that reads it."""
     if node.op_type != "Transpose" or node.domain or "perm" not in node.attributes:
         return False
     value, sizes = node.outputs[0], graph.shape(node.inputs[0])

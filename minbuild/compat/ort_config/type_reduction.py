@@ -36,12 +36,12 @@ _NAMES = {ElementType.FLOAT16: "MLFloat16", ElementType.BFLOAT16: "BFloat16"}
 
 
 def type_name(element: ElementType) -> str:
-    """What ONNX Runtime's configuration calls an element type."""
+    """ONNX Runtime's configuration name of an element type."""
     return _NAMES.get(element, element.ctype)
 
 
 def tracks(domain: str, name: str) -> bool:
-    """Whether types of this operator are kept at all."""
+    """True if types of this operator are kept at all."""
     return (domain, name) in _PLACES or (domain, name) == ("ai.onnx", "OneHot")
 
 

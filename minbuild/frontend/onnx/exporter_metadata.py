@@ -1,4 +1,4 @@
-"""What PyTorch's exporter says of a module's parameters, in the metadata of the file it writes."""
+"""Parameter metadata that PyTorch's exporter writes into its files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ExporterMetadata:
 
 
 def exporter_notes(model: ModelProto) -> ExporterMetadata:
-    """What the model says; nothing where another exporter wrote it."""
+    """Notes on the exporter's metadata; nothing where another exporter wrote it."""
     signature = next((p.value for p in model.graph.metadata_props if p.key == _SIGNATURE), "")
     kinds = {name: kind for kind, name in _LINE.findall(signature)}
     parameters = {n for n, kind in kinds.items() if kind == _PARAMETER}

@@ -43,7 +43,7 @@ def function_nodes(node: Node, inputs: Sequence[TensorType | None]) -> tuple[Nod
 
 
 def is_function(node: Node) -> bool:
-    """Whether ONNX defines the operator by other operators, for some types at least."""
+    """True if ONNX defines the operator by other operators, for some types at least."""
     try:
         schema: Any = onnx.defs.get_schema(node.op_type, node.version, node.domain)
     except onnx.defs.SchemaError:

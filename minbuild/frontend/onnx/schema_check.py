@@ -86,7 +86,7 @@ def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({}
 
 
 def _wrong_count(node: Node) -> Iterator[str]:
-    """Whether an operator of ONNX Runtime's own has a number of inputs that it does not take."""
+    """A message if an operator of ONNX Runtime's own has a number of inputs that it does not take."""
     least, most = _MICROSOFT_INPUTS.get(node.op_type, (0, _MANY))
     count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
     if not least <= count <= most:

@@ -191,5 +191,5 @@ def _position(number: int, count: int) -> int:
 
 
 def _constant(attributes: Mapping[str, Any]) -> np.ndarray:
-    """What a Constant node holds; of other kinds than numbers, nothing that is a number."""
+    """The value of a Constant node; of other kinds than numbers, nothing that is a number."""
     return np.asarray(next(iter(attributes.values()), ()))

@@ -25,13 +25,13 @@ def names_read(node: Node) -> set[str]:
 
 
 def captured(graph: Graph) -> set[str]:
-    """What a graph reads and does not define."""
+    """The values that a graph reads and does not define."""
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
     return read - defined(graph) - {""}
 
 
 def defined(graph: Graph) -> set[str]:
-    """What a graph defines: inputs, constants and the results of its nodes."""
+    """The values that a graph defines: inputs, constants and the results of its nodes."""
     made = {name for node in graph.nodes for name in node.outputs}
     return made | set(graph.inputs) | set(graph.sequences) | set(graph.initializers)
 

@@ -1,7 +1,7 @@
 """Models that carry their own training: ONNX's `TrainingInfoProto`, which is there since IR version 7.
 
 Each entry holds an algorithm (a step of training: a graph behind the inference graph), an initialization (a graph
-without inputs), and for both of them bindings that say which output becomes the new value of which initializer.
+without inputs), and for both of them bindings: pairs of an initializer and the output that becomes its new value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TrainingEntry:
 
     @property
     def calls_inference(self) -> bool:
-        """Whether the algorithm runs the inference graph by itself, with inputs of its own."""
+        """True if the algorithm runs the inference graph by itself, with inputs of its own."""
         return any(node.op_type == GRAPH_CALL for node in self.step.nodes)
 
 
@@ -61,7 +61,7 @@ class TrainingModel:
 
 
 def has_training_info(data: bytes, path: Path) -> bool:
-    """Whether an ONNX file carries training information. Raises BadInput for damage."""
+    """True if an ONNX file carries training information. Raises BadInput for damage."""
     return bool(parse_model(data, path).training_info)
 
 

@@ -13,7 +13,7 @@ from minbuild.ir import Graph, TensorType
 
 @dataclass(frozen=True, slots=True)
 class TrainingParts:
-    """What a file with one TrainingInfoProto is made of. `types` are those of all outputs; `updates` and `resets` map
+    """The contents of a file with one TrainingInfoProto. `types` are those of all outputs; `updates` and `resets` map
     variables to outputs of `algorithm` (or of `inference`) and of `initialization`."""
 
     inference: Graph

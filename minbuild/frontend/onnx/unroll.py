@@ -25,10 +25,10 @@ MOST_ROUNDS = 4096
 
 
 class Scope(Protocol):
-    """What is known of the values around a node."""
+    """The known values around a node."""
 
     def content(self, name: str) -> np.ndarray | None:
-        """What a value holds, where that is known."""
+        """The content of a value, where it is known."""
 
     def shape(self, name: str) -> Shape:
         """The dimensions of a value."""
@@ -47,7 +47,7 @@ def unrolled(node: Node, scope: Scope) -> Iterator[Node] | None:
 
 
 def is_unrolled(node: Node) -> bool:
-    """Whether the node runs graphs of its own."""
+    """True if the node runs graphs of its own."""
     return not node.domain and node.op_type in ("If", "Loop", "Scan")
 
 
@@ -72,7 +72,7 @@ class _Unrolling:
         return graph
 
     def drain(self) -> Iterator[Node]:
-        """What was written since the last time."""
+        """The nodes written since the last call."""
         start, self.taken = self.taken, len(self.written.nodes)
         return iter(self.written.nodes[start:])
 
@@ -265,7 +265,7 @@ class _Loop(_Unrolling):
 
 
 class _Scan(_Unrolling):
-    """Inputs: carried values, then scan inputs, of which every round gets one slice; until opset 8 all with an axis of
+    """Inputs: carried values, then scan inputs, one slice for every round; until opset 8 all with an axis of
     the batch in front, behind the lengths of sequences."""
 
     def nodes(self) -> Iterator[Node]:

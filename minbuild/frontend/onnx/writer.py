@@ -52,7 +52,7 @@ def write_files(
 
 
 def bytes_of(graph: Graph) -> int:
-    """What a graph's constants take."""
+    """The bytes of a graph's constants."""
     return sum(np.asarray(array).nbytes for array in graph.initializers.values())
 
 
@@ -132,7 +132,7 @@ def empty_model(opset: int) -> ModelProto:
 
 
 def _computed(graph: Graph, types: Mapping[str, TensorType]) -> list[ValueInfoProto]:
-    """What is between inputs and outputs. ONNX Runtime's pooling gradients allocate what is declared here, and
+    """The values between inputs and outputs. ONNX Runtime's pooling gradients allocate what is declared here, and
     crash where nothing is."""
     told = {*graph.outputs, *graph.inputs, *graph.initializers}
     names = [n for node in graph.nodes for n in node.outputs if n and n not in told and n in types]
@@ -145,7 +145,7 @@ def tensor_proto(name: str, array: np.ndarray | None) -> TensorProto:
 
 
 def set_initializers(model: ModelProto, arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """Puts arrays into the initializers of these names, in place. The names that there are not."""
+    """Puts arrays into the initializers of these names, in place, and returns the names that the model lacks."""
     there = {tensor.name: tensor for tensor in model.graph.initializer}
     for name in arrays:
         if name in there:

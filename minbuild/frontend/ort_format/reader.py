@@ -27,7 +27,7 @@ def schema() -> Schema:
 
 
 def is_ort(data: bytes) -> bool:
-    """Whether these are the bytes of such a file."""
+    """True if these are the bytes of such a file."""
     return data[4:8] == IDENTIFIER
 
 

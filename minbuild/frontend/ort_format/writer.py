@@ -203,7 +203,7 @@ def _attribute(name: str, value: Any) -> dict[str, Any]:
 
 
 def _edges(nodes: tuple[Node, ...]) -> list[dict[str, Any]]:
-    """By node, which output of which node each of its inputs comes from, and where its outputs go."""
+    """By node: the node and output that each of its inputs comes from, and the inputs that its outputs go to."""
     makers = {name: (i, k) for i, node in enumerate(nodes) for k, name in enumerate(node.outputs) if name}
     inputs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     outputs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

@@ -80,7 +80,7 @@ def _equal_reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray
 
 
 def _same_dim(a: Any, b: Any) -> bool:
-    """Whether two dimensions are equal; raises TypeError where that depends on their sizes, which no -1 does."""
+    """True if two dimensions are equal; raises TypeError where that depends on their sizes, which no -1 does."""
     if a == b:
         return True
     if any(isinstance(x, Poly) for x in (a, b)) and not any(isinstance(x, int) and x < 0 for x in (a, b)):

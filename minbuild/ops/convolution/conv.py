@@ -131,7 +131,7 @@ class Layer:
 
     @property
     def packs(self) -> bool:
-        """Whether packing pays: gains were measured from here on."""
+        """True if packing pays: gains were measured from here on."""
         outputs = product([a.outputs for a in self.axes])
         if (
             self.depthwise

@@ -214,7 +214,7 @@ _SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attribute
 
 
 def _grad_parts(b: GraphBuilder) -> Results:
-    """The convolution with the same weights, of which this is the transpose: dx = Conv(dy, w), and w gets what it would
+    """The convolution whose transpose this is, with the same weights: dx = Conv(dy, w), and w gets what it would
     there if x came back for dy."""
     if b.ctx.attribute("auto_pad", "NOTSET") != "NOTSET" or b.ctx.attribute("output_shape"):
         raise UnsupportedUse(

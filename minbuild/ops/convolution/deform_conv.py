@@ -75,7 +75,7 @@ def _grid(b: GraphBuilder, layer: _Layer) -> Value:
 
 
 def _columns(b: GraphBuilder, layer: _Layer, grid: Value) -> Value:
-    """What the windows see, [N*OG, C/OG, taps, outputs], without the mask."""
+    """The columns of the windows, [N*OG, C/OG, taps, outputs], without the mask."""
     height, width = (a.size for a in layer.window)
     rows, shared = layer.batch * layer.offset_groups, layer.channels // layer.offset_groups
     image = reshaped(b, b.x[0], (rows, shared, height, width))

@@ -42,12 +42,12 @@ class Axis:
 
     @property
     def extra(self) -> int:
-        """How much longer than the outputs a phase of the input is."""
+        """The excess length of an input phase over the outputs."""
         return self.reach // self.stride
 
     @property
     def phases(self) -> int:
-        """How many phases of the input the taps look at."""
+        """The number of input phases that the taps read."""
         return min(self.stride, self.reach + 1)
 
     @property
@@ -96,7 +96,7 @@ def explicit_pads(attributes: Mapping[str, Any], window: Sequence[Axis]) -> dict
 
 
 def reshaped(b: GraphBuilder, x: Value, dims: Sequence[Dim]) -> Value:
-    """`x` with these dimensions, of which one may be symbolic, and the first as well where it is that of `x`."""
+    """`x` with these dimensions; one may be symbolic, and the first as well where it is that of `x`."""
     words = [d if isinstance(d, int) else -1 for d in dims]
     if words.count(-1) > 1 and words[0] == -1:
         words[0] = 0  # as it is

@@ -1,1 +1,1 @@
-"""What operator definitions are written in: declarations, graph builders, the registry, shared shape rules."""
+"""The vocabulary of operator definitions: declarations, graph builders, the registry, shared shape rules."""

@@ -1,4 +1,4 @@
-"""How kernels of lib/loops/broadcast.h walk over operands of different shapes."""
+"""Loops of lib/loops/broadcast.h over operands of different shapes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BroadcastLoop:
 
     @property
     def axes_count(self) -> int:
-        """How many axes the kernel walks over; 0 where there is no walk."""
+        """The number of axes of the kernel's loop; 0 without a loop."""
         return len(self.extent.shape or ()) if self.extent else 0
 
 

@@ -112,7 +112,7 @@ def float_bits(value: float) -> int:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """What `Op.lower` answers: run this kernel on these values."""
+    """One kernel call, as `Op.lower` returns it: run this kernel on these values."""
 
     kernel: KernelFunction
     args: tuple[str | TensorType, ...]
@@ -146,7 +146,7 @@ class OpContext:
     op: str = ""
 
     def has(self, i: int) -> bool:
-        """Whether optional input `i` is given."""
+        """True if optional input `i` is given."""
         return i < len(self.inputs) and self.inputs[i] is not None
 
     def element(self, i: int = 0) -> ElementType:

@@ -1,4 +1,4 @@
-"""What operators on single elements share: declarations, calls, references and cases."""
+"""Shared by operators on single elements: declarations, calls, references and cases."""
 
 from __future__ import annotations
 

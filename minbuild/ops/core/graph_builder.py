@@ -91,7 +91,7 @@ class GraphBuilder:
         return self.add("Where", condition, *chosen)
 
     def has(self, i: int) -> bool:
-        """Whether optional input `i` is given."""
+        """True if optional input `i` is given."""
         return i < len(self.x) and bool(self.x[i])
 
     # Operators whose axes are an attribute in older opsets and an input in newer ones.

@@ -92,7 +92,7 @@ def registry(extra: tuple[Path, ...] = ()) -> Registry:
 
 @dataclass
 class _Declarations:
-    """What files declare, by `OPS = (...)` and `KERNELS = (...)`."""
+    """The declarations of files, by `OPS = (...)` and `KERNELS = (...)`."""
 
     ops: dict[str, Op] = field(default_factory=dict)
     functions: dict[str, KernelFunction] = field(default_factory=dict)

@@ -138,7 +138,7 @@ def _eye_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
 
 
 def _lower_eye(ctx: OpContext) -> Sequence[KernelCall]:
-    """Ones, of which two triangles keep a diagonal."""
+    """Ones; two triangles keep a diagonal of them."""
     tensor, y, k = ctx.results[0], ctx.result(), int(ctx.attribute("k", 0))
     assert tensor is not None
     return (
@@ -245,7 +245,7 @@ def _cache_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 def _cache_gradient(b: GradientBuilder) -> Results:
-    """What was written over has no gradient."""
+    """Overwritten elements have no gradient."""
     axis = _cache_axis(b.ctx.attributes, b.ctx.rank())
     at = _cache_places(b, axis)
     zeros = b.add("ConstantOfShape", b.x[1].shape(), value=np.zeros(1, b.ctx.element().dtype))

@@ -55,7 +55,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 
 def _places(indices: np.ndarray, axis: int) -> tuple[Any, ...]:
-    """What numpy indexes with to get the same elements."""
+    """The numpy index of the same elements."""
     grid: list[Any] = list(np.indices(indices.shape))
     grid[axis] = indices
     return tuple(grid)

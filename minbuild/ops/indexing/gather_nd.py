@@ -44,7 +44,7 @@ scatter_reduce_kernel = KernelFunction(
 
 
 def _named(whole: Shape, indices: Shape, batch: int) -> tuple[int, Shape]:
-    """How many axes of the whole a vector of indices names, and the shape of the part."""
+    """The number of axes of the whole that a vector of indices names, and the shape of the part."""
     depth = indices[-1] if indices else None
     if not isinstance(depth, int) or batch + depth > len(whole) or batch >= len(indices):
         raise UnsupportedUse(f"indices {list(indices)} do not fit {list(whole)} with {batch} batch axes")

@@ -32,7 +32,7 @@ def _table(attributes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _listed(attributes: Mapping[str, Any], side: str) -> tuple[np.ndarray, str]:
-    """What `keys_floats` and its like hold, and what it is called."""
+    """The contents of `keys_floats` and its like, and the attribute's name."""
     if attributes.get(f"{side}_tensor") is not None:
         return np.asarray(attributes[f"{side}_tensor"]).reshape(-1), "tensor"
     for kind, dtype in _KINDS.items():

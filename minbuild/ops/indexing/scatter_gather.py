@@ -1,4 +1,4 @@
-"""What operators share that read or write where indices say: how updates meet what is there, and their gradients."""
+"""Shared by operators that read or write by index: how updates meet what is there, and their gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minbuild.ops.core.value import Results, Value
 
 
 class ScatterReduction(IntEnum):
-    """How an update meets what is there, by the names of attribute `reduction`."""
+    """The reduction of an update with the element it replaces, by the names of attribute `reduction`."""
 
     none = 0
     add = 1

@@ -31,7 +31,7 @@ top_k_kernel = KernelFunction(
 
 
 def _count(ctx: OpContext) -> Dim:
-    """How many: input 1, or the attribute of opset 1."""
+    """The number of elements: input 1, or the attribute of opset 1."""
     count = ctx.dims(1)[0] if ctx.has(1) else ctx.attribute("k")
     size = ctx.shape()[ctx.axis(-1)]
     if count is None or (isinstance(count, int) and isinstance(size, int) and not 0 <= count <= size):

@@ -56,7 +56,8 @@ class Layout:
 
 
 def layout_of(equation: Equation, a: Shape, b: Shape) -> Layout:
-    """How to walk: neighbouring axes that go together everywhere are one, and the longest ones make the matrices."""
+    """The loops of a contraction: neighbouring axes that go together everywhere are one, and the longest ones make the
+    matrices."""
     sizes = equation.extents((a, b))
     moving = {letter for letter, size in sizes.items() if size != 1}
     # An operand does not move along an axis where its own size is 1.

@@ -61,7 +61,7 @@ def scaled(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _is_row(ctx: OpContext) -> bool:
-    """Whether the third operand has one element for each column and nothing else."""
+    """True if the third operand has one element for each column and nothing else."""
     shape = ctx.shape(2)
     return len(shape) in (1, 2) and shape[-1] == ctx.result_shape()[1] and shape[:-1] in ((), (1,))
 

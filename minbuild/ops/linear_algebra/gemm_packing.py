@@ -45,7 +45,7 @@ def packing_scratch(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]
 
 
 def _pays(known: list[int]) -> bool:
-    """Whether packing pays at these sizes and any others."""
+    """True if packing pays at these sizes and any others."""
     known = sorted(known)
     if len(known) < 2:
         return bool(known) and known[0] >= _HEAD

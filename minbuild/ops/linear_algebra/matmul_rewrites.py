@@ -1,4 +1,4 @@
-"""What MatMul, Gemm and the like have in common: which product they are, and what around them becomes part of it."""
+"""Shared by MatMul, Gemm and their relatives: which product they are, and what around them becomes part of it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scaled(y: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
 
 
 def _with_bias(match: Match) -> bool:
-    """Whether what is added has the last axes of the product, and not all of them."""
+    """True if what is added has the last axes of the product, and not all of them."""
     shape, result = match.types["c"].shape or (), match.result.shape or ()
     while shape and shape[0] == 1:
         shape = shape[1:]
@@ -48,7 +48,7 @@ def _with_bias(match: Match) -> bool:
 
 
 def _factor(match: Match, down: bool) -> float | None:
-    """What a product is scaled by, if that is as exact in float32, in which kernels take it, as in its own type."""
+    """The scale of a product, if it is as exact in float32, which kernels take, as in its own type."""
     number = match.number("s")
     if not number or match.types["s"].shape not in ((), (1,)):
         return None
@@ -59,7 +59,7 @@ def _factor(match: Match, down: bool) -> float | None:
 def product_rewrites(
     op: str, equation: Callable[[Mapping[str, Any], Sequence[int]], Equation]
 ) -> tuple[Rewrite, ...]:
-    """What stands behind a product `op` and becomes part of it: the bias of a layer, and a scale."""
+    """The rewrites of calls behind a product `op` that become part of it: the bias of a layer, and a scale."""
 
     def build(match: Match, inputs: tuple[str, ...], alpha: float | None) -> Replacement | None:
         shapes = [match.types[name].shape or () for name in ("a", "b")]

@@ -1,4 +1,4 @@
-"""What losses over class labels share: reductions, ignored labels, weights per class, and test cases."""
+"""Shared by losses over class labels: reductions, ignored labels, weights per class, and test cases."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _sparse_grad_body(b: GraphBuilder) -> Results:
 def _sparse_weights(
     attributes: Mapping[str, Any], labels: np.ndarray, weight: np.ndarray | None
 ) -> np.ndarray:
-    """What each label counts, its share of a mean included."""
+    """The weight of each label, its share of a mean included."""
     each = np.ones(labels.shape) if weight is None else weight
     return np.asarray(each / each.sum() if reduction_of(attributes) == "mean" else each)
 

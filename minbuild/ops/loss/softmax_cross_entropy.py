@@ -28,7 +28,7 @@ _FEATURES = {
     "ignore": "labels equal to ignore_index do not count",
     "each": "reduction 'none': one loss per label",
     "inner": "scores with dimensions after the classes",
-    "many": "so many classes that vectors pay",
+    "many": "enough classes for vectors to pay",
 }
 
 loss_kernel = KernelFunction(
@@ -162,7 +162,7 @@ def _gradient(b: GradientBuilder) -> Results:
 
 
 def _grad_body(b: GraphBuilder) -> Results:
-    """What is to be added to the gradient follows behind."""
+    """The value to be added to the gradient follows as a further call."""
     if not b.has(4):
         return None
     gradient = b.microsoft("SoftmaxCrossEntropyLossGrad", *b.x[:4], **b.ctx.attributes)

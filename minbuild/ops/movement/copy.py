@@ -68,7 +68,7 @@ def _new_value(attributes: Mapping[str, Any], variable: np.ndarray, value: np.nd
 
 
 def _overwrite(ctx: OpContext) -> Sequence[KernelCall]:
-    """What has the same bytes in every element need not stand in the plan."""
+    """A tensor of one repeated element need not be stored in the plan."""
     content = ctx.content(1)
     if content is not None and content.size > 1 and content.dtype != object:
         raw = np.ascontiguousarray(content).reshape(-1).view(f"V{content.itemsize}")

@@ -146,7 +146,7 @@ def _body(b: GraphBuilder) -> Results:
 
 
 def _kept(dim: Dim, before: Dim, behind: Dim) -> Axis:
-    """What stays of an axis."""
+    """The part of an axis that remains."""
     if not isinstance(before, int) or not isinstance(behind, int):
         raise UnsupportedUse("pads must be numbers, not sizes of inputs")
     size = dim + min(before, 0) + min(behind, 0)
@@ -166,7 +166,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
 
 
 def _gradient(b: GradientBuilder) -> Results:
-    """What was added is taken away again, and zeros stand for what was taken away. Elements that were repeated get
+    """Padding is removed from the gradient; cropped elements have gradient zero. Elements that were repeated get
     the sum of their copies' gradients."""
     ctx = b.ctx
     if _mode(ctx.attributes) == "constant":

@@ -60,7 +60,7 @@ def _place(wanted: Dim, dim: Dim, low: int, high: Dim) -> Dim:
 
 
 def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:
-    """What Slice takes of an axis of `dim` places, as Python's `[start:end:step]` does."""
+    """The range that Slice takes of an axis of `dim` elements, as Python's `[start:end:step]` does."""
     if step == 0:
         raise UnsupportedUse("a step of 0 goes nowhere")
     if step > 0:
@@ -80,7 +80,7 @@ def _numbers(ctx: OpContext, i: int, name: str) -> tuple[Dim, ...] | None:
 
 
 def _ranges(ctx: OpContext, shape: Shape, first: int) -> list[Range]:
-    """What is taken along each axis of `shape`; starts, ends, axes and steps are the inputs from `first` on."""
+    """The ranges along each axis of `shape`; starts, ends, axes and steps are the inputs from `first` on."""
     starts, ends = _numbers(ctx, first, "starts"), _numbers(ctx, first + 1, "ends")
     if starts is None or ends is None:
         raise UnsupportedUse("neither inputs nor attributes say where the slice starts and ends")
@@ -135,7 +135,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
 
 
 def _gradient(b: GradientBuilder) -> Results:
-    """What was not taken has no gradient."""
+    """Elements outside of the slice have no gradient."""
     limits = b.x[1:] if b.has(1) else tuple(b.integers(b.ctx.attribute(n)) for n in ("starts", "ends"))
     if not b.has(1) and b.ctx.attribute("axes") is not None:
         limits = (*limits, b.integers(b.ctx.attribute("axes")))

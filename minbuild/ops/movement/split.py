@@ -19,7 +19,7 @@ MANY = frozenset(range(1024))  # outputs
 
 
 def _sizes(ctx: OpContext) -> tuple[Dim, ...]:
-    """The sizes asked for: input 1, an attribute, or equal shares of which the last may be smaller."""
+    """The sizes asked for: input 1, an attribute, or equal shares, the last of them perhaps smaller."""
     if ctx.has(1):
         return ctx.dims(1)
     if ctx.attribute("split") is not None:

@@ -1,4 +1,4 @@
-"""How elements move from one tensor to another: the walk that kernels/ops/movement/strided_copy.cc follows.
+"""Strided copies from one tensor to another: the walk that kernels/ops/movement/strided_copy.cc follows.
 
 Transpose, Slice, Pad, Tile and their like say for every axis of the result how far it goes and how it stands in
 the result and in the source; what they have in common, and how axes fold into fewer, is here.
@@ -42,7 +42,7 @@ move_kernel = KernelFunction(
 
 @dataclass(frozen=True)
 class Along:
-    """How a walk goes along an axis of `dim` places: from `start` on, every `step`th (backwards where negative)."""
+    """The range along an axis of `dim` elements: from `start` on, every `step`th (backwards where negative)."""
 
     dim: Dim
     start: Dim = 0
@@ -62,12 +62,12 @@ class Axis:
 
     @property
     def trivial(self) -> bool:
-        """Whether there is only one place to be."""
+        """True if there is only one place to be."""
         return self.size == 1 and self.result.dim == 1 and (self.source is None or self.source.dim == 1)
 
     @property
     def complete(self) -> bool:
-        """Whether every element along the axis moves, on both sides."""
+        """True if every element along the axis moves, on both sides."""
         return self.result.takes_all(self.size) and (self.source is None or self.source.takes_all(self.size))
 
 
@@ -94,7 +94,7 @@ class Movement:
 
 
 def _follow(order: Sequence[int], i: int) -> bool:
-    """Whether the source has axis i + 1 right behind axis i."""
+    """True if the source has axis i + 1 right behind axis i."""
     return order.index(i + 1) == order.index(i) + 1
 
 

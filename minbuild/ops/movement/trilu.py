@@ -68,7 +68,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray, k: np.ndarray | Non
 
 
 def _gradient(b: GradientBuilder) -> Results:
-    """What stayed passes its gradient on."""
+    """Elements that are kept pass their gradients on."""
     return b.microsoft("Trilu", b.dy[0], *b.x[1:], upper=int(b.ctx.attribute("upper", 1)))
 
 

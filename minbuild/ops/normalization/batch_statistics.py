@@ -128,7 +128,7 @@ def _frozen_gradient(b: GradientBuilder) -> Results:
 
 
 def grad_parts(b: GraphBuilder) -> Results:
-    """What BatchNormalizationGrad is made of, from x itself, whose statistics the saved ones are."""
+    """The decomposition of BatchNormalizationGrad over x itself, whose statistics are saved."""
     dy, x, scale = b.x[:3]
     rank = b.ctx.rank(1)
     others = tuple(a for a in range(rank) if a != 1)

@@ -123,7 +123,7 @@ def _bare(shape: Shape) -> Shape:
 
 
 def _own_entries(ctx: OpContext, i: int) -> bool:
-    """Whether input `i`, scale or bias, has a number for each element that is normalised together."""
+    """True if input `i`, scale or bias, has a number for each element that is normalised together."""
     return not ctx.has(i) or _bare(ctx.shape(i)) == _bare(ctx.shape()[ctx.axis(-1) :])
 
 

@@ -150,7 +150,7 @@ average_pool = Op(
 
 
 def _pooled_by(ctx: OpContext) -> Iterator[tuple[OpContext, tuple[Axis, ...]]]:
-    """Earlier AveragePools of which this may be the gradient: with the same windows, and results of this shape."""
+    """Earlier AveragePools that this may be the gradient of: with the same windows, and results of this shape."""
     for made in ctx.earlier.values():
         if made.op != ":AveragePool" or len(made.attributes["kernel_shape"]) != ctx.rank() - 2:
             continue

@@ -65,7 +65,7 @@ def _call(
 
 
 def _index_type(ctx: OpContext) -> ElementType:
-    """What the indices were narrowed to; MaxPool without any takes the kernel that other pools use."""
+    """The type that the indices were narrowed to; MaxPool without any takes the kernel that other pools use."""
     marks = ctx.results[1] if len(ctx.results) > 1 else ctx.inputs[1] if ctx.has(1) else None
     return marks.element if marks else ElementType.UINT8
 

@@ -39,7 +39,7 @@ unpack_bits_kernel = KernelFunction("unpack_bits", ("mask:bool=", "x:uint32"))
 
 
 def _trains(b: GraphBuilder, i: int) -> bool:
-    """What input `i` says, which is False where it is absent."""
+    """The value of input `i`, which is False where it is absent."""
     if not b.has(i):
         return False
     content = b.ctx.content(i)
@@ -56,7 +56,7 @@ def _ratio(b: GraphBuilder, i: int) -> Value:
 
 
 def _drops(b: GraphBuilder, ratio: int, trains: int) -> bool:
-    """Whether any element can become zero."""
+    """True if any element can become zero."""
     known = b.ctx.content(ratio)
     return _trains(b, trains) and not (known is not None and known.size == 1 and known.item() == 0)
 

@@ -1,4 +1,4 @@
-"""What RNN, GRU and LSTM share: attributes, shapes, activations, layouts, and the reference's walk through time.
+"""Shared by RNN, GRU and LSTM: attributes, shapes, activations, layouts, and the reference's walk through time.
 
 S time steps, N sequences, I inputs, D directions, H units, G gates per unit:
 x [S,N,I], w [D,G*H,I], r [D,G*H,H], b [D,2*G*H], lengths [N], states [D,N,H], y [S,D,N,H], gates [S,D,N,G*H].
@@ -155,7 +155,7 @@ def params(ctx: OpContext, defaults: Sequence[str]) -> tuple[int | float, ...]:
 
 
 def features(ctx: OpContext, defaults: Sequence[str]) -> tuple[str, ...]:
-    """Whether anything but the sigmoid and tanh, without limits, is asked for."""
+    """True if anything but the sigmoid and tanh, without limits, is asked for."""
     used = [a for of in activations_of(ctx.attributes, defaults) for a in of]
     seldom = any(a.name not in ("sigmoid", "tanh") or np.isfinite(a.limit) for a in used)
     return ("activations",) if seldom else ()

@@ -1,4 +1,4 @@
-"""What all reductions share: which axes, which shape, and how an input is laid out for a kernel."""
+"""Shared by all reductions: which axes, which shape, and how an input is laid out for a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def axes_of(ctx: OpContext) -> tuple[int, ...]:
 
 
 def keeps(ctx: OpContext) -> bool:
-    """Whether reduced axes stay, with size 1."""
+    """True if reduced axes stay, with size 1."""
     return bool(ctx.attribute("keepdims", 1))
 
 
@@ -103,7 +103,7 @@ def positive(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def apart(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers of both signs of which none is near another, or near 0."""
+    """Numbers of both signs, none near another or near 0."""
     count = int(np.prod(shape))
     steps = random.permutation(count) - count / 2 + 0.25
     return np.asarray((steps / 8).reshape(shape))

@@ -1,4 +1,4 @@
-"""What ORT's gradients of broadcasting operators are made of: BroadcastGradientArgs and DivGrad."""
+"""Building blocks of ORT's gradients of broadcasting operators: BroadcastGradientArgs and DivGrad."""
 
 from __future__ import annotations
 

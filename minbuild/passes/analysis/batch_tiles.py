@@ -105,12 +105,12 @@ class Tiles:
         self.tile = _OpenTile()
 
     def joins(self, call: Call, sliced: frozenset[str], written: set[str]) -> bool:
-        """Whether one sample of the call needs nothing of the open tile but the same sample."""
+        """True if one sample of the call needs nothing of the open tile but the same sample."""
         whole = {root(self.procedure.alias, n) for n in reads(call) if n not in sliced}
         return not whole & self.tile.written and not written & (self.tile.read | self.tile.written)
 
     def can_precede(self, read: set[str], written: set[str]) -> bool:
-        """Whether a call that only makes gradients, or adds to them, may as well come before the open tile."""
+        """True if a call that only makes gradients, or adds to them, may as well come before the open tile."""
         tile, values = self.tile, self.procedure.values
         lasting = all(values[n].role is Role.GRADIENT or n in self.for_updates for n in written)
         return lasting and not (read | written) & tile.written and not written & tile.read
@@ -137,7 +137,7 @@ class Tiles:
         return frozenset(names) or None
 
     def makes_samples(self, call: Call, output: int, is_sum: bool) -> bool:
-        """Whether one sample of an output can be made, or added, at a time."""
+        """True if one sample of an output can be made, or added, at a time."""
         value = self.procedure.values[call.outputs[output]]
         owner = self.procedure.values[root(self.procedure.alias, value.name)]
         if is_sum:
@@ -146,7 +146,7 @@ class Tiles:
         return owner.role is Role.TEMPORARY and bool(shape) and shape[0] == self.procedure.samples
 
     def is_new_sum(self, call: Call, output: int) -> bool:
-        """Whether an output is a sum of its own that only updates of variables read: a loop can add it up."""
+        """True if an output is a sum of its own that only updates of variables read: a loop can add it up."""
         owner = root(self.procedure.alias, call.outputs[output])
         op = self.registry.ops[call.op]
         return output in op.batch_sums & op.accumulates and owner in self.for_updates and not call.accumulate

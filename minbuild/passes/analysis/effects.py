@@ -61,11 +61,11 @@ class Effects:
         return self._values[owner].role
 
     def outlives(self, call: Call) -> bool:
-        """Whether the call changes storage that persists between steps."""
+        """True if the call changes storage that persists between steps."""
         return any(self.role(owner).persists for owner in self.writes(call))
 
     def depends(self, later: Call, earlier: Call) -> bool:
-        """Whether `later` must stay behind `earlier`: one of them changes what the other reads or changes."""
+        """True if `later` must stay behind `earlier`: one of them changes what the other reads or changes."""
         written = self.writes(earlier)
         return bool(
             written & (self.reads(later) | self.writes(later)) or self.reads(earlier) & self.writes(later)
@@ -85,11 +85,11 @@ class Accesses:
                 self.written.setdefault(owner, []).append(index)
 
     def written_in(self, owner: str, positions: range) -> bool:
-        """Whether a call at one of `positions` changes `owner`."""
+        """True if a call at one of `positions` changes `owner`."""
         return any_in(self.written.get(owner, ()), positions)
 
 
 def any_in(ordered: Sequence[int], positions: range) -> bool:
-    """Whether one of the ascending numbers `ordered` lies in `positions`."""
+    """True if one of the ascending numbers `ordered` lies in `positions`."""
     at = bisect_left(ordered, positions.start)
     return at < len(ordered) and ordered[at] < positions.stop

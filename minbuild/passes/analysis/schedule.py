@@ -36,7 +36,7 @@ class Schedule:
         return self._key[each]
 
     def previous(self, each: int) -> int | None:
-        """What stands right before `each`."""
+        """The call right before `each`."""
         found = self._previous[each]
         return None if found == self._head else found
 

@@ -48,7 +48,7 @@ def _read(procedure: Procedure, registry: Registry, call: Call) -> Iterator[str]
 
 
 def _is_free(value: Value) -> bool:
-    """Whether a value holds free dimensions that can be sizes of one tensor."""
+    """True if a value holds free dimensions that can be sizes of one tensor."""
     content = value.constant
     return (
         content is not None

@@ -96,7 +96,7 @@ class Lowering:
         self.findings.append(f"{self.graph.source}: {where}: {problem}.")
 
     def content(self, name: str) -> np.ndarray | None:
-        """What a value holds, where that is known."""
+        """The content of a value, where it is known."""
         return self.known.get(name)
 
     def shape(self, name: str) -> Shape:

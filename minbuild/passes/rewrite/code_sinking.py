@@ -59,7 +59,7 @@ class _Sinking:
             self.later_writes[owner].append(index)
 
     def is_movable(self, call: Call) -> bool:
-        """Whether the call only makes temporaries and adds to gradients."""
+        """True if the call only makes temporaries and adds to gradients."""
         made = {self.effects.role(owner) for owner in self.effects.produces(call)}
         return not self.registry.ops[call.op].mutates and made <= {Role.TEMPORARY, Role.GRADIENT}
 
@@ -77,7 +77,7 @@ class _Sinking:
         return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes[n] for n in alone)
 
     def is_kept(self, owner: str, needed: int) -> bool:
-        """Whether the call at `needed` or one behind it reads these bytes and no call recomputes them for it."""
+        """True if the call at `needed` or one behind it reads these bytes and no call recomputes them for it."""
         key = self.schedule.key
         start, near = key(needed), self.schedule.key_behind(needed, SHORTEST_GAP)
         return any(

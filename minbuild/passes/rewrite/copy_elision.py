@@ -71,7 +71,7 @@ class _Work:
         return next(found, None)
 
     def same_storage(self, target: str, value: str) -> bool:
-        """Whether the bytes of `value` are its own, and as many as the variable has, of the same type."""
+        """True if the bytes of `value` are its own, and as many as the variable has, of the same type."""
         owner, variable = self.procedure.values[self.root(value)], self.procedure.values[target]
         sizes = product(owner.type.shape or ()), product(variable.type.shape or ())
         same = owner.type.element is variable.type.element and sizes[0] == sizes[1]
@@ -81,7 +81,7 @@ class _Work:
         return [i for i, n in enumerate(call.outputs) if n and self.root(n) == self.root(value)]
 
     def is_elementwise_over(self, made: int, target: str, value: str) -> bool:
-        """Whether the call that makes `value` may write it over the variable: it does not read that, or only element
+        """True if the call that makes `value` may write it over the variable: it does not read that, or only element
         by element as it writes."""
         call = self.calls[made]
         outputs = self.outputs_as(call, value)

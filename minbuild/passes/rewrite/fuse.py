@@ -125,8 +125,8 @@ class _Graph:
         return Match(found.names, types, constants, calls, values[calls[-1].outputs[0]].type)
 
     def safe(self, found: _Found) -> bool:
-        """Whether the last call gives one result, and nothing changes the operands before it, where they are
-        read now. Only what outlives the procedure is ever changed: everything else is written once."""
+        """True if the last call gives one result, and nothing changes the operands before it, where they are read now.
+        Only what outlives the procedure is ever changed: everything else is written once."""
         index = max(found.calls)
         last = self.call(index)
         if len(list(writes(last))) != 1 or not last.outputs[0] or last.accumulate:

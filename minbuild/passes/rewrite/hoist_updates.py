@@ -48,7 +48,7 @@ def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedu
 
 
 def read_by_updates(procedure: Procedure, registry: Registry) -> frozenset[str]:
-    """The temporaries that calls make of which nothing comes but updates of what persists."""
+    """Temporaries that nothing reads but updates of persistent values."""
     calls = _candidates(procedure, registry)
     made = {name for index in _updating(procedure, calls) for name in calls[index].written}
     return frozenset(name for name in made if procedure.values[name].role is Role.TEMPORARY)

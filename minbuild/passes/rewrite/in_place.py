@@ -31,7 +31,7 @@ def run_in_place(procedure: Procedure, registry: Registry) -> Procedure:
 
 
 def _owner(procedure: Procedure, alias: dict[str, str], name: str) -> str:
-    """Whose bytes are to become those of an input: of one sample, the whole value."""
+    """The owner of the bytes that an input may take over: of one sample, the whole value."""
     return alias[name] if procedure.values[name].sample else name
 
 
@@ -65,12 +65,12 @@ def _count(value: Value) -> Dim:
 
 
 def _same(one: Value, other: Value) -> bool:
-    """Whether both have as many elements of the same type."""
+    """True if both have as many elements of the same type."""
     return one.type.element == other.type.element and _count(one) == _count(other)
 
 
 def _ends_with_round(procedure: Procedure, alias: dict[str, str], name: str, index: int) -> bool:
-    """Whether no later round of a loop around call `index` reads the same bytes."""
+    """True if no later round of a loop around call `index` reads the same bytes."""
     loop = next((loop for loop in procedure.loops if index in loop), range(0))
     owner = root(alias, name)
     if procedure.values[name].sample:
@@ -79,14 +79,14 @@ def _ends_with_round(procedure: Procedure, alias: dict[str, str], name: str, ind
 
 
 def _read_whole(procedure: Procedure, alias: dict[str, str], loop: range) -> set[str]:
-    """Whose bytes every round of a loop reads."""
+    """The values that every round of a loop reads whole."""
     names = {n for i in loop for n in reads(procedure.calls[i])}
     return {root(alias, n) for n in names if not procedure.values[n].sample}
 
 
 def _reuse_samples(procedure: Procedure) -> Procedure:
-    """What a loop makes takes the place of what it uses up, sample by sample, where both are equally large and every
-    round has read its sample of the one before it makes that of the other."""
+    """Outputs of a loop take the place of the values it consumes, sample by sample, where both are equally large and
+    every round reads its sample of the one before it writes that of the other."""
     alias, values = dict(procedure.alias), procedure.values
     last = last_uses(procedure)
     first: dict[str, int] = {}

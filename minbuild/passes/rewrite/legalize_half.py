@@ -72,7 +72,7 @@ def _updates_half(procedure: Procedure, call: Call, registry: Registry) -> bool:
 
 
 def _served(procedure: Procedure, call: Call, registry: Registry) -> bool:
-    """Whether there is a kernel for the call as it stands."""
+    """True if there is a kernel for the call as it stands."""
     op = registry.ops[call.op]
     if op.is_view:
         return True

@@ -26,7 +26,7 @@ def narrow_pool_indices(procedure: Procedure, registry: Registry) -> Procedure:
 
 
 def _private(procedure: Procedure, name: str, readers_of: list[int]) -> bool:
-    """Whether gradients of pooling read `name`, by that name, and nothing else does."""
+    """True if gradients of pooling read `name`, by that name, and nothing else does."""
     calls: list[Call] = [procedure.calls[i] for i in readers_of if i < len(procedure.calls)]
     straight = all(call.op == GRADIENT and call.inputs[1] == name for call in calls)
     return straight and len(calls) == len(readers_of) and root(procedure.alias, name) == name

@@ -58,7 +58,7 @@ class _Rematerialization:
         return uses[gaps.index(wide) + 1] if wide >= SHORTEST_GAP else None
 
     def kept_until(self, name: str, index: int) -> bool:
-        """Whether the value is there at call `index` without any doing."""
+        """True if the value is there at call `index` without any doing."""
         value = self.procedure.values[root(self.procedure.alias, name)]
         if value.role is not Role.TEMPORARY or name in self.fixed:
             return True
@@ -116,7 +116,7 @@ class _Rematerialization:
 
 
 def dropped_values(procedure: Procedure, registry: Registry) -> set[str]:
-    """What is made again rather than kept across the widest gap between its readers."""
+    """The values that are recomputed rather than kept across the widest gap between their readers."""
     plan = _Rematerialization(procedure, registry)
     _choose(plan)
     return plan.dropped

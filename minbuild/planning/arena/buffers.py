@@ -18,14 +18,14 @@ def size_of(tensor: TensorType) -> Dim:
 
 
 def scratch_name(step: int, slot: int) -> str:
-    """What the scratch memory of a step is called."""
+    """The name of a step's scratch memory."""
     return f"scratch of step {step}, argument {slot}"
 
 
 def buffers_of(
     procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
 ) -> tuple[Buffer, ...]:
-    """Every temporary with its lifetime; as large as its owner, of which all views are."""
+    """Every temporary with its lifetime; as large as its owner, which views share."""
     alive = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)
@@ -50,7 +50,7 @@ def accesses_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[
 
 
 def tiled_of(procedure: Procedure) -> Mapping[str, Dim]:
-    """Temporaries of which loops see one sample at a time: bytes of what all rounds together see."""
+    """Temporaries that loops read one sample at a time: the bytes of all rounds together."""
     walked = {}
     for name, value in procedure.values.items():
         owner = root(procedure.alias, name)
@@ -72,5 +72,5 @@ def loops_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[ran
 
 
 def checked(procedure: Procedure, loops: Sequence[range]) -> Loops:
-    """What the independent check is told about loops."""
+    """The loops, as the independent validator reads them."""
     return Loops(tuple((loop.start, loop.stop - 1) for loop in loops), tiled_of(procedure))

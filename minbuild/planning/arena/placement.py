@@ -33,7 +33,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is packed. Assignments that only scale all sizes are one load."""
+    """A packing problem. Assignments that only scale all sizes are one load."""
 
     spans: tuple[Lifespan, ...]
     columns: int
@@ -70,8 +70,8 @@ def lifespans_of(buffers: Sequence[Buffer]) -> tuple[list[Lifespan], int]:
 
 
 def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Offsets by the device's rule. The skyline is a list of segments, each of which begins at a column and is as high
-    as the end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n."""
+    """Offsets by the device's rule. The skyline is a list of segments, each beginning at a column and as high as
+    the end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n."""
     starts, heights = [0], [0]
     offsets = [0] * len(spans)
     for i in order:

@@ -28,8 +28,8 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """First and last step of every loop, and the buffers of which a round sees one sample: the bytes that all rounds
-    see together."""
+    """First and last step of every loop, and the buffers that a round reads one sample of: the bytes of all rounds
+    together."""
 
     steps: tuple[tuple[int, int], ...] = ()
     tiled: Mapping[str, Dim] = field(default_factory=dict)

@@ -78,7 +78,7 @@ class ModelAccessor:
         _ = self.compose
 
     def _note(self) -> None:
-        """What the typed graph and the ModelProto have alike from here on."""
+        """Records the state that the typed graph and the ModelProto share from here on."""
         assert self._builder is not None
         self._written = len(self._builder.nodes)
         self._known = {*self._builder.inputs, *self._builder.initializers}
@@ -134,11 +134,11 @@ class ModelAccessor:
         return self._through(action)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a value."""
+        """True if there is such a value."""
         return self.compose.has(name)
 
     def is_sequence(self, name: str) -> bool:
-        """Whether an input is a sequence of tensors."""
+        """True if an input is a sequence of tensors."""
         return self.compose.is_sequence(name)
 
     def type_of(self, name: str) -> TensorType:

@@ -118,7 +118,7 @@ class Pow(Block):
 
 
 class Clip(Block):
-    """x between two constants, either of which may be left out."""
+    """x between two constants; either may be absent."""
 
     def __init__(self, clip_min: float | None = None, clip_max: float | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What blocks write into: one graph at a time, set up by `base`, `empty_base`, or whoever takes a block."""
+"""The graphs that blocks write into: one graph at a time, set up by `base`, `empty_base`, or whoever takes a block."""
 
 from __future__ import annotations
 

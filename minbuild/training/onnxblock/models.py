@@ -54,7 +54,7 @@ class TrainingBlock(ForwardBlock):
         self._wanted: dict[str, bool] = {}
 
     def requires_grad(self, argument_name: str, value: bool = True) -> None:
-        """Whether a parameter trains, or an input gets a gradient. Without a call for any, every parameter trains."""
+        """True if a parameter trains, or an input gets a gradient. Without a call for any, every parameter trains."""
         self._wanted[argument_name] = value
 
     def parameters(self) -> tuple[list[Any], list[Any]]:

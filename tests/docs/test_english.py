@@ -1,0 +1,86 @@
+"""The English of docstrings, help and header comments: a noun or a verb comes first, and clauses that readers stumble
+over stay out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minbuild.cli.introspection import command_line
+
+ROOT = Path(__file__).resolve().parents[2]
+_OPENING = re.compile(r"(What|Who|Whose|Whether|How)\b")
+_PHRASES = re.compile(r"\b(of which|so many|that there are)\b")
+_SOURCES = (".cc", ".c", ".h", ".inc")
+
+
+def faults(text: str) -> list[str]:
+    """The rules that a text breaks; what is quoted as code is exempt."""
+    plain = re.sub(r"`[^`]*`", "", text)
+    found = [f"opens with {match[0]}" for match in [_OPENING.match(plain)] if match]
+    return found + [f"says {match!r}" for match in _PHRASES.findall(re.sub(r"\s+", " ", plain))]
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    for path in sorted((ROOT / "minbuild").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                text = ast.get_docstring(node)
+                if text:
+                    yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", text
+
+
+def help_texts() -> Iterator[tuple[str, str]]:
+    for command in command_line():
+        yield command.name, command.help
+        for parameter in command.parameters:
+            yield f"{command.name} {'/'.join(parameter.names)}", parameter.help
+
+
+def header_comments() -> Iterator[tuple[str, str]]:
+    """The first comment of every source of the device library."""
+    for path in sorted((ROOT / "kernels").rglob("*")):
+        if path.suffix in _SOURCES and "bindings" not in path.parts:
+            comment = re.match(r"(?://[^\n]*\n)+|/\*.*?\*/", path.read_text("utf-8"), re.DOTALL)
+            assert comment, f"{path.relative_to(ROOT)} begins with a comment"
+            yield str(path.relative_to(ROOT)), re.sub(r"(?m)^(//|/\*| \*)\s?", "", comment[0]).strip()
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("texts", [docstrings, help_texts, header_comments], ids=lambda f: f.__name__)
+def test_texts_open_with_a_noun_or_a_verb(texts) -> None:
+    found = [f"{place}: {fault}: {text[:60]}" for place, text in texts() for fault in faults(text)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("texts", [docstrings, help_texts, header_comments], ids=lambda f: f.__name__)
+def test_there_are_texts(texts) -> None:
+    assert len(list(texts())) > 50
+
+
+@pytest.mark.unit
+def test_every_package_says_what_lives_in_it() -> None:
+    """The docstring of each `__init__` is a room's sign: a sentence at least."""
+    for path in (ROOT / "minbuild").rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        assert len(text) > 20, path
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "text,count",
+    [
+        ("What a plan is.", 1),
+        ("Whatever is left.", 0),
+        ("A list, of which one is\nso many.", 2),
+        ("`of which` is code.", 0),
+    ],
+)
+def test_faults_are_found(text, count) -> None:
+    assert len(faults(text)) == count
