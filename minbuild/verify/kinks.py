@@ -29,7 +29,7 @@ def _zero(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Sequence[floa
 
 
 def _clip(attributes: Mapping[str, Any], inputs: Sequence[Any]) -> Sequence[float]:
-    given = [float(x) for x in inputs[1:3] if x is not None and np.size(x) == 1]
+    given = [np.asarray(x).item() for x in inputs[1:3] if x is not None and np.size(x) == 1]
     return (*given, *(float(attributes[name]) for name in ("min", "max") if name in attributes))
 
 

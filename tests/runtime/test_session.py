@@ -15,7 +15,7 @@ from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.checkpoint import schema as checkpoint_schema
 from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
-from minbuild.planning.library_contents import PARTS, PROPERTY_BYTES, ROLLBACK
+from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, ROLLBACK
 from minbuild.planning.plan_encoding import plan_schema
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training import library as device
@@ -36,7 +36,7 @@ def built(folder: Path, **changes: object) -> Library:
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """A library with all parts."""
-    return built(tmp_path_factory.mktemp("everything"), parts=frozenset(PARTS))
+    return built(tmp_path_factory.mktemp("everything"), components=frozenset(COMPONENTS))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
-from minbuild.planning.library_contents import PARTS
+from minbuild.planning.library_contents import COMPONENTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training import library as device
 from minbuild.training.library import Library, Session, TrainerError
@@ -28,7 +28,7 @@ TOO_LONG = 36  # ENAMETOOLONG
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """With all parts."""
     path = tmp_path_factory.mktemp("parts") / "all.so"
-    sources = emit_sources(replace(BUILT.contents, parts=frozenset(PARTS)), registry())
+    sources = emit_sources(replace(BUILT.contents, components=frozenset(COMPONENTS)), registry())
     path.write_bytes(build_library(sources, host_target(), find_toolchain()).shared)
     return Library(path)
 

@@ -67,8 +67,8 @@ class Copy:
         )
         worker.stdin.flush()
         answer = json.loads(worker.stdout.readline())
-        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
-        (self.folder / "tmp").mkdir()
+        for left in (self.folder / "tmp").glob("pytest-*/*"):
+            shutil.rmtree(left, ignore_errors=True)
         return {**answer, "log": log.read_text("utf-8", "replace")}
 
     def try_mutation(self, each: Mutation, tests: list[str], limit: float) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def _of_python(file: str, data: bytes) -> Iterator[Mutation]:
                 yield change(*place, other, "operator")
         elif isinstance(node, ast.Constant) and type(node.value) is int:
             yield change(at(node), at(node, True), f"({node.value} + 1)", "off by one")
-        elif isinstance(node, ast.Constant) and type(node.value) is float:
+        elif isinstance(node, ast.Constant) and type(node.value) is float and node.value:
             yield change(at(node), at(node, True), f"({node.value!r} * 1.01)", "1 % off")
         elif isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.NamedExpr):
             text = data[at(node.test) : at(node.test, True)].decode()
