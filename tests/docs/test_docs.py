@@ -53,6 +53,12 @@ def test_the_commands_of_a_page_run(path: Path, tmp_path: Path) -> None:
         pytest.skip(f"all other commands ran; not installed: {', '.join(dict.fromkeys(absent))}")
 
 
+def test_the_architecture_names_every_room() -> None:
+    text = (DOCS / "architecture.md").read_text("utf-8")
+    rooms = [p.parent.name for p in (ROOT / "minbuild").glob("*/__init__.py")]
+    assert len(rooms) > 10 and not [room for room in rooms if f"| `minbuild/{room}/` |" not in text]
+
+
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
     listed = set(re.findall(r": ([\w/-]+\.md)$", text, re.MULTILINE))
