@@ -18,13 +18,12 @@ from minbuild.planning.library_contents import COMPONENTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError, aligned_copy, arena_size
 
-CASE = load(GOLDEN / "residual")
-BUILT = trainer(GOLDEN / "residual")
-OTHER = trainer(GOLDEN / "embedding").data  # wants kernels that this one lacks
+RESIDUAL = GOLDEN / "residual"
+OTHER = GOLDEN / "embedding"  # wants kernels that this one lacks
 
 
 def built(folder, **choices: bool) -> Library:
-    contents = replace(BUILT.contents, components=frozenset(COMPONENTS), **choices)
+    contents = replace(trainer(RESIDUAL).contents, components=frozenset(COMPONENTS), **choices)
     path = folder / f"{'-'.join(choices) or 'plain'}.so"
     path.write_bytes(
         build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
@@ -45,27 +44,29 @@ def coded(tmp_path_factory) -> Library:
 def provoked(library: Library, folder) -> Iterator[tuple[str, TrainerError]]:
     """Failures of many kinds, by what was done."""
 
-    def session(plan: bytes = BUILT.data, checkpoint: bytes | None = CASE.checkpoint, **more) -> Session:
+    def session(
+        plan: bytes = trainer(RESIDUAL).data, checkpoint: bytes | None = load(RESIDUAL).checkpoint, **more
+    ) -> Session:
         return Session(library, plan, checkpoint, **more)
 
     def run(graph: int, *inputs: np.ndarray) -> list[np.ndarray]:
         return session().run(graph, inputs)
 
-    images, labels = CASE.batch(0)
-    size = arena_size(library, BUILT.data)
-    renamed = CASE.checkpoint.replace(b"stem.weight", b"stem.heavy!")
-    assert renamed != CASE.checkpoint
+    images, labels = load(RESIDUAL).batch(0)
+    size = arena_size(library, trainer(RESIDUAL).data)
+    renamed = load(RESIDUAL).checkpoint.replace(b"stem.weight", b"stem.heavy!")
+    assert renamed != load(RESIDUAL).checkpoint
     actions: dict[str, Callable[[], object]] = {
-        "plan": lambda: session(BUILT.data[:40]),
+        "plan": lambda: session(trainer(RESIDUAL).data[:40]),
         "symbols": lambda: session(sizes=(1, 2, 3)),
-        "kernel": lambda: session(OTHER, None),
+        "kernel": lambda: session(trainer(OTHER).data, None),
         "memory": lambda: session(arena=aligned_copy(bytes(size - 16))),
         "graph": lambda: session().initialize(),
         "input count": lambda: run(TRAIN, images),
         "input": lambda: run(TRAIN, images[:, :1], labels),
         "type": lambda: run(EVAL, images.astype(np.float64), labels),
         "labels": lambda: run(TRAIN, images, labels + 1000),
-        "checkpoint": lambda: session().load(CASE.checkpoint[:100]),
+        "checkpoint": lambda: session().load(load(RESIDUAL).checkpoint[:100]),
         "parameter": lambda: session(checkpoint=renamed),
         "cannot write": lambda: session().save(folder / "no such folder" / "x", True),
         "property": lambda: session().set_property("a", "x" * 5000),

@@ -34,13 +34,12 @@ from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_program
 from minbuild.training.library import Session, TrainerError
 
-CASE = load(GOLDEN / "residual")  # has running statistics between trained parameters
-BUILT = trainer(GOLDEN / "residual")
+RESIDUAL = GOLDEN / "residual"  # has running statistics between trained parameters
 LEARNING_RATE = "minbuild.learning_rate"
 
 
 def sources(*parts: str) -> dict[str, bytes]:
-    return dict(emit_sources(replace(BUILT.contents, components=frozenset(parts)), registry()))
+    return dict(emit_sources(replace(trainer(RESIDUAL).contents, components=frozenset(parts)), registry()))
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +52,15 @@ def library(tmp_path_factory) -> Library:
 
 @pytest.fixture
 def session(library) -> Session:
-    return Session(library, BUILT.data, CASE.checkpoint)
+    return Session(library, trainer(RESIDUAL).data, load(RESIDUAL).checkpoint)
 
 
 def test_parts_cost_nothing_where_they_are_not_asked_for():
-    plain = BUILT.path.read_bytes()
+    plain = trainer(RESIDUAL).path.read_bytes()
     assert (
         b"mb_set_property" not in plain and b"mb_export" not in plain and b"mb_parameter_buffer" not in plain
     )
-    session = BUILT.session(CASE.checkpoint)
+    session = trainer(RESIDUAL).session(load(RESIDUAL).checkpoint)
     for call in (session.properties, lambda: session.buffer(True), lambda: session.export(b"")):
         with pytest.raises(TrainerError, match="Reduce again with --with"):
             call()
@@ -70,10 +69,10 @@ def test_parts_cost_nothing_where_they_are_not_asked_for():
 @pytest.mark.parametrize("part", COMPONENTS)
 def test_every_part_works_alone(part, tmp_path):
     (tmp_path / "one.so").write_bytes(build_library(sources(part), host_target(), find_toolchain()).shared)
-    session = Session(Library(tmp_path / "one.so"), BUILT.data, CASE.checkpoint)
-    session.run(TRAIN, CASE.batch(0))
+    session = Session(Library(tmp_path / "one.so"), trainer(RESIDUAL).data, load(RESIDUAL).checkpoint)
+    session.run(TRAIN, load(RESIDUAL).batch(0))
     again = read_checkpoint(session.checkpoint(True))
-    assert len(again.parameters) == len(CASE.artifacts.checkpoint.parameters)
+    assert len(again.parameters) == len(load(RESIDUAL).artifacts.checkpoint.parameters)
 
 
 # ------------------------------------------------------------------------------------------------- properties
@@ -93,25 +92,27 @@ def test_properties_of_every_type_survive_saving_and_loading(library, session):
     data = session.checkpoint(False)
     saved = dict(read_checkpoint(data).properties)
     assert saved.pop(LEARNING_RATE) == pytest.approx(0.001) and saved == wanted
-    again = Session(library, BUILT.data, data).properties()
+    again = Session(library, trainer(RESIDUAL).data, data).properties()
     assert {n: v for n, v in again.items() if n != LEARNING_RATE} == wanted
 
 
 def test_the_learning_rate_survives_reloading(library, session):
     session.learning_rate = 0.25
     data = session.checkpoint(True)
-    assert Session(library, BUILT.data, data).learning_rate == 0.25
+    assert Session(library, trainer(RESIDUAL).data, data).learning_rate == 0.25
     session.learning_rate = 0.5
     session.load(data)
     assert session.learning_rate == 0.25
-    assert Session(BUILT.library, BUILT.data, data).learning_rate == pytest.approx(0.001)  # without the part
+    assert Session(trainer(RESIDUAL).library, trainer(RESIDUAL).data, data).learning_rate == pytest.approx(
+        0.001
+    )  # without the part
 
 
 def test_properties_without_room_change_nothing(library, session):
     session.set_property("kept", 1)
     with pytest.raises(TrainerError, match=f"room for {PROPERTY_BYTES} bytes"):
         session.set_property("long", "x" * PROPERTY_BYTES)
-    held = replace(CASE.artifacts.checkpoint, properties={"long": "x" * PROPERTY_BYTES})
+    held = replace(load(RESIDUAL).artifacts.checkpoint, properties={"long": "x" * PROPERTY_BYTES})
     before = session.buffer(False)
     with pytest.raises(TrainerError, match="room for"):
         session.load(write_checkpoint(held))
@@ -120,9 +121,9 @@ def test_properties_without_room_change_nothing(library, session):
 
 def test_damaged_properties_never_crash(library):
     """Any byte of the properties may be anything."""
-    held = replace(CASE.artifacts.checkpoint, properties={"a": 1, "b": 2.0, "c": "text"})
+    held = replace(load(RESIDUAL).artifacts.checkpoint, properties={"a": 1, "b": 2.0, "c": "text"})
     data = bytearray(write_checkpoint(held))
-    session, random = Session(library, BUILT.data, bytes(data)), np.random.default_rng(0)
+    session, random = Session(library, trainer(RESIDUAL).data, bytes(data)), np.random.default_rng(0)
     for _ in range(300):
         damaged = bytearray(data)
         for at in random.integers(0, 400, 3):
@@ -138,8 +139,8 @@ def test_damaged_properties_never_crash(library):
 
 
 def test_buffers_are_in_the_order_of_the_training_graph(session):
-    order = [n for n in CASE.artifacts.training.inputs if n in CASE.parameters]
-    held = {p.name: p for p in CASE.artifacts.checkpoint.parameters}
+    order = [n for n in load(RESIDUAL).artifacts.training.inputs if n in load(RESIDUAL).parameters]
+    held = {p.name: p for p in load(RESIDUAL).artifacts.checkpoint.parameters}
     everything = np.concatenate([held[n].data.ravel() for n in order])
     trained = np.concatenate([held[n].data.ravel() for n in order if held[n].trainable])
     assert 0 < trained.size < everything.size
@@ -154,13 +155,13 @@ def test_buffers_are_in_the_order_of_the_training_graph(session):
 
 
 def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
-    held = CASE.artifacts.checkpoint
+    held = load(RESIDUAL).artifacts.checkpoint
     nominal = Checkpoint(held.parameters, nominal=True)
-    artifacts = replace(CASE.artifacts, checkpoint=nominal)
+    artifacts = replace(load(RESIDUAL).artifacts, checkpoint=nominal)
     plan = build_plan(optimize(lower(artifacts, registry(), {}), registry()), registry())
     state = Session(library, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), write_checkpoint(nominal))
     for early in (
-        lambda: state.run(TRAIN, CASE.batch(0)),
+        lambda: state.run(TRAIN, load(RESIDUAL).batch(0)),
         lambda: state.checkpoint(True),
         lambda: state.buffer(True),
         lambda: state.fill(session.buffer(True), trainable_only=True),
@@ -169,7 +170,7 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
             early()
     state.fill(session.buffer(False), trainable_only=False)
     for _ in range(2):
-        loss, wanted = state.run(TRAIN, CASE.batch(0)), session.run(TRAIN, CASE.batch(0))
+        loss, wanted = state.run(TRAIN, load(RESIDUAL).batch(0)), session.run(TRAIN, load(RESIDUAL).batch(0))
         np.testing.assert_array_equal(loss[0], wanted[0])
         state.optimizer_step()
         session.optimizer_step()
@@ -178,10 +179,10 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
 
 
 def test_a_nominal_checkpoint_of_another_model_is_refused(library):
-    held = CASE.artifacts.checkpoint
+    held = load(RESIDUAL).artifacts.checkpoint
     other = write_checkpoint(Checkpoint(held.parameters[1:], nominal=True))
     with pytest.raises(TrainerError, match=f"lacks {held.parameters[0].name}"):
-        Session(library, BUILT.data, other)
+        Session(library, trainer(RESIDUAL).data, other)
 
 
 # ----------------------------------------------------------------------------------------------------- export
@@ -189,16 +190,18 @@ def test_a_nominal_checkpoint_of_another_model_is_refused(library):
 
 def template_of() -> tuple[bytes, tuple[str, ...]]:
     made = inference(
-        CASE.artifacts, lower(CASE.artifacts, registry(), {}), held={p.name for p in BUILT.plan.parameters}
+        load(RESIDUAL).artifacts,
+        lower(load(RESIDUAL).artifacts, registry(), {}),
+        held={p.name for p in trainer(RESIDUAL).plan.parameters},
     )
-    sizes = {p.name: p.data.nbytes for p in CASE.artifacts.checkpoint.parameters}
-    return made.template(BUILT.plan.parameters, sizes), made.outputs
+    sizes = {p.name: p.data.nbytes for p in load(RESIDUAL).artifacts.checkpoint.parameters}
+    return made.template(trainer(RESIDUAL).plan.parameters, sizes), made.outputs
 
 
 def test_the_exported_model_computes_what_was_trained(session, tmp_path):
     template, outputs = template_of()
     for step in range(3):
-        session.run(TRAIN, CASE.batch(step))
+        session.run(TRAIN, load(RESIDUAL).batch(step))
         session.optimizer_step()
     data = session.export(template)
     (tmp_path / "template").write_bytes(template)
@@ -210,11 +213,11 @@ def test_the_exported_model_computes_what_was_trained(session, tmp_path):
     found = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
     for name in set(found) & set(session.parameters):
         np.testing.assert_array_equal(found[name], session.parameter(name))
-    assert set(CASE.meta["requires_grad"]) <= set(found)
+    assert set(load(RESIDUAL).meta["requires_grad"]) <= set(found)
     (scores,) = ReferenceEvaluator(model).run(
-        None, dict(zip((i.name for i in model.graph.input), CASE.eval_batch(), strict=False))
+        None, dict(zip((i.name for i in model.graph.input), load(RESIDUAL).eval_batch(), strict=False))
     )
-    assert len(scores) == len(CASE.eval_batch()[0]) and np.isfinite(scores).all()
+    assert len(scores) == len(load(RESIDUAL).eval_batch()[0]) and np.isfinite(scores).all()
 
 
 def test_damaged_export_templates_are_refused(session, tmp_path):
@@ -250,11 +253,15 @@ def test_all_of_the_header_works_in_c(tmp_path):
     program = tmp_path / "parts"
     program.write_bytes(build_program(given, built.archive, host_target(), find_toolchain()))
     program.chmod(0o755)
-    contents = {"plan": BUILT.data, "checkpoint": CASE.checkpoint, "template": template_of()[0]}
+    contents = {
+        "plan": trainer(RESIDUAL).data,
+        "checkpoint": load(RESIDUAL).checkpoint,
+        "template": template_of()[0],
+    }
     for name, data in contents.items():
         (tmp_path / name).write_bytes(data)
     paths = [str(tmp_path / name) for name in contents]
-    name, out = CASE.meta["requires_grad"][0], tmp_path / "model.onnx"
+    name, out = load(RESIDUAL).meta["requires_grad"][0], tmp_path / "model.onnx"
     done = subprocess.run([program, *paths, name, out], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     onnx.checker.check_model(onnx.load(out), full_check=True)

@@ -1,0 +1,115 @@
+"""The compile cache: what is compiled again, and what a cache does that is damaged, full, shared or unwritable."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+from toolchain_sources import (
+    HOST,
+    KERNEL,
+    RELU,
+    SOURCES,
+)
+
+from minbuild.errors import ToolchainFailed
+from minbuild.toolchain import (
+    BuildOutput,
+    Target,
+    build_library,
+    find_toolchain,
+)
+from minbuild.toolchain.cache import Cache, user_cache
+from minbuild.toolchain.process import Processes
+
+
+def test_second_build_comes_from_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = build_library(SOURCES, HOST, find_toolchain())
+    monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("started a process"))
+    assert build_library(SOURCES, HOST, find_toolchain()) == first
+
+
+def test_only_the_changed_source_is_compiled(cache: Path) -> None:
+    build_library(SOURCES, HOST, find_toolchain())
+    said: list[str] = []
+    changed = {**SOURCES, "src/kernels/relu.cc": RELU + b"// changed\n"}
+    build_library(changed, HOST, find_toolchain(), progress=said.append)
+    assert sorted({line.split(" (")[0] for line in said}) == [
+        "compiled src/kernels/relu.cc",
+        "linking",
+        "reused src/kernels/gemm.cc",
+        "reused src/session.cc",
+    ]
+
+
+def test_a_header_or_cpu_change_compiles_everything(cache: Path) -> None:
+    build_library(SOURCES, HOST, find_toolchain())
+    for sources, target in (
+        ({**SOURCES, "src/kernel.h": KERNEL + b"\n"}, HOST),
+        (SOURCES, Target(HOST.name, "x86_64_v3")),
+    ):
+        said: list[str] = []
+        build_library(sources, target, find_toolchain(), progress=said.append)
+        assert len({line.split(" (")[0] for line in said if line.startswith("compiled")}) == 3
+
+
+def test_damaged_cache_entries_are_built_again(cache: Path) -> None:
+    first = build_library(SOURCES, HOST, find_toolchain())
+    for entry in (cache / "built").rglob("*"):
+        if entry.is_file():
+            entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    assert build_library(SOURCES, HOST, find_toolchain()) == first
+
+
+def test_concurrent_builds_share_a_cache(cache: Path) -> None:
+    results: list[BuildOutput] = []
+    threads = [
+        threading.Thread(
+            target=lambda: results.append(build_library(SOURCES, HOST, find_toolchain(), jobs=2))
+        )
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3 and len(set(results)) == 1
+    assert not list(cache.rglob(".new-*"))
+
+
+def test_full_disk_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Cache, key: str, body: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(cache))
+
+    monkeypatch.setattr(Cache, "put", full)
+    with pytest.raises(ToolchainFailed, match=r"No space left on device.*free some space.*MINBUILD_CACHE"):
+        build_library(SOURCES, HOST, find_toolchain())
+
+
+def test_cache_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("MINBUILD_CACHE", str(tmp_path / "file"))
+    with pytest.raises(ToolchainFailed, match=r"file.*MINBUILD_CACHE"):
+        build_library(SOURCES, HOST, find_toolchain())
+
+
+def test_read_only_home_falls_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINBUILD_CACHE", raising=False)
+    (tmp_path / "home").write_text("not a folder: nobody can write below it")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("minbuild.toolchain.cache._platform_folder", lambda: tmp_path / "home")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    root = user_cache().root
+    assert root.is_dir() and root.parent == tmp_path and root.stat().st_mode & 0o077 == 0
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("minbuild.toolchain.cache.os.replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        Cache(tmp_path).put("ab12", b"body")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

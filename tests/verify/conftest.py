@@ -1,0 +1,45 @@
+"""What tests of verification share."""
+
+from __future__ import annotations
+
+import pytest
+from commands import FREE
+from verified_build import build
+
+from minbuild.codegen.library_builder import BuiltLibrary
+from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.toolchain import (
+    find_emulator,
+    find_toolchain,
+    host_target,
+)
+from minbuild.verify import differential as verify
+from minbuild.verify.cross_target import Baseline
+from minbuild.verify.script import TestScript
+from minbuild.verify.steps import measure_steps, step_trial
+
+
+@pytest.fixture(scope="module")
+def model() -> CompiledModel:
+    return compile_model(FREE, {}, {})
+
+
+@pytest.fixture(scope="module")
+def trial(model: CompiledModel) -> TestScript:
+    return verify.seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+
+
+@pytest.fixture(scope="module")
+def good(model: CompiledModel) -> BuiltLibrary:
+    return build(model)
+
+
+@pytest.fixture(scope="module")
+def here(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> Baseline:
+    """What this machine computes."""
+    if find_emulator(host_target()) is None:
+        pytest.skip("programs for this machine do not run here")
+    expected = verify.run_trial("", trial, good.built.shared, model.plan_bytes, 1)
+    steps = step_trial(model, model.checkpoint)
+    trace = measure_steps(steps, model, good, host_target(), find_toolchain())
+    return Baseline(model, good, host_target(), find_toolchain(), trace, trial, expected)
