@@ -75,7 +75,7 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
             )
         notes.append(f"{', '.join(lost)}: the loss does not depend on them; they are frozen.")
         train, frozen = tuple(n for n in train if n in made.gradients), (*frozen, *lost)
-    notes += lint(graph, train, settled.metadata, named=bool(recipe.train))
+    notes += lint(graph, train, settled.metadata, named=bool(recipe.train or recipe.lora.weights))
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return TrainingArtifacts(
         training_graph(graph, made, (*train, *recipe.input_gradients), frozen, outputs),

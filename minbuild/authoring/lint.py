@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minbuild.authoring.lora import ADAPTER
 from minbuild.authoring.parameters import chosen
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
@@ -18,6 +19,12 @@ _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no att
 def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool) -> Iterator[str]:
     """Sentences. `train` are the parameters that train; `named` says that a user chose them by name."""
     usual = set() if named or not said.constants else set(chosen(graph, (), ())[0])
+    adapters = [n for n in train if ADAPTER.search(n)]
+    if adapters and len(adapters) < len(train) and not named:
+        yield (
+            f"{listed(adapters[:2])}: low-rank adapters, and the weights beside them train, too. To train adapters "
+            "only, add --train '*.lora_*'."
+        )
     if still := [n for n in said.constants if n in usual]:
         yield (
             f"{listed(still)}: no parameters of the module, says its exporter; they do not train. To train one, name "

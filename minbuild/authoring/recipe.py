@@ -17,6 +17,16 @@ OwnLoss = Callable[..., "str | Sequence[str]"]
 
 
 @dataclass(frozen=True)
+class LoraOptions:
+    """Low-rank adapters (lora.py) beside the layers whose weights' names match `weights`, of this rank and scaled by
+    alpha / rank; alpha is the rank where it is None."""
+
+    weights: Sequence[str] = ()
+    rank: int = 8
+    alpha: float | None = None
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The training setup of a model.
 
@@ -27,8 +37,9 @@ class Recipe:
     training and evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
     detach. `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts
     what ONNX Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes`
-    fixes free dimensions of the inputs, by name. `nominal` asks for a checkpoint without data beside the other, `ort`
-    for the models in ONNX Runtime's own format beside the ONNX files.
+    fixes free dimensions of the inputs, by name. With `lora`, adapters train, and of the parameters only
+    those in `train`. `nominal` asks for a checkpoint without data beside the other, `ort` for the models in ONNX
+    Runtime's own format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""
@@ -44,6 +55,7 @@ class Recipe:
     input_gradients: Sequence[str] = ()
     tolerant: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
+    lora: LoraOptions = LoraOptions()
     nominal: bool = False
     ort: bool = False
 

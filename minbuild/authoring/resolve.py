@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
+from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.optimizers import optimizer_graph
 from minbuild.authoring.parameters import (
@@ -61,6 +62,9 @@ def resolve_recipe(
             findings.append(str(error))
             return None
 
+    adapted = tried(lambda: with_adapters(model, recipe.lora))
+    if adapted is not None and adapted[1]:
+        model, recipe = adapted[0], replace(recipe, train=(*adapted[1], *recipe.train))
     findings += _unknown_sizes(model, recipe)
     made = tried(lambda: with_loss(model, recipe, operators))
     graph, losses = made or (model.graph, ())

@@ -18,9 +18,13 @@ from minbuild.cli.training_options import (
     OPTIMIZER,
     PARAMETERS,
     Frozen,
+    Lora,
+    LoraAlpha,
+    LoraRank,
     LossName,
     OptimizerName,
     Train,
+    lora_options,
     parse_numbers,
     parse_pair,
     require_all,
@@ -42,6 +46,10 @@ Only the last layer, with momentum, and gradients checked before hours are spent
 A head that trains on a backbone that does not, but may come from another checkpoint:
 
     minbuild artifacts model.onnx -o artifacts/ --train 'head.*' --frozen 'backbone.*'
+
+Adapters of rank 4 beside the attention's weights, and nothing else:
+
+    minbuild artifacts model.onnx -o artifacts/ --lora 'attn.*' --lora-rank 4
 
 The model computes its loss itself, or a small ONNX file does:
 
@@ -127,6 +135,9 @@ def artifacts(
     ] = None,
     train: Train = None,
     frozen: Frozen = None,
+    lora: Lora = None,
+    lora_rank: LoraRank = 8,
+    lora_alpha: LoraAlpha = None,
     stop_gradient: Annotated[
         list[str] | None,
         typer.Option(help="Value that no gradient flows into. Repeatable.", rich_help_panel=PARAMETERS),
@@ -178,11 +189,12 @@ def artifacts(
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
     with failures(verbose):
-        weights, positive, decays, sizes = require_all(
+        weights, positive, decays, sizes, adapters = require_all(
             lambda: parse_numbers("--class-weights", class_weights),
             lambda: parse_numbers("--pos-weight", pos_weight),
             lambda: parse_pair("--betas", betas),
             lambda: parse_sizes("--dim", dim),
+            lambda: lora_options(lora, lora_rank, lora_alpha),
         )
         recipe = Recipe(
             loss="" if loss == "none" else loss,
@@ -210,6 +222,7 @@ def artifacts(
             outputs=tuple(output or ()),
             stops=tuple(stop_gradient or ()),
             sizes=sizes,
+            lora=adapters,
             nominal=nominal,
             ort=ort,
         )

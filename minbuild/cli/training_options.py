@@ -12,6 +12,7 @@ import typer
 from minbuild.authoring import Recipe
 from minbuild.authoring.losses import LOSSES
 from minbuild.authoring.optimizers import OPTIMIZERS
+from minbuild.authoring.recipe import LoraOptions
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_array
 
@@ -63,6 +64,36 @@ Frozen = Annotated[
         rich_help_panel=PARAMETERS,
     ),
 ]
+
+
+Lora = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lora",
+        help="Weights beside whose layers low-rank adapters train in place of all parameters: names or patterns, such "
+        "as 'attn.*'. With --train, parameters named there train as well. Repeatable.",
+        metavar="WEIGHTS",
+        rich_help_panel=PARAMETERS,
+    ),
+]
+LoraRank = Annotated[
+    int, typer.Option("--lora-rank", help="Rank of the adapters.", rich_help_panel=PARAMETERS)
+]
+LoraAlpha = Annotated[
+    float | None,
+    typer.Option(
+        "--lora-alpha",
+        help="Adapters are scaled by alpha / rank. Default: the rank.",
+        rich_help_panel=PARAMETERS,
+    ),
+]
+
+
+def lora_options(weights: list[str] | None, rank: int, alpha: float | None) -> LoraOptions:
+    """The adapters that are asked for. Raises BadInput where they are described and not asked for."""
+    if not weights and (rank != LoraOptions().rank or alpha is not None):
+        raise BadInput("--lora-rank and --lora-alpha do nothing without --lora. Name the weights with it.")
+    return LoraOptions(tuple(weights or ()), rank, alpha)
 
 
 def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:

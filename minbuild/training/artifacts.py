@@ -17,7 +17,7 @@ import numpy as np
 
 from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
 from minbuild.authoring.graph_builder import TypedGraphBuilder
-from minbuild.authoring.recipe import OwnLoss
+from minbuild.authoring.recipe import LoraOptions, OwnLoss
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.onnx.exporter_metadata import exporter_notes
 from minbuild.frontend.onnx.reader import opset_in, read_model
@@ -75,6 +75,9 @@ def generate_artifacts(
     loss_input_names: Sequence[str] | None = None,
     ops_folders: Sequence[str | os.PathLike[str]] = (),
     dims: Mapping[str, int] | None = None,
+    lora: Sequence[str] | None = None,
+    lora_rank: int = 8,
+    lora_alpha: float | None = None,
 ) -> None:
     """Writes training, evaluation and optimizer model and checkpoint of `model`, an onnx.ModelProto or the path of one.
 
@@ -82,7 +85,9 @@ def generate_artifacts(
     every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is the
     loss; a block, a function of a TypedGraphBuilder and the names of outputs, or an ONNX file's path is one of your
     own, and so is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in
-    `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. Raises, with all
+    `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. With `lora`,
+    names of weights or patterns, adapters of rank `lora_rank` beside their layers train, scaled by lora_alpha /
+    lora_rank, and of the parameters only those in `requires_grad`. Raises, with all
     findings, BadInput and Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs
     written for ONNX Runtime catch those.
     """
@@ -98,6 +103,7 @@ def generate_artifacts(
             ort=ort_format,
             tolerant=True,
             sizes=_sizes(dims),
+            lora=LoraOptions(_names("lora", lora), lora_rank, lora_alpha),
         )
         folders = tuple(Path(folder) for folder in ops_folders)
         if custom_op_library is not None:
@@ -118,6 +124,8 @@ def generate_artifacts(
 _ARGUMENTS = {  # what command line options that messages name are called here
     "dim": "dims",
     "frozen": "frozen_params",
+    "lora": "lora",
+    "lora-rank": "lora_rank",
     "loss": "loss",
     "loss-input": "loss_input_names",
     "loss-output": "loss_input_names",

@@ -198,3 +198,13 @@ def _value(name: str, tensor: TensorType) -> ValueInfoProto:
 
 def _sequence(name: str, element: ElementType) -> ValueInfoProto:
     return helper.make_tensor_sequence_value_info(name, int(element), None)
+
+
+def with_overridable(model: bytes, names: Iterable[str]) -> bytes:
+    """The ONNX file with these initializers as inputs too: a caller may give others in their place."""
+    proto = ModelProto.FromString(model)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for name in names:
+        tensor = tensors[name]
+        proto.graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+    return bytes(proto.SerializeToString(deterministic=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,8 @@ class _Parser:
         fields = []
         for position, (field, type_name, vector, default, meta) in enumerate(raw):
             kind = self.type(type_name)
+            if vector and "force_align" in meta:
+                kind = replace(kind, align=int(meta["force_align"]))
             if vector:
                 kind = Type("vector", element=kind)
             slot = int(meta.get("id", position))
