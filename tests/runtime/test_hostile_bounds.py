@@ -3,6 +3,9 @@ up to 63 bytes away, and what lies between may look like anything."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
@@ -60,10 +63,26 @@ class Bench:
         self.tables["exprs"] = np.concatenate([exprs, np.array([(a, b, EXPRESSIONS.index(op))], exprs.dtype)])
         return len(exprs)
 
-    def status(self) -> int:
+    def cut(self, vector: str, count: int) -> bytes:
+        """The plan with the last elements of a vector still in their place, but no longer counted."""
+        data = bytearray(encode(plan_schema(), self.tables))
+
+        def word(at: int) -> int:
+            return int.from_bytes(data[at : at + 4], "little")
+
+        root = word(0)
+        vtable = root - int.from_bytes(data[root : root + 4], "little", signed=True)
+        slot = vtable + 4 + 2 * list(self.tables).index(vector)
+        field = root + int.from_bytes(data[slot : slot + 2], "little")
+        at = field + word(field)
+        assert word(at) == len(self.tables[vector])
+        data[at : at + 4] = (word(at) - count).to_bytes(4, "little")
+        return bytes(data)
+
+    def status(self, plan: bytes | None = None) -> int:
         """What the first call that fails answers, of all that a trainer does."""
         try:
-            data = encode(plan_schema(), self.tables)
+            data = plan or encode(plan_schema(), self.tables)
             arena = aligned_copy(b"\xff" * arena_size(self.built.library, data, self.sizes))
             session = Session(self.built.library, data, self.case.checkpoint, self.sizes, arena)
             session.run(TRAIN, self.case.batch(0))
@@ -101,7 +120,71 @@ def test_an_index_of_what_is_just_not_there_is_refused(
     assert bench.status() != 0
 
 
-def test_as_many_steps_as_there_are_and_one_more(bench: Bench) -> None:
+def more_tensors(tables: dict[str, Any]) -> str:
+    tables["tensors"] = np.concatenate([tables["tensors"], tables["tensors"][tables["args"][:1]]])
+    tables["args"][0] = len(tables["tensors"]) - 1
+    return "tensors"
+
+
+def more_kernels(tables: dict[str, Any]) -> str:
+    tables["kernels"] = np.concatenate([tables["kernels"], tables["kernels"][tables["steps"]["kernel"][:1]]])
+    tables["steps"]["kernel"][0] = len(tables["kernels"]) - 1
+    return "kernels"
+
+
+def more_steps(tables: dict[str, Any]) -> str:
+    first, count = (int(tables["graphs"][member][2]) for member in ("steps", "step_count"))
+    tables["graphs"]["steps"][2] = len(tables["steps"])
+    tables["steps"] = np.concatenate([tables["steps"], tables["steps"][first : first + count]])
+    return "steps"
+
+
+def more_args(tables: dict[str, Any]) -> str:
+    last = tables["steps"]["args"].argmax()
+    tail = tables["args"][tables["steps"]["args"][last] :]
+    tables["steps"]["args"][last] = len(tables["args"])
+    tables["args"] = np.concatenate([tables["args"], tail])
+    return "args"
+
+
+def more_params(tables: dict[str, Any]) -> str:
+    last = tables["steps"]["params"].argmax()
+    tail = tables["params"][tables["steps"]["params"][last] :]
+    tables["steps"]["params"][last] = len(tables["params"])
+    tables["params"] = np.concatenate([tables["params"], tail])
+    return "params"
+
+
+def more_shapes(tables: dict[str, Any]) -> str:
+    index = tables["args"][0]
+    at = int(tables["tensors"]["shape"][index])
+    shape = tables["shapes"][at : at + 1 + tables["shapes"][at]]
+    tables["tensors"]["shape"][index] = len(tables["shapes"])
+    tables["shapes"] = np.concatenate([tables["shapes"], shape])
+    return "shapes"
+
+
+def more_exprs(tables: dict[str, Any]) -> str:
+    index = tables["args"][0]
+    at = int(tables["tensors"]["at"][index])
+    tables["tensors"]["at"][index] = len(tables["exprs"])
+    tables["exprs"] = np.concatenate([tables["exprs"], tables["exprs"][at : at + 1]])
+    return "exprs"
+
+
+@pytest.mark.parametrize(
+    "more", [more_tensors, more_kernels, more_steps, more_args, more_params, more_shapes, more_exprs]
+)
+def test_what_lies_just_behind_a_table_is_none_of_it(
+    bench: Bench, more: Callable[[dict[str, Any]], str]
+) -> None:
+    """However well-formed it is: here it is what the table held, and the table's count is one less."""
+    vector = more(bench.tables)
+    assert bench.status() == 0, "counted, it works"
+    assert bench.status(bench.cut(vector, 1)) == BAD_PLAN
+
+
+def test_the_last_step_of_a_graph_is_in_the_table(bench: Bench) -> None:
     bench.tables["graphs"]["step_count"][2] += 1
     assert bench.status() != 0
 
@@ -218,6 +301,30 @@ def test_dimensions_whose_product_overflows_are_refused(bench: Bench) -> None:
             bench.tables["tensors"]["shape"][index] = kept
 
 
+@pytest.mark.parametrize(
+    "sizes", [(2**30, 2**30, 16), (2**16,) * 4, (2**30, 2**30, 2**4, 3), (-1, -1), (1,) * 9]
+)
+def test_a_shape_that_no_kernel_looks_at_is_refused_all_the_same(sizes: tuple[int, ...]) -> None:
+    """Of a product that overflows, or of too many dimensions: a kernel that only counts elements finds none, or one."""
+    bench = Bench("dense")
+    tables = bench.tables
+    relu = next(i for i, k in enumerate(bench.built.plan.kernels) if k.function == "relu")
+    wrong, right = [bench.constant(n) for n in sizes], [bench.constant(4)]
+    step = tables["steps"][tables["steps"]["kernel"] == relu][:1].copy()
+    place = bench.constant(0)
+    for dims, status in ((right, 0), (wrong, BAD_PLAN)):
+        tensor = tables["tensors"][bench.used(ARENA)[:1]].copy()
+        tensor["shape"], tensor["at"], tensor["type"] = len(tables["shapes"]), place, 1
+        tables["shapes"] = np.concatenate([tables["shapes"], np.array([len(dims), *dims], np.uint16)])
+        more_steps(tables)
+        tables["graphs"]["step_count"][2] += 1
+        step["args"] = len(tables["args"])
+        tables["args"] = np.concatenate([tables["args"], np.full(2, len(tables["tensors"]), np.uint16)])
+        tables["tensors"] = np.concatenate([tables["tensors"], tensor])
+        tables["steps"] = np.concatenate([tables["steps"], step])
+        assert bench.status() == status
+
+
 @pytest.mark.parametrize("op", ["Add", "Multiply", "Stack"])
 def test_values_that_overflow_are_refused(bench: Bench, op: str) -> None:
     """Also where nothing uses them."""
@@ -225,6 +332,18 @@ def test_values_that_overflow_are_refused(bench: Bench, op: str) -> None:
     assert bench.status() == 0
     bench.expr(op, most, most)
     assert bench.status() != 0
+
+
+def test_an_expression_is_made_of_earlier_ones(bench: Bench) -> None:
+    """Also where nothing uses it: there is no telling what a later one is."""
+    own = len(bench.tables["exprs"])
+    for a, b in ((own, 0), (0, own), (own + 1, 0), (0, own + 1), (65535, 0), (0, 65535)):
+        kept = bench.tables["exprs"]
+        bench.expr("Max", a, b)
+        assert bench.status() != 0, (a, b)
+        bench.tables["exprs"] = kept
+    bench.expr("Max", own - 1, own - 1)
+    assert bench.status() == 0
 
 
 def test_names_end_where_the_table_does(bench: Bench) -> None:
