@@ -1,5 +1,6 @@
 // Reads an ORT training checkpoint (flatbuffer "ODTC", version 2). Everything is checked before anything is changed.
 #include "minbuild/checkpoint.h"
+#include "runtime/checksum.h"
 #include "runtime/session.h"
 
 namespace minbuild {
@@ -104,12 +105,34 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
 #if MB_PROPERTIES
   if (!read_properties(s, reader.file, root, false)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
 #endif
-  uint32_t group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
-  for (int walk = 0; walk < 2; ++walk, reader.apply = true)
+  const uint32_t group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
+  for (;; reader.apply = true) {
     for (uint32_t i = 0; i < s->count[plan::kParameters]; ++i)
       if (!reader.read(i, module, group))
         return fail(s, Failure::kParameter, word_of(s->name(s->parameter(i).name)));
-  if (group != kNowhere) s->progress->step = static_cast<int64_t>(reader.file.scalar(group, checkpoint::kGroup_step, 8));
+    if (reader.apply) break;
+    const uint64_t step = reader.file.scalar(group, checkpoint::kGroup_step, 8);
+#if MB_CHECKSUMS
+    // No training takes 2^48 steps.
+    if (step >> 48 != 0) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+    if (is_sealed(root)) {
+      Sums sums = {0, static_cast<uint32_t>(s->fingerprint)}, said;
+      const uint8_t* end = sums.add(reader.file.data, reader.file.size - sizeof sums);
+      MB_OPAQUE(end);
+      __builtin_memcpy(&said, end, sizeof said);
+      if (said.simple != sums.simple) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+#if MB_FINGERPRINT
+      if (said.ordered != sums.ordered && s->accepts_any_checkpoint == 0) return fail(s, Failure::kModel);
+#endif
+      // With the counters, training goes on as if it had not stopped. Another plan may have more or fewer.
+      const uint32_t draws = static_cast<uint32_t>(s->draw_bytes), length = draws + sizeof(mb_progress);
+      if (group != kNowhere &&
+          (MB_DRAWS == 0 || reader.file.u32(reader.file.size - sizeof sums - length - 4) == length))
+        copy_bytes(reinterpret_cast<char*>(s->progress) - draws, end - length, length);
+    }
+#endif
+    if (group != kNowhere) s->progress->step = static_cast<int64_t>(step);
+  }
 #if MB_PROPERTIES
   read_properties(s, reader.file, root, true);
 #endif

@@ -4,6 +4,7 @@
 // code that writes a piece counts its bytes when it runs without a sink. Every piece starts at a multiple of 8 and is
 // filled up to one, which the 8-byte numbers in it need and which lets pieces be counted by themselves.
 #include "minbuild/checkpoint.h"
+#include "runtime/checksum.h"
 #include "runtime/session.h"
 
 namespace minbuild {
@@ -11,9 +12,14 @@ namespace {
 
 // The start of every file: offset of the root table, identifier, then the virtual tables of all tables below as 16-bit
 // numbers {bytes of this vtable, bytes of the table, offset of each field...}.
-constexpr uint32_t kRoot = MB_PROPERTIES ? 72 : 56;
+constexpr uint32_t kGap = MB_CHECKSUMS ? 8 : 0;  // marks a sealed file: see checksum.h
+constexpr uint32_t kRoot = (MB_PROPERTIES ? 72 : 56) + kGap;
+static_assert(is_sealed(kRoot) == (MB_CHECKSUMS != 0), "how a sealed file begins");
 constexpr uint16_t kStart[] = {
     kRoot, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
+#if MB_CHECKSUMS
+    0, 0, 0, 0,
+#endif
 #if MB_PROPERTIES
     12, 20, 4, 8, 12, 16,     // Checkpoint: version, module, groups, properties
 #else
@@ -30,30 +36,38 @@ constexpr uint16_t kStart[] = {
 #endif
 };
 static_assert(sizeof kStart == kRoot, "the root table follows");
-constexpr uint32_t kCheckpointVtable = 8, kPairVtable = 20, kGroupVtable = 28, kTensorVtable = 40;
+constexpr uint32_t kCheckpointVtable = 8 + kGap, kPairVtable = 20 + kGap, kGroupVtable = 28 + kGap, kTensorVtable = 40 + kGap;
 
 // The vectors of tables in the file. The first three are in it one after the other, the others in elements of those.
 enum List { kTrainable, kFrozen, kGroups, kStates, kMoments };
 #if MB_PROPERTIES
-constexpr uint32_t kPropertyVtable = 54, kPropertiesVtable = 62;
+constexpr uint32_t kPropertyVtable = 54 + kGap, kPropertiesVtable = 62 + kGap;
 #endif
 
 uint32_t round_up_8(uint32_t n) { return (n + 7) & ~7u; }
 
 struct Writer {
   const Session* s;
-  mb_sink sink;  // null while counting
+  mb_sink sink;  // null while counting, and when it has failed
   void* user;
   uint32_t at;
-  bool failed, optimizer;
+  bool optimizer;
   uint32_t places[3];  // where the first lists start; known once everything was counted
+#if MB_CHECKSUMS
+  Sums sums;
+#endif
 #if MB_PROPERTIES
   uint32_t properties[4];  // where the table of the properties is, and the list of each type
 #endif
 
   void put(const void* bytes, uint32_t size) {
-    if (sink != nullptr && !failed && size > 0) failed = sink(user, bytes, size) != 0;
     at += size;
+    if (sink != nullptr && size > 0) {
+      if (sink(user, bytes, size) != 0) sink = nullptr;
+#if MB_CHECKSUMS
+      sums.add(bytes, size);
+#endif
+    }
   }
   void word(uint32_t value) { put(&value, 4); }
   void fill_up() {
@@ -121,12 +135,16 @@ struct Writer {
     for (uint32_t i = first; i < end; ++i) element(list, i, parameter);
   }
 
-  uint32_t bytes_of(List what, uint32_t i, uint32_t parameter) const {
-    Writer counter = *this;
-    counter.sink = nullptr;
-    counter.at = 0;
-    counter.element(what, i, parameter);
-    return counter.at;
+  uint32_t bytes_of(List what, uint32_t i, uint32_t parameter) {
+    const mb_sink wanted = sink;
+    const uint32_t here = at;
+    sink = nullptr;
+    at = 0;
+    element(what, i, parameter);
+    const uint32_t size = at;
+    sink = wanted;
+    at = here;
+    return size;
   }
 
 #if MB_PROPERTIES
@@ -189,6 +207,11 @@ struct Writer {
 #if MB_PROPERTIES
     property_lists();
 #endif
+#if MB_CHECKSUMS
+    const uint32_t draws = static_cast<uint32_t>(s->draw_bytes);
+    vector(reinterpret_cast<const char*>(s->progress) - draws, draws + sizeof(mb_progress));
+    put(&sums, sizeof sums);
+#endif
   }
 };
 
@@ -211,12 +234,16 @@ extern "C" mb_status mb_write_checkpoint(mb_session* session, int include_optimi
 #endif
 #if MB_PROPERTIES
   if (!keep_learning_rate(s)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
-  Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}, {}};
-#else
-  Writer writer = {s, nullptr, user, 0, false, include_optimizer != 0, {}};
+#endif
+  Writer writer = {};
+  writer.s = s;
+  writer.user = user;
+  writer.optimizer = include_optimizer != 0;
+#if MB_CHECKSUMS
+  writer.sums.ordered = static_cast<uint32_t>(s->fingerprint);
 #endif
   writer.file();
   writer.sink = sink;
   writer.file();
-  return writer.failed ? fail(s, Failure::kSink) : mb_status{MB_OK};
+  return writer.sink == nullptr ? fail(s, Failure::kSink) : mb_status{MB_OK};
 }

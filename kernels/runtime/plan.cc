@@ -18,7 +18,10 @@ bool Session::read_plan(const void* bytes, size_t size) {
   good &= file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   Bytes* number = &trainable_bytes;
-  for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= (MB_ROLLBACK ? plan::kTrainer_rollback_bytes : plan::kTrainer_arena); slot += 2)
+  constexpr uint32_t kLast = MB_CHECKSUMS  ? plan::kTrainer_fingerprint + 2 * MB_DRAWS
+                             : MB_ROLLBACK ? plan::kTrainer_rollback_bytes
+                                           : plan::kTrainer_arena;
+  for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= kLast; slot += 2)
     *number++ = static_cast<Bytes>(file.scalar(root, slot, sizeof(Bytes)));
   for (uint32_t i = 0; i < plan::kVectors; ++i) {
     Vector vector = file.vector(root, plan::kTrainer_names + 2 * i, plan::kStrides[i]);
@@ -26,7 +29,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
     count[i] = vector.count;
     good &= vector.data != nullptr;
   }
-#if MB_ROLLBACK
+#if MB_ROLLBACK || MB_CHECKSUMS
   const Bytes least = rollback_bytes;
 #else
   constexpr Bytes least = sizeof(mb_progress);
@@ -36,7 +39,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
          trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
-         least >= sizeof(mb_progress) && persistent_bytes < kMostPersistent;
+         least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent;
 }
 
 namespace {

@@ -187,6 +187,9 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   MB_OPAQUE(first);              // else the compiler addresses each member from the far end of the stack
   clear_bytes(first, sizeof room);
   first->error = options->error;
+#if MB_FINGERPRINT
+  first->accepts_any_checkpoint = options->accept_any_checkpoint;
+#endif
   if (!first->read_plan(plan, plan_size))
     return fail(first, Failure::kPlan, plan::kVersion);
   uint32_t free = first->count[plan::kDefaults];

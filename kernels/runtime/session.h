@@ -79,8 +79,16 @@ struct Session : mb_session {
   Size* values;  // of the plan's expressions
   uint32_t region_count;
   Bytes trainable_bytes, persistent_bytes, trained, arena;
-#if MB_ROLLBACK
+#if MB_ROLLBACK || MB_CHECKSUMS
   Bytes rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
+#endif
+#if MB_CHECKSUMS
+  Bytes fingerprint;  // of the model; 32 bits
+#endif
+#if MB_CHECKSUMS && MB_DRAWS
+  Bytes draw_bytes;  // of counters of random draws, before the progress
+#else
+  static constexpr Bytes draw_bytes = 0;
 #endif
   uint32_t count[plan::kVectors];
   const char* data[plan::kVectors];

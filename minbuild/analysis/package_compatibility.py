@@ -108,3 +108,5 @@ def _parts(needed: Capabilities, holds: Capabilities, where: str) -> Iterator[st
         yield f"{where}: lacks {names} in sizes. Fix dimensions with --dim, or reduce for both models together."
     if needed.loops and not holds.loops:
         yield f"{where}: runs no steps per sample. Reduce for both models together."
+    if needed.draws and not holds.draws:
+        yield f"{where}: saves no seeds of single nodes. Reduce for both models together."

@@ -14,7 +14,7 @@ from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
 from minbuild.ops import Registry
 from minbuild.options.build_options import AUTO, OFF
-from minbuild.planning.library_contents import FLUSH, LibraryContents, full_contents
+from minbuild.planning.library_contents import ALIKE, LibraryContents, full_contents
 from minbuild.toolchain import BuildJob, BuildOutput, Builds, Target, Toolchain, check_link
 
 
@@ -65,8 +65,8 @@ class LibraryBuilder:
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
         full = full_contents(self.registry, self.contents.components, self.contents.wide)
-        # The same numbers, down to denormals.
-        full = replace(full, safety=full.safety - {FLUSH} | self.contents.safety & {FLUSH})
+        # The same numbers, down to denormals, and the same checkpoints.
+        full = replace(full, safety=full.safety - ALIKE | self.contents.safety & ALIKE)
         both = ((self.contents, self.toolchain), (full, _without_auto_lto(self.toolchain)))
         given = [
             (_given(contents, self.registry, toolchain, self.cmake), toolchain)

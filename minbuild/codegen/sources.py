@@ -141,6 +141,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         symbols=int(contents.symbols),
         loops=int(contents.loops),
         wide=int(contents.wide),
+        draws=int(contents.draws),
         error_messages=int(contents.error_messages),
         checkpoint_writing=int(contents.checkpoint_writing),
         doubles=int(any("double" in k.types for k in contents.kernels)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -14,10 +15,12 @@ import numpy as np
 from minbuild import assets
 from minbuild.errors import BadInput
 from minbuild.frontend.files import map_array, read_file
+from minbuild.frontend.seal import read_seal, sealed
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
 
 VERSION = 2
+MOST_STEPS = 2**48  # no training gets there
 LARGEST_FILE = 2**31 - 2**20  # the format's limit, with room for what is not tensors
 _LEAST_OUTSIDE = 64  # bytes of a parameter that is worth a place outside of the file
 GROUP = "group0"  # the only group ONNX Runtime restores
@@ -37,6 +40,7 @@ def read_checkpoint(source: Path | bytes, name: str = "checkpoint") -> Checkpoin
     data = source if isinstance(source, bytes) else read_file(source)
     where = name if isinstance(source, bytes) else str(source)
     try:
+        seal = read_seal(data)
         root = decode(schema(), data)
     except ValueError as error:
         raise BadInput(f"{where}: not a readable checkpoint: {error}. Save or copy it again.") from error
@@ -45,7 +49,8 @@ def read_checkpoint(source: Path | bytes, name: str = "checkpoint") -> Checkpoin
             f"{where}: checkpoint version {root['version']} is not supported, only version {VERSION}. "
             "Write it with ONNX Runtime 1.17 to 1.19.2."
         )
-    return _Reader(where, None if isinstance(source, bytes) else source).checkpoint(root)
+    found = _Reader(where, None if isinstance(source, bytes) else source).checkpoint(root)
+    return replace(found, seal=seal)
 
 
 class _Reader:
@@ -143,12 +148,14 @@ class _Reader:
                 t["name"] or "": self.array(t, f"optimizer state '{t['name'] or ''}' {label}")
                 for t in state["moments"] or ()
             }
+        if not 0 <= group["step"] < MOST_STEPS:
+            self.findings.append(f"it counts {group['step']} optimizer steps, which no training takes")
         return OptimizerGroup(group["name"] or "", group["step"], group["initial_learning_rate"], moments)
 
 
 def write_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The file of `checkpoint`, all data inside. Reading it gives the same names, types and bits, trainable
-    parameters first. Raises BadInput beyond the format's 2 GiB and for values it cannot hold."""
+    """The file of `checkpoint`, all data inside, sealed if it was. Reading it gives the same names, types and bits,
+    trainable parameters first. Raises BadInput beyond the format's 2 GiB and for values it cannot hold."""
     size = _parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
     if size >= LARGEST_FILE:
         raise BadInput(
@@ -195,7 +202,11 @@ def _encoded(checkpoint: Checkpoint, outside: bytearray | None) -> bytes:
         "properties": _properties(checkpoint.properties),
     }
     try:
-        return encode(schema(), root)
+        data = encode(schema(), root)
+        if checkpoint.seal is None:
+            return data
+        group = next((g for g in checkpoint.groups if g.name == GROUP), OptimizerGroup(GROUP, 0, 0.001, {}))
+        return sealed(data, checkpoint.seal, group)
     except ValueError as error:
         raise BadInput(f"checkpoint: cannot be written: {error}.") from error
 

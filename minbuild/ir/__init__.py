@@ -11,9 +11,11 @@ from minbuild.ir.artifacts import (
     Node,
     OptimizerGroup,
     Parameter,
+    Seal,
     TrainingArtifacts,
 )
 from minbuild.ir.binary import Binary, Package, Section, Symbol
+from minbuild.ir.fingerprint import fingerprint_of
 from minbuild.ir.plan import Buffer, Kernel, Plan, PlanParameter, PlanTensor, Routine, Step
 from minbuild.ir.program import Call, Procedure, Program, Role, Value
 from minbuild.ir.types import ElementType, Shape, TensorType
@@ -40,10 +42,12 @@ __all__ = [
     "Program",
     "Role",
     "Routine",
+    "Seal",
     "Section",
     "Shape",
     "Step",
     "Symbol",
     "TensorType",
     "Value",
+    "fingerprint_of",
 ]

@@ -68,6 +68,14 @@ class OptimizerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """What checkpoints of minbuild hold beside what ONNX Runtime's do."""
+
+    fingerprint: int  # of the model, see `fingerprint`
+    draws: tuple[int, ...]  # counters of random draws: of nodes with a seed, then the seed of all others
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The contents of a `checkpoint` file, in file order."""
 
@@ -75,6 +83,7 @@ class Checkpoint:
     groups: tuple[OptimizerGroup, ...] = ()
     properties: Mapping[str, int | float | str] = field(default_factory=dict)
     nominal: bool = False
+    seal: Seal | None = None
 
 
 @dataclass(frozen=True, slots=True)

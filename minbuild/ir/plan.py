@@ -102,6 +102,8 @@ class Plan:
     learning_rate_at: int  # persistent offset of the float32 learning rate
     step_at: int  # persistent offset of the int64 step count
     rollback_bytes: int = 0  # at the end of what persists: what a failed call restores from a copy
+    draw_bytes: int = 0  # of counters of random draws, before seed, step count and learning rate
+    fingerprint: int = 0  # of the model; 32 bits
 
     @property
     def loops(self) -> bool:

@@ -94,3 +94,4 @@ class Program:
     parameters: tuple[Value, ...]  # trainable first in training-graph order, then STATE, then FROZEN
     moments: int  # optimizer tensors per trainable parameter
     symbols: tuple[str, ...]
+    fingerprint: int = 0  # of the model that it is of; 32 bits

@@ -18,6 +18,7 @@ PROFILES: Mapping[str, str] = {
 }
 DEFAULT = "balanced"
 ON, OFF, AUTO = "on", "off", "auto"
+SAME, ANY = "same", "any"  # of accept_checkpoint
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 # Other spellings of on and off, in TOML and in environment variables.
@@ -173,6 +174,24 @@ class BuildOptions:
         "denormal numbers, which many processors are slow with: zero during a call, or kept",
         SOURCES,
         effect="denormals are not flushed to zero",
+    )
+    checkpoint_checks: str = _option(
+        (ON, OFF),
+        "checkpoints with a checksum, with which a damaged one is refused, and with seeds and learning rate, with "
+        "which training goes on as if it had not stopped",
+        SOURCES,
+        effect="no checksum and no seeds in checkpoints",
+        min_size=OFF,
+        tradeoff="Damaged checkpoints may be accepted, and seeds and learning rate are not saved.",
+    )
+    accept_checkpoint: str = _option(
+        (SAME, ANY),
+        "checkpoints to load where they have --checkpoint-checks: those of the same model, or any with parameters of "
+        "the same names, types and shapes",
+        SOURCES,
+        effect="checkpoints of any model with the same parameters are accepted",
+        min_size=ANY,
+        tradeoff="A checkpoint of another model with the same parameters is accepted.",
     )
     file_io: str = _option(
         (ON, OFF),

@@ -22,6 +22,7 @@ class Capabilities:
     expressions: frozenset[str]  # operators of sizes
     symbols: bool  # sizes chosen at run time
     loops: bool  # steps that run once per sample
+    draws: bool  # nodes with a seed, which count their random draws
 
 
 def capabilities_of(contents: LibraryContents) -> Capabilities:
@@ -33,6 +34,7 @@ def capabilities_of(contents: LibraryContents) -> Capabilities:
         frozenset(contents.expressions),
         contents.symbols,
         contents.loops,
+        contents.draws,
     )
 
 
@@ -49,6 +51,7 @@ def as_dict(capabilities: Capabilities) -> dict[str, Any]:
         "expressions": sorted(capabilities.expressions),
         "symbols": capabilities.symbols,
         "loops": capabilities.loops,
+        "draws": capabilities.draws,
     }
 
 
@@ -61,4 +64,5 @@ def from_dict(plain: Mapping[str, Any]) -> Capabilities:
         frozenset(plain["expressions"]),
         bool(plain["symbols"]),
         bool(plain["loops"]),
+        bool(plain["draws"]),
     )

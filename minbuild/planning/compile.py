@@ -11,7 +11,7 @@ from minbuild.authoring.load import load
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_file
-from minbuild.ir import Plan, Program, TrainingArtifacts
+from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
@@ -123,6 +123,7 @@ def compile_artifacts(
     wanted = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(wanted))
     program = select_procedures(lower(wanted, operators, fixed), graphs)
+    program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program) if checks_loss else program
     if not updates(graphs):
         checkpoint = write_checkpoint(wanted.checkpoint)

@@ -11,11 +11,19 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
-from minbuild.options.build_options import ALL, GRADIENTS, ON, BuildOptions
+from minbuild.options.build_options import ALL, GRADIENTS, ON, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
-from minbuild.planning.library_contents import CHECKSUMS, FINITE, FLUSH, ROLLBACK, SAFETY, LibraryContents
+from minbuild.planning.library_contents import (
+    CHECKSUMS,
+    FINGERPRINT,
+    FINITE,
+    FLUSH,
+    ROLLBACK,
+    SAFETY,
+    LibraryContents,
+)
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of, is_wide
 
 
@@ -61,6 +69,7 @@ def contents_of(
         safety=safety_of(build_options),
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
         loops=every or any(m.plan.loops for m in models),
+        draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
@@ -73,7 +82,8 @@ def safety_of(build_options: BuildOptions) -> frozenset[str]:
     wanted = {
         ROLLBACK: build_options.rollback == ON,
         FINITE: build_options.finite_checks in (GRADIENTS, ALL),
-        CHECKSUMS: True,
+        CHECKSUMS: build_options.checkpoint_checks == ON,
+        FINGERPRINT: build_options.checkpoint_checks == ON and build_options.accept_checkpoint == SAME,
         FLUSH: build_options.denormals == "flush",
     }
     return frozenset(name for name in SAFETY if wanted[name])

@@ -15,13 +15,16 @@ COMPONENTS: Mapping[str, tuple[str, str]] = {
     "export": ("export.cc", "ONNX models for inference"),
 }  # optional components: source file, meaning
 CHECKPOINT_WRITING = "checkpoint_writing"
-ROLLBACK, FINITE, CHECKSUMS, FLUSH = "rollback", "finite", "checksums", "flush"
+ROLLBACK, FINITE, FLUSH = "rollback", "finite", "flush"
+CHECKSUMS, FINGERPRINT = "checksums", "fingerprint"
 SAFETY: Mapping[str, str] = {
     ROLLBACK: "a failed step restores running statistics, seeds and counters",
     FINITE: "optimizer steps check gradients and learning rate",
-    CHECKSUMS: "checkpoints carry a checksum and a fingerprint of the model",
     FLUSH: "denormals are zero for the time of a call",
+    CHECKSUMS: "checkpoints carry a checksum, seeds and learning rate",
+    FINGERPRINT: "checkpoints of other models are refused",
 }  # what a library does unless asked not to: its macro, and what it is
+ALIKE = frozenset({CHECKSUMS, FLUSH})  # what shows in results: as in the trimmed library, so in the full one
 OPTIONAL = (*COMPONENTS, CHECKPOINT_WRITING)  # what an API need not have
 PROPERTY_BYTES = 1024  # room of a session for its properties
 
@@ -36,6 +39,7 @@ class LibraryContents:
     file_io: bool = True
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
     loops: bool = True  # steps that run once per sample
+    draws: bool = True  # nodes with a seed, which count their random draws
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
     digest: str = ""  # of the model it was made for
     components: frozenset[str] = frozenset()  # of COMPONENTS

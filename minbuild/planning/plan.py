@@ -162,6 +162,8 @@ def build_plan(program: Program, registry: Registry) -> Plan:
         builder.learning_rate_at,
         builder.step_at,
         builder.rollback_bytes,
+        8 * len(builder.draws_at) - 8,
+        program.fingerprint,
     )
 
 

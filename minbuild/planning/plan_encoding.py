@@ -18,7 +18,7 @@ from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
 from minbuild.planning.arena.supports import supports_of
 from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 
-VERSION = 6
+VERSION = 7
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
 ROUTINES = ("train", "eval", "optimize", "initialize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
@@ -256,6 +256,8 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, 
         "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),
         "arena": tables.index(tables.highest(peaks)),
         "rollback_bytes": plan.rollback_bytes,
+        "draw_bytes": plan.draw_bytes,
+        "fingerprint": plan.fingerprint,
         "symbols": [tables.name(s) for s in plan.symbols],
         "defaults": [largest[s] for s in plan.symbols],
         "tensors": tensors,

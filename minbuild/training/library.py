@@ -57,6 +57,7 @@ class _Options(ctypes.Structure):
         ("symbols", ctypes.POINTER(ctypes.c_int32)),
         ("symbol_count", ctypes.c_size_t),
         ("error", ctypes.c_char * 160),
+        ("accept_any_checkpoint", ctypes.c_int32),
     )
 
 
@@ -76,6 +77,7 @@ class _Session(ctypes.Structure):
         ("progress", ctypes.POINTER(_Progress)),
         ("error", ctypes.c_char_p),
         ("replaces_gradients", ctypes.c_int32),
+        ("accepts_any_checkpoint", ctypes.c_int32),
     )
 
 
@@ -168,14 +170,18 @@ class Session:
         checkpoint: bytes | None,
         sizes: Sequence[int] | None = None,
         arena: np.ndarray | None = None,
+        *,
+        accept_any: bool = False,
     ) -> None:
         """`sizes` are the largest sizes of the free dimensions, in plan order; `arena` is memory to use
-        (uint8, 16-byte aligned). Raises TrainerError."""
+        (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models with the same parameters, now and in
+        `load`. Raises TrainerError."""
         self.library = library
         self._plan = aligned_copy(plan)
         self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
         self._arena = arena
         options = _options(sizes)
+        options.accept_any_checkpoint = accept_any
         if arena is not None:
             options.arena, options.arena_size = arena.ctypes.data, arena.nbytes
         self._session = _S()
@@ -339,10 +345,17 @@ class Session:
         """Writes an ORT checkpoint file; the old one survives any failure."""
         self._check(self.library.save_checkpoint(self._session, str(path).encode(), int(include_optimizer)))
 
-    def load(self, checkpoint: bytes) -> None:
-        """Replaces parameters, and optimizer state where there is some."""
-        data = aligned_copy(checkpoint)
-        self._check(self.library.load_checkpoint(self._session, data.ctypes.data, data.nbytes))
+    def load(self, checkpoint: bytes, *, accept_any: bool = False) -> None:
+        """Replaces parameters, and optimizer state where there is some; `accept_any` takes the checkpoint of another
+        model with the same parameters."""
+        data, held = aligned_copy(checkpoint), self._session.contents
+        before, held.accepts_any_checkpoint = (
+            held.accepts_any_checkpoint,
+            held.accepts_any_checkpoint or accept_any,
+        )
+        status = self.library.load_checkpoint(self._session, data.ctypes.data, data.nbytes)
+        held.accepts_any_checkpoint = before
+        self._check(status)
         self._checkpoint = data  # frozen parameters are read from it in place
 
 

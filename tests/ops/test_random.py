@@ -11,6 +11,7 @@ from agreement import check_gradients, close, gradients, loss_of
 from case_sets import SHARED, load, trainer
 
 from minbuild.errors import Unsupported
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
@@ -207,6 +208,25 @@ def test_larger_batches_go_on_with_the_seed():
     growing.session.seed = 6
     (small,), (large,) = (growing.run(TRAIN, [np.tile(X, (times, 1))]) for times in (1, 9))
     assert (bits(small), bits(large)) == (MASKS[6], MASKS[7])
+
+
+def test_draws_go_on_from_a_checkpoint():
+    """Those of each node that has a seed, and of all others."""
+    nodes = [node("Dropout", "x ratio yes", f"y{i} m{i}", **({"seed": i} if i else {})) for i in range(3)]
+    session = session_of(plan := plan_of(nodes, "m0 m1 m2", {"x": X}))
+    session.seed = 6
+    step(session, x=X)
+    saved = session.checkpoint(True)
+    seal = read_checkpoint(saved).seal
+    assert plan.draw_bytes == 16 and seal is not None and len(seal.draws) == 3 and seal.draws[-1] == 7
+    wanted = step(session, x=X)
+    for data in (saved, write_checkpoint(read_checkpoint(saved))):
+        resumed = Session(onnx_backend.full_library(), encode_plan(plan, {}), data)
+        for name, mask in step(resumed, x=X).items():
+            assert np.array_equal(mask, wanted[name]), name
+    fewer = plan_of(nodes[:2], "m0 m1", {"x": X})
+    other = Session(onnx_backend.full_library(), encode_plan(fewer, {}), saved, accept_any=True)
+    assert other.seed == 0  # the counters of another model are not its own
 
 
 @pytest.mark.skipif(not (SHARED / "bert_tiny_dropout").is_dir(), reason="needs the larger cases")

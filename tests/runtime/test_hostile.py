@@ -294,9 +294,11 @@ def test_checkpoints_without_values_are_refused(flag, members):
     assert checkpoint_status(change) == 4
 
 
-@pytest.mark.parametrize("step", [0, 2**63 - 1, -1, -(2**63)])
-def test_any_step_count_is_taken(step):
-    assert checkpoint_status(_set("groups.0.step", step)) == 0
+@pytest.mark.parametrize(
+    ("step", "status"), [(0, 0), (2**48 - 1, 0), (2**48, 4), (2**63 - 1, 4), (-1, 4), (-(2**63), 4)]
+)
+def test_step_counts_that_no_training_reaches_are_refused(step, status):
+    assert checkpoint_status(_set("groups.0.step", step)) == status
 
 
 def test_a_refused_checkpoint_changes_nothing():

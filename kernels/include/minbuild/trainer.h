@@ -68,6 +68,7 @@ typedef struct mb_options {
   const int32_t* symbols; /* largest size of each free dimension, in plan order; null for the plan's default */
   size_t symbol_count;
   char error[160];        /* receives the text of a failed creation */
+  int32_t accept_any_checkpoint; /* the session's, see mb_session */
 } mb_options;
 
 /* The progress of training, and the settings of the next step. */
@@ -84,6 +85,8 @@ typedef struct mb_session {
   char* error;                /* text of the last failure: what was found where and what was expected; empty before any.
                                  In libraries with --error-messages codes it is one, which `minbuild explain` puts into words */
   int32_t replaces_gradients; /* whether the next train step replaces the gradients instead of adding to them */
+  int32_t accepts_any_checkpoint; /* whether checkpoints of other models are loaded, too, if they have parameters of the
+                                     same names, types and shapes; 0 unless mb_options says so */
 } mb_session;
 
 /* Creates a session from memory. `plan` and `checkpoint` must be 8-byte aligned and outlive the session, which reads
@@ -106,7 +109,9 @@ MB_API mb_status mb_run(mb_session* session, int graph, const mb_tensor* inputs,
 enum { MB_INPUTS = 0, MB_OUTPUTS = 1, MB_PARAMETERS = 4 };
 MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter* found);
 
-/* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. */
+/* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. One that a
+ * session wrote is refused, MB_BAD_CHECKPOINT, if a bit of it has changed or if it is another model's, and with optimizer
+ * state it brings the learning rate and the seeds: training goes on as if it had not stopped (--checkpoint-checks). */
 MB_API mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size);
 
 /* Writes an ORT checkpoint; not in libraries reduced with --checkpoint-writing off. The sink returns 0 to go on; anything else stops with MB_IO. */
@@ -164,6 +169,16 @@ static inline int mb_same_text(const char* a, const char* b) {
   for (; *a == *b; ++a, ++b)
     if (*a == 0) return 1;
   return 0;
+}
+
+/* Loads a checkpoint of any model whose parameters have the same names, types and shapes. */
+static inline mb_status mb_load_any_checkpoint(mb_session* session, const void* checkpoint, size_t size) {
+  const int32_t accepts = session->accepts_any_checkpoint;
+  mb_status status;
+  session->accepts_any_checkpoint = 1;
+  status = mb_load_checkpoint(session, checkpoint, size);
+  session->accepts_any_checkpoint = accepts;
+  return status;
 }
 
 static inline const char* mb_last_error(const mb_session* session) { return session->error; }

@@ -90,6 +90,7 @@ class Ablation:
             symbols=general.symbols,
             expressions=general.expressions,
             loops=general.loops,
+            draws=general.draws,
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
             checkpoint_writing=selected.checkpoint_writing or left("checkpoint_writing"),
             file_io=selected.file_io or left("file_io"),

@@ -20,6 +20,7 @@ from minbuild.ir import (
     TensorType,
     TrainingArtifacts,
     Value,
+    fingerprint_of,
 )
 from minbuild.ir.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.ops import Registry
@@ -63,6 +64,7 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
         _with_state_roles(parameters, procedures),
         moments,
         _symbols(procedures),
+        fingerprint_of(artifacts),
     )
 
 
