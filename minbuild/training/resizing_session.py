@@ -9,6 +9,7 @@ import numpy as np
 from minbuild.passes.lowering.lower import ELSEWHERE
 from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, decode_plan
 from minbuild.training.library import TRAIN, Library, Session, TrainerError
+from minbuild.training.refusals import refusal
 
 _OUT_OF_MEMORY = 5
 OPTIMIZE = ROUTINES.index("optimize")
@@ -28,12 +29,16 @@ class ResizingSession:
         self._carried = False  # whether what it adds to comes from the session before this one
 
     def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """One step of a graph; outputs are copies. Raises TrainerError."""
+        """One step of a graph; outputs are copies. Raises TrainerError, which says what is wrong with the inputs
+        where they are the reason."""
         try:
             return self._step(graph, inputs)
         except TrainerError as error:
             sizes = self._needed(graph, inputs)
             if error.status != _OUT_OF_MEMORY or sizes == self._sizes:
+                words = refusal(self._plan, graph, error.status, inputs)
+                if words:
+                    raise TrainerError(error.status, words) from error
                 raise
         self._grow(sizes)
         return self._step(graph, inputs)
