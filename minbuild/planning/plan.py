@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from minbuild.ir import (
 )
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES
-from minbuild.passes.analysis.aliases import root, writes
+from minbuild.passes.analysis.aliases import reads, root, writes
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
@@ -66,7 +66,7 @@ class _Builder:
                 offset += _bytes(value.type)
         self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
         offset = self.trainable_bytes * (2 + self.program.moments)
-        restored = changed_before_loss(self.program, self.registry)
+        restored = changed_before_refusal(self.program, self.registry)
         parameters = enumerate(self.program.parameters)
         rollback_at = None
         for index, value in sorted(parameters, key=lambda p: p[1].name in restored):
@@ -167,22 +167,53 @@ def build_plan(program: Program, registry: Registry) -> Plan:
     )
 
 
-def changed_before_loss(program: Program, registry: Registry) -> frozenset[str]:
-    """The variables that a training step changes before its first output, the loss, is known: running statistics. All
-    checks of labels and indices come before the loss, so that a refused step has changed these, the counters of random
-    draws, and nothing else."""
+# Arguments of kernels whose values a kernel may refuse: indices that name nothing, and their like.
+CHECKED_ARGUMENTS = frozenset({"indices", "labels", "lengths", "rois", "images", "ratio"})
+
+
+def changed_before_refusal(program: Program, registry: Registry) -> frozenset[str]:
+    """The variables that a training step may have changed when it is refused: those written before its first output,
+    the loss, is known (running statistics), and before the last call that may refuse values of the batch. In artifacts
+    that is never behind the loss. A model that carries its own training may read indices behind updates: then all
+    variables updated before are among them. Counters of random draws are restored in any case."""
     found: set[str] = set()
     for procedure in program.procedures:
         if procedure.name != "train":
             continue
-        loss = root(procedure.alias, next(iter(procedure.outputs), ""))
-        makers = [
-            i for i, c in enumerate(procedure.calls) if loss in {root(procedure.alias, n) for n in writes(c)}
-        ]
-        for call in procedure.calls[: max(makers, default=len(procedure.calls)) + 1]:
+        last = max(_loss_at(procedure), *_refusals(procedure, registry))
+        for call in procedure.calls[: last + 1]:
             mutated = (call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs))
             found |= {root(procedure.alias, name) for name in (*writes(call), *mutated) if name}
     return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
+
+
+def _loss_at(procedure: Procedure) -> int:
+    """The place of the last call that writes to the loss; behind all calls without one."""
+    loss = root(procedure.alias, next(iter(procedure.outputs), ""))
+    makers = [
+        i for i, c in enumerate(procedure.calls) if loss in {root(procedure.alias, n) for n in writes(c)}
+    ]
+    return max(makers, default=len(procedure.calls))
+
+
+def _refusals(procedure: Procedure, registry: Registry) -> Iterator[int]:
+    """-1, and the places of calls that check values which no call before them has checked."""
+    yield -1
+    checked: set[str] = set()
+    for index, call in enumerate(procedure.calls):
+        functions = registry.ops[call.op].kernels
+        if not any(arg.partition(":")[0] in CHECKED_ARGUMENTS for f in functions for arg in f.args):
+            continue
+        owners = {root(procedure.alias, name) for name in reads(call)}
+        values = {n for n in owners if _may_be_refused(procedure.values[n])}
+        if values - checked:
+            yield index
+        checked |= values | {root(procedure.alias, name) for name in writes(call)}
+
+
+def _may_be_refused(value: Value) -> bool:
+    """Indices that are computed or given, and real numbers that are given."""
+    return value.role is Role.INPUT or not (value.type.element.is_real or value.role is Role.CONSTANT)
 
 
 def _device_role(builder: _Builder, value: Value) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.toolchain.cache import user_cache
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
+
+RUN_SECONDS = "MINBUILD_RUN_SECONDS"  # environment variable: how long a program may run that is proven
+_MORE = f"Set {RUN_SECONDS} to a larger number, or give it less work."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +84,34 @@ def _runs_here(target: Target) -> bool:
     return (host.arch, host.os) == (target.traits.arch, target.traits.os) and not foreign_libc
 
 
+def patience() -> float:
+    """Seconds that a program may run. Raises BadInput."""
+    text = os.environ.get(RUN_SECONDS, "3600")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise BadInput(f"{RUN_SECONDS}={text}: is no number of seconds. Set it to one, such as 3600.")
+    return seconds
+
+
 def run_program(
     program: bytes,
     arguments: Sequence[str] = (),
     *,
     target: Target,
     files: Mapping[str, bytes] | None = None,
-    timeout: float = 600.0,
+    timeout: float | None = None,
 ) -> ProgramResult:
-    """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds.
+    """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds: `patience` where that is None.
 
     Raises ToolchainFailed when nothing here can run programs of this target, or when it takes too long.
     """
     emulator = find_emulator(target)
     if emulator is None:
         raise ToolchainFailed(f"{target}: {why_not_run(target)}")
+    timeout = patience() if timeout is None else timeout
     with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
         folder = Path(name)
         for path, data in (files or {}).items():
@@ -111,15 +128,18 @@ def run_program(
             )
         except subprocess.TimeoutExpired as error:
             raise ToolchainFailed(
-                f"{target}: the program did not finish within {timeout:g} s. Give it more time or less work."
+                f"{target}: the program did not finish within {timeout:g} s. {_MORE}"
             ) from error
     return ProgramResult(result.code, result.out, result.err)
 
 
-def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: float = 600.0) -> ProgramResult:
+def run_python(
+    module: str, arguments: Sequence[str], folder: Path, timeout: float | None = None
+) -> ProgramResult:
     """Run `python -m module` with this interpreter and this minbuild in `folder`: what it does, a crash
-    included, cannot hurt us. Raises ToolchainFailed after `timeout` seconds.
+    included, cannot hurt us. Raises ToolchainFailed after `timeout` seconds: `patience` where that is None.
     """
+    timeout = patience() if timeout is None else timeout
     ours = str(Path(minbuild.__file__).resolve().parents[1])
     path = os.pathsep.join(p for p in (ours, os.environ.get("PYTHONPATH", "")) if p)
     command = (sys.executable, "-m", module, *arguments)
@@ -127,7 +147,5 @@ def run_python(module: str, arguments: Sequence[str], folder: Path, timeout: flo
         with Processes() as processes:
             result = processes.run(command, folder, clean_environment({"PYTHONPATH": path}), timeout)
     except subprocess.TimeoutExpired as error:
-        raise ToolchainFailed(
-            f"python -m {module}: did not finish within {timeout:g} s. Give it more time or less work."
-        ) from error
+        raise ToolchainFailed(f"python -m {module}: did not finish within {timeout:g} s. {_MORE}") from error
     return ProgramResult(result.code, result.out, result.err)

@@ -8,10 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, loaded, persistent, trainer
+from onnx import TensorProto
+from training_models import Trainable, device, node, regression
 
+from minbuild import assets
 from minbuild.codegen.sources import emit_sources
+from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.planning.library_contents import ROLLBACK
+from minbuild.planning.plan import CHECKED_ARGUMENTS
+from minbuild.planning.plan_encoding import plan_schema
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError
 
@@ -131,3 +137,76 @@ def test_a_library_without_rollback_leaves_running_statistics_changed():
     after = persistent(session, built)
     trained = 2 * built.plan.trainable_bytes
     assert after != before and after[:trained] == before[:trained]
+
+
+def late_index() -> Trainable:
+    """Own training that updates W, and then keeps the row of the new W that the targets name."""
+    step = [
+        node("Sub", "W dW", "W1"),
+        node("ReduceMax", "t", "largest", keepdims=0),
+        node("Cast", "largest", "row", to=TensorProto.INT64),
+        node("Gather", "W1 row", "kept1"),
+    ]
+    return regression(step, "W=W1 kept=kept1", {"kept": np.zeros(3, np.float32)})
+
+
+def test_own_training_that_is_refused_behind_an_update_changes_nothing(tmp_path):
+    session = device(late_index().artifacts(tmp_path), tmp_path)
+    x = np.float32(np.arange(8).reshape(2, 4) / 8)
+    targets = np.float32([[0, 1, 0], [0.5, 0.25, 1]])
+    session.run(TRAIN, [x, targets])
+    before = {name: session.parameter(name).tobytes() for name in session.parameters}
+    for wrong in (100, -100):
+        with pytest.raises(TrainerError, match="value out of range"):
+            session.run(TRAIN, [x, targets + wrong])
+        assert {name: session.parameter(name).tobytes() for name in session.parameters} == before
+    session.run(TRAIN, [x, targets + 1])
+    assert session.parameter("W").tobytes() != before["W"]
+    assert np.array_equal(session.parameter("kept"), session.parameter("W")[2])
+
+
+def test_kernels_that_refuse_values_read_arguments_known_for_it():
+    """What the plan restores follows from names of arguments: every kernel whose source or headers may answer kBadValue
+    has one of them, or draws random numbers, or is the check of the loss itself."""
+    sources = assets.root("kernels")
+    refusing = {p for p in sources.rglob("*") if p.suffix in (".cc", ".h") and "kBadValue" in p.read_text()}
+    headers = {p.relative_to(sources).as_posix() for p in refusing if p.suffix == ".h"} - {
+        "minbuild/kernel.h"
+    }
+    headers -= {"include/minbuild/kernel.h"}
+    found = set()
+    for path in sources.glob("ops/*/*.cc"):
+        text = path.read_text()
+        if path in refusing or any(f'"{header}"' in text for header in headers):
+            found.add(path.stem)
+    assert {"gather", "gather_nd", "lstm", "softmax_cross_entropy", "roi_align"} <= found
+    known = {
+        kernel.stem
+        for kernel in registry().all_kernels()
+        for arg in registry().functions[kernel.function].args
+        if arg.partition(":")[0] in CHECKED_ARGUMENTS
+    }
+    assert found - known <= {"loss_is_finite"}
+
+
+def test_a_damaged_plan_met_in_the_middle_of_a_call_leaves_parameters_and_statistics():
+    """The last step of training names an argument that is not there: by then gradients and statistics were written."""
+    folder = next(f for f in folders() if f.name == "residual")
+    case, built = load(folder), trainer(folder)
+    names = [routine.name for routine in built.plan.routines]
+    plan = decode(plan_schema(), built.data)
+    graph = plan["graphs"][names.index("train")]
+    last = plan["steps"][graph["steps"] + graph["step_count"] - 1]
+    plan["args"] = plan["args"].copy()
+    plan["args"][last["args"]] = 0x7FFF
+    session = replace(built, data=encode(plan_schema(), plan)).session(case.checkpoint)
+    before = persistent(session, built)
+    for _ in range(2):
+        with pytest.raises(TrainerError, match="bad plan"):
+            session.run(TRAIN, case.batch(0))
+    after, trained = persistent(session, built), built.plan.trainable_bytes
+    assert after[:trained] == before[:trained] and after[2 * trained :] == before[2 * trained :]
+    assert after[trained : 2 * trained] != before[trained : 2 * trained], (
+        "the damage was met too early for this test"
+    )
+    session.run(EVAL, case.eval_batch())

@@ -178,6 +178,17 @@ def test_program_that_hangs(tmp_path: Path) -> None:
         toolchain.run_program(b"#!/bin/sh\nsleep 60\n", target=toolchain.host_target(), timeout=0.2)
 
 
+@on_linux
+def test_how_long_a_program_may_run_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINBUILD_RUN_SECONDS", "0.2")
+    with pytest.raises(ToolchainFailed, match=r"within 0.2 s. Set MINBUILD_RUN_SECONDS to a larger number"):
+        toolchain.run_program(b"#!/bin/sh\nsleep 60\n", target=toolchain.host_target())
+    for text in ("soon", "0", "nan", "inf"):
+        monkeypatch.setenv("MINBUILD_RUN_SECONDS", text)
+        with pytest.raises(BadInput, match=f"MINBUILD_RUN_SECONDS={text}: is no number of seconds"):
+            toolchain.run_program(b"", target=toolchain.host_target())
+
+
 @pytest.mark.parametrize(
     ("symbol", "name"),
     [

@@ -22,7 +22,8 @@ typedef uint8_t mb_status;
 enum {
   MB_OK = 0,
   MB_INVALID_ARGUMENT = 1, /* an index or a name that does not exist, a wrong number of things */
-  MB_BAD_PLAN = 2,         /* the plan's bytes are damaged or of another version */
+  MB_BAD_PLAN = 2,         /* the plan's bytes are damaged or of another version; where a step meets damage that
+                              mb_create did not, gradients and what the call updates may have changed */
   MB_MISSING_KERNEL = 3,   /* the plan needs a kernel or feature this library was built without */
   MB_BAD_CHECKPOINT = 4,   /* the checkpoint's bytes are damaged, or it belongs to another model */
   MB_OUT_OF_MEMORY = 5,    /* the arena is smaller than these input sizes need */
@@ -193,8 +194,7 @@ static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* input
 /* Updates the parameters from the gradients and counts a step. MB_BAD_VALUE where a gradient or the learning rate is NaN or
  * infinite, and names it: then nothing has changed, and mb_lazy_reset_grad makes the next step start without that gradient
  * (--finite-checks off leaves this out). MB_UNSUPPORTED where the model carries its own training
- * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself, and one that fails
- * after the forward pass may have updated some. */
+ * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself. */
 static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }
 /* Gives parameters and state new first values, as the model's own training information says; what that leaves out keeps
  * its value. MB_UNSUPPORTED for all other models. */
