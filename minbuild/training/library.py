@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,7 @@ _OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "mb_export_to_file": ("export", (_S, ctypes.c_char_p, ctypes.c_char_p)),
 }
 _STRING = 8  # mb_property's type of a text
-_UNSUPPORTED = 9
+_BAD_VALUE, _UNSUPPORTED = 7, 9
 _COUNT, _FROM_PARAMETERS, _TO_PARAMETERS = range(3)
 _OPTIMIZER, _INITIALIZE = 2, 3  # the graphs after TRAIN and EVAL
 _PARAMETERS = 4  # the list after the inputs and outputs of both
@@ -247,6 +248,8 @@ class Session:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
+        if not math.isfinite(np.float32(rate)):
+            raise TrainerError(_BAD_VALUE, "not finite: learning rate")
         self._session.contents.progress.contents.learning_rate = rate
 
     @property

@@ -56,7 +56,10 @@ def test_an_update_by_a_gradient_that_is_not_finite_is_refused(name, value):
 @pytest.mark.parametrize("rate", [np.nan, np.inf, -np.inf])
 def test_a_learning_rate_that_is_not_finite_is_refused(rate):
     session, built = trained("dense")
-    session.learning_rate = rate
+    with pytest.raises(TrainerError, match="bad value: not finite: learning rate"):
+        session.learning_rate = rate
+    assert session.learning_rate == np.float32(0.001)
+    session._session.contents.progress.contents.learning_rate = rate  # as a program may write it
     before = persistent(session, built)
     with pytest.raises(TrainerError, match="not finite: learning rate"):
         session.optimizer_step()

@@ -165,7 +165,7 @@ class Session {
   void lazy_reset_grad() { mb_lazy_reset_grad(session_); }
 
   float learning_rate() const { return mb_learning_rate(session_); }
-  void set_learning_rate(float rate) { mb_set_learning_rate(session_, rate); }
+  Status set_learning_rate(float rate) { return said(mb_set_learning_rate(session_, rate)); }
   int64_t step_count() const { return mb_step_count(session_); }
   int64_t seed() const { return mb_seed(session_); }
   void set_seed(int64_t seed) { mb_set_seed(session_, seed); }
@@ -193,8 +193,9 @@ class Session {
     return said(mb_update_parameter(session_, name, &from), unlike_);
   }
 
-  Status load_checkpoint(Span<const std::byte> bytes) {
-    return said(mb_load_checkpoint(session_, bytes.data(), bytes.size()));
+  // `accept_any` takes the checkpoint of another model whose parameters have the same names, types and shapes.
+  Status load_checkpoint(Span<const std::byte> bytes, bool accept_any = false) {
+    return said((accept_any ? mb_load_any_checkpoint : mb_load_checkpoint)(session_, bytes.data(), bytes.size()));
   }
   // These two link only with a library that saves (`--checkpoint-writing on`), the first only with one that has files as well.
   Status save_checkpoint(const char* path, bool include_optimizer) {

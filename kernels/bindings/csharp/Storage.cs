@@ -15,10 +15,17 @@ namespace Minbuild
         /// <summary>Written beside the file, then moved over it, so the old one survives a failure.</summary>
         public void SaveCheckpoint(string path, bool includeOptimizer) => Replace(path, ToCheckpoint(includeOptimizer));
 
-        public void LoadCheckpoint(byte[] bytes)
+        /// <summary>`acceptAny` takes the checkpoint of another model whose parameters have the same names, types and
+        /// shapes.</summary>
+        public unsafe void LoadCheckpoint(byte[] bytes, bool acceptAny = false)
         {
+            var session = (mb_session*)Open;
+            session->accepts_any_checkpoint = acceptAny ? 1 : 0;
+            byte status;
             using (var memory = new Memory(bytes))
-                Must(Native.mb_load_checkpoint(Open, memory.Address, memory.Size));
+                status = Native.mb_load_checkpoint(Open, memory.Address, memory.Size);
+            session->accepts_any_checkpoint = 0;
+            Must(status);
         }
 
         /// <summary>Part `export`: an ONNX model for inference, made from the package's inference.template.</summary>

@@ -78,7 +78,12 @@ namespace Minbuild
         public unsafe float LearningRate
         {
             get => Progress->learning_rate;
-            set => Progress->learning_rate = value;
+            set
+            {
+                if (float.IsNaN(value) || float.IsInfinity(value))
+                    throw new ArgumentOutOfRangeException(nameof(value), "not finite: learning rate");
+                Progress->learning_rate = value;
+            }
         }
 
         public unsafe long Seed

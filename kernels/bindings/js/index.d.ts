@@ -76,7 +76,7 @@ export class TrainingSession {
   getParameter(name: string): Tensor;
   updateParameter(name: string, tensor: Tensor): void;
   saveCheckpoint(includeOptimizer?: boolean): Uint8Array;
-  loadCheckpoint(checkpoint: Uint8Array): void;
+  loadCheckpoint(checkpoint: Uint8Array, acceptAny?: boolean): void;
 
   /** Part `export`: an ONNX model for inference. */
   exportModel(): Uint8Array;

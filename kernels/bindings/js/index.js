@@ -1,6 +1,6 @@
 // Training in browsers and Node. Names and shapes follow onnxruntime-web's training session.
 import {
-  ELEMENTS, MB_COUNT_PARAMETERS, MB_EVAL, MB_FLOAT, MB_FROM_PARAMETERS, MB_INITIALIZE, MB_INPUTS, MB_INT64, MB_OK,
+  ELEMENTS, MB_BAD_VALUE, MB_COUNT_PARAMETERS, MB_EVAL, MB_FLOAT, MB_FROM_PARAMETERS, MB_INITIALIZE, MB_INPUTS, MB_INT64, MB_OK,
   MB_OPTIMIZER, MB_OUTPUTS, MB_PARAMETERS, MB_STRING, MB_TO_PARAMETERS, MB_TRAIN,
   OPTIONS, PARAMETER, PROGRESS, PROPERTY, SESSION, TENSOR,
 } from "./header.js";
@@ -111,7 +111,9 @@ export class TrainingSession {
     return this.#module.view.getFloat32(this.#progress + PROGRESS.learning_rate, true);
   }
 
+  /** A number that is not finite is refused. */
   set learningRate(rate) {
+    if (!Number.isFinite(Math.fround(rate))) throw new TrainerError(MB_BAD_VALUE, "not finite: learning rate");
     this.#module.view.setFloat32(this.#progress + PROGRESS.learning_rate, rate, true);
   }
 
@@ -164,10 +166,14 @@ export class TrainingSession {
     return this.#written((sink) => call(this.#session, includeOptimizer ? 1 : 0, sink, 0));
   }
 
-  loadCheckpoint(checkpoint) {
-    const at = this.#stage(checkpoint.length);
+  /** `acceptAny` takes the checkpoint of another model whose parameters have the same names, types and shapes. */
+  loadCheckpoint(checkpoint, acceptAny = false) {
+    const at = this.#stage(checkpoint.length), flag = this.#session + SESSION.accepts_any_checkpoint;
     this.#module.bytes(at, checkpoint.length).set(checkpoint);
-    this.#must(this.#module.api.mb_load_checkpoint(this.#session, at, checkpoint.length));
+    this.#module.setWord(flag, acceptAny ? 1 : 0);
+    const status = this.#module.api.mb_load_checkpoint(this.#session, at, checkpoint.length);
+    this.#module.setWord(flag, 0);
+    this.#must(status);
   }
 
   /** The bytes of an ONNX model for inference, with the parameters as they are. */

@@ -155,7 +155,7 @@ MB_API mb_status mb_export_to_file(mb_session* session, const char* template_pat
 /* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
 static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
                                       size_t* bytes) {
-  mb_options options = {NULL, 0, symbols, symbol_count, ""};
+  mb_options options = {NULL, 0, symbols, symbol_count, "", 0};
   mb_status status = mb_create(plan, plan_size, NULL, 0, &options, NULL);
   *bytes = options.arena_size;
   return status;
@@ -201,7 +201,17 @@ static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(s
 static inline mb_status mb_initialize(mb_session* session) { return mb_run(session, MB_INITIALIZE, NULL, 0); }
 static inline void mb_lazy_reset_grad(mb_session* session) { session->replaces_gradients = 1; }
 
-static inline void mb_set_learning_rate(mb_session* session, float rate) { session->progress->learning_rate = rate; }
+/* One that is NaN or infinite is MB_BAD_VALUE, and the old one stays. */
+static inline mb_status mb_set_learning_rate(mb_session* session, float rate) {
+  uint32_t bits;
+  mb_copy(&bits, &rate, sizeof bits);
+  if ((bits & 0x7f800000) == 0x7f800000) {
+    mb_copy(session->error, "not finite: learning rate", 26);
+    return MB_BAD_VALUE;
+  }
+  session->progress->learning_rate = rate;
+  return MB_OK;
+}
 static inline float mb_learning_rate(const mb_session* session) { return session->progress->learning_rate; }
 static inline int64_t mb_step_count(const mb_session* session) { return session->progress->step; }
 /* The seed of the next node that draws random numbers and has no seed of its own; the one after it takes the next number. */

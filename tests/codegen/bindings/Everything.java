@@ -33,11 +33,19 @@ public class Everything {
     session.setLearningRate(0.25f);
     session.saveCheckpoint(Paths.get("all.checkpoint"), true);
     session.updateParameter("conv1.weight", OnnxTensor.createTensor(env, new float[6][1][5][5]));
-    session.loadCheckpoint(Files.readAllBytes(Paths.get("all.checkpoint")));
+    byte[] checkpoint = Files.readAllBytes(Paths.get("all.checkpoint"));
+    session.loadCheckpoint(checkpoint);
     must(session.getParameter("conv1.weight").getFloatBuffer().get(5) == 9);
     OrtTrainingSession other = env.createTrainingSession("all.checkpoint", model + "trainer.plan", "", "");
     must(other.getIntProperty("epoch") == 3 && other.getLearningRate() == 0.25f);
     session.exportModelForInference(Paths.get(model + "inference.template"), Paths.get("out.onnx"));
+    checkpoint[checkpoint.length - 1] ^= 1; // what another model's fingerprint changes
+    refuses(4, () -> session.loadCheckpoint(checkpoint));
+    session.loadCheckpoint(checkpoint, true);
+    checkpoint[99] ^= 1;
+    refuses(4, () -> session.loadCheckpoint(checkpoint, true));
+    refuses(7, () -> session.setLearningRate(Float.NaN));
+    must(session.getLearningRate() == 0.25f);
     refuses(6, () -> session.trainStep(wrong(env, batch)));
     refuses(1, () -> session.trainStep(new HashMap<>()));
     refuses(1, () -> session.getIntProperty("who"));

@@ -35,6 +35,14 @@ assert.equal(...again());
 other.updateParameter(first, new Tensor("float32", all.data.slice(0, 150).fill(0), [6, 1, 5, 5]));
 other.loadCheckpoint(checkpoint);
 assert.equal(other.getParameter(first).data[5], 9);
+const foreign = Uint8Array.from(checkpoint);
+foreign[foreign.length - 1] ^= 1; // what another model's fingerprint changes
+assert.throws(() => other.loadCheckpoint(foreign), (error) => error.code === 4 && /another model/.test(error.message));
+other.loadCheckpoint(foreign, true);
+foreign[99] ^= 1;
+assert.throws(() => other.loadCheckpoint(foreign, true), (error) => error.code === 4);
+assert.throws(() => (other.learningRate = NaN), (error) => error instanceof TrainerError && error.code === 7);
+assert.equal(other.learningRate, 0.25);
 const bad = { ...batch, input: new Tensor("float32", [1, 2], [2]) };
 assert.throws(() => session.runTrainStep(bad), (error) => error instanceof TrainerError && error.code === 6);
 assert.throws(() => session.runTrainStep({}), /input, labels/);

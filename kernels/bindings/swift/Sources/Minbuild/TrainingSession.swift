@@ -60,7 +60,7 @@ public final class TrainingSession {
 
     public var learningRate: Float {
         get { mb_learning_rate(session) }
-        set { mb_set_learning_rate(session, newValue) }
+        set { _ = mb_set_learning_rate(session, newValue) }  // one that is not finite changes nothing
     }
 
     public var seed: Int64 {
@@ -113,10 +113,12 @@ public final class TrainingSession {
     }
     #endif
 
-    public func loadCheckpoint(_ bytes: Data) throws {
+    /// `acceptAny` takes the checkpoint of another model whose parameters have the same names, types and shapes.
+    public func loadCheckpoint(_ bytes: Data, acceptAny: Bool = false) throws {
         let copy = aligned(bytes)
         defer { copy.deallocate() }
-        try must(mb_load_checkpoint(session, copy.baseAddress, copy.count))
+        let load = acceptAny ? mb_load_any_checkpoint : mb_load_checkpoint
+        try must(load(session, copy.baseAddress, copy.count))
     }
 
     #if MB_WITH_EXPORT

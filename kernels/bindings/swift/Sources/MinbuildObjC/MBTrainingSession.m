@@ -183,10 +183,14 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 }
 
 - (BOOL)loadCheckpoint:(NSData*)checkpoint error:(NSError**)error {
+  return [self loadCheckpoint:checkpoint acceptAny:NO error:error];
+}
+
+- (BOOL)loadCheckpoint:(NSData*)checkpoint acceptAny:(BOOL)any error:(NSError**)error {
   void* aligned = malloc(checkpoint.length + 1);
   if (aligned == NULL) return fail(error, MB_OUT_OF_MEMORY, "there is no memory for the checkpoint");
   memcpy(aligned, checkpoint.bytes, checkpoint.length);
-  BOOL well = [self must:mb_load_checkpoint(_session, aligned, checkpoint.length) error:error];
+  BOOL well = [self must:(any ? mb_load_any_checkpoint : mb_load_checkpoint)(_session, aligned, checkpoint.length) error:error];
   free(aligned);
   return well;
 }

@@ -146,8 +146,8 @@ NATIVE(jfloat, learningRate)(JNIEnv* env, jclass self, jlong session) {
 }
 
 NATIVE(void, setLearningRate)(JNIEnv* env, jclass self, jlong session, jfloat rate) {
-  (void)env, (void)self;
-  mb_set_learning_rate(session_of(session), rate);
+  (void)self;
+  must(env, mb_set_learning_rate(session_of(session), rate), session_of(session));
 }
 
 NATIVE(jlong, stepCount)(JNIEnv* env, jclass self, jlong session) {
@@ -176,11 +176,11 @@ NATIVE(void, saveCheckpoint)(JNIEnv* env, jclass self, jlong session, jstring pa
 #endif
 }
 
-NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject bytes) {
+NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject bytes, jboolean any) {
   const void* data = (*env)->GetDirectBufferAddress(env, bytes);
   size_t size = (size_t)(*env)->GetDirectBufferCapacity(env, bytes);
   (void)self;
-  must(env, mb_load_checkpoint(session_of(session), data, size), session_of(session));
+  must(env, (any ? mb_load_any_checkpoint : mb_load_checkpoint)(session_of(session), data, size), session_of(session));
 }
 
 NATIVE(void, exportModel)(JNIEnv* env, jclass self, jlong session, jstring template_name, jstring path) {

@@ -43,6 +43,8 @@ extern NSString* const MBTrainerErrorDomain;
 - (BOOL)updateParameterNamed:(NSString*)name with:(MBTensor*)tensor error:(NSError**)error;
 - (BOOL)saveCheckpointToPath:(NSString*)path includeOptimizer:(BOOL)optimizer error:(NSError**)error;
 - (BOOL)loadCheckpoint:(NSData*)checkpoint error:(NSError**)error;
+/** With `any` also those of another model whose parameters have the same names, types and shapes. */
+- (BOOL)loadCheckpoint:(NSData*)checkpoint acceptAny:(BOOL)any error:(NSError**)error;
 
 /* Libraries without these parts answer MB_UNSUPPORTED. */
 - (BOOL)exportModelWithTemplate:(NSString*)templatePath toPath:(NSString*)path error:(NSError**)error;

@@ -36,7 +36,7 @@ final class OnnxRuntime {
 
   static native float learningRate(long session);
 
-  static native void setLearningRate(long session, float rate);
+  static native void setLearningRate(long session, float rate) throws OrtException;
 
   static native long stepCount(long session);
 
@@ -44,7 +44,7 @@ final class OnnxRuntime {
 
   static native void saveCheckpoint(long session, String path, boolean optimizer) throws OrtException;
 
-  static native void loadCheckpoint(long session, ByteBuffer bytes) throws OrtException;
+  static native void loadCheckpoint(long session, ByteBuffer bytes, boolean any) throws OrtException;
 
   static native void exportModel(long session, String template, String path) throws OrtException;
 

@@ -136,9 +136,14 @@ public final class OrtTrainingSession implements AutoCloseable {
 
   /** Parameters, and optimizer state where the checkpoint has it. */
   public void loadCheckpoint(byte[] checkpoint) throws OrtException {
+    loadCheckpoint(checkpoint, false);
+  }
+
+  /** With `acceptAny` also those of another model whose parameters have the same names, types and shapes. */
+  public void loadCheckpoint(byte[] checkpoint, boolean acceptAny) throws OrtException {
     ByteBuffer bytes = ByteBuffer.allocateDirect(checkpoint.length);
     bytes.duplicate().put(checkpoint);
-    OnnxRuntime.loadCheckpoint(open(), bytes);
+    OnnxRuntime.loadCheckpoint(open(), bytes, acceptAny);
   }
 
   /**
