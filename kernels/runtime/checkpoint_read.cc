@@ -10,6 +10,11 @@ struct Reader {
   Session* s;
   Flatbuffer file;
   bool apply;  // else it only looks whether all is there
+  uint32_t module, group;  // where they are in the file
+  // What take() is after, and where it binds that, null to copy it: here, as arguments go through memory, too.
+  Tensor want;
+  uint32_t type;
+  Span* bound;
 
   // The table in the list at field `slot` of `table` whose first field, a string, is `name`.
   MB_NOINLINE uint32_t find(uint32_t table, uint32_t slot, const char* name) const {
@@ -22,9 +27,8 @@ struct Reader {
   }
 
   // Takes the data of the tensor `name` in such a list, if it has the type and shape of `want`: copies it there, or makes
-  // it the data of `bound` where that is one.
-  MB_NOINLINE bool take(uint32_t table, uint32_t slot, const char* name, const Tensor& want, uint32_t type,
-                        Span* bound) const {
+  // it the data of `bound`.
+  MB_NOINLINE bool take(uint32_t table, uint32_t slot, const char* name) const {
     uint32_t entry = find(table, slot, name);
     Bytes length = bytes_of(want, type);
     Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8), found = file.vector(entry, checkpoint::kTensor_data, 1);
@@ -47,15 +51,15 @@ struct Reader {
   }
 
   // A parameter and, where `group` has it, its moments.
-  MB_NOINLINE bool read(uint32_t i, uint32_t module, uint32_t group) const {
+  MB_NOINLINE bool read(uint32_t i) {
     const plan::Parameter& parameter = s->parameter(i);
     const char* name = s->name(parameter.name);
-    Tensor want;
     const plan::Tensor& t = s->resolve(parameter.tensor, &want);
+    type = t.type;
     const bool trained = i < s->trained;
     // What is trained lies in memory with its gradient and moments, other parameters among what persists, or they are
     // bound to the checkpoint. Those may be nowhere yet, and are as large as their shape says.
-    Span* bound = nullptr;
+    bound = nullptr;
     if (trained ? t.region != kTrained : t.region != kPersistent) {
       if (trained || t.region != s->bound(i)) return false;
       bound = &s->regions[t.region];
@@ -63,8 +67,8 @@ struct Reader {
       return false;
     }
     if (file.data == nullptr) return bound == nullptr || bound->data != nullptr;
-    if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name, want, t.type, bound) &&
-        (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name, want, t.type, bound)))
+    if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name) &&
+        (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name)))
       return false;
     if (!trained || group == kNowhere) return true;
     // Moments lie behind the gradients, in the same layout.
@@ -72,7 +76,7 @@ struct Reader {
     want.data += s->trainable_bytes;
     for (uint32_t k = 0; k < s->count[plan::kMoments]; ++k) {
       want.data += s->trainable_bytes;
-      if (!take(state, checkpoint::kState_moments, s->moment(k), want, t.type, nullptr)) return false;
+      if (!take(state, checkpoint::kState_moments, s->moment(k))) return false;
     }
     return true;
   }
@@ -84,19 +88,24 @@ static_assert(checkpoint::kTensor_name == checkpoint::kState_parameter && checkp
 
 mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   // No checkpoint reads as an empty one, from which only frozen parameters are wanted that are nowhere else.
-  Reader reader = {s, {static_cast<const uint8_t*>(bytes), bytes == nullptr ? 0 : static_cast<uint32_t>(size)}, false};
-  uint32_t root = reader.file.root(checkpoint::kIdentifier), module = reader.file.child(root, checkpoint::kCheckpoint_module);
+  Reader reader;
+  reader.s = s;
+  reader.file = {static_cast<const uint8_t*>(bytes), bytes == nullptr ? 0 : static_cast<uint32_t>(size)};
+  reader.apply = false;
+  const uint32_t root = reader.file.root(checkpoint::kIdentifier);
+  reader.module = reader.file.child(root, checkpoint::kCheckpoint_module);
   if (bytes != nullptr && (reader.file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion ||
                            size > 0x7fffffff || reinterpret_cast<uintptr_t>(bytes) % 4 != 0))
     return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
 #if MB_BUFFERS
   // A nominal checkpoint names what a buffer will bring, which must have a place of its own.
-  const bool nominal = reader.file.scalar(module, checkpoint::kModule_nominal, 1) != 0;
-  const Reader places = {s, {nullptr, 0}, false};
+  const bool nominal = reader.file.scalar(reader.module, checkpoint::kModule_nominal, 1) != 0;
+  Reader places = reader;
+  places.file = {nullptr, 0};
   for (uint32_t i = 0; nominal && i < s->count[plan::kParameters]; ++i) {
     const char* name = s->name(s->parameter(i).name);
     const uint32_t list = i < s->trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen;
-    if (reader.find(module, list, name) == kNowhere || !places.read(i, kNowhere, kNowhere))
+    if (reader.find(reader.module, list, name) == kNowhere || !places.read(i))
       return fail(s, Failure::kParameter, word_of(name));
   }
   s->nominal = nominal;
@@ -105,10 +114,10 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
 #if MB_PROPERTIES
   if (!read_properties(s, reader.file, root, false)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
 #endif
-  const uint32_t group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
+  const uint32_t group = reader.group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
   for (;; reader.apply = true) {
     for (uint32_t i = 0; i < s->count[plan::kParameters]; ++i)
-      if (!reader.read(i, module, group))
+      if (!reader.read(i))
         return fail(s, Failure::kParameter, word_of(s->name(s->parameter(i).name)));
     if (reader.apply) break;
     const uint64_t step = reader.file.scalar(group, checkpoint::kGroup_step, 8);

@@ -41,36 +41,35 @@ MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size
 // gives the contents.
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
-  char temporary[1024];
   struct stat old;
-  const uint32_t length = length_of(path);
-  Output output;
-  int error = -ENAMETOOLONG;
-  if (length + 6 <= sizeof temporary) {
+  old.st_mode = S_IFREG;
+  int error = system_stat(path, &old);  // leaves the mode alone where there is no file
+  if (error == -ENOENT) error = 0;
+  if ((old.st_mode & S_IFMT) != S_IFREG) error = -EEXIST;
+  if (error == 0) {
+    // The system has taken the path, which is therefore not too long for the stack.
+    const uint32_t length = length_of(path);
+    char *temporary = static_cast<char*>(__builtin_alloca(length + 6)), *end = temporary + length;
     copy_bytes(temporary, path, length);
-    copy_bytes(temporary + length, ".newA", 6);
-    char* end = temporary + length;
-    old.st_mode = S_IFREG;
-    error = system_stat(path, &old);  // leaves the mode alone where there is no file
-    if ((old.st_mode & S_IFMT) != S_IFREG) error = -EEXIST;
-    if (error == 0 || error == -ENOENT) {
-      do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-      while (error == -EEXIST && ++end[4] <= 'z');
-      if (error >= 0) {
-        output.error = old.st_mode == S_IFREG ? 0 : system_mode(output.file, old.st_mode & 07777);
-        if (output.error == 0) write(write_all, &output);  // fails where `write_all` does, and not otherwise
-        error = output.error;
-        if (error == 0) error = system_sync(output.file);
-        system_close(output.file);  // has nothing to report that the sync has not
-        if (error == 0) error = system_rename(temporary, path);
-        if (error != 0) system_remove(temporary);  // else the name may be another process's already
-        // The folder: "a/b" becomes "a/.", "b" becomes ".". Where it cannot be synced, the old file may survive.
-        while (end != temporary && end[-1] != '/') --end;
-        copy_bytes(end, ".", 2);
-        output.file = open_file(temporary, O_RDONLY);
-        system_sync(output.file);
-        system_close(output.file);
-      }
+    __builtin_memcpy(end, ".newA", 6);  // as numbers in the code, which copy_bytes would not make of it
+    Output output;
+    do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    while (error == -EEXIST && ++end[4] <= 'z');
+    if (error >= 0) {
+      const uint32_t mode = old.st_mode & 07777;
+      output.error = mode == 0 ? 0 : system_mode(output.file, mode);
+      if (output.error == 0) write(write_all, &output);  // fails where `write_all` does, and not otherwise
+      error = output.error;
+      if (error == 0) error = system_sync(output.file);
+      system_close(output.file);  // has nothing to report that the sync has not
+      if (error == 0) error = system_rename(temporary, path);
+      if (error != 0) system_remove(temporary);  // else the name may be another process's already
+      // The folder: "a/b" becomes "a/.", "b" becomes ".". Where it cannot be synced, the old file may survive.
+      while (end != temporary && end[-1] != '/') --end;
+      __builtin_memcpy(end, ".", 2);
+      const int folder = open_file(temporary, O_RDONLY);
+      system_sync(folder);
+      system_close(folder);
     }
   }
   return error == 0 ? mb_status{MB_OK} : fail(s, Failure::kWrite, word_of(path), -error);
@@ -95,8 +94,8 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   const char* paths[] = {plan, checkpoint};
   Span maps[2] = {};
   mb_status status = MB_OK;
-  for (int i = 0; i < 2; ++i) {
-    if (paths[i] == nullptr || status != MB_OK) continue;
+  for (int i = 0; i < 2 && status == MB_OK; ++i) {
+    if (paths[i] == nullptr) continue;
     int file = open_file(paths[i], O_RDONLY);
     // A file that cannot be opened or has no bytes is not mapped either. Private, so that writes to frozen parameters
     // stay in this process.

@@ -17,13 +17,16 @@ struct Vector {
   const uint8_t* data;  // null when absent or out of bounds
   uint32_t count;
 
-  // True if the bytes are those of `text`.
-  MB_NOINLINE bool equals(const char* text) const {
-    uint32_t i = 0;
-    while (i < count && text[i] != 0 && data[i] == static_cast<uint8_t>(text[i])) ++i;
-    return i == count && text[i] == 0;
-  }
+  MB_INLINE bool equals(const char* text) const;
 };
+
+// True if the bytes are those of `text`. By value, so that vectors stay in registers: `this` would be in memory.
+MB_NOINLINE inline bool equal(Vector vector, const char* text) {
+  uint32_t i = 0;
+  while (i < vector.count && text[i] != 0 && vector.data[i] == static_cast<uint8_t>(text[i])) ++i;
+  return i == vector.count && text[i] == 0;
+}
+bool Vector::equals(const char* text) const { return equal(*this, text); }
 
 struct Flatbuffer {
   const uint8_t* data;

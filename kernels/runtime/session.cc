@@ -36,10 +36,12 @@ MB_NOINLINE const KernelRow& find_kernel(uint32_t key) {
 // will find.
 mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   for (int walk = MB_SYMBOLS ? 0 : 1; walk < 2; ++walk) {
+    const mb_tensor* next = inputs;
     for (uint32_t i = 0; i < graph.input_count; ++i) {
-      const plan::Port& port = s->port(graph.ports + i);
-      const mb_tensor& input = inputs[i];
-      Span* region = &s->regions[kBound + graph.ports + i];
+      const uint32_t index = graph.ports + i;
+      const plan::Port& port = s->port(index);
+      const mb_tensor& input = *next++;
+      Span* region = &s->regions[kBound + index];
       if (!s->damaged) *region = {static_cast<char*>(input.data), kAnySize};
       Tensor want;
       const plan::Tensor& t = s->resolve(port.tensor, &want);
@@ -159,7 +161,8 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     replaces &= s->sample == 0;
 #endif
     Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
-    mb_status status = s->damaged ? mb_status{MB_BAD_PLAN} : static_cast<mb_status>(run_kernel(&row - kKernelRows, call));
+    mb_status status = MB_BAD_PLAN;
+    if (!s->damaged) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i, word_of(s->name(kernel.name)));
 #if MB_LOOPS
@@ -250,7 +253,7 @@ void mb_destroy(mb_session* session) {
   unmap_memory(static_cast<Session*>(session)->mapped, 3);
 }
 
-mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t count) {
+MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t count) {
   Session* s = static_cast<Session*>(session);
   s->damaged = false;
   const plan::Graph& graph = s->graph(static_cast<uint32_t>(which));

@@ -43,6 +43,13 @@ constexpr Bytes kMostPersistent = sizeof(Size) > 4 && sizeof(void*) > 4 ? static
 enum Region : uint16_t { kArena, kTrained, kPersistent, kNothing, kConstants, kBound };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
 
+// A function that ends in one place: a jump to another from its middle would repeat what restores its registers.
+#if defined(__clang__)
+#define MB_ONE_EXIT __attribute__((disable_tail_calls))
+#else
+#define MB_ONE_EXIT
+#endif
+
 // strlen, which would cost more as an import.
 uint32_t length_of(const char* text);
 MB_INLINE intptr_t word_of(const char* text) { return reinterpret_cast<intptr_t>(text); }
@@ -74,10 +81,10 @@ struct Span {
 struct Session : mb_session {
   mutable bool damaged;
   bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
-  const char* start;  // of the plan
+  uint32_t region_count;
   Span* regions;
   Size* values;  // of the plan's expressions
-  uint32_t region_count;
+  uint32_t count[plan::kVectors];  // among the first 128 bytes, which x86-64 reaches by shorter instructions
   Bytes trainable_bytes, persistent_bytes, trained, arena;
 #if MB_ROLLBACK || MB_CHECKSUMS
   Bytes rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
@@ -90,7 +97,7 @@ struct Session : mb_session {
 #else
   static constexpr Bytes draw_bytes = 0;
 #endif
-  uint32_t count[plan::kVectors];
+  const char* start;  // of the plan
   const char* data[plan::kVectors];
   int32_t symbols[kMostSymbols];
 #if MB_LOOPS
@@ -175,7 +182,8 @@ struct KernelRow {
 constexpr uint8_t kSlotType = 31, kSlotWritten = 32, kSlotOptional = 64;
 extern const KernelRow kKernelRows[];
 extern const uint8_t kKernelSlots[];
-Status run_kernel(uint32_t row, const Call& call);
+// The call comes first, as in a kernel, so that a conditional jump is all that each costs.
+Status run_kernel(const Call& call, uint32_t row);
 
 }  // namespace minbuild
 #pragma GCC visibility pop

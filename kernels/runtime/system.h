@@ -43,7 +43,8 @@ MB_INLINE intptr_t system_call(intptr_t number, Args... args) {
   register intptr_t c __asm__("x2") = all[2], d __asm__("x3") = all[3], e __asm__("x4") = all[4], f __asm__("x5") = all[5];
 #endif
   if constexpr (sizeof...(args) == 1) MB_ENTER("r"(a));
-  else if constexpr (sizeof...(args) <= 3) MB_ENTER("r"(a), "r"(b), "r"(c));
+  else if constexpr (sizeof...(args) == 2) MB_ENTER("r"(a), "r"(b));
+  else if constexpr (sizeof...(args) == 3) MB_ENTER("r"(a), "r"(b), "r"(c));
   else if constexpr (sizeof...(args) == 4) MB_ENTER("r"(a), "r"(b), "r"(c), "r"(d));
   else MB_ENTER("r"(a), "r"(b), "r"(c), "r"(d), "r"(e), "r"(f));
 #undef MB_ENTER
@@ -58,7 +59,9 @@ MB_INLINE intptr_t system_write(int file, const void* from, size_t size) { retur
 // Null where there is no memory or no such file.
 MB_INLINE void* system_map(size_t size, int flags, int file) {
   intptr_t at = system_call(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags, file, 0);
-  return at < 0 ? nullptr : reinterpret_cast<void*>(at);
+  intptr_t failed = at >> 63;
+  MB_OPAQUE(failed);  // else a conditional move, and a register saved for its zero
+  return reinterpret_cast<void*>(at & ~failed);
 }
 MB_INLINE void system_unmap(void* memory, size_t size) { system_call(SYS_munmap, memory, size); }
 MB_INLINE int system_sync(int file) { return int(system_call(SYS_fsync, file)); }

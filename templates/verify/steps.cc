@@ -269,7 +269,7 @@ void measure(const Arguments& arguments, uint32_t number, const int32_t* stray) 
   for (int draw = 0; wanted && draw < kDraws; ++draw) {
     restore(arguments);
     move_inputs(arguments, true);
-    if (run_kernel_itself(number, arguments.call) == Status::kOk) add_noise(arguments, kept);
+    if (run_kernel_itself(arguments.call, number) == Status::kOk) add_noise(arguments, kept);
   }
   restore(arguments);
   put_back(arguments, kept);
@@ -280,10 +280,10 @@ void measure(const Arguments& arguments, uint32_t number, const int32_t* stray) 
 
 }  // namespace
 
-Status run_kernel(uint32_t number, const Call& call) {
+Status run_kernel(const Call& call, uint32_t number) {
   const KernelRow& row = kKernelRows[number];
   const Arguments arguments = {call, row};
-  if (chosen == STEPS_RUN) return run_kernel_itself(number, call);
+  if (chosen == STEPS_RUN) return run_kernel_itself(call, number);
   if (begun) {
     for (size_t i = 0; i < range_count; ++i) copy(ranges[i].copy, ranges[i].start, ranges[i].size);
     begun = false;
@@ -295,7 +295,7 @@ Status run_kernel(uint32_t number, const Call& call) {
 #endif
   const bool looks = chosen != STEPS_DISTURB;
   if (looks) turn_neighbours(arguments);
-  Status status = run_kernel_itself(number, call);
+  Status status = run_kernel_itself(call, number);
   if (status != Status::kOk) return status;
   int32_t stray[2] = {-1, -1};
   if (looks) find_stray(arguments, stray), turn_neighbours(arguments);

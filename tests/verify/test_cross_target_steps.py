@@ -22,7 +22,7 @@ from minbuild.verify import runner_protocol as runner
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_trial
 
-RUN = "Status run_kernel(uint32_t row, const Call& call) {"
+RUN = "Status run_kernel(const Call& call, uint32_t row) {"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_wrong_step_is_named(model: CompiledModel, here: Baseline, function: s
     row, kernel = next((i, k) for i, k in enumerate(model.plan.kernels) if k.function == function)
     right = RUN.replace("run_kernel", "run_kernel_right")
     new = (
-        f"{right.removesuffix(' {')};\n{RUN}\n  Status status = run_kernel_right(row, call);\n"
+        f"{right.removesuffix(' {')};\n{RUN}\n  Status status = run_kernel_right(call, row);\n"
         f"  if (row == {row}) {{ {code} }}\n  return status;\n}}\n{right}"
     )
     wrong = build(model, RUN, new)
@@ -75,7 +75,7 @@ def test_the_first_step_that_differs_is_named(
     other = build(
         model,
         RUN,
-        f"{right.removesuffix(' {')};\n{RUN}\n  Status status = run_kernel_right(row, call);\n  {code}\n"
+        f"{right.removesuffix(' {')};\n{RUN}\n  Status status = run_kernel_right(call, row);\n  {code}\n"
         f"  return status;\n}}\n{right}",
     )
     said = first_difference(*given, other, good, *where)

@@ -140,7 +140,7 @@ def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: Bu
     """A kernel that touches some kilobytes more of it is seen."""
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
-    place = "Status run_kernel(uint32_t row, const Call& call) {"
+    place = "Status run_kernel(const Call& call, uint32_t row) {"
     deeper = "volatile char room[40000]; for (int i = 0; i < 40000; ++i) room[i] = 1;"
     greedy = build(model, place, f"{place}\n  {deeper}")
     plain, more = (
