@@ -235,15 +235,18 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   s->progress->learning_rate = 0.001f;
   if (own) s->mapped[0] = {memory, size};
   mb_status status = s->lay_out();
-  for (uint32_t i = 0; i < s->count[plan::kKernels] && status == MB_OK; ++i) {
+  for (uint32_t i = s->count[plan::kKernels]; i-- > 0;) {  // the first that lacks is the last to be told
     const plan::Kernel& kernel = s->kernel(i);
     if (find_kernel(kernel.key).key == 0)
       status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
   }
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
-  s->error = s->error_room;
-  if (status == MB_OK) *session = s;
-  else mb_destroy(s);
+  if (status == MB_OK) {
+    s->error = s->error_room;
+    *session = s;
+  } else {
+    mb_destroy(s);
+  }
   return status;
 }
 
