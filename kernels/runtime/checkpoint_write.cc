@@ -102,7 +102,7 @@ struct Writer {
   }
 
   // Element i of a list; `parameter` is whose moments they are.
-  void element(List list, uint32_t i, uint32_t parameter) {
+  MB_ONE_EXIT void element(List list, uint32_t i, uint32_t parameter) {
       if (list == kGroups) {
       // The only optimizer group there is.
       uint32_t table[] = {at - kGroupVtable, 0, 0, 0, 24 - 16, 40 - 20};
@@ -220,7 +220,7 @@ struct Writer {
 
 using namespace minbuild;
 
-extern "C" mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user) {
+extern "C" MB_ONE_EXIT mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user) {
   Session* s = static_cast<Session*>(session);
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
