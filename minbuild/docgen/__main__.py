@@ -1,6 +1,5 @@
 """`python -m minbuild.docgen` rewrites docs/reference and the generated blocks of README.md in a checkout; a test
-fails when
-one is out of date."""
+fails when one is out of date."""
 
 from __future__ import annotations
 

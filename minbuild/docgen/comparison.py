@@ -12,9 +12,8 @@ from minbuild.docgen.markdown import table
 _HEAD = """# Comparison
 
 The trainer of one model, a multilayer perceptron of 784, 128 and 10 units (101,770 parameters), in bytes of the
-stripped library or
-program on x86-64 Linux. The figures of others were measured for this project as the notes say; ours is the row `mlp` of
-[Measurements](measurements.md), and `minbuild reduce` prints its counterpart for any model.
+stripped library or program on x86-64 Linux. The figures of others were measured for this project as the notes say; ours
+is the row `mlp` of [Measurements](measurements.md), and `minbuild reduce` prints its counterpart for any model.
 
 """
 _ROWS = (

@@ -1,6 +1,5 @@
 """The wheel: its metadata, what it contains, and its command in a fresh environment, as `uvx --from` and `pipx run
---spec` make
-one. Needs the package index, whose absence is a skip that says so."""
+--spec` make one. Needs the package index, whose absence is a skip that says so."""
 
 from __future__ import annotations
 

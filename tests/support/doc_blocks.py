@@ -1,8 +1,8 @@
 """Fenced blocks of Markdown: which are run, which make files, which need a tool. Shared by tests of documentation.
 
 A comment before a block changes what is done with it: `<!-- needs: cmake, python:torch -->` names programs and
-modules it is
-skipped without, `<!-- not run: reason -->` keeps it from running, `<!-- file: name -->` writes it to a file instead.
+modules it is skipped without, `<!-- not run: reason -->` keeps it from running, `<!-- file: name -->` writes it to a
+file instead.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _without_numbers(line: str) -> str:
 
 def _run_blocks(path: Path, folder: Path) -> tuple[list[str], str]:
     """The names of missing tools, and what was printed."""
-    environment = _environment(folder)
+    environment = environment_of(folder)
     absent: list[str] = []
     printed: list[str] = []
     for block in blocks(path):
@@ -122,7 +122,7 @@ def _run(block: Block, path: Path, folder: Path, environment: dict[str, str]) ->
     return done.stdout + done.stderr
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment_of(folder: Path) -> dict[str, str]:
     """With a `minbuild` on the path that is this checkout's, the `python` that runs it, and no analysis, which has
     tests of its own."""
     programs = folder / ".bin"
