@@ -13,6 +13,7 @@ from minbuild.analysis.target_result import TargetResult, WhatIfResults
 from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, parse_languages
+from minbuild.codegen.flavor import choose_flavor
 from minbuild.codegen.library_builder import LibraryBuilder
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import VerificationFailed
@@ -114,6 +115,11 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
+    flavor = choose_flavor(planned, request.extra, build_options, toolchain, targets[0], cmake)
+    build_options = flavor.build_options
+    toolchain = toolchain.with_build_options(build_options)
+    if flavor.note:
+        progress.note(flavor.note)
     contents = contents_of(planned, request.extra, progress.note, build_options)
     builder = LibraryBuilder(
         contents, operators, toolchain, cmake=cmake, stage=progress.stage, detail=progress.detail
@@ -128,7 +134,9 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     progress.stage("Measuring")
     results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, strict=True)]
     report = replace(
-        measure(models, results), build_options=tuple(build_options.as_text.items()), board=request.board
+        measure(models, results, (flavor.note,) if flavor.note else ()),
+        build_options=tuple(build_options.as_text.items()),
+        board=request.board,
     )
     progress.stage(f"Writing {request.out}")
     package = emit_package(

@@ -16,7 +16,7 @@ extern "C" mb_status mb_parameter_buffer(mb_session* session, int trainable_only
     for (uint32_t order = 0; order < parameters; ++order) {
       for (uint32_t i = 0; i < chosen; ++i) {
         const plan::Parameter& parameter = s->parameter(i);
-        if (parameter.order != order) continue;
+        if (s->order(i) != order) continue;
         Tensor found;
         if (s->resolve(parameter.tensor, &found).type != MB_FLOAT || found.data == nullptr)
           return fail(s, Failure::kBufferType, word_of(s->name(parameter.name)));

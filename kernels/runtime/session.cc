@@ -5,6 +5,7 @@
 
 namespace minbuild {
 
+#if !MB_COMPILED
 uintptr_t Session::place(uintptr_t memory) {
   region_count = bound(count[plan::kParameters]);
   const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, count[plan::kExprs], sizeof(Size));
@@ -14,6 +15,7 @@ uintptr_t Session::place(uintptr_t memory) {
   progress = reinterpret_cast<mb_progress*>((memory + persistent_bytes - sizeof(mb_progress)) & ~uintptr_t{7});
   return memory;
 }
+#endif
 
 mb_status Session::lay_out() {
   Size need = evaluate();
@@ -25,11 +27,13 @@ mb_status Session::lay_out() {
 
 namespace {
 
+#if !MB_COMPILED
 MB_NOINLINE const KernelRow& find_kernel(uint32_t key) {
   const KernelRow* row = kKernelRows;
   while (row->key != key && row->key != 0) ++row;
   return *row;
 }
+#endif
 
 // Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there. The first walk
 // takes the sizes of the free dimensions from it, the second compares. What a damaged plan does to this, its first step
@@ -50,7 +54,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       want.count = t.type;
       const int32_t *wanted = &want.count, *given = &input.type;
 #if MB_SYMBOLS
-      const Index* shape = s->shape(t);
+      const auto* shape = s->shape(t);
 #endif
       for (int k = 0; k < 2 + want.rank; ++k) {
 #if MB_SYMBOLS
@@ -134,6 +138,7 @@ MB_NOINLINE mb_status check_finite(const Session* s) {
 }
 #endif
 
+#if !MB_COMPILED
 mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
   uint32_t last = 0;  // step of a loop
@@ -176,6 +181,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   }
   return MB_OK;
 }
+#endif
 
 }  // namespace
 }  // namespace minbuild
@@ -193,12 +199,22 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #if MB_FINGERPRINT
   first->accepts_any_checkpoint = options->accept_any_checkpoint;
 #endif
+#if MB_COMPILED
+  (void)plan;
+  if (plan_size != 0)
+    return fail(first, Failure::kPlan);
+#else
   if (!first->read_plan(plan, plan_size))
     return fail(first, Failure::kPlan, plan::kVersion);
+#endif
   uint32_t free = first->count[plan::kDefaults];
   const void* symbols = options->symbols;
   if (symbols == nullptr) {
+#if MB_COMPILED
+    symbols = plan::kDefaultSizes;
+#else
     symbols = first->data[plan::kDefaults];
+#endif
   } else if (options->symbol_count != free) {
     return fail(first, Failure::kSymbolCount, free);
   }
@@ -208,7 +224,9 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   fixed += first->rollback_bytes;
 #endif
   fixed = align16(fixed);
+#if !MB_COMPILED
   first->values = static_cast<Size*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(Size)));
+#endif
   const Size temporaries = first->evaluate();
   if (temporaries < 0) return fail(first, Failure::kSizes);
   const size_t need = fixed + static_cast<size_t>(temporaries);
@@ -230,16 +248,23 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   regions[kArena] = {memory + fixed, size - fixed};
   regions[kTrained] = {persistent, s->trainable_bytes};
   regions[kPersistent] = {persistent, s->persistent_bytes};
-  regions[kConstants] = {const_cast<char*>(s->data[plan::kConstants]), s->count[plan::kConstants] * size_t{8}};
+#if MB_COMPILED
+  const char* constants = reinterpret_cast<const char*>(plan::kConstantTable);
+#else
+  const char* constants = s->data[plan::kConstants];
+#endif
+  regions[kConstants] = {const_cast<char*>(constants), s->count[plan::kConstants] * size_t{8}};
   s->replaces_gradients = true;
   s->progress->learning_rate = 0.001f;
   if (own) s->mapped[0] = {memory, size};
   mb_status status = s->lay_out();
+#if !MB_COMPILED
   for (uint32_t i = s->count[plan::kKernels]; i-- > 0;) {  // the first that lacks is the last to be told
     const plan::Kernel& kernel = s->kernel(i);
     if (find_kernel(kernel.key).key == 0)
       status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
   }
+#endif
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
   if (status == MB_OK) {
     s->error = s->error_room;
@@ -312,14 +337,18 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
     if (list & MB_OUTPUTS) first += count, count = graph.output_count;
   }
   if (static_cast<uint32_t>(list) > MB_PARAMETERS || index >= count) return MB_INVALID_ARGUMENT;
+#if MB_COMPILED
+  const plan::Port& port = s->entry(first + static_cast<uint32_t>(index), vector);
+#else
   static_assert(sizeof(plan::Port) == sizeof(plan::Parameter), "both are a name and a tensor");
   const plan::Port& port = *static_cast<const plan::Port*>(s->at(first + static_cast<uint32_t>(index), vector));
+#endif
   found->name = s->name(port.name);
   // Both kinds of tensors have their data, rank and dimensions in the same places.
   const plan::Tensor& t = s->resolve(port.tensor, reinterpret_cast<Tensor*>(&found->value));
   found->value.type = t.type;
 #if MB_SYMBOLS
-  const Index* shape = s->shape(t);
+  const auto* shape = s->shape(t);
   for (int i = 0; (list & ~2) == MB_INPUTS && i < found->value.rank; ++i)
     if (s->expr(*++shape).op != plan::kExprConstant) found->value.dims[i] = -1;
 #endif

@@ -75,6 +75,9 @@ struct Span {
   size_t size;
 };
 
+#if MB_COMPILED
+#include "runtime/compiled_session.inc"
+#else
 // The plan is read in place, and no index in it is trusted: `at` answers one that is out of range with the plan's first
 // bytes, whatever they are, and remembers; who asked looks at `damaged` before anything comes of it. The progress that
 // callers see, and kernels as tensors, is the end of the persistent region.
@@ -126,6 +129,8 @@ struct Session : mb_session {
   }
   const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(i, plan::kKernels)); }
   const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(i, plan::kGraphs)); }
+  // The place of a parameter among those that are inputs of the training graph.
+  uint32_t order(uint32_t i) const { return parameter(i).order; }
   // The names of moments in checkpoints.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
   // The rank, then an expression for each dimension.
@@ -151,6 +156,7 @@ struct Session : mb_session {
   // makes the plan damaged.
   const plan::Tensor& resolve(uint32_t index, Tensor* tensor) const;
 };
+#endif
 
 // Bytes of one element by type number; 0: no such type, as with extents, which have dimensions and no data.
 inline constexpr uint8_t kElementSizes[32] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};

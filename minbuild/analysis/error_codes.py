@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from minbuild import assets
@@ -36,15 +36,19 @@ _CURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that can go wrong on a device: its name there, its status, and its text with `%s` and `%d`."""
+    """Something that can go wrong on a device: its name there, its status, and its text with `%s` and `%d`; `compiled`
+    is its text in libraries that have their plan compiled in, "" where it is the same."""
 
     name: str
     status: str
     text: str
+    compiled: str = ""
 
     def words(self, named: str) -> str:
         """The text with the names of a code, which are separated by blanks and may hold blanks themselves. Where a code
         was cut off, the places stay empty."""
+        if self.compiled and not named:
+            return self.compiled
         kinds = _NAMED.findall(self.text)
         pattern = " ".join({"%s": "(.*)", "%d": r"(\d+)"}[kind] for kind in kinds)
         found = re.fullmatch(pattern, named, re.DOTALL)
@@ -69,7 +73,10 @@ def cure(name: str) -> str:
 def failures() -> tuple[Failure, ...]:
     """The failures by number, from the device's own list."""
     text = (assets.root("kernels") / "runtime/errors.inc").read_text("utf-8")
-    return tuple(Failure(*found) for found in _FAILURE.findall(text))
+    found: dict[str, Failure] = {}
+    for name, status, words in _FAILURE.findall(text):
+        found[name] = replace(found[name], compiled=words) if name in found else Failure(name, status, words)
+    return tuple(found.values())
 
 
 def explain(code: str) -> str:

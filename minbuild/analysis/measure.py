@@ -45,10 +45,14 @@ class Use:
     operator: str
 
 
-def measure(models: Mapping[str, CompiledModel], results: Sequence[TargetResult]) -> SizeReport:
-    """The report on all targets, for models by their names. Raises ToolchainFailed when a file's bytes cannot all be
-    attributed."""
-    facts = tuple(_facts(name, compiled) for name, compiled in models.items())
+def measure(
+    models: Mapping[str, CompiledModel], results: Sequence[TargetResult], notes: tuple[str, ...] = ()
+) -> SizeReport:
+    """The report on all targets, for models by their names, with further notes. Raises ToolchainFailed when a file's
+    bytes cannot all be attributed."""
+    facts = tuple(_facts(name, compiled, notes) for name, compiled in models.items())
+    if results[0].libraries.trimmed.compiled:
+        facts = tuple(replace(each, plan_bytes=0) for each in facts)
     uses = [_uses(compiled, f"{name}: " if len(models) > 1 else "") for name, compiled in models.items()]
     stems = sorted({stem for each in uses for stem in each})
     together = {stem: tuple(use for each in uses for use in each.get(stem, ())) for stem in stems}
@@ -59,7 +63,7 @@ def measure(models: Mapping[str, CompiledModel], results: Sequence[TargetResult]
     return replace(build_report(whole, together, results, phases), models=facts)
 
 
-def _facts(name: str, compiled: CompiledModel) -> ModelReport:
+def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelReport:
     return ModelReport(
         name=name,
         minbuild=__version__,
@@ -71,7 +75,7 @@ def _facts(name: str, compiled: CompiledModel) -> ModelReport:
         checkpoint_bytes=len(compiled.checkpoint),
         kernels=len(compiled.plan.kernels),
         full_kernels=len(compiled.registry.all_kernels()),
-        notes=compiled.artifacts.notes,
+        notes=(*compiled.artifacts.notes, *notes),
         smaller=compiled.smaller,
     )
 

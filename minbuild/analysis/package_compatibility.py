@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from minbuild.codegen.ownership import MANIFEST, TOOL
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Kernel
+from minbuild.options.build_options import COMPILED
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.capabilities import Capabilities, capabilities_of, from_dict
 from minbuild.planning.compile import CompiledModel
@@ -23,13 +24,21 @@ from minbuild.planning.library_contents import LibraryContents
 @dataclass(frozen=True, slots=True)
 class InstalledPackage:
     """A package as its manifest tells it; `minbuild` is the version that made it, `graphs` are those of graphs.GRAPHS
-    that it was made for."""
+    that it was made for; `compiled_in` are the files of the model whose plan the library has compiled in, empty where
+    it reads plans."""
 
     folder: Path
     minbuild: str
     capabilities: Capabilities
     targets: tuple[str, ...]
     graphs: tuple[str, ...]
+    compiled_in: Mapping[str, str] = field(default_factory=dict)
+
+
+_ANOTHER = (
+    "{}: the library has the plan of its own model compiled in, and runs no other. Reduce this model by itself, "
+    "or both together with --flavor interpreted."
+)
 
 
 def read_package(folder: Path) -> InstalledPackage:
@@ -46,7 +55,8 @@ def read_package(folder: Path) -> InstalledPackage:
         if not graphs:
             raise ValueError(f"no graphs among {wanted!r}")
         holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
-        return InstalledPackage(folder, manifest["minbuild"], holds, targets, graphs)
+        compiled_in = dict(manifest["model"]) if manifest.get("flavor") == COMPILED else {}
+        return InstalledPackage(folder, manifest["minbuild"], holds, targets, graphs, compiled_in)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path}: does not say what the library holds ({type(error).__name__}: {error}). Give a package of "
@@ -56,6 +66,12 @@ def read_package(folder: Path) -> InstalledPackage:
 
 def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
+    if package.compiled_in:
+        own = {
+            name: digest for name, digest in package.compiled_in.items() if name in model.artifacts.digests
+        }
+        same = all(model.artifacts.digests[name] == digest for name, digest in own.items())
+        return () if own and same else (_ANOTHER.format(package.folder),)
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     holds, where = package.capabilities, str(package.folder)

@@ -26,6 +26,11 @@ class BuiltLibrary:
     binary: Binary
     kernels: tuple[Kernel, ...]
     sources: Mapping[str, bytes]
+    compiled: bool = False  # whether the plan is compiled in
+
+    def plan_for(self, plan: bytes) -> bytes:
+        """What a session is given of a plan: nothing where the library has it."""
+        return b"" if self.compiled else plan
 
     @cached_property
     def owners(self) -> Owners:
@@ -111,7 +116,8 @@ def build_checked(
         exports=binary.exports if hides else (),
         imports=binary.imports,
     )
-    return BuiltLibrary(built, binary, contents.kernels, emit_sources(contents, registry))
+    sources = emit_sources(contents, registry)
+    return BuiltLibrary(built, binary, contents.kernels, sources, contents.compiled)
 
 
 def _given(

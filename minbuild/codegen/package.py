@@ -25,10 +25,11 @@ from minbuild.codegen.package_layout import folder_of, library_path
 from minbuild.escape import for_markdown
 from minbuild.ir import Package
 from minbuild.ir.size_report import SizeReport, TargetReport
-from minbuild.options.build_options import BuildOptions
+from minbuild.options.build_options import COMPILED, INTERPRETED, BuildOptions
 from minbuild.planning import capabilities
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
+from minbuild.planning.plan_outline import PlanOutline
 from minbuild.report import html, markdown
 from minbuild.report import json as json_report
 from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
@@ -58,7 +59,7 @@ def emit_package(
     files["report/report.html"] = html.render(report).encode()
     described = [values_of(model, contents) for model in models]
     for model, values in zip(models, described, strict=True):
-        files |= _model_files(model)
+        files |= _model_files(model, contents)
         files[f"sample/{model.sample}.c"] = render(values["template"], **values).encode()
     module = next((b.built.shared for t, b in libraries.items() if t.traits.format == "wasm"), None)
     files |= binding_files(bindings, contents.optional, sources, module)
@@ -75,15 +76,20 @@ def emit_package(
         str(t): {"library": library_path(t), "toolchain": b.built.toolchain, **_proof(_report_of(t, report))}
         for t, b in libraries.items()
     }
+    manifest["flavor"] = COMPILED if contents.compiled else INTERPRETED
+    if contents.compiled:
+        manifest["plan"] = PlanOutline.of(contents.compiled_plan).as_dict()
     manifest["graphs"] = list(build_options.graphs)
     manifest["holds"] = capabilities.as_dict(capabilities.capabilities_of(contents))
     files[MANIFEST] = _manifest(manifest, files)
     return Package(files)
 
 
-def _model_files(packaged: PackagedModel) -> dict[str, bytes]:
+def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str, bytes]:
     model, folder = packaged.model, packaged.folder
-    files = {f"{folder}/{PLAN}": model.plan_bytes, f"{folder}/{CHECKPOINT}": model.checkpoint}
+    files = {f"{folder}/{CHECKPOINT}": model.checkpoint}
+    if not contents.compiled:
+        files[f"{folder}/{PLAN}"] = model.plan_bytes
     if model.export_template is not None:
         files[f"{folder}/{EXPORT_TEMPLATE}"] = model.export_template
     return files

@@ -90,6 +90,7 @@ def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, A
         "template": _PURPOSES[graph].template,
         "saves": contents.checkpoint_writing,
         "files": contents.file_io,
+        "compiled": contents.compiled,
         "outputs": [_port(n, main.values[n].type, {}, sizes) for n in main.outputs],
         "evaluates": _evaluates_loss(procedures, main),
         "optimizes": "optimize" in procedures,
@@ -122,11 +123,11 @@ def _program(values: Mapping[str, Any]) -> Iterator[str]:
     """The calls of a program in C, one a line, with comments."""
     files, graph, count = values["files"], values["graph"], len(values["inputs"])
     if files:
-        yield f'mb_create_from_files("{values["plan"]}", "{values["checkpoint"]}", &options, &session);'
+        plan = "NULL" if values["compiled"] else f'"{values["plan"]}"'
+        yield f'mb_create_from_files({plan}, "{values["checkpoint"]}", &options, &session);'
     else:
-        yield _said(
-            "mb_create(plan, plan_size, checkpoint, checkpoint_size, &options, &session);", "from memory"
-        )
+        plan = "NULL, 0" if values["compiled"] else "plan, plan_size"
+        yield _said(f"mb_create({plan}, checkpoint, checkpoint_size, &options, &session);", "from memory")
     if values["initializes"]:
         yield _said("mb_initialize(session);", "new first values, as the model says")
     if graph == "train":

@@ -19,6 +19,7 @@ PROFILES: Mapping[str, str] = {
 DEFAULT = "balanced"
 ON, OFF, AUTO = "on", "off", "auto"
 SAME, ANY = "same", "any"  # of accept_checkpoint
+INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 # Other spellings of on and off, in TOML and in environment variables.
@@ -135,6 +136,12 @@ class BuildOptions:
         neutral="all",
         effect="only the shape arithmetic and loops of the plan",
         tradeoff="Other models of the same operators may need what is left out.",
+    )
+    flavor: str = _option(
+        (INTERPRETED, COMPILED, AUTO),
+        "how the library has the plan of the model: as a file that it reads (interpreted), as tables of its own "
+        "(compiled), or what is smaller together (auto)",
+        SOURCES,
     )
     graphs: tuple[str, ...] = _option(
         EVERY,

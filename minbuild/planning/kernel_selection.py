@@ -11,7 +11,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
-from minbuild.options.build_options import ALL, GRADIENTS, ON, SAME, BuildOptions
+from minbuild.options.build_options import ALL, COMPILED, GRADIENTS, ON, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
@@ -73,8 +73,19 @@ def contents_of(
         wide=any(is_wide(m.plan_bytes) for m in models),
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
+        compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",
         reads_trainable=not all(updates(m.graphs) for m in models),
     )
+
+
+def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
+    """The plan to compile in. Raises BadInput for several models, each of which has its own."""
+    if len(models) > 1:
+        raise BadInput(
+            f"--flavor compiled: a library has one plan, and there are {len(models)} models. Reduce each by itself, or "
+            "build with --flavor interpreted."
+        )
+    return models[0].plan_bytes
 
 
 def safety_of(build_options: BuildOptions) -> frozenset[str]:

@@ -46,7 +46,13 @@ class LibraryContents:
     error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
+    compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the plan is compiled in."""
+        return bool(self.compiled_plan)
 
     @property
     def optional(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ CheckpointState.save_checkpoint(state, "checkpoint", include_optimizer_state=Tru
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,10 +23,13 @@ from typing import Any
 import numpy as np
 
 from minbuild.codegen.atomic_write import write_file
+from minbuild.codegen.ownership import MANIFEST
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
+from minbuild.options.build_options import COMPILED
 from minbuild.planning.inference_export import fill_template
+from minbuild.planning.plan_outline import PlanOutline, SessionPlan
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array, wrapped_like
 from minbuild.training.jit_build import SUFFIXES, ArtifactFiles
@@ -83,7 +87,7 @@ class Module:
             state._claim(lambda: (library, plan))
             state._opened()
 
-    def _build(self) -> tuple[Library, bytes]:
+    def _build(self) -> tuple[Library, SessionPlan]:
         assert self._artifacts is not None
         return self._artifacts.build()
 
@@ -245,17 +249,18 @@ class LinearLRScheduler:
         self._optimizer.set_learning_rate(self._initial * factor)
 
 
-def _open_package(path: Path) -> tuple[Path, Library, bytes]:
+def _open_package(path: Path) -> tuple[Path, Library, SessionPlan]:
     """The plan's path, the library for this machine and the plan: of a package's folder, of a plan inside one, or of
-    the folder that a plan is in."""
+    the folder that a plan is in. Where the library has the plan compiled in, the path is where it would be."""
     plan = (
         path
         if path.is_file()
         else next((p for p in (path / PLAN, path / PLAN.name) if p.is_file()), path / PLAN)
     )
     folder = next((p for p in plan.parents if (p / "lib").is_dir()), plan.parent.parent)
+    outline = _compiled_in(folder)
     try:
-        data = plan.read_bytes()
+        data = SessionPlan(b"", outline) if outline else SessionPlan.of(plan.read_bytes())
     except OSError as error:
         several = sorted(str(p.parent) for p in path.glob(f"model/*/{PLAN.name}"))
         cure = (
@@ -273,6 +278,21 @@ def _open_package(path: Path) -> tuple[Path, Library, bytes]:
             f"Reduce again with --target {target}."
         )
     return plan, Library(found[0]), data
+
+
+def _compiled_in(folder: Path) -> PlanOutline | None:
+    """What the manifest of a package says of the plan that its library has compiled in; None where plans are read.
+    Raises BadInput for a manifest that cannot be understood."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    try:
+        manifest = json.loads(read_file(path))
+        return PlanOutline.from_dict(manifest["plan"]) if manifest.get("flavor") == COMPILED else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path}: does not say what plan the library has ({type(error).__name__}: {error}). Reduce again."
+        ) from error
 
 
 def _export_template(plan: Path) -> bytes:

@@ -17,6 +17,7 @@ from minbuild.ops import registry
 from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.inference_export import export_model
 from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.plan_outline import SessionPlan
 from minbuild.toolchain import find_toolchain, host_target
 from minbuild.training.library import Library
 
@@ -44,11 +45,11 @@ class ArtifactFiles:
         """The same with another optimizer model. Raises as `read`."""
         return self.read(self.training, self.evaluation, optimizer, self.artifacts.checkpoint)
 
-    def build(self) -> tuple[Library, bytes]:
+    def build(self) -> tuple[Library, SessionPlan]:
         """The library, trimmed as the one that ships, and its plan. Raises Unsupported and ToolchainFailed."""
         model = compile_artifacts(self.artifacts, b"", registry(), {}, {})
         built = build_checked(contents_of((model,)), model.registry, host_target(), find_toolchain())
-        return _loaded(built.built.shared), model.plan_bytes
+        return _loaded(built.built.shared), SessionPlan.of(model.plan_bytes)
 
     def export(self, trained: Checkpoint, outputs: Sequence[str]) -> bytes:
         """The ONNX file for inference. Raises BadInput."""

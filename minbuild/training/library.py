@@ -174,9 +174,9 @@ class Session:
         *,
         accept_any: bool = False,
     ) -> None:
-        """`sizes` are the largest sizes of the free dimensions, in plan order; `arena` is memory to use
-        (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models with the same parameters, now and in
-        `load`. Raises TrainerError."""
+        """`plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
+        in plan order; `arena` is memory to use (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models
+        with the same parameters, now and in `load`. Raises TrainerError."""
         self.library = library
         self._plan = aligned_copy(plan)
         self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
@@ -188,7 +188,7 @@ class Session:
         self._session = _S()
         given = self._checkpoint
         status = library.create(
-            self._plan.ctypes.data,
+            self._plan.ctypes.data if plan else None,
             self._plan.nbytes,
             None if given is None else given.ctypes.data,
             0 if given is None else given.nbytes,
@@ -383,9 +383,11 @@ def _array(tensor: _Tensor, owner: object = None) -> np.ndarray:
 
 
 def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
-    """Bytes of arena a session needs when its free dimensions grow up to `sizes`. Raises TrainerError."""
+    """Bytes of arena a session needs when its free dimensions grow up to `sizes`; `plan` as of a session. Raises
+    TrainerError."""
     data, options = aligned_copy(plan), _options(sizes)
-    status = library.create(data.ctypes.data, data.nbytes, None, 0, ctypes.byref(options), None)
+    start = data.ctypes.data if plan else None
+    status = library.create(start, data.nbytes, None, 0, ctypes.byref(options), None)
     if status:
         raise TrainerError(status, options.error.decode(errors="replace"))
     return int(options.arena_size)

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from minbuild.passes.lowering.lower import ELSEWHERE
-from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, decode_plan
+from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training.library import TRAIN, Library, Session, TrainerError
 from minbuild.training.refusals import refusal
 
 _OUT_OF_MEMORY = 5
-OPTIMIZE = ROUTINES.index("optimize")
-Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
 
 
 class ResizingSession:
@@ -21,10 +19,10 @@ class ResizingSession:
     parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what
     it had."""
 
-    def __init__(self, library: Library, plan: bytes, checkpoint: bytes | None) -> None:
+    def __init__(self, library: Library, plan: SessionPlan, checkpoint: bytes | None) -> None:
         self._library, self._plan = library, plan
-        self._sizes, self._inputs = free_dimensions(plan)
-        self.session = Session(library, plan, checkpoint)
+        self._sizes = list(plan.outline.sizes)
+        self.session = Session(library, plan.data, checkpoint)
         self._adds = False  # whether the next train step adds to the gradients
         self._carried = False  # whether what it adds to comes from the session before this one
 
@@ -36,7 +34,8 @@ class ResizingSession:
         except TrainerError as error:
             sizes = self._needed(graph, inputs)
             if error.status != _OUT_OF_MEMORY or sizes == self._sizes:
-                words = refusal(self._plan, graph, error.status, inputs)
+                plan = self._plan.data  # a plan that is compiled in explains nothing
+                words = refusal(plan, graph, error.status, inputs) if plan else ""
                 if words:
                     raise TrainerError(error.status, words) from error
                 raise
@@ -62,20 +61,20 @@ class ResizingSession:
 
     def _needed(self, graph: int, inputs: Sequence[np.ndarray]) -> list[int]:
         sizes = list(self._sizes)
-        for axes, array in zip(self._inputs[graph], inputs, strict=False):
+        for axes, array in zip(self._plan.outline.inputs[graph], inputs, strict=False):
             for symbol, size in zip(axes, array.shape, strict=False):
                 if symbol is not None:
                     sizes[symbol] = max(sizes[symbol], size)
         return sizes
 
     def _grow(self, sizes: list[int]) -> None:
-        self._carry_over(Session(self._library, self._plan, self.session.checkpoint(True), sizes), sizes)
+        state = self.session.checkpoint(True)
+        self._carry_over(Session(self._library, self._plan.data, state, sizes), sizes)
 
-    def change(self, library: Library, plan: bytes, checkpoint: bytes) -> None:
+    def change(self, library: Library, plan: SessionPlan, checkpoint: bytes) -> None:
         """Goes on with another trainer of the same parameters and inputs, in the state of `checkpoint`."""
-        inputs = free_dimensions(plan)[1]
-        self._carry_over(Session(library, plan, checkpoint, self._sizes), self._sizes)
-        self._library, self._plan, self._inputs = library, plan, inputs
+        self._carry_over(Session(library, plan.data, checkpoint, self._sizes), self._sizes)
+        self._library, self._plan = library, plan
 
     def _carry_over(self, new: Session, sizes: list[int]) -> None:
         """Makes `new` the session. The old one lives on while somebody has arrays of it."""
@@ -89,37 +88,15 @@ class ResizingSession:
     @property
     def order(self) -> list[str]:
         """Names of the parameters in the order of the training graph's inputs, as contiguous buffers have them."""
-        tables = decode_plan(self._plan)
-        places = {
-            int(p["order"]): name
-            for p, name in zip(tables["parameters"], self.session.parameters, strict=True)
-        }
+        places = dict(zip(self._plan.outline.order, self.session.parameters, strict=True))
         return [name for place, name in sorted(places.items()) if place != ELSEWHERE]
 
     @property
     def optimizes(self) -> bool:
         """True if there is an optimizer."""
-        return int(decode_plan(self._plan)["graphs"][OPTIMIZE]["step_count"]) > 0
+        return self._plan.outline.optimizes
 
     def lazy_reset_grad(self) -> None:
         """The next train step replaces the gradients."""
         self.session.lazy_reset_grad()
         self._adds = self._carried = False
-
-
-def free_dimensions(plan: bytes) -> tuple[list[int], tuple[tuple[Axes, ...], ...]]:
-    """The size a session is made for by default, per free dimension; and which axes of each graph's inputs
-    have which free dimension. Raises ValueError for bytes that are no plan."""
-    tables = decode_plan(plan)
-    shapes, exprs = tables["shapes"], tables["exprs"]
-
-    def axes(tensor: int) -> Axes:
-        at = int(tables["tensors"][tensor]["shape"])
-        dims = (exprs[i] for i in shapes[at + 1 : at + 1 + shapes[at]])
-        return tuple(int(e["a"]) if e["op"] == EXPRESSIONS.index("Symbol") else None for e in dims)
-
-    graphs = []
-    for graph in tables["graphs"]:
-        first, count = int(graph["ports"]), int(graph["input_count"])
-        graphs.append(tuple(axes(int(port["tensor"])) for port in tables["ports"][first : first + count]))
-    return tables["defaults"].tolist(), tuple(graphs)

@@ -14,6 +14,7 @@ from minbuild import ir as model
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training.arrays import as_array
 from minbuild.training.library import Library
 from minbuild.training.resizing_session import ResizingSession
@@ -37,7 +38,7 @@ class CheckpointState:
         rate = self._bag.pop(LEARNING_RATE, None)
         self._rate = rate if isinstance(rate, float) else None
         self._nominal = checkpoint.nominal
-        self._open: Callable[[], tuple[Library, bytes]] | None = None
+        self._open: Callable[[], tuple[Library, SessionPlan]] | None = None
         self._device: ResizingSession | None = None
 
     @classmethod
@@ -71,7 +72,7 @@ class CheckpointState:
         """Numbers and texts the user keeps with the model."""
         return Properties(self)
 
-    def _claim(self, build: Callable[[], tuple[Library, bytes]]) -> None:
+    def _claim(self, build: Callable[[], tuple[Library, SessionPlan]]) -> None:
         """Belong to a module; `build` gives the library and the plan to use when there must be a session."""
         if self._open is not None:
             raise BadInput("this CheckpointState already belongs to a Module. Load the checkpoint once more.")

@@ -104,7 +104,8 @@ def prove(
     for pair in here[1:]:
         bench.stage(f"Proving {name} for {pair.target}")
         proofs[pair.target] = prove_equal(
-            trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared
+            *(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
+            compiled=pair.trimmed.compiled,
         )
     steps = step_trial(model, start, pace)
     run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
@@ -139,7 +140,10 @@ def _finite(
     for pace in PACES:
         trial = seeded_trial(model.program, model.plan, start, model.registry, saves, pace)
         try:
-            proof = prove_equal(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared)
+            proof = prove_equal(
+                *(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
+                compiled=pair.trimmed.compiled,
+            )
         except NotFinite:
             if pace == PACES[-1]:
                 raise

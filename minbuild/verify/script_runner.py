@@ -36,7 +36,7 @@ def perform(
 ) -> bytes:
     """The reply of the runner that performs a trial: the library as it ships in a WebAssembly module, the static
     one in a program everywhere else. Raises VerificationFailed where it crashes or refuses."""
-    script = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE)}
+    script = {"plan": library.plan_for(plan), "script": runner.encode(trial, TRIMMED_GARBAGE)}
     if target.traits.format == "wasm":
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
         return _answer(library.built.shared, target, {**script, "runner.mjs": text})
@@ -62,7 +62,11 @@ def watch(
     measures = how in (Watch.MEASURE, Watch.DISTURB)
     choices = {"MB_SAVES": _saves(trial), "MB_STEPS": 1, "MB_MEASURES": int(measures)}
     sources = _sources(target, choices) | _watching(library, registry)
-    files = {"plan": plan, "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 3), "trace": trace}
+    files = {
+        "plan": library.plan_for(plan),
+        "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 3),
+        "trace": trace,
+    }
     if target.traits.format == "wasm":
         files["runner.mjs"] = (assets.root("templates") / "verify" / "host_wasm.mjs").read_bytes()
     return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)

@@ -31,7 +31,9 @@ def follow(
         )
     reference = read_reference(recording)
     trial = reference_trial(reference, model.program, model.checkpoint)
-    results = run_trial("trimmed build", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    results = run_trial(
+        "trimmed build", trial, library.built.shared, library.plan_for(model.plan_bytes), TRIMMED_GARBAGE
+    )
     draws = _random_nodes(model)
     finders = {} if draws else _finders(reference, model, trial)
     found = deviations(reference, results, finders)

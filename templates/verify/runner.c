@@ -221,6 +221,7 @@ int main(void) {
   int32_t sizes[MAX_SYMBOLS];
   uint32_t count, i;
   int garbage;
+  if (plan_size == 0) plan = NULL; /* it is compiled in */
   at = script;
   garbage = (int)word();
   count = word(); /* what to do at each step, and the seed of that */

@@ -133,7 +133,7 @@ function blob() {
 }
 
 const planData = readFileSync("plan");
-const plan = place(planData);
+const plan = planData.length ? place(planData) : 0; // 0 where it is compiled in
 const options = allocate(OPTIONS.size);
 const slot = allocate(4);
 const found = allocate(PARAMETER.size);

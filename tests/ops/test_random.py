@@ -18,6 +18,7 @@ from minbuild.ops import registry
 from minbuild.ops.core.definition import OpContext
 from minbuild.ops.core.graph_builder import GradientBuilder, named
 from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training import onnx_backend
 from minbuild.training.library import TRAIN, Session
 from minbuild.training.resizing_session import ResizingSession
@@ -204,7 +205,8 @@ def test_larger_batches_go_on_with_the_seed():
     plan = plan_of(
         [node("Dropout", "x ratio yes", "y m")], "m", {"x": X}, shapes={"x": (symbol("batch"), 12)}
     )
-    growing = ResizingSession(onnx_backend.full_library(), encode_plan(plan, {"batch": 5}), None)
+    growing_plan = SessionPlan.of(encode_plan(plan, {"batch": 5}))
+    growing = ResizingSession(onnx_backend.full_library(), growing_plan, None)
     growing.session.seed = 6
     (small,), (large,) = (growing.run(TRAIN, [np.tile(X, (times, 1))]) for times in (1, 9))
     assert (bits(small), bits(large)) == (MASKS[6], MASKS[7])

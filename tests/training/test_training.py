@@ -8,10 +8,11 @@ from case_sets import GOLDEN, SHARED, load, trainer
 
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.planning.plan_outline import PlanOutline, SessionPlan
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.api import CheckpointState, LinearLRScheduler, Module, Optimizer
 from minbuild.training.library import EVAL, TRAIN, Library, TrainerError, arena_size
-from minbuild.training.resizing_session import ResizingSession, free_dimensions
+from minbuild.training.resizing_session import ResizingSession
 
 CASE = load(GOLDEN / "mse")
 
@@ -256,9 +257,9 @@ def test_impossible_batches_stay_errors(module):
 
 def test_free_dimensions_are_read_from_the_plan():
     built = trainer(GOLDEN / "mse")
-    sizes, inputs = free_dimensions(built.data)
-    assert sizes == [32]
-    assert all(axes[0] == 0 and set(axes[1:]) == {None} for graph in inputs[:2] for axes in graph)
+    outline = PlanOutline.of(built.data)
+    assert outline.sizes == (32,)
+    assert all(axes[0] == 0 and set(axes[1:]) == {None} for graph in outline.inputs[:2] for axes in graph)
     assert arena_size(built.library, built.data, [64]) > arena_size(built.library, built.data, [1])
     with pytest.raises(TrainerError):
         arena_size(built.library, b"no plan", None)
@@ -266,7 +267,7 @@ def test_free_dimensions_are_read_from_the_plan():
 
 def test_a_session_grows_only_for_lack_of_memory():
     built = trainer(GOLDEN / "mse")
-    growing = ResizingSession(built.library, built.data, CASE.checkpoint)
+    growing = ResizingSession(built.library, SessionPlan.of(built.data), CASE.checkpoint)
     before = growing.session
     growing.run(TRAIN, wide(32))
     assert growing.session is before

@@ -54,7 +54,10 @@ int main(int argc, char** argv) {
 
   minbuild::Session session;
   mb_options options = {};
-  if (auto status = minbuild::Session::open((model + "trainer.plan").c_str(), (model + "checkpoint").c_str(), options, session);
+  const std::string plan = model + "trainer.plan";  // not there where it is compiled in
+  std::FILE* const file = std::fopen(plan.c_str(), "rb");
+  if (file != nullptr) std::fclose(file);
+  if (auto status = minbuild::Session::open(file ? plan.c_str() : nullptr, (model + "checkpoint").c_str(), options, session);
       !status)
     return fail(status);
 

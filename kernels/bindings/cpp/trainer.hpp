@@ -142,13 +142,14 @@ class Session {
   }
 
   // Memory of the caller, which outlives the session; 8-byte aligned. An empty checkpoint: parameters start at zero.
-  // `options` may bring the arena and the sizes of free dimensions, and receives the text of a failure.
+  // An empty plan: the library has it compiled in. `options` may bring the arena and the sizes of free dimensions, and
+  // receives the text of a failure.
   static Status create(Span<const std::byte> plan, Span<const std::byte> checkpoint, mb_options& options, Session& into) {
     Session made;
     mb_status code = mb_create(plan.data(), plan.size(), checkpoint.data(), checkpoint.size(), &options, &made.session_);
     return into.take(code, made, options);
   }
-  // Links only with a library that has files (`--file-io on`).
+  // Links only with a library that has files (`--file-io on`). A null path is that of no file.
   static Status open(const char* plan, const char* checkpoint, mb_options& options, Session& into) {
     Session made;
     return into.take(mb_create_from_files(plan, checkpoint, &options, &made.session_), made, options);

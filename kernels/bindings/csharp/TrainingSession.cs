@@ -15,9 +15,9 @@ namespace Minbuild
         private long warmup, total;
         private float initial = float.NaN;
 
-        /// <summary>A session of a package's trainer.plan and a checkpoint.</summary>
+        /// <summary>A session of a package's trainer.plan, null where the library has it compiled in, and a checkpoint.</summary>
         public TrainingSession(string checkpointPath, string planPath, params int[] sizes)
-            : this(File.ReadAllBytes(checkpointPath), File.ReadAllBytes(planPath), sizes)
+            : this(File.ReadAllBytes(checkpointPath), planPath == null ? new byte[0] : File.ReadAllBytes(planPath), sizes)
         {
         }
 

@@ -26,8 +26,8 @@ export type Feeds = Readonly<Record<string, Tensor>>;
 export type Outputs = Readonly<Record<string, Tensor>>;
 
 export interface CreateOptions {
-  /** The package's trainer.plan. */
-  trainModel: Source;
+  /** The package's trainer.plan; left out where the library has it compiled in. */
+  trainModel?: Source;
   /** A checkpoint of ONNX Runtime's kind; left out, parameters start at zero. */
   checkpointState?: Source;
   /** The package's inference.template, for exportModel. */

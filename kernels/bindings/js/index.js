@@ -41,14 +41,14 @@ export class TrainingSession {
   #schedule = null;
 
   /**
-   * `trainModel` is the package's trainer.plan, `checkpointState` a checkpoint, left out to start from zeros; `exportTemplate`
-   * its inference.template, for exportModel. Each is bytes, a Response, or an address. `sizes` are the largest sizes of
+   * `trainModel` is the package's trainer.plan, left out where the library has it compiled in; `checkpointState` a
+   * checkpoint, left out to start from zeros; `exportTemplate` its inference.template, for exportModel. Each is bytes, a Response, or an address. `sizes` are the largest sizes of
    * free dimensions in plan order. Every session has memory of its own and shares compiled code.
    */
   static async create({ trainModel, checkpointState, exportTemplate, wasm, sizes }) {
     const source = wasm ?? new URL("./minbuild.wasm", import.meta.url);
     const [code, plan, checkpoint, cast] = await Promise.all([
-      compile(source), bytesOf(trainModel), checkpointState && bytesOf(checkpointState), exportTemplate && bytesOf(exportTemplate),
+      compile(source), ...[trainModel, checkpointState, exportTemplate].map((given) => given && bytesOf(given)),
     ]);
     const made = new TrainingSession();
     made.#start(await Module.instantiate(code), plan, checkpoint, sizes);
@@ -58,7 +58,7 @@ export class TrainingSession {
 
   #start(module, plan, checkpoint, sizes) {
     const { api, options } = module;
-    const planAt = module.place(plan);
+    const planAt = plan ? module.place(plan) : 0;
     const checkpointAt = checkpoint ? module.place(checkpoint) : 0;
     if (sizes) {
       const list = module.allocate(4 * sizes.length);
@@ -67,7 +67,7 @@ export class TrainingSession {
       module.setWord(options + OPTIONS.symbol_count, sizes.length);
     }
     const create = (data, size, slot) =>
-      module.must(api.mb_create(planAt, plan.length, data, size, options, slot), options + OPTIONS.error);
+      module.must(api.mb_create(planAt, plan?.length ?? 0, data, size, options, slot), options + OPTIONS.error);
     create(0, 0, 0); // leaves how much memory is needed
     module.setWord(options + OPTIONS.arena, module.allocate(module.word(options + OPTIONS.arena_size)));
     create(checkpointAt, checkpoint?.length ?? 0, module.found);

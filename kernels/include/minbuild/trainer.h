@@ -91,12 +91,14 @@ typedef struct mb_session {
 } mb_session;
 
 /* Creates a session from memory. `plan` and `checkpoint` must be 8-byte aligned and outlive the session, which reads
- * constants and frozen parameters from them in place. `checkpoint` may be null: parameters start at zero.
+ * constants and frozen parameters from them in place. A library that has its plan compiled in (--flavor compiled) takes
+ * none: null, of 0 bytes; all others need one. `checkpoint` may be null: parameters start at zero.
  * `options` is not null. With a null `session` only finds the bytes that are needed; a failure leaves `session` alone. */
 MB_API mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
                            mb_options* options, mb_session** session);
 
-/* The same from files, which the session maps and unmaps itself. Not in libraries built without files. */
+/* The same from files, which the session maps and unmaps itself; a null path is that of no file. Not in libraries built
+ * without files. */
 MB_API mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_options* options,
                                       mb_session** session);
 MB_API void mb_destroy(mb_session* session);

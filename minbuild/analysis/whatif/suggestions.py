@@ -78,7 +78,9 @@ class SuggestionBuilds:
     def _figures(self, candidate: Candidate) -> _Figures:
         built, models = self.builds[self._order(candidate)], candidate.models
         binary = read_binary("library", str(self.target), built.shared, built.twin)
-        model = sum(len(m.plan_bytes) + len(m.checkpoint) + len(m.export_template or b"") for m in models)
+        model = sum(len(m.checkpoint) + len(m.export_template or b"") for m in models)
+        if not candidate.contents.compiled:
+            model += sum(len(m.plan_bytes) for m in models)
         arena = max(arena.peak for m in models for arena in m.arenas)
         persistent = max(persistent_of(m.plan).total for m in models)
         return _Figures(len(built.shared), model, static_of(binary).total + arena + persistent)

@@ -1,5 +1,6 @@
 using System;
 using System.Globalization;
+using System.IO;
 using Minbuild;
 
 /// <summary>Trains an image classifier of this package, such as LeNet, on made-up images: class k is a bright square at
@@ -41,7 +42,8 @@ internal static class Train
     {
         string model = (arguments.Length > 0 ? arguments[0] : ".") + "/model/";
         int steps = arguments.Length > 1 ? int.Parse(arguments[1]) : 60;
-        using (var session = new TrainingSession(model + "checkpoint", model + "trainer.plan"))
+        string plan = model + "trainer.plan"; // not there where it is compiled in
+        using (var session = new TrainingSession(model + "checkpoint", File.Exists(plan) ? plan : null))
         {
             int[] dims = session.TrainInputDims(0); // [batch, channels, side, side]
             session.RegisterLinearLRScheduler(5, 2 * steps, 0.002f);

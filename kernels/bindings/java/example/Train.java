@@ -62,8 +62,10 @@ public final class Train {
     String model = (arguments.length > 0 ? arguments[0] : ".") + "/model/";
     int steps = arguments.length > 1 ? Integer.parseInt(arguments[1]) : 60;
     OrtEnvironment env = OrtEnvironment.getEnvironment();
+    String plan = model + "trainer.plan"; // not there where it is compiled in
+    if (!new java.io.File(plan).exists()) plan = null;
     try (OrtTrainingSession session =
-        env.createTrainingSession(model + "checkpoint", model + "trainer.plan", null, null)) {
+        env.createTrainingSession(model + "checkpoint", plan, null, null)) {
       session.registerLinearLRScheduler(5, 2L * steps, 0.002f);
       for (int step = 0; step < steps; ++step) {
         try (OrtSession.Result outputs = session.trainStep(makeBatch(env, session))) {

@@ -11,10 +11,10 @@ public final class TrainingSession {
     private let checkpoint: UnsafeMutableRawBufferPointer
     private var schedule: mb_linear_schedule?
 
-    /// A session of a package's trainer.plan and a checkpoint. `sizes` are the largest sizes of free dimensions in plan
+    /// A session of a package's trainer.plan, nil where the library has it compiled in, and a checkpoint. `sizes` are the largest sizes of free dimensions in plan
     /// order; without, those the package was made with.
-    public convenience init(plan: URL, checkpoint: URL, sizes: [Int] = []) throws {
-        try self.init(plan: Data(contentsOf: plan), checkpoint: Data(contentsOf: checkpoint), sizes: sizes)
+    public convenience init(plan: URL?, checkpoint: URL, sizes: [Int] = []) throws {
+        try self.init(plan: plan.map { try Data(contentsOf: $0) } ?? Data(), checkpoint: Data(contentsOf: checkpoint), sizes: sizes)
     }
 
     public init(plan: Data, checkpoint: Data, sizes: [Int] = []) throws {

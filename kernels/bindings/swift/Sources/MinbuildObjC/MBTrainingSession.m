@@ -62,7 +62,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   return self;
 }
 
-- (nullable instancetype)initWithPlanPath:(NSString*)plan checkpointPath:(NSString*)checkpoint error:(NSError**)error {
+- (nullable instancetype)initWithPlanPath:(nullable NSString*)plan checkpointPath:(NSString*)checkpoint error:(NSError**)error {
   if ((self = [super init])) {
     mb_options options = {0};
     mb_status status = mb_create_from_files(plan.UTF8String, checkpoint.UTF8String, &options, &_session);

@@ -34,8 +34,9 @@ func makeBatch(channels: Int, side: Int) -> [Tensor] {
 let arguments = CommandLine.arguments
 let model = URL(fileURLWithPath: arguments.count > 1 ? arguments[1] : ".").appendingPathComponent("model")
 let steps = arguments.count > 2 ? Int(arguments[2])! : 60
+let plan = model.appendingPathComponent("trainer.plan") // not there where it is compiled in
 let session = try TrainingSession(
-    plan: model.appendingPathComponent("trainer.plan"), checkpoint: model.appendingPathComponent("checkpoint"))
+    plan: FileManager.default.fileExists(atPath: plan.path) ? plan : nil, checkpoint: model.appendingPathComponent("checkpoint"))
 let dims = session.inputDims()[0] // [batch, channels, side, side]
 session.registerLinearLRScheduler(warmup: 5, total: Int64(2 * steps), initial: 0.002)
 for _ in 0..<steps {

@@ -24,8 +24,8 @@ extern NSString* const MBTrainerErrorDomain;
 @property(nonatomic, readonly) NSArray<NSString*>* evalOutputNames;
 @property(nonatomic, readonly) NSArray<NSString*>* parameterNames;
 
-/** From files: a package's trainer.plan and a checkpoint. */
-- (nullable instancetype)initWithPlanPath:(NSString*)plan checkpointPath:(NSString*)checkpoint error:(NSError**)error;
+/** From files: a package's trainer.plan, nil where the library has it compiled in, and a checkpoint. */
+- (nullable instancetype)initWithPlanPath:(nullable NSString*)plan checkpointPath:(NSString*)checkpoint error:(NSError**)error;
 - (instancetype)init NS_UNAVAILABLE;
 
 /** Outputs, of which the first is the loss. Adds to the gradients, or replaces them after lazyResetGrad. */

@@ -11,8 +11,9 @@ public final class OrtEnvironment implements AutoCloseable {
   }
 
   /**
-   * A session of a package: its trainer.plan as `trainPath` and a checkpoint. Evaluation and optimizer are part of the
-   * plan: their paths are there for calls written for ONNX Runtime and not read.
+   * A session of a package: its trainer.plan as `trainPath`, null where the library has it compiled in, and a
+   * checkpoint. Evaluation and optimizer are part of the plan: their paths are there for calls written for ONNX Runtime
+   * and not read.
    */
   public OrtTrainingSession createTrainingSession(
       String checkpointPath, String trainPath, String evalPath, String optimizerPath) throws OrtException {

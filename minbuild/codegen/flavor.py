@@ -1,0 +1,64 @@
+"""Which flavour of a library is smaller: one that reads plans, or one that has its plan in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from minbuild.codegen.library_builder import build_checked
+from minbuild.errors import BadInput, Unsupported
+from minbuild.options.build_options import AUTO, COMPILED, INTERPRETED, BuildOptions
+from minbuild.planning.compile import CompiledModel
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
+from minbuild.toolchain import Target, Toolchain
+
+
+@dataclass(frozen=True, slots=True)
+class FlavorChoice:
+    """The build options with the flavour that was chosen, and a sentence about the other one, "" where none was asked
+    for."""
+
+    build_options: BuildOptions
+    note: str = ""
+
+
+def choose_flavor(
+    models: Sequence[CompiledModel],
+    extra: ExtraRequirements,
+    build_options: BuildOptions,
+    toolchain: Toolchain,
+    target: Target,
+    cmake: bool,
+) -> FlavorChoice:
+    """What `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller together with its
+    plan is chosen. Raises ToolchainFailed."""
+    if build_options.flavor != AUTO:
+        return FlavorChoice(build_options)
+    interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))
+    try:
+        ours = _loaded(models, extra, compiled, toolchain, target, cmake)
+    except (BadInput, Unsupported) as error:
+        return FlavorChoice(interpreted, f"Flavor interpreted: {error}")
+    reads = _loaded(models, extra, interpreted, toolchain, target, cmake)
+    plan = len(models[0].plan_bytes)
+    both = f"library {ours:,} B, compiled; library {reads:,} B and plan {plan:,} B, interpreted"
+    if ours <= reads + plan:
+        return FlavorChoice(compiled, f"Flavor compiled saves {reads + plan - ours:,} B on {target}: {both}.")
+    return FlavorChoice(
+        interpreted, f"Flavor interpreted saves {ours - reads - plan:,} B on {target}: {both}."
+    )
+
+
+def _loaded(
+    models: Sequence[CompiledModel],
+    extra: ExtraRequirements,
+    build_options: BuildOptions,
+    toolchain: Toolchain,
+    target: Target,
+    cmake: bool,
+) -> int:
+    """Bytes of a library that are loaded."""
+    contents = contents_of(models, extra, build_options=build_options)
+    chosen = toolchain.with_build_options(build_options)
+    library = build_checked(contents, models[0].registry, target, chosen, cmake)
+    return sum(section.file_size for section in library.binary.sections if section.allocated)
