@@ -61,7 +61,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     replaces &= s->sample == 0;
 #endif
     Call call = {tensors + Call::kMiddle, plan::kParams + kind.params, replaces ? 0u : kind.accumulate};
-    mb_status status = static_cast<mb_status>(run_kernel(kind.row, call));
+    mb_status status = static_cast<mb_status>(run_kernel(call, kind.row));
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES
       const char* kernel = Session::name(plan::kKernelNames[kind.row]);
