@@ -325,6 +325,23 @@ def test_a_shape_that_no_kernel_looks_at_is_refused_all_the_same(sizes: tuple[in
         assert bench.status() == status
 
 
+@pytest.mark.parametrize("elements", [-8, -1, 1, 8])
+@pytest.mark.parametrize("argument", [0, 1, 2, 3])
+def test_moments_of_another_length_than_the_parameters_are_refused(argument: int, elements: int) -> None:
+    bench = Bench("dense")
+    tables, adamw = (
+        bench.tables,
+        next(i for i, k in enumerate(bench.built.plan.kernels) if k.function == "adamw"),
+    )
+    (step,) = tables["steps"][tables["steps"]["kernel"] == adamw]
+    index = tables["args"][step["args"] + argument]
+    count = bench.bytes_of(index) // 4
+    shape = np.array([1, bench.constant(count + elements)], np.uint16)
+    tables["tensors"]["shape"][index] = len(tables["shapes"])
+    tables["shapes"] = np.concatenate([tables["shapes"], shape])
+    assert bench.status() == BAD_PLAN
+
+
 @pytest.mark.parametrize("op", ["Add", "Multiply", "Stack"])
 def test_values_that_overflow_are_refused(bench: Bench, op: str) -> None:
     """Also where nothing uses them."""

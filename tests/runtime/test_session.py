@@ -207,6 +207,20 @@ def test_kinds_of_parameters(session: Session) -> None:
     )
 
 
+@pytest.mark.parametrize("off", [0, 1, 2**31])
+def test_the_first_label_that_is_no_class_is_refused(off: int) -> None:
+    case = load(GOLDEN / "dense")
+    session = trainer(case.folder).session(case.checkpoint)
+    images, labels = case.batch(0)
+    (classes,) = session.parameter("fc2.bias").shape
+    last = labels.copy()
+    last[-1] = classes - 1
+    session.run(TRAIN, [images, last])
+    for wrong in (classes + off, -1 - off):
+        last[-1] = wrong
+        assert refusal(lambda: session.run(TRAIN, [images, last])).status == 7
+
+
 def test_graphs_that_are_not_there_are_refused(session: Session) -> None:
     for graph in (3, 4, 7, 255, -1):
         assert refusal(lambda g=graph: session.run(g, [])).status == 9
