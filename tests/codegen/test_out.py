@@ -222,3 +222,19 @@ def test_a_failure_while_foreign_files_are_shared_leaves_them(
     with pytest.raises(BadInput, match="Free some space"):
         atomic_write.write_package(out, Package(with_manifest({"b": b"2"})), force=True)
     assert tree(out) == before and [p.name for p in out.parent.iterdir()] == ["dist"]
+
+
+def test_a_file_takes_its_place_when_it_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(b"old")
+
+    def failing(handle: int) -> None:
+        assert os.fstat(handle).st_size == 3  # everything was handed to the system before
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(BadInput, match="Input/output error"):
+        atomic_write.write_file(path, b"new")
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]

@@ -184,6 +184,14 @@ def test_what_lies_just_behind_a_table_is_none_of_it(
     assert bench.status(bench.cut(vector, 1)) == BAD_PLAN
 
 
+@pytest.mark.parametrize("graph", [TRAIN, EVAL, 2])
+def test_a_graph_without_steps_is_absent(bench: Bench, graph: int) -> None:
+    """It takes no inputs either: with nothing to do, a call would succeed."""
+    for member in ("step_count", "output_count"):
+        bench.tables["graphs"][member][graph] = 0
+    assert bench.status() == 9
+
+
 def test_the_last_step_of_a_graph_is_in_the_table(bench: Bench) -> None:
     bench.tables["graphs"]["step_count"][2] += 1
     assert bench.status() != 0

@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -214,13 +216,13 @@ def work(options: argparse.Namespace) -> int:
         return 0
     if not options.report:
         run_all(options, known, results)
-    return report(known, results)  # of the tree that was mutated
+    return report(known, Results(results.path))
 
 
 def run_all(options: argparse.Namespace, known: dict[str, Area], results: Results) -> None:
     """Until no mutation is left without a result; one that does not compile makes room for another."""
     global source
-    source = options.work / "tree"
+    source = options.work / f"tree-{os.getpid()}"  # several runs may share the results
     copy_tree(source)
     began, lock = time.monotonic(), threading.Lock()
     claimed: set[str] = set()
@@ -231,9 +233,7 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
     def next_one() -> tuple[Area, Mutation] | None:
         with lock:
             while True:
-                if (
-                    not queue
-                ):  # at first, and once more after all, for those that take the place of invalid ones
+                if not queue:  # at first, and after all once more: for those in the place of invalid ones
                     for name, area in known.items():
                         for each in wanted(area, results.invalid()):
                             done = results.by_id.get(each.id)
@@ -254,30 +254,29 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
     failures: list[str] = []
 
     def one_copy(number: int) -> None:
-        copy = Copy(source, options.work / f"copy{number}", options.work / "cache")
+        copy = Copy(source, options.work / f"copy-{os.getpid()}-{number}", options.work / "cache")
         try:
             while time.monotonic() - began < 60 * options.minutes and (found := next_one()):
                 area, each = found
                 tests = tests_for(area, each)
                 key = ("py" if each.file.endswith(".py") else "cc", *tests)
                 if key not in baseline:
-                    copy.run(key[0], tests, 900)  # fills the caches
-                    done = copy.run(key[0], tests, 900)
+                    done = copy.run(key[0], tests, 900)  # which also fills the caches
                     if done["code"] != 0:
                         failures.append(
                             f"without a mutation, {' '.join(tests)} fails:\n{done['log'][-3000:]}"
                         )
                         return
                     baseline[key] = done["seconds"]
-                    print(f"   {done['seconds']:.1f} s without a mutation: {' '.join(tests)}", flush=True)
+                    spent = f"{done['seconds']:.1f} s ({done['cpu']:.1f} of a processor)"
+                    print(f"   {spent} without a mutation: {' '.join(tests)}", flush=True)
                 outcome = copy.try_mutation(each, tests, 30 + 6 * baseline[key])
                 results.add(area.name, each, outcome)
-                change = each.becomes or f"(dropped) {each.was}"
+                change, place = each.becomes or f"(dropped) {each.was}", f"{each.file}:{each.line}"
+                spent = f"{outcome['seconds']:6.1f} s {outcome['cpu']:5.1f}"
                 print(
-                    f"{outcome['status']:8} {outcome['seconds']:6.1f} s {each.id} {each.file}:{each.line}",
-                    end=" ",
+                    f"{outcome['status']:8} {spent} {each.id} {place} {change}  [{outcome['by']}]", flush=True
                 )
-                print(f"{change}  [{outcome['by']}]", flush=True)
         finally:
             copy.close()
 
@@ -286,6 +285,8 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
         thread.start()
     for thread in threads:
         thread.join()
+    shutil.rmtree(source)
+    source = ROOT
     if failures:
         raise SystemExit("\n".join(failures))
 

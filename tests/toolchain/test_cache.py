@@ -38,6 +38,21 @@ def test_the_oldest_entries_go_when_the_limit_is_crossed(tmp_path: Path) -> None
     assert sum(entry.size for entry in cache.entries()) <= 1000
 
 
+def test_a_damaged_entry_is_none(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.put("aaaa", b"an object")
+    path = tmp_path / "built/aa/aaaa"
+    whole = path.read_bytes()
+    for at in (0, 31, 32, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert cache.get("aaaa") is None
+    for length in (0, 31, 32, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert cache.get("aaaa") is None
+    path.write_bytes(whole)
+    assert cache.get("aaaa") == b"an object"
+
+
 def test_an_entry_above_the_limit_is_not_kept(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit=50)
     cache.put("aaaa", bytes(100))

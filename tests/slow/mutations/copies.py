@@ -81,7 +81,7 @@ class Copy:
             path.write_bytes(original.read_bytes())
             shutil.copystat(original, path)
         status, by = judged(done)
-        return {"status": status, "by": by, "seconds": done["seconds"]}
+        return {"status": status, "by": by, "seconds": done["seconds"], "cpu": done["cpu"]}
 
     def close(self) -> None:
         for worker in self.workers.values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -44,8 +45,13 @@ def expire(number: int, frame: FrameType | None) -> None:
     raise Expired
 
 
+def processor_time() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run(tests: list[str], log: str, limit: float) -> dict[str, object]:
-    began = time.monotonic()
+    began, before = time.monotonic(), processor_time()
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -74,7 +80,11 @@ def run(tests: list[str], log: str, limit: float) -> dict[str, object]:
         os.killpg(child, signal.SIGKILL)
     if status is None:
         os.waitpid(child, 0)
-    return {"code": status, "seconds": round(time.monotonic() - began, 2)}
+    return {
+        "code": status,
+        "seconds": round(time.monotonic() - began, 2),
+        "cpu": round(processor_time() - before, 2),
+    }
 
 
 def prepare() -> None:
