@@ -72,6 +72,7 @@ def build(model: str, folder: Path, clang: str) -> None:
             case.checkpoint,
             write_checkpoint(replace(held, properties=PROPERTIES)),
             case.trained[0],
+            built.session(case.trained[0]).checkpoint(True)[:-1] + b"\xff",  # the choice: all there is
         ],
         "template": [template or b""],
         "batch": [b"".join(a.tobytes() for a in case.batch(0))[:4096], bytes(64), b"\xff" * 64],

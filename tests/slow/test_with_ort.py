@@ -113,15 +113,18 @@ def same(left: Checkpoint, right: Checkpoint) -> None:
 def test_onnx_runtime_goes_on_from_our_checkpoint_as_from_its_own(ort, folder, tmp_path):
     """What we make of a checkpoint of ONNX Runtime is for it the same as what it wrote."""
     state, _, _ = opened(folder, folder / "checkpoint_final_opt")
-    state._opened()  # the device writes the file
+    device = state._opened().session
     CheckpointState.save_checkpoint(state, tmp_path / "ours", include_optimizer_state=True)
+    device.save(tmp_path / "sealed", True)
+    assert read_checkpoint(tmp_path / "sealed").seal == read_checkpoint(tmp_path / "ours").seal is not None
     jobs = [
         {"folder": str(folder), "checkpoint": str(start), "steps": STEPS, "save": str(tmp_path / f"after{i}")}
-        for i, start in enumerate((folder / "checkpoint_final_opt", tmp_path / "ours"))
+        for i, start in enumerate((folder / "checkpoint_final_opt", tmp_path / "ours", tmp_path / "sealed"))
     ]
-    own, ours = go_on(ort, tmp_path, jobs)
-    assert ours["losses"] == own["losses"] and len(own["losses"]) == STEPS
-    same(read_checkpoint(tmp_path / "after0"), read_checkpoint(tmp_path / "after1"))
+    own, ours, sealed = go_on(ort, tmp_path, jobs)
+    assert sealed["losses"] == ours["losses"] == own["losses"] and len(own["losses"]) == STEPS
+    for number in (1, 2):
+        same(read_checkpoint(tmp_path / "after0"), read_checkpoint(tmp_path / f"after{number}"))
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda f: f.name)
