@@ -178,6 +178,16 @@ def test_attributes_of_every_kind_come_back():
     assert found == attributes
 
 
+def test_an_attribute_of_no_type_is_refused():
+    tensor = TensorType(ElementType.FLOAT, (2,))
+    node = Node("LeakyRelu", "", 17, "leaky", ("x",), ("y",), {"alpha": 0.5})
+    graph = Graph("model.onnx", (node,), {"x": tensor}, {}, ("y",), {})
+    session = decode(schema(), write_ort_graph(graph, {"y": tensor}, {"": 17}))
+    session["model"]["graph"]["nodes"][0]["attributes"][0]["type"] = 99
+    with pytest.raises(BadInput, match=r"model.ort: attribute 'alpha' has the type 99, which does not exist"):
+        read_ort_graph(encode(schema(), session), Path("model.ort"))
+
+
 def test_generate_artifacts_writes_the_files_onnx_runtimes_does(tmp_path):
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> m (float[n,4] x) => (float[n,3] y) { y = MatMul (x, w) }'

@@ -124,7 +124,7 @@ def fuzz(harness: str, folder: Path, seconds: int, runs: int, seed: int) -> Resu
     ]
     environment = os.environ | {
         "MINBUILD_FUZZ_FILES": str(folder),
-        "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1",
+        "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1:malloc_context_size=4:quarantine_size_mb=16",
         "UBSAN_OPTIONS": "print_stacktrace=1",
     }
     done = subprocess.run(
@@ -148,6 +148,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60, help="time of each harness")
     parser.add_argument("--runs", type=int, default=-1, help="most executions of each harness")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers; 0 is another every time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="harnesses at a time")
+    parser.add_argument(
+        "--feature",
+        action="append",
+        default=[],
+        help="stem.feature to compile in addition, such as gemm.packed; repeatable",
+    )
     parser.add_argument("--model", default="dense_fixed", help="golden artifact set whose trainer is fuzzed")
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")
@@ -157,7 +164,7 @@ def main() -> int:
     folder = options.keep or Path(tempfile.mkdtemp(prefix="minbuild-fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(options.model, folder, options.clang)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(options.jobs) as pool:
         results = list(
             pool.map(
                 lambda h: fuzz(h, folder, options.seconds, options.runs, options.seed),

@@ -3,7 +3,8 @@
     python tests/slow/sanitizers.py [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
-loads are built with g++ into one program. Ends with 1 if any program reports anything.
+loads are built with g++ into one program. "packed" is a model of real size beside the artifact sets, for packed
+products and convolutions. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
+from packed_model import packed_set  # noqa: E402
 
 from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.errors import Unsupported  # noqa: E402
@@ -195,19 +197,20 @@ def main() -> int:
         return 0
     chosen = sys.argv[1:]
     failed = []
-    for path in folders():
-        if chosen and path.name not in chosen:
-            continue
-        try:
-            built = trainer(path)
-        except Unsupported as error:
-            print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)
-            failed.append(path.name)
-            continue
-        with tempfile.TemporaryDirectory() as name:
-            problem = run(load(path), built, Path(name))
-        print(f"{path.name}: {problem or 'clean'}", flush=True)
-        failed += [path.name] if problem else []
+    with tempfile.TemporaryDirectory() as place:
+        for path in [*folders(), packed_set(Path(place))]:
+            if chosen and path.name not in chosen:
+                continue
+            try:
+                built = trainer(path)
+            except Unsupported as error:
+                print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)
+                failed.append(path.name)
+                continue
+            with tempfile.TemporaryDirectory() as name:
+                problem = run(load(path), built, Path(name))
+            print(f"{path.name}: {problem or 'clean'}", flush=True)
+            failed += [path.name] if problem else []
     print(f"{len(failed)} with findings: {' '.join(failed)}" if failed else "all clean")
     return 1 if failed else 0
 

@@ -99,6 +99,11 @@ def _node(node: Mapping[str, Any], path: Path) -> NodeProto:
 
 
 def _attribute(attribute: Mapping[str, Any], path: Path) -> AttributeProto:
+    if attribute["type"] not in AttributeProto.AttributeType.values():
+        raise BadInput(
+            f"{path}: attribute '{attribute['name']}' has the type {attribute['type']}, which does not exist. "
+            "Convert or copy the file again."
+        )
     proto = AttributeProto(name=attribute["name"] or "", type=attribute["type"])
     proto.f, proto.i = attribute["f"], attribute["i"]
     proto.s = (attribute["s"] or "").encode()
