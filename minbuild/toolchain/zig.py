@@ -242,7 +242,10 @@ def _lto_options(target: Target, build_options: BuildOptions) -> tuple[str, ...]
     if build_options.optimize == "speed":
         return ("--lto-O2",)
     small = tuple(word for word in _small(target) if not word.startswith("-f"))
-    return ("--lto-O1" if target.traits.arch == "x86_64" else "--lto-O2", *small, *_mllvm("-enable-ipra"))
+    if target.traits.arch == "x86_64":
+        # What was extended to 64 bits is used so in other blocks, too: up to 32 bytes less.
+        return ("--lto-O1", *small, *_mllvm("-enable-ipra", "-aggressive-ext-opt"))
+    return ("--lto-O2", *small, *_mllvm("-enable-ipra"))
 
 
 def _mllvm(*options: str) -> tuple[str, ...]:
