@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -26,10 +27,20 @@ from minbuild.cli.progress import (
     failures,
     parse_sizes,
 )
-from minbuild.cli.training_options import Frozen, MadeFor, MadeWith, Train, recipe_of
+from minbuild.cli.training_options import (
+    Frozen,
+    MadeFor,
+    MadeWith,
+    State,
+    StateValues,
+    Train,
+    recipe_of,
+)
 from minbuild.compat.ort_config.requirements import union
 from minbuild.errors import BadInput
 from minbuild.escape import printable
+from minbuild.frontend.files import read_arrays
+from minbuild.frontend.onnx.step_graph import is_step, state_pairs, step_model
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.report import console as console_report
 from minbuild.report import json as json_report
@@ -64,6 +75,8 @@ def reduce(
     optimizer: MadeFor = None,
     train: Train = None,
     frozen: Frozen = None,
+    state: State = None,
+    state_values: StateValues = None,
     ops_dir: OpsFolders = None,
     report_form: building.Report = "summary",
     json_output: Json = False,
@@ -77,6 +90,10 @@ def reduce(
         if report_form not in ("summary", "full"):
             raise BadInput(f"--report {report_form}: no such report. Choose from summary, full.")
         folders, sizes = tuple(artifacts), parse_sizes("--dim", dim)
+        if loss is not None and (state or state_values):
+            raise BadInput(
+                "--state is for a whole training step, --loss for a forward model. Leave one of them out."
+            )
         if loss is not None:
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
             models = [read_source(path) for path in artifacts]
@@ -88,6 +105,10 @@ def reduce(
             sizes = {name: size for name, size in sizes.items() if name not in made_with}
         elif train or frozen:
             raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
+        else:
+            folders = tuple(
+                kept.enter_context(_step(path, state, state_values, terminal)) for path in artifacts
+            )
         request = reducing.Request(
             folders,
             out,
@@ -148,3 +169,21 @@ def _made(
         terminal.note(note)
     with in_directory(made) as folder:
         yield folder
+
+
+@contextmanager
+def _step(path: Path, state: list[str] | None, values: Path | None, terminal: Terminal) -> Iterator[Path]:
+    """A model with training information in place of a graph that is a whole training step; other artifacts as they
+    are."""
+    pairs = state_pairs(state or ())
+    if not pairs and values is None and not (path.suffix == ".onnx" and path.is_file() and is_step(path)):
+        yield path
+        return
+    terminal.stage(f"Reading the training step {path}")
+    made = step_model(path, pairs, read_arrays(values) if values is not None else {})
+    for note in made.notes:
+        terminal.note(note)
+    with tempfile.TemporaryDirectory(prefix="minbuild-step-") as folder:
+        model = Path(folder) / path.name
+        model.write_bytes(made.data)
+        yield model

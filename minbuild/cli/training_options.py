@@ -66,6 +66,27 @@ Frozen = Annotated[
 ]
 
 
+STEP = "Training step"
+State = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        help="The model is a whole training step: an input and the output that is its next value, such as w=w_next, "
+        "or a JSON file with an object of such pairs. Default: what names pair (w and w_next, m_in and m_out). "
+        "Repeatable.",
+        metavar="INPUT=OUTPUT",
+        rich_help_panel=STEP,
+    ),
+]
+StateValues = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-values",
+        help="First values of states, by name. Default: those in the model, else zeros.",
+        metavar="FILE.npz",
+        rich_help_panel=STEP,
+    ),
+]
 Lora = Annotated[
     list[str] | None,
     typer.Option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -60,3 +61,16 @@ def read_array(path: Path) -> np.ndarray:
         raise BadInput(f"{path}: no such file. Save an array there with numpy.save.") from None
     except (OSError, ValueError, EOFError) as error:
         raise BadInput(f"{path}: cannot be read as .npy: {error}. Save it again with numpy.save.") from error
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays in .npz file `path`, by name. Raises BadInput."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if isinstance(found, np.ndarray):
+                raise BadInput(f"{path}: holds one array without a name. Save several with numpy.savez.")
+            return {name: np.asarray(found[name]) for name in found.files}
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file. Save arrays there with numpy.savez.") from None
+    except (OSError, ValueError, EOFError, BadZipFile, AttributeError) as error:
+        raise BadInput(f"{path}: cannot be read as .npz: {error}. Save it again with numpy.savez.") from error
