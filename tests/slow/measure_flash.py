@@ -1,0 +1,112 @@
+"""Bytes of flash that library, plan and checkpoint framing take together, on six targets: reports/baseline/flash.md.
+
+    python tests/slow/measure_flash.py [--target T]... [NAME...]
+
+Of each case and target: the default build, and `--profile smallest` with either flavor, a plan that is read and one
+that is compiled in. A library counts with what of it is loaded, a checkpoint with what it has beyond the bytes of the
+parameters. Batch sizes are free, files and saving are on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minbuild.options.build_options import BuildOptions
+    from minbuild.planning.compile import CompiledModel
+    from minbuild.toolchain import Target
+
+HERE = Path(__file__).resolve()
+TESTS, ROOT = HERE.parents[1], HERE.parents[2]
+sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
+CASES = ("mlp", "lenet", "mobilenetv2", "bert_tiny", "lstm_cls")
+TARGETS = (
+    *("x86_64-linux-gnu", "aarch64-linux-gnu", "arm-linux-gnueabihf"),
+    *("riscv64-linux-gnu", "wasm32", "cortex-m4f"),
+)
+HEAD = (
+    "case",
+    "checkpoint",
+    "plan",
+    "library",
+    "together",
+    "smallest: library",
+    "together",
+    "compiled",
+    "together",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", action="append", help="repeat it for several")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    lines: list[str] = []
+    for line in _lines(options.names or CASES, options.target or TARGETS):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        lines.append(line)
+    if not options.names and not options.target:
+        (ROOT / "reports" / "baseline" / "flash.md").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _lines(names: Sequence[str], targets: Sequence[str]) -> Iterator[str]:
+    from case_sets import folders
+
+    from minbuild.planning.compile import compile_model
+    from minbuild.toolchain import parse_target
+
+    models = {f.name: compile_model(f, {}, {}, (), lambda line: None) for f in folders() if f.name in names}
+    if not models:
+        raise SystemExit(f"none of {', '.join(names)} is here")
+    yield "Bytes of flash: what is loaded of the library, the plan, and the checkpoint beyond the parameters' bytes."
+    for target in targets:
+        yield from ("", f"## {target}", "", f"| {' | '.join(HEAD)} |", "|---|" + "--:|" * (len(HEAD) - 1))
+        for name in names:
+            if name in models:
+                cells = (f"{cell:,}" if cell else "-" for cell in _cells(models[name], parse_target(target)))
+                yield f"| {name} | {' | '.join(cells)} |"
+
+
+def _cells(model: CompiledModel, target: Target) -> Iterator[int]:
+    """The numbers of a row; 0 where a plan cannot be compiled in."""
+    from minbuild.errors import BadInput, Unsupported
+    from minbuild.options.build_options import COMPILED, in_profile
+
+    parameters = model.artifacts.checkpoint.parameters
+    framing = len(model.checkpoint) - sum(prod(p.shape) * p.element.size for p in parameters)
+    plan = len(model.plan_bytes)
+    yield from (framing, plan)
+    for profile in ("balanced", "smallest"):
+        library = _loaded(model, in_profile(profile), target)
+        yield from (library, framing + plan + library)
+    try:
+        library = _loaded(model, replace(in_profile("smallest"), flavor=COMPILED), target)
+        yield from (library, framing + library)
+    except (BadInput, Unsupported):
+        yield from (0, 0)
+
+
+def _loaded(model: CompiledModel, build_options: BuildOptions, target: Target) -> int:
+    """Bytes of a library that are loaded."""
+    from minbuild.codegen.library_builder import build_checked
+    from minbuild.planning.kernel_selection import contents_of
+    from minbuild.toolchain import find_toolchain
+
+    contents = contents_of([model], build_options=build_options)
+    toolchain = find_toolchain(build_options=build_options)
+    library = build_checked(contents, model.registry, target, toolchain)
+    return sum(section.file_size for section in library.binary.sections if section.allocated)
+
+
+if __name__ == "__main__":
+    main()
