@@ -1,4 +1,4 @@
-"""Low-rank adapters: y = f(x, W) becomes y + s (x A) B, of which only A [in, rank] and B [rank, out] train.
+"""Low-rank adapters: y = f(x, W) becomes y + s (x A) B, where only A [in, rank] and B [rank, out] train.
 
 Layers are found by the names of their weights, which may be float or quantised: a weight is followed through
 DequantizeLinear, Cast, Transpose and Identity to the MatMul, Gemm, Gather or convolution that reads it. A begins
@@ -65,7 +65,7 @@ def with_adapters(model: Source, options: LoraOptions) -> tuple[Source, tuple[st
 
 
 def adapter_title(weight: str) -> str:
-    """What the names of a weight's adapters begin with."""
+    """The text that the names of a weight's adapters begin with."""
     return weight.removesuffix(".weight")
 
 

@@ -111,7 +111,7 @@ class _Compiler:
     # ---------------------------------------------------------------------------------------------- the tables
 
     def values(self) -> dict[str, Any]:
-        """What the template names."""
+        """The values that the template names."""
         tables = self.tables
         graphs, code, kinds, loops, params = self._code()
         dims = _Numbers(
@@ -374,7 +374,7 @@ def _amounts(expressions: Sequence[tuple[int, int, int]]) -> list[Amount]:
 
 
 def operation(name: str, a: Amount, b: Amount) -> Amount:
-    """What a plan's operator makes of two amounts, at least. Raises Unsupported where that is no amount."""
+    """The least that a plan's operator makes of two amounts. Raises Unsupported where that is no amount."""
     exact = a.exact and b.exact
     if (
         name == "Stack"

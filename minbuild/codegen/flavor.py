@@ -30,8 +30,8 @@ def choose_flavor(
     target: Target,
     cmake: bool,
 ) -> FlavorChoice:
-    """What `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller together with its
-    plan is chosen. Raises ToolchainFailed."""
+    """The flavour that `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller
+    together with its plan is chosen. Raises ToolchainFailed."""
     if build_options.flavor != AUTO:
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))

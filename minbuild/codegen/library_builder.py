@@ -29,7 +29,7 @@ class BuiltLibrary:
     compiled: bool = False  # whether the plan is compiled in
 
     def plan_for(self, plan: bytes) -> bytes:
-        """What a session is given of a plan: nothing where the library has it."""
+        """The bytes that a session is given of a plan: none where the library has it."""
         return b"" if self.compiled else plan
 
     @cached_property

@@ -101,7 +101,7 @@ def _add_headers(files: dict[str, str], kernels: Path, without: Sequence[str]) -
 
 
 def _plan_header(contents: LibraryContents, stamp: str) -> str:
-    """What the runtime knows of plans: how they are laid out, or the one that is compiled in."""
+    """The header by which the runtime knows plans: how they are laid out, or the one that is compiled in."""
     if not contents.compiled:
         return _schema_header("plan", plan_schema(contents.wide), VERSION, "trainer.fbs", stamp)
     values = compile_plan(contents.compiled_plan, contents.kernels, kernel_names=contents.error_messages)

@@ -88,8 +88,8 @@ def read_trained(path: Path) -> Checkpoint:
 
 
 def overlaid(checkpoint: Checkpoint, trained: Checkpoint) -> Checkpoint:
-    """What was trained: `trained`, or, where it has a part of the parameters only, `checkpoint` with those. Raises
-    BadInput where a file of adapters has others than the checkpoint."""
+    """The state that was trained: `trained`, or, where it has a part of the parameters only, `checkpoint` with those.
+    Raises BadInput where a file of adapters has others than the checkpoint."""
     there = {p.name: p for p in checkpoint.parameters}
     new = {p.name: p for p in trained.parameters}
     if len(new) >= len(there):

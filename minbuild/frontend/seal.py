@@ -16,7 +16,7 @@ _MODULUS = 1 << 32
 
 
 def is_sealed(data: bytes) -> bool:
-    """Whether the file is sealed: the position of its root table says so."""
+    """True if the file is sealed: the position of its root table says so."""
     return len(data) > 64 and int.from_bytes(data[:4], "little") & ~0x17 == 64
 
 

@@ -69,7 +69,7 @@ class OptimizerGroup:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What checkpoints of minbuild hold beside what ONNX Runtime's do."""
+    """The part of a checkpoint that minbuild adds to ONNX Runtime's."""
 
     fingerprint: int  # of the model, see `fingerprint`
     draws: tuple[int, ...]  # counters of random draws: of nodes with a seed, then the seed of all others

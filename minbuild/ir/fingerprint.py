@@ -28,7 +28,7 @@ def fingerprint_of(artifacts: TrainingArtifacts) -> int:
 
 
 def _leaves(graph: Graph, parameters: Collection[str]) -> dict[str, str]:
-    """What identifies each value that no node makes: parameters by name, inputs by type and place."""
+    """The identity of each value that no node makes: parameters by name, inputs by type and place."""
     found = {name: _digest(_plain(array)) for name, array in graph.initializers.items()}
     inputs = 0
     for name, tensor in graph.inputs.items():

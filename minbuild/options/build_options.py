@@ -139,8 +139,8 @@ class BuildOptions:
     )
     flavor: str = _option(
         (INTERPRETED, COMPILED, AUTO),
-        "how the library has the plan of the model: as a file that it reads (interpreted), as tables of its own "
-        "(compiled), or what is smaller together (auto)",
+        "form in which the library has the plan of the model: a file that it reads (interpreted), tables of its own "
+        "(compiled), or the smaller of both (auto)",
         SOURCES,
     )
     graphs: tuple[str, ...] = _option(

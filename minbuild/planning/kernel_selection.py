@@ -79,7 +79,7 @@ def contents_of(
 
 
 def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
-    """The plan to compile in. Raises BadInput for several models, each of which has its own."""
+    """The plan to compile in. Raises BadInput for several models: each has its own."""
     if len(models) > 1:
         raise BadInput(
             f"--flavor compiled: a library has one plan, and there are {len(models)} models. Reduce each by itself, or "

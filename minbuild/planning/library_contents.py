@@ -51,7 +51,7 @@ class LibraryContents:
 
     @property
     def compiled(self) -> bool:
-        """Whether the plan is compiled in."""
+        """True if the plan is compiled in."""
         return bool(self.compiled_plan)
 
     @property

@@ -1,5 +1,5 @@
-"""What programs want to know of a plan: read from its bytes, or from the manifest of a package whose library has it
-compiled in."""
+"""The outline of a plan that programs want to know: read from its bytes, or from the manifest of a package whose
+library has it compiled in."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PlanOutline:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> PlanOutline:
-        """What `as_dict` made plain. Raises KeyError, TypeError or ValueError where it did not."""
+        """The inverse of `as_dict`. Raises KeyError, TypeError or ValueError for anything else."""
         return PlanOutline(
             tuple(int(size) for size in plain["sizes"]),
             tuple(
@@ -71,7 +71,7 @@ class PlanOutline:
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session is made of besides its library: the plan's bytes, none where the library has it compiled in."""
+    """The plan that a session is made of: the plan's bytes, none where the library has it compiled in."""
 
     data: bytes
     outline: PlanOutline

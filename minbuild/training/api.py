@@ -281,8 +281,8 @@ def _open_package(path: Path) -> tuple[Path, Library, SessionPlan]:
 
 
 def _compiled_in(folder: Path) -> PlanOutline | None:
-    """What the manifest of a package says of the plan that its library has compiled in; None where plans are read.
-    Raises BadInput for a manifest that cannot be understood."""
+    """The outline, from the manifest of a package, of the plan that its library has compiled in; None where plans are
+    read. Raises BadInput for a manifest that cannot be understood."""
     path = folder / MANIFEST
     if not path.is_file():
         return None

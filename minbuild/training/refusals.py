@@ -35,7 +35,7 @@ class Input:
 
 
 def refusal(plan: bytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
-    """What is wrong with the inputs of a step that ended with `status`, or "" where they do not explain it."""
+    """The reason in the inputs why a step ended with `status`, or "" where they do not explain it."""
     tables = decode_plan(plan)
     wanted = _inputs(tables, graph)
     if status == INVALID_ARGUMENT and len(inputs) != len(wanted):
