@@ -9,7 +9,7 @@ from minbuild.analysis.whatif.ablation import SELECTION, Ablation, title, waterf
 from minbuild.options.build_options import BuildOptions, build_option, table
 from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
-from minbuild.planning.library_contents import full_contents
+from minbuild.planning.library_contents import SAFETY, full_contents
 from minbuild.report import size_tables as library
 from minbuild.toolchain import build_all, build_library, find_toolchain, host_target, parse_target
 
@@ -85,6 +85,26 @@ def test_what_the_device_lacks_is_there_before_its_step():
         step: builder.size(steps - {step}) for step in ("error_messages", "checkpoint_writing", "file_io")
     }
     assert min(sizes.values()) > builder.size(steps)
+
+
+def test_safe_defaults_are_there_before_their_steps():
+    names = ("rollback", "finite_checks", "denormals", "checkpoint_checks", "accept_checkpoint")
+    lacking = BuildOptions(
+        rollback="off",
+        finite_checks="off",
+        denormals="keep",
+        checkpoint_checks="off",
+        accept_checkpoint="any",
+    )
+    for target in ("", "wasm32"):
+        builder = builder_of(lacking, target)
+        steps = frozenset(builder.steps)
+        assert (
+            steps >= {*names} and builder.contents(steps) == builder.selected and not builder.selected.safety
+        )
+        for name in names[:-1]:
+            assert len(builder.contents(steps - {name}).safety) == 1
+        assert builder.contents(steps - {*names}).safety == frozenset(SAFETY)
 
 
 def test_bars_lead_from_everything_to_the_trimmed_file(builder):

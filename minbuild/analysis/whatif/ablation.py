@@ -15,6 +15,7 @@ from minbuild.ir import Kernel
 from minbuild.ir.size_report import Bar
 from minbuild.ops import Registry
 from minbuild.options.build_options import BuildOptions, build_option
+from minbuild.planning.kernel_selection import safety_of
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
@@ -53,12 +54,16 @@ class Ablation:
 
     def order(self, taken: frozenset[str]) -> BuildJob:
         """The library with just the steps in `taken`."""
+        sources = emit_sources(self.contents(taken), self.registry)
+        return BuildJob(sources, self.target, self.toolchain.with_build_options(self._options(taken)))
+
+    def _options(self, taken: frozenset[str]) -> BuildOptions:
+        """The build options of the library with the steps in `taken`."""
         build_options = self.build_options
         for name in self.steps:
             if name not in SELECTION and name not in taken:
                 build_options = build_options.without(name)
-        sources = emit_sources(self.contents(taken), self.registry)
-        return BuildJob(sources, self.target, self.toolchain.with_build_options(build_options))
+        return build_options
 
     def size(self, taken: frozenset[str]) -> int:
         """Bytes of the library with just the steps in `taken`."""
@@ -91,6 +96,7 @@ class Ablation:
             expressions=general.expressions,
             loops=general.loops,
             draws=general.draws,
+            safety=selected.safety | safety_of(self._options(taken)),
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
             checkpoint_writing=selected.checkpoint_writing or left("checkpoint_writing"),
             file_io=selected.file_io or left("file_io"),
