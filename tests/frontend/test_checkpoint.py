@@ -9,7 +9,13 @@ import pytest
 from places import GOLDEN
 
 from minbuild.errors import BadInput
-from minbuild.frontend.checkpoint import read_checkpoint, schema, write_checkpoint
+from minbuild.frontend.checkpoint import (
+    LARGEST_FILE,
+    read_checkpoint,
+    schema,
+    write_checkpoint,
+    write_checkpoint_files,
+)
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.ir.flatbuffers.codec import decode, encode
 
@@ -214,3 +220,27 @@ def test_parameters_in_half_precision_are_refused_with_a_way_out(element, name):
         BadInput, match=f"parameter 'w' is {name}, which checkpoints cannot hold. Keep it in float"
     ):
         read_checkpoint(file(tensor(element=element, data=bytes(4))))
+
+
+def test_files_of_their_own_begin_where_tensors_and_moments_reach_the_largest():
+    weights = np.arange(40, dtype=np.float32)
+    group = OptimizerGroup("group0", 1, 0.1, {"w": {"momentum0": np.ones(40, np.float32)}})
+    checkpoint = Checkpoint((parameter("w", weights),), (group,))
+    assert set(write_checkpoint_files(checkpoint, "c", 321)) == {"c"}
+    for largest in (320, 200, 100):
+        files = write_checkpoint_files(checkpoint, "c", largest)
+        assert set(files) == {"c", "c.data"} and files["c.data"] == weights.tobytes()
+
+
+def test_the_largest_file_leaves_a_mebibyte_of_the_formats_2_gib():
+    assert LARGEST_FILE == 2**31 - 2**20
+    exactly = np.broadcast_to(np.float32(0), (LARGEST_FILE // 4,))
+    with pytest.raises(BadInput, match="2 GiB"):
+        write_checkpoint(Checkpoint((parameter("w", exactly),)))
+
+
+def test_external_data_may_begin_at_0(tmp_path):
+    module = {"trainable": [tensor(data=None, external_offset=0)], "frozen": [], "external": True}
+    (tmp_path / "checkpoint").write_bytes(encode(schema(), {"version": 2, "module": module}))
+    (tmp_path / "checkpoint.data").write_bytes(np.arange(2, dtype=np.float32).tobytes())
+    assert read_checkpoint(tmp_path / "checkpoint").parameters[0].data.tolist() == [0, 1]

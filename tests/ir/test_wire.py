@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minbuild import assets
-from minbuild.ir.flatbuffers.codec import decode, encode, parse_schema
+from minbuild.ir.flatbuffers.codec import MAX_DEPTH, decode, encode, parse_schema
 
 EVERYTHING = parse_schema(
     """
@@ -279,3 +279,30 @@ def test_shared_offsets_cannot_multiply():
     builder.Finish(builder.EndObject(), file_identifier=b"TEST")
     with pytest.raises(ValueError, match="too often"):
         decode(EVERYTHING, bytes(builder.Output()))
+
+
+NESTED = parse_schema('table Node { child:Node; value:int; } root_type Node; file_identifier "NEST";')
+
+
+def test_tables_nest_as_deep_as_is_allowed() -> None:
+    def nested(depth: int) -> bytes:
+        node: dict = {"value": depth}
+        for _ in range(depth):
+            node = {"child": node, "value": 0}
+        return encode(NESTED, node)
+
+    found = decode(NESTED, nested(MAX_DEPTH))
+    for _ in range(MAX_DEPTH):
+        found = found["child"]
+    assert found["value"] == MAX_DEPTH
+    with pytest.raises(ValueError, match=f"deeper than {MAX_DEPTH}"):
+        decode(NESTED, nested(MAX_DEPTH + 1))
+
+
+def test_a_head_is_eight_bytes_with_the_identifier() -> None:
+    with pytest.raises(ValueError, match="7 bytes are too few"):
+        decode(NESTED, b"\x08\0\0\0NES")
+    with pytest.raises(ValueError, match="byte 8: 4 bytes expected, but the file has 8"):
+        decode(NESTED, b"\x08\0\0\0NEST")
+    with pytest.raises(ValueError, match="instead of b'NEST'"):
+        decode(NESTED, encode(NESTED, {"value": 1}).replace(b"NEST", b"REST"))

@@ -12,14 +12,26 @@ import numpy as np
 import pytest
 from trainers import contents_of, element_of, library_of, session_of
 
-from minbuild.ir import Checkpoint, ElementType, Graph, Node, Parameter, Plan, TensorType, TrainingArtifacts
-from minbuild.ir.dims import symbol
+from minbuild.ir import (
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Parameter,
+    Plan,
+    Role,
+    TensorType,
+    TrainingArtifacts,
+)
+from minbuild.ir.dims import evaluate, symbol
 from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.ops.core.definition import Op, OpContext, TestCase
+from minbuild.passes.analysis.aliases import root
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite import batch_tiling as loops
+from minbuild.planning.arena.buffers import tiled_of
 from minbuild.planning.plan import build_plan, peak_bytes
 from minbuild.planning.plan_encoding import encode_plan, plan_schema
 from minbuild.training.library import TRAIN, Session, TrainerError
@@ -101,6 +113,17 @@ def test_gradients_between_layers_take_the_room_of_one_sample(monkeypatch: pytes
     ]
     assert {t.shape[0] for t in walking} == {1}
     assert train.samples == symbol("batch")
+
+
+def test_the_validator_is_given_the_bytes_of_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LEAST_GAIN", 8)
+    program = optimize(lower(convolutions(), registry(), {}), registry())
+    (train,) = (p for p in program.procedures if p.loops)
+    walked = {root(train.alias, name) for name, value in train.values.items() if value.sample}
+    tiled = tiled_of(train)
+    assert tiled and set(tiled) == {n for n in walked if train.values[n].role is Role.TEMPORARY}
+    for size in tiled.values():
+        assert evaluate(size, {"batch": 7}) == 7 * evaluate(size, {"batch": 1}) > 0
 
 
 def test_a_fixed_batch_loops_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,29 @@ def test_a_convolution_net_the_packers_alone_miss(monkeypatch: pytest.MonkeyPatc
     assert worst_ratio(order_buffers(buffers, BATCHES), BATCHES) > 1.03
 
 
+@pytest.mark.parametrize(("score", "searched"), [(1.0, False), (1.001, True), (1.5, True)])
+def test_the_search_goes_on_until_the_bound_is_reached(
+    score: float, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    class Nothing:
+        """A search that finds nothing better."""
+
+        def __init__(self, problem: object, start: tuple[int, ...]) -> None:
+            starts.append(start)
+            self.work, self.score, self.order = 0, (2.0, 2.0), start
+
+        def run(self, work: int) -> None:
+            assert work > 0
+
+    monkeypatch.setattr(memory, "Search", Nothing)
+    monkeypatch.setattr(memory, "ranked_orders", lambda problem: [((score, score), (1, 0))])
+    buffers = buffers_of((0, 1, 16), (1, 2, 16))
+    assert memory.order_buffers(buffers, [{}]) == (buffers[1], buffers[0])
+    assert starts == [(1, 0)] * searched
+
+
 def brute_force_peak(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
     """The best peak of all orders."""
     pairs = list(zip(buffers, sizes, strict=True))

@@ -371,6 +371,13 @@ def test_an_expression_is_made_of_earlier_ones(bench: Bench) -> None:
     assert bench.status() == 0
 
 
+def test_eight_free_sizes_are_the_most(bench: Bench) -> None:
+    for count, status in ((8, 0), (9, BAD_PLAN)):
+        bench.tables["defaults"] = np.ones(count, np.int32)
+        bench.sizes = [bench.sizes[0], *[1] * (count - 1)]
+        assert bench.status() == status
+
+
 def test_names_end_where_the_table_does(bench: Bench) -> None:
     bench.tables["names"][-1] = ord("x")
     assert bench.status() == BAD_PLAN
