@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from minbuild.frontend.checkpoint import (
     write_checkpoint,
     write_checkpoint_files,
 )
-from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
+from minbuild.frontend.seal import _SUMS
+from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter, Seal
 from minbuild.ir.flatbuffers.codec import decode, encode
 
 pytestmark = pytest.mark.unit
@@ -244,3 +246,9 @@ def test_external_data_may_begin_at_0(tmp_path):
     (tmp_path / "checkpoint").write_bytes(encode(schema(), {"version": 2, "module": module}))
     (tmp_path / "checkpoint.data").write_bytes(np.arange(2, dtype=np.float32).tobytes())
     assert read_checkpoint(tmp_path / "checkpoint").parameters[0].data.tolist() == [0, 1]
+
+
+def test_a_seal_without_optimizer_state_has_the_learning_rate_of_a_session():
+    data = write_checkpoint(Checkpoint((parameter("w", np.ones(3, np.float32)),), seal=Seal(7, (5,))))
+    assert data[: -_SUMS.size].endswith(struct.pack("<qqff", 5, 0, 0.001, 0))
+    assert read_checkpoint(data).seal == Seal(7, (5,))

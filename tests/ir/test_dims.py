@@ -85,3 +85,11 @@ def test_extrema_are_decided_where_sizes_of_one_or_more_decide_them():
     assert dim_min(n * 2 + m, 3) == 3 and dim_min(1, n) == 1
     assert dim_max(n - 2, 0) != n - 2  # where n is 1
     assert dim_max(n, m) not in (n, m)
+
+
+def test_what_no_longer_depends_on_a_size_is_a_number() -> None:
+    n = symbol("n")
+    for number in ((n + 3) - n, 2 * n - n - n + 5, (n + 1) * (n - 1) - n * n):
+        assert type(number) is int
+    assert ((n + 3) - n, (n + 1) * (n - 1) - n * n, n - n) == (3, -1, 0)
+    assert type(n + 1 - 1) is type(n)
