@@ -5,9 +5,9 @@ namespace minbuild {
 
 plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Record& record = plan::kTensors[index];
-  const plan::DimIndex* dims = plan::kShapes + record.shape;
   plan::Tensor found = {};
-  found.shape = record.shape;
+  found.shape = plan::kNumbered ? plan::kShapeAt[record.shape] : record.shape;
+  const plan::DimIndex* dims = plan::kShapes + found.shape;
   uint32_t rank = *dims;
 #if MB_LOOPS
   const bool walks = (rank & 128) != 0;
@@ -26,7 +26,7 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
     at = plan::kPlaces[region];
     if (region < plan::kFreePlaces) {
       at = static_cast<uint32_t>(align16(at * static_cast<uint32_t>(symbols[0])));
-      if (region < plan::kMorePlaces) at += plan::kMore[region];
+      if (region < plan::kMorePlaces) at += plan::kMore[region] * 16u;
     }
     region = region >= plan::kMemoryPlaces ? kConstants : region < plan::kArenaPlaces ? kArena : at < trainable_bytes ? kTrained : kPersistent;
     tensor->data = regions[region].data + at;
@@ -37,6 +37,17 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   found.region = static_cast<uint16_t>(region);
   return found;
 }
+
+namespace {
+
+// Parameters as they are, and packed ones as `words`.
+MB_INLINE const int32_t* params_at(const int32_t* params, int32_t*) { return params; }
+MB_INLINE const int32_t* params_at(const uint8_t* params, int32_t* words) {
+  for (uint32_t i = 0; i < plan::kMostParams; ++i) words[i] = plan::kParamValues[params[i]];
+  return words;
+}
+
+}  // namespace
 
 mb_status run_steps(Session* s, const plan::Graph& graph) {
   const uint8_t* code = plan::kCode + graph.code;
@@ -60,7 +71,8 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
     replaces &= s->sample == 0;
 #endif
-    Call call = {tensors + Call::kMiddle, plan::kParams + kind.params, replaces ? 0u : kind.accumulate};
+    int32_t words[plan::kMostParams];
+    Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words), replaces ? 0u : kind.accumulate};
     mb_status status = static_cast<mb_status>(run_kernel(call, kind.row));
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES

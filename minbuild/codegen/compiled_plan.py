@@ -17,6 +17,7 @@ from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, is_wide, s
 
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS = range(5)  # regions
 _MOST = 0x7FFFFFEF  # of what a size may be
+_UNPACKING = 48  # bytes of code that packed parameters take
 _ESCAPE = 0xFF  # in code with relative arguments: the next two bytes are the tensor itself
 _CURE = "Build it with --flavor interpreted, or fix dimensions with --dim."
 
@@ -114,6 +115,7 @@ class _Compiler:
         """The values that the template names."""
         tables = self.tables
         graphs, code, kinds, loops, params = self._code()
+        params, param_values = self._packed(params or [0], kinds)
         dims = _Numbers(
             [Amount(1, 0)] * len(tables["symbols"])
             + [d for i in self.order for d in self._dims(self.tensors[i])]
@@ -133,12 +135,18 @@ class _Compiler:
         columns = {
             "dims": [d.free or d.fixed for d in dims.entries],
             "places": [p.free or p.fixed for p in places],
-            "more": [p.fixed for p in places if p.free and p.fixed],
+            "more": [p.fixed // 16 for p in places if p.free and p.fixed],
             "shapes": shapes,
             "code": code,
-            "params": params or [0],
+            "params": params,
             "names": list(names),
         }
+        shape_at = sorted({shape for _, shape in records})
+        indexed = (
+            len(shapes) > 0xFF and len(shape_at) <= 0xFF
+        )  # then numbers of shapes are shorter than places
+        if indexed:
+            records = [(at, shape_at.index(shape)) for at, shape in records]
         orders = [int(p[2]) for p in tables["parameters"].tolist()]
         moments = [name_at[int(m)] for m in tables["moments"].tolist()]
         symbols = tables["defaults"].tolist()
@@ -146,7 +154,7 @@ class _Compiler:
             "columns": columns,
             "types": {
                 **{name: _unsigned(column) for name, column in columns.items()},
-                "params": "int32_t",
+                "params": "uint8_t" if param_values else "int32_t",
                 "names": "char",
                 "record_at": _unsigned([r[0] for r in records]),
                 "record_shape": _unsigned([r[1] for r in records]),
@@ -165,6 +173,9 @@ class _Compiler:
             "walks": self.loops,
             "relative": self.relative,
             "records": records,
+            "shape_at": shape_at if indexed else [],
+            "param_values": param_values,
+            "most_params": max(self.counts),
             "kinds": kinds,
             "graphs": graphs,
             "ports": ports,
@@ -246,12 +257,18 @@ class _Compiler:
         """A pool of the parameters of all steps, and where each list of them is in it."""
         words = self.tables["params"].tolist()
         lists = {tuple(words[at : at + self.counts[row]]) for row, at, *_ in steps}
-        pool: list[int] = []
-        where: dict[tuple[int, ...], int] = {}
-        for wanted in sorted(lists, key=lambda found: (-len(found), found)):
-            where[wanted] = at = _find(pool, wanted)
-            pool[at:] = [*pool[at:], *wanted[len(pool) - at :]]
+        pool = _superstring(lists)
+        where = {wanted: _find(pool, wanted) for wanted in lists}
         return pool, where
+
+    def _packed(self, params: list[int], kinds: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
+        """Parameters as numbers of their values, which are few, with those values; or as they are, and none."""
+        values, most = sorted(set(params) | {0}), max(self.counts)
+        end = max(kind[2] for kind in kinds) + most  # the device copies the most that any kernel reads
+        packed = [values.index(word) for word in params] + [0] * max(0, end - len(params))
+        if len(values) > 0xFF or len(packed) + 4 * len(values) + _UNPACKING >= 4 * len(params):
+            return params, []
+        return packed, values
 
     def _tensors(self, dims: _Numbers) -> tuple[list[Amount], list[tuple[int, int]], list[int]]:
         """Places in memory, tensors as (place, shape), and shapes as (head, dimensions)."""
@@ -353,12 +370,31 @@ def _count(shape: Sequence[Amount], size: int) -> int:
     return count
 
 
+def _superstring(lists: Iterable[tuple[int, ...]]) -> list[int]:
+    """Words among which every list is somewhere: again and again, the two that overlap most become one."""
+    pieces = sorted(set(lists), key=lambda piece: (-len(piece), piece))
+    pieces = [p for i, p in enumerate(pieces) if not any(_has(other, p) for other in pieces[:i])]
+    while len(pieces) > 1:
+        overlap, left, right = max(
+            (_overlap(a, b), -i, -k) for i, a in enumerate(pieces) for k, b in enumerate(pieces) if i != k
+        )
+        a, b = pieces[-left], pieces[-right]
+        pieces = [p for i, p in enumerate(pieces) if i not in (-left, -right)] + [(*a, *b[overlap:])]
+    return list(pieces[0]) if pieces else []
+
+
+def _overlap(a: Sequence[int], b: Sequence[int]) -> int:
+    """How much of the end of `a` is the beginning of `b`."""
+    return next(n for n in range(min(len(a), len(b)), -1, -1) if a[len(a) - n :] == b[:n])
+
+
+def _has(whole: Sequence[int], part: Sequence[int]) -> bool:
+    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
+
+
 def _find(pool: Sequence[int], wanted: Sequence[int]) -> int:
-    """Where `wanted` is in the pool, or how its end overlaps the beginning of `wanted` most."""
-    for at in range(len(pool) + 1):
-        if tuple(pool[at : at + len(wanted)]) == tuple(wanted[: len(pool) - at]):
-            return at
-    raise AssertionError("the empty overlap fits")
+    """Where `wanted` is in the pool."""
+    return next(at for at in range(len(pool) + 1) if tuple(pool[at : at + len(wanted)]) == tuple(wanted))
 
 
 def _amounts(expressions: Sequence[tuple[int, int, int]]) -> list[Amount]:

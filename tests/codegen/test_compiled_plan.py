@@ -220,6 +220,8 @@ def test_the_tables_hold_the_plan() -> None:
     tables, contents = decode_plan(model.plan_bytes), contents_of((model,))
     compiled = compile_plan(model.plan_bytes, contents.kernels, kernel_names=False)
     code, kinds, params = compiled["columns"]["code"], compiled["kinds"], compiled["columns"]["params"]
+    if compiled["param_values"]:
+        params = [compiled["param_values"][number] for number in params]
     at = 0
     for kernel, words_at, _, accumulate, _ in tables["steps"].tolist():
         row, count, first, adds, _ = kinds[code[at]]
