@@ -1,6 +1,8 @@
 """Coverage-guided fuzzing of what a device reads: plans, checkpoints, export templates and batches.
 
     python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--keep FOLDER] [HARNESS...]
+    python tests/fuzz/run.py --jobs 1 --seconds 100000 --runs-of plan=3200000 --runs-of checkpoint=3100000 \\
+        --runs-of batch=3100000 --runs-of template=91000000        10^8 executions: half an hour of an idle processor
 
 Each harness is linked with the trimmed trainer of a golden artifact set by clang++ with libFuzzer and the address,
 undefined-behaviour and float-cast sanitizers. A corpus starts from the real files of the set and from
@@ -116,7 +118,7 @@ def fuzz(harness: str, folder: Path, seconds: int, runs: int, seed: int) -> Resu
             f"-max_total_time={seconds}",
             f"-runs={runs}",
             f"-seed={seed}",
-            "-timeout=10",
+            "-timeout=60",
             "-rss_limit_mb=2048",
             "-print_final_stats=1",
         ),
@@ -150,10 +152,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers; 0 is another every time")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="harnesses at a time")
     parser.add_argument(
-        "--feature",
+        "--runs-of",
         action="append",
         default=[],
-        help="stem.feature to compile in addition, such as gemm.packed; repeatable",
+        metavar="HARNESS=COUNT",
+        help="most executions of one harness; repeatable",
     )
     parser.add_argument("--model", default="dense_fixed", help="golden artifact set whose trainer is fuzzed")
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
@@ -161,13 +164,19 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file to write the figures to")
     parser.add_argument("harnesses", nargs="*", help=f"of {', '.join(HARNESSES)}; default: all")
     options = parser.parse_args()
+    runs = dict.fromkeys(HARNESSES, options.runs)
+    for text in options.runs_of:
+        harness, _, count = text.partition("=")
+        if harness not in HARNESSES or not count.isdecimal():
+            parser.error(f"--runs-of {text}: write HARNESS=COUNT, with one of {', '.join(HARNESSES)}")
+        runs[harness] = int(count)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="minbuild-fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(options.model, folder, options.clang)
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(
             pool.map(
-                lambda h: fuzz(h, folder, options.seconds, options.runs, options.seed),
+                lambda h: fuzz(h, folder, options.seconds, runs[h], options.seed),
                 options.harnesses or HARNESSES,
             )
         )

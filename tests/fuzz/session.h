@@ -51,7 +51,8 @@ struct Exact {
   }
 };
 
-constexpr size_t kMostMemory = size_t{64} << 20;  // of a session: a plan may ask for any
+constexpr size_t kMostMemory = size_t{4} << 20;  // of a session: a plan may ask for any
+constexpr size_t kMostElements = size_t{1} << 14;  // of an input: filling more takes longer than running it
 
 // A session over plan and checkpoint in memory that is full of garbage; null where they are refused.
 struct Session {
@@ -88,7 +89,7 @@ struct Inputs {
       for (int k = 0; k < tensor.rank && k < MB_MAX_RANK; ++k) {
         if (tensor.dims[k] < 0) tensor.dims[k] = 2;
         count *= static_cast<size_t>(tensor.dims[k]);
-        if (count > size_t{1} << 20) count = size_t{1} << 20, tensor.dims[k] = 0;
+        if (count > kMostElements) count = kMostElements, tensor.dims[k] = 0;
       }
       Bytes values(count * static_cast<size_t>(tensor.type >= 0 && tensor.type < 17 ? kSizes[tensor.type] : 0));
       for (size_t k = 0; k < values.size() && size != 0; ++k) values[k] = bytes[k % size];
