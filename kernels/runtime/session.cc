@@ -85,23 +85,23 @@ class FlushDenormals {
   uint32_t before_ = __builtin_ia32_stmxcsr();
   static MB_INLINE void set(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
   static constexpr uint32_t kFlush = 0x8040;
-#elif defined(__aarch64__)
-  uint64_t before_ = get();
-  static MB_INLINE uint64_t get() {
-    uint64_t control;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
-    return control;
-  }
-  static MB_INLINE void set(uint64_t control) { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
-  static constexpr uint32_t kFlush = 1 << 24;
 #else
-  uint32_t before_ = get();
-  static MB_INLINE uint32_t get() {
-    uint32_t control;
-    __asm__ volatile("vmrs %0, fpscr" : "=r"(control));
+#if defined(__aarch64__)
+#define MB_FP_READ "mrs %0, fpcr"
+#define MB_FP_WRITE "msr fpcr, %0"
+  using Word = uint64_t;
+#else
+#define MB_FP_READ "vmrs %0, fpscr"
+#define MB_FP_WRITE "vmsr fpscr, %0"
+  using Word = uint32_t;
+#endif
+  Word before_ = get();
+  static MB_INLINE Word get() {
+    Word control;
+    __asm__ volatile(MB_FP_READ : "=r"(control));
     return control;
   }
-  static MB_INLINE void set(uint32_t control) { __asm__ volatile("vmsr fpscr, %0" : : "r"(control)); }
+  static MB_INLINE void set(Word control) { __asm__ volatile(MB_FP_WRITE : : "r"(control)); }
   static constexpr uint32_t kFlush = 1 << 24;
 #endif
 
@@ -150,7 +150,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     const KernelRow& row = find_kernel(kernel.key);
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
-    MB_OPAQUE(slot);
+    MB_OPAQUE(slot);  // else every access adds the address of the table again
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
       uint32_t index = *static_cast<const Index*>(s->at(step.args + k, plan::kArgs));
       const plan::Tensor& t = s->resolve(index, &tensors[k]);

@@ -63,7 +63,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
       out_row = g.c_row;
       if (g.accumulate) old = c;
     }
-    MB_OPAQUE(out);
+    MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
     run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, out_row, old);
     if (out == edge) {
       T* to_row = c;

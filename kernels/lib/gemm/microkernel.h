@@ -41,8 +41,8 @@ MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step,
   });
 }
 
-// The addend of a product that replaces its target. Never written, and not constant because zeros that are not
-// take no room in a file.
+// The addend of a product that replaces its target. Never written, and yet not constant:
+// variables that are zero stand in .bss, which takes no room in a file, while constants would be stored byte by byte.
 template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];
 
@@ -122,7 +122,7 @@ struct DotsBody {
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
         }
-        MB_OPAQUE(k);
+        MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         T sums[kDotColumns][kDotRows][V::size];
         unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
         for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {

@@ -20,7 +20,9 @@
 #define MB_NOINLINE __attribute__((noinline))
 #define MB_LAMBDA __attribute__((always_inline))  // [&](auto i) MB_LAMBDA { ... }
 
-// Keeps the compiler from copying a hot loop for each value that it thinks `x` (an integer or pointer) may have.
+// Hides where the value of `x` (an integer or pointer) comes from. Compilers copy a hot loop for each value that they
+// know `x` may have, precompute addresses, or turn masks into branches; without this, results are
+// the same, and the trainers of mlp and bert_tiny are 48 bytes larger.
 #define MB_OPAQUE(x) __asm__("" : "+r"(x))
 
 #ifndef MINBUILD_DISPATCH

@@ -69,12 +69,12 @@ template <class T>
 struct Conv {
   static constexpr int kLast = kAxes - 1;
   static constexpr Wanted kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
-  // In this order, what is used most has the shortest addresses.
+  // In this order the members used most stand first, where x86-64 and Arm address them with one byte instead of four.
   T *planes, *grid;
   int* places;  // where each tap finds the first output
   Wanted wanted;
   int batch, groups, taps;
-  int odd;        // zero if windows are single elements side by side, so that x itself is its only plane
+  int odd;        // bits of all that keeps windows from being pointwise: zero if windows are single elements side by side, so that x itself is its only plane
   Images xs, ys;  // of one group
   int window[kAxes], dilation[kAxes];
 
@@ -90,13 +90,13 @@ struct Conv {
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
     const int rank = x.rank;
     groups = MB_CONV_GROUPS ? params[0] : 1;
-    if (rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2 || y.rank != rank || w.rank != rank || groups < 1) return false;
+    if (rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2) return false;
+    if (y.rank != rank || w.rank != rank || groups < 1) return false;
     batch = x.dims[0];
     const int channels = xs.channels = w.dims[1];
     const int filters = ys.channels = MB_CONV_GROUPS ? w.dims[0] / groups : w.dims[0];
-    if (y.dims[0] != batch || y.dims[1] != w.dims[0] || filters * groups != w.dims[0] ||
-        int64_t(channels) * groups != x.dims[1])
-      return false;
+    if (y.dims[0] != batch || y.dims[1] != w.dims[0]) return false;
+    if (filters * groups != w.dims[0] || int64_t(channels) * groups != x.dims[1]) return false;
     odd = 0;
     taps = 1;
     xs.image = ys.image = ys.size = 1;
@@ -110,8 +110,9 @@ struct Conv {
       const int stride = MB_CONV_STRIDES ? param[0] : 1, pad = param[3], apart = MB_CONV_DILATIONS ? param[6] : 1;
       constexpr unsigned kMost = 1 << 12;  // so that no position overflows
       constexpr unsigned kLongest = 1 << 28;
-      if (((stride - 1u) | pad | (apart - 1u) | (seen - 1u)) >= kMost || unsigned((in - 1) | (out - 1)) >= kLongest)
-        return false;
+      // One comparison each: a bit at or above the limit in any of them, sign bits included, survives the `or`.
+      if (((stride - 1u) | pad | (apart - 1u) | (seen - 1u)) >= kMost) return false;
+      if (unsigned((in - 1) | (out - 1)) >= kLongest) return false;
       const int reach = apart * (seen - 1), extent = out + reach / stride, pitch = int(size);
       window[a] = seen;
       if (MB_CONV_DILATIONS) dilation[a] = apart;
@@ -244,23 +245,12 @@ struct Conv {
   }
 };
 
-// Gradients permute (y, x, w): the wanted tensor comes first, and y takes its place.
+// All images, group by group.
 template <class T>
-Status conv(const Call& call) {
-  Conv<T> c;
-  c.wanted = Wanted(call.params[0]);
-  const Tensor &out = call[0], &bias = call[3];
-  const Tensor *y = &out, *x = &call[1], *w = &call[2];
-  if (c.wanted == kInputGradient) exchange(y, x);
-  if (c.wanted == kWeightGradient) exchange(y, w);
-  if (unsigned(c.wanted) > kWeightGradient || !c.read(*x, *y, *w, call.params + 1) || !c.lay_out(out, call[4]))
-    return Status::kBadPlan;
-  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
-  // Sums start at zero, and inputs that no tap looks at have no gradient.
-  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
-  T *image = x->as<T>(), *outputs = y->as<T>();
+MB_INLINE void run_images(Conv<T>& c, Conv<T>&, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+  T *image = x.as<T>(), *outputs = y.as<T>();
   for (int n = 0; n < c.batch; ++n) {
-    T* filters = w->as<T>();
+    T* filters = w.as<T>();
     const T* biases = MB_CONV_BIAS ? bias.as<T>() : nullptr;
     int g = 0;
     do {  // no loop where there are no groups
@@ -271,33 +261,54 @@ Status conv(const Call& call) {
       if (biases) biases += c.ys.channels;
     } while (MB_CONV_GROUPS && ++g < c.groups);
   }
-  return Status::kOk;
 }
 
-// The same for sizes that ask for packing.
+// The same by packed products, several images at a time.
 template <class T>
-Status conv_packed(const Call& call) {
-  Conv<T> c;
-  c.wanted = Wanted(call.params[0]);
-  const Tensor &out = call[0], &bias = call[3];
-  const Tensor *y = &out, *x = &call[1], *w = &call[2];
-  if (c.wanted == kInputGradient) exchange(y, x);
-  if (c.wanted == kWeightGradient) exchange(y, w);
-  PackedConv<T, Conv<T>> packed(c);
-  if (unsigned(c.wanted) > kWeightGradient || !c.read(*x, *y, *w, call.params + 1) || !packed.lay_out(out, call[4]))
-    return Status::kBadPlan;
-  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
-  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
+MB_INLINE void run_images(Conv<T>& c, PackedConv<T, Conv<T>>& packed, const Tensor& y, const Tensor& x, const Tensor& w,
+                          const Tensor& bias) {
   const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
   for (int n = 0; n < c.batch; n += packed.images) {
     const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
     for (int g = 0; g < c.groups; ++g) {
       const intptr_t first = intptr_t(n) * c.groups + g;
-      packed.run(x->as<T>() + first * x_size, c.groups * x_size, y->as<T>() + first * y_size, c.groups * y_size,
-                 w->as<T>() + g * (w->count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
+      packed.run(x.as<T>() + first * x_size, c.groups * x_size, y.as<T>() + first * y_size, c.groups * y_size,
+                 w.as<T>() + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
     }
   }
+}
+
+// `layout` is `c` itself, or a PackedConv over it. Parameter 0 is the wanted tensor; Conv reads the others. Gradients
+// permute (y, x, w): the wanted tensor is argument 0, and y takes its place among the inputs.
+template <class T, class Layout>
+MB_INLINE Status convolve(const Call& call, Conv<T>& c, Layout& layout) {
+  c.wanted = Wanted(call.params[0]);
+  const Tensor &out = call[0], &bias = call[3];
+  const Tensor *y = &out, *x = &call[1], *w = &call[2];
+  if (c.wanted == kInputGradient) exchange(y, x);
+  if (c.wanted == kWeightGradient) exchange(y, w);
+  if (unsigned(c.wanted) > kWeightGradient) return Status::kBadPlan;
+  if (!c.read(*x, *y, *w, call.params + 1)) return Status::kBadPlan;
+  if (!layout.lay_out(out, call[4])) return Status::kBadPlan;
+  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
+  // Sums start at zero, and inputs that no tap reads have no gradient.
+  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
+  run_images(c, layout, *y, *x, *w, bias);
   return Status::kOk;
+}
+
+template <class T>
+Status conv(const Call& call) {
+  Conv<T> c;
+  return convolve(call, c, c);
+}
+
+// For sizes where packing pays (lib/nn/packed_conv.h).
+template <class T>
+Status conv_packed(const Call& call) {
+  Conv<T> c;
+  PackedConv<T, Conv<T>> packed(c);
+  return convolve(call, c, packed);
 }
 
 MB_INSTANTIATE_CONV

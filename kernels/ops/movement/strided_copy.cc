@@ -5,9 +5,10 @@ namespace minbuild {
 
 constexpr int kBroadcastAxis = 15;  // in place of an axis: nothing moves there
 
-// One of the two tensors, as its layout says. `sizes` are those of the walk's axes; nibble i of `moves` is the axis of
-// the layout along which axis i of the walk moves. Gives the walk's steps and the first element, or says that some
-// element would lie outside.
+// One of the two tensors, as its layout says. `sizes` are those of the walk's axes. `moves` packs an axis order into one
+// parameter word, four bits an axis: bits 4i to 4i+3 are the axis of the layout along which axis i of the walk moves, so
+// 0x021 walks axis 1, then 2, then 0. A word an axis would take a load and a check of rank each. Gives the walk's steps
+// and the first element, or says that some element would lie outside.
 struct Side {
   ptrdiff_t steps[MB_MAX_RANK];
   ptrdiff_t first;

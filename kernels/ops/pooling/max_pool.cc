@@ -12,8 +12,8 @@ struct PoolAxis {
 };
 constexpr bool kVolumes = MB_MAX_POOL_VOLUMES;  // else the depth is 1
 
-// All bits where `yes`, else none. Opaque, or compilers make a branch of it: which element of a window is the largest
-// cannot be predicted.
+// All bits if `yes`, else none. Opaque, or compilers make a branch of it, which is mispredicted half of the time: any
+// element of a window may be the largest.
 template <class Bits>
 MB_INLINE Bits mask_if(bool yes) {
   int mask = -int(yes);
