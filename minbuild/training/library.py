@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,19 @@ import numpy as np
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.ir import ElementType
 from minbuild.planning.library_contents import COMPONENTS
+from minbuild.training.c_api import (
+    OPTIONAL_FUNCTIONS,
+    PROTOTYPES,
+    SINK,
+    COptions,
+    CParameter,
+    CProperty,
+    CSession,
+    CTensor,
+    to_array,
+    to_tensor,
+)
 
-MAX_RANK = 8
 STATUS = (
     "ok", "invalid argument", "bad plan", "missing kernel", "bad checkpoint", "out of memory", "bad shape",
     "bad value", "input or output failed", "unsupported",
@@ -33,86 +44,6 @@ class TrainerError(MinbuildError, RuntimeError):
         super().__init__(f"{STATUS[status] if status < len(STATUS) else status}: {text}")
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("type", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("dims", ctypes.c_int32 * MAX_RANK),
-    )
-
-
-class _Parameter(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("value", _Tensor),
-        ("gradient", ctypes.c_void_p),
-        ("kind", ctypes.c_int32),
-    )
-
-
-class _Options(ctypes.Structure):
-    _fields_ = (
-        ("arena", ctypes.c_void_p),
-        ("arena_size", ctypes.c_size_t),
-        ("symbols", ctypes.POINTER(ctypes.c_int32)),
-        ("symbol_count", ctypes.c_size_t),
-        ("error", ctypes.c_char * 160),
-        ("accept_any_checkpoint", ctypes.c_int32),
-    )
-
-
-class _Progress(ctypes.Structure):
-    _fields_ = (
-        ("seed", ctypes.c_int64),
-        ("step", ctypes.c_int64),
-        ("learning_rate", ctypes.c_float),
-        ("unused", ctypes.c_float),
-    )
-
-
-class _Session(ctypes.Structure):
-    """The part of mb_session that is declared in trainer.h."""
-
-    _fields_ = (
-        ("progress", ctypes.POINTER(_Progress)),
-        ("error", ctypes.c_char_p),
-        ("replaces_gradients", ctypes.c_int32),
-        ("accepts_any_checkpoint", ctypes.c_int32),
-    )
-
-
-class _Property(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("text", ctypes.c_char_p),
-        ("integer", ctypes.c_int64),
-        ("real", ctypes.c_float),
-        ("type", ctypes.c_int32),
-    )
-
-
-_SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_P, _Z, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-_S, _O = ctypes.POINTER(_Session), ctypes.POINTER(_Options)
-_PROTOTYPES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
-    "mb_create": (ctypes.c_uint8, (_P, _Z, _P, _Z, _O, ctypes.POINTER(_S))),
-    "mb_destroy": (None, (_S,)),
-    "mb_run": (ctypes.c_uint8, (_S, _I, ctypes.POINTER(_Tensor), _Z)),
-    "mb_get": (ctypes.c_uint8, (_S, _I, _Z, ctypes.POINTER(_Parameter))),
-    "mb_load_checkpoint": (ctypes.c_uint8, (_S, _P, _Z)),
-}
-# Functions of optional components, and of those that a build option leaves out.
-_OPTIONAL: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    "mb_create_from_files": ("file-io", (ctypes.c_char_p, ctypes.c_char_p, _O, ctypes.POINTER(_S))),
-    "mb_write_checkpoint": ("checkpoint-writing", (_S, _I, _SINK, _P)),
-    "mb_save_checkpoint": ("checkpoint-writing", (_S, ctypes.c_char_p, _I)),
-    "mb_get_property": ("properties", (_S, _Z, ctypes.POINTER(_Property))),
-    "mb_set_property": ("properties", (_S, ctypes.POINTER(_Property))),
-    "mb_parameter_buffer": ("buffers", (_S, _I, _I, _P, ctypes.POINTER(_Z))),
-    "mb_export_model": ("export", (_S, _P, _Z, _SINK, _P)),
-    "mb_export_to_file": ("export", (_S, ctypes.c_char_p, ctypes.c_char_p)),
-}
 _STRING = 8  # mb_property's type of a text
 _BAD_VALUE, _UNSUPPORTED = 7, 9
 _COUNT, _FROM_PARAMETERS, _TO_PARAMETERS = range(3)
@@ -126,10 +57,10 @@ class Library:
     def __init__(self, path: Path) -> None:
         try:
             self.handle = ctypes.CDLL(str(Path(path).resolve()))
-            for name, (result, arguments) in _PROTOTYPES.items():
+            for name, (result, arguments) in PROTOTYPES.items():
                 function = getattr(self.handle, name)
                 function.restype, function.argtypes = result, arguments
-            for name, (_, arguments) in _OPTIONAL.items():
+            for name, (_, arguments) in OPTIONAL_FUNCTIONS.items():
                 if hasattr(self.handle, name):
                     function = getattr(self.handle, name)
                     function.restype, function.argtypes = ctypes.c_uint8, arguments
@@ -144,7 +75,7 @@ class Library:
         try:
             return getattr(self.handle, f"mb_{name}")
         except AttributeError:
-            component = _OPTIONAL.get(f"mb_{name}", ("",))[0]
+            component = OPTIONAL_FUNCTIONS.get(f"mb_{name}", ("",))[0]
             if not component:
                 raise
             cure = f"--with {component}" if component in COMPONENTS else f"--{component} on"
@@ -185,7 +116,7 @@ class Session:
         options.accept_any_checkpoint = accept_any
         if arena is not None:
             options.arena, options.arena_size = arena.ctypes.data, arena.nbytes
-        self._session = _S()
+        self._session = ctypes.POINTER(CSession)()
         given = self._checkpoint
         status = library.create(
             self._plan.ctypes.data if plan else None,
@@ -203,16 +134,16 @@ class Session:
         """Frees the session; every array it handed out is gone with it."""
         if self._session:
             self.library.destroy(self._session)
-            self._session = _S()
+            self._session = ctypes.POINTER(CSession)()
 
     def __del__(self) -> None:
         if getattr(self, "_session", None):
             self.close()
 
-    def _listed(self, number: int) -> Iterator[_Parameter]:
+    def _listed(self, number: int) -> Iterator[CParameter]:
         """The contents of a list of the session."""
         for index in itertools.count():
-            found = _Parameter()
+            found = CParameter()
             if self.library.get(self._session, number, index, ctypes.byref(found)):
                 return
             yield found
@@ -228,9 +159,9 @@ class Session:
     def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One step of a graph; outputs are copies."""
         arrays = [np.asarray(x, order="C") for x in inputs]  # ascontiguousarray would give scalars an axis
-        tensors = (_Tensor * max(1, len(arrays)))(*(_tensor(x) for x in arrays))
+        tensors = (CTensor * max(1, len(arrays)))(*(to_tensor(x) for x in arrays))
         self._check(self.library.run(self._session, graph, tensors, len(arrays)))
-        return [_array(found.value).copy() for found in self._listed(2 * graph + 1)]
+        return [to_array(found.value).copy() for found in self._listed(2 * graph + 1)]
 
     def optimizer_step(self) -> None:
         self._check(self.library.run(self._session, _OPTIMIZER, None, 0))
@@ -267,16 +198,16 @@ class Session:
 
     def parameter(self, name: str) -> np.ndarray:
         """The parameter's own memory, which the array keeps alive."""
-        return _array(self.parameters[name].value, self)
+        return to_array(self.parameters[name].value, self)
 
     def gradient(self, name: str) -> np.ndarray | None:
         """The gradient's own memory; None for what is not trained."""
         parameter = self.parameters[name]
         if not parameter.gradient:
             return None
-        tensor = _Tensor.from_buffer_copy(parameter.value)
+        tensor = CTensor.from_buffer_copy(parameter.value)
         tensor.data = parameter.gradient
-        return _array(tensor, self)
+        return to_array(tensor, self)
 
     def checkpoint(self, include_optimizer: bool) -> bytes:
         """The session's state as the bytes of an ORT checkpoint."""
@@ -291,13 +222,13 @@ class Session:
             pieces.append(ctypes.string_at(data, size))
             return 0
 
-        self._check(write(_SINK(sink)))
+        self._check(write(SINK(sink)))
         return b"".join(pieces)
 
     def properties(self) -> dict[str, int | float | str]:
         """The properties, oldest first. This and what follows raise TrainerError where the library lacks the part."""
         found: dict[str, int | float | str] = {}
-        entry = _Property()
+        entry = CProperty()
         while not self.library.get_property(self._session, len(found), ctypes.byref(entry)):
             kinds = {ElementType.FLOAT: entry.real, ElementType.INT64: entry.integer, _STRING: entry.text}
             value = kinds[entry.type]
@@ -306,7 +237,7 @@ class Session:
 
     def set_property(self, name: str, value: int | float | str | None) -> None:
         """Adds or replaces a property; None removes it."""
-        entry = _Property(name.encode())
+        entry = CProperty(name.encode())
         if isinstance(value, str):
             entry.text, entry.type = value.encode(), _STRING
         elif isinstance(value, int):
@@ -317,7 +248,7 @@ class Session:
 
     def buffer(self, trainable_only: bool) -> np.ndarray:
         """All parameters, or those that are trained, one after the other."""
-        count = _Z()
+        count = ctypes.c_size_t()
         move = self.library.parameter_buffer
         self._check(move(self._session, int(trainable_only), _COUNT, None, ctypes.byref(count)))
         buffer = np.empty(count.value, np.float32)
@@ -328,7 +259,7 @@ class Session:
     def fill(self, buffer: np.ndarray, trainable_only: bool) -> None:
         """The inverse of `buffer`."""
         given = np.ascontiguousarray(buffer, np.float32)
-        count = _Z(given.size)
+        count = ctypes.c_size_t(given.size)
         self._check(
             self.library.parameter_buffer(
                 self._session, int(trainable_only), _TO_PARAMETERS, given.ctypes.data, ctypes.byref(count)
@@ -362,26 +293,6 @@ class Session:
         self._checkpoint = data  # frozen parameters are read from it in place
 
 
-def _tensor(array: np.ndarray) -> _Tensor:
-    element = ElementType.of(array.dtype)
-    if element is None or array.ndim > MAX_RANK:
-        raise BadInput(f"a tensor of {array.dtype} with {array.ndim} dimensions cannot be an input.")
-    dims = (ctypes.c_int32 * MAX_RANK)(*array.shape)
-    return _Tensor(array.ctypes.data, int(element), array.ndim, dims)
-
-
-def _array(tensor: _Tensor, owner: object = None) -> np.ndarray:
-    """The tensor's elements where they are; `owner` lives as long as the array and all views of it."""
-    element = ElementType(tensor.type)
-    shape = tuple(tensor.dims[: tensor.rank])
-    count = int(np.prod(shape, dtype=np.int64))
-    if count == 0 or not tensor.data:
-        return np.zeros(shape, element.dtype)
-    raw = (ctypes.c_uint8 * (count * element.size)).from_address(tensor.data)
-    raw.owner = owner  # type: ignore[attr-defined]
-    return np.ctypeslib.as_array(raw).view(element.dtype).reshape(shape)
-
-
 def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
     """Bytes of arena a session needs when its free dimensions grow up to `sizes`; `plan` as of a session. Raises
     TrainerError."""
@@ -393,9 +304,9 @@ def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None
     return int(options.arena_size)
 
 
-def _options(sizes: Sequence[int] | None) -> _Options:
+def _options(sizes: Sequence[int] | None) -> COptions:
     """Options with the largest sizes of the free dimensions, in plan order."""
-    options = _Options()
+    options = COptions()
     if sizes is not None:
         options.symbols, options.symbol_count = (ctypes.c_int32 * len(sizes))(*sizes), len(sizes)
     return options

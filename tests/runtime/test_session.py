@@ -18,6 +18,7 @@ from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, ROLLBACK
 from minbuild.planning.plan_encoding import plan_schema
 from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training import c_api
 from minbuild.training import library as device
 from minbuild.training.library import Library, Session, TrainerError, aligned_copy, arena_size
 
@@ -129,7 +130,7 @@ def test_inputs_are_only_bound_while_a_graph_runs(session: Session) -> None:
 
 
 def test_an_input_without_data_is_refused(session: Session) -> None:
-    tensors = (device._Tensor * 2)(*(device._tensor(x) for x in CASE.batch(0)))
+    tensors = (c_api.CTensor * 2)(*(c_api.to_tensor(x) for x in CASE.batch(0)))
     for number in range(2):
         kept, tensors[number].data = tensors[number].data, None
         assert session.library.run(session._session, TRAIN, tensors, 2) == BAD_SHAPE
@@ -227,7 +228,7 @@ def test_graphs_that_are_not_there_are_refused(session: Session) -> None:
 
 
 def test_lists_end(session: Session) -> None:
-    found = device._Parameter()
+    found = c_api.CParameter()
     for number in (-1, 5, 6, 7, 8, 100):
         assert session.library.get(session._session, number, 0, ctypes.byref(found)) == INVALID
     assert session.library.get(session._session, 4, len(session.parameters), ctypes.byref(found)) == INVALID
@@ -284,7 +285,7 @@ def test_a_sink_that_fails_stops_the_writing(session: Session, everything: Libra
             sizes.append(size)
             return int(len(sizes) == fails)
 
-        return device._SINK(sink)
+        return c_api.SINK(sink)
 
     whole = counting(-1)
     assert session.library.write_checkpoint(session._session, 1, whole, None) == 0
@@ -395,7 +396,7 @@ def test_properties_fill_their_room_to_the_end(everything: Library) -> None:
 
 
 class Guarded(ctypes.Structure):
-    _fields_ = (("options", device._Options), ("after", ctypes.c_char * 64))
+    _fields_ = (("options", c_api.COptions), ("after", ctypes.c_char * 64))
 
 
 def named(name: bytes) -> Guarded:
@@ -405,7 +406,7 @@ def named(name: bytes) -> Guarded:
     tables["parameters"]["name"][0] = len(tables["names"])
     tables["names"] = np.concatenate([tables["names"], np.frombuffer(name + b"\0", np.uint8)])
     plan, checkpoint = aligned_copy(encode(plan_schema(), tables)), aligned_copy(CASE.checkpoint)
-    guarded, made = Guarded(), device._S()
+    guarded, made = Guarded(), ctypes.POINTER(c_api.CSession)()
     ctypes.memset(ctypes.addressof(guarded) + Guarded.after.offset, 0xEE, 64)
     given = (plan.ctypes.data, plan.nbytes, checkpoint.ctypes.data, checkpoint.nbytes)
     assert BUILT.library.create(*given, ctypes.byref(guarded.options), ctypes.byref(made)) == BAD_CHECKPOINT

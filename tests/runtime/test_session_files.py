@@ -16,6 +16,7 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training import c_api
 from minbuild.training import library as device
 from minbuild.training.library import Library, Session, TrainerError
 
@@ -37,8 +38,8 @@ class FromFiles(Session):
     """A session that maps its files itself."""
 
     def __init__(self, library: Library, plan: Path, checkpoint: Path | None) -> None:
-        self.library, self._session = library, device._S()
-        options = device._Options()
+        self.library, self._session = library, ctypes.POINTER(c_api.CSession)()
+        options = c_api.COptions()
         paths = [None if p is None else os.fsencode(p) for p in (plan, checkpoint)]
         self.status = library.create_from_files(*paths, ctypes.byref(options), ctypes.byref(self._session))
         self.text = options.error.decode()

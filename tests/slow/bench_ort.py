@@ -192,18 +192,19 @@ def _batch(place: Path, about: dict, size: int) -> list:
 def _ours(place: Path, about: dict, size: int, batch: list):
     import ctypes
 
-    from minbuild.training.library import TRAIN, Library, _Options, _Session, _tensor
+    from minbuild.training.c_api import COptions, CSession, to_tensor
+    from minbuild.training.library import TRAIN, Library
 
     library = Library(place / "trainer.so")
-    count, handle = len(batch), ctypes.POINTER(_Session)()
+    count, handle = len(batch), ctypes.POINTER(CSession)()
     sizes = (ctypes.c_int32 * about["symbols"])(*[size] * about["symbols"])
-    options = _Options(None, 0, sizes, about["symbols"])
+    options = COptions(None, 0, sizes, about["symbols"])
     files = (str(place / "trainer.plan").encode(), f"{about['artifacts']}/checkpoint".encode())
     if library.create_from_files(*files, ctypes.byref(options), ctypes.byref(handle)):
         raise RuntimeError("the trainer cannot be created")
     session = handle.contents
     session.progress.contents.learning_rate = about["rate"]
-    tensors = (type(_tensor(batch[0])) * count)(*map(_tensor, batch))
+    tensors = (type(to_tensor(batch[0])) * count)(*map(to_tensor, batch))
     run, optimizer = library.run, 2
 
     def step() -> None:

@@ -13,17 +13,16 @@ from minbuild.ir import Call, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.convolution.conv import (
     INPUT_GRADIENT,
-    VARIANTS,
     WEIGHT_GRADIENT,
     Layer,
     call_layer,
     conv_kernel,
     filters_of,
     grouped,
-    large_cases,
     packed_kernel,
     seen_by,
 )
+from minbuild.ops.convolution.conv_cases import VARIANTS, large_cases
 from minbuild.ops.convolution.sliding_window import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder

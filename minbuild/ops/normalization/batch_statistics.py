@@ -12,7 +12,7 @@ import numpy as np
 from minbuild.ops.core.definition import FLOATS, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.normalization.layer_normalization import gradient_parts, normalized_parts
+from minbuild.ops.normalization.layer_normalization_grad import gradient_parts, normalized_parts
 
 
 def epsilon_of(attributes: Mapping[str, Any]) -> float:

@@ -16,6 +16,7 @@ from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, Un
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.normalization import layer_normalization as _layer
+from minbuild.ops.normalization import layer_normalization_grad as _layer_grad
 
 _DOMAIN = "minbuild"
 
@@ -156,11 +157,13 @@ def _grad_parts(b: GraphBuilder) -> Results:
             "a gradient flows through it, which needs attribute epsilon and channels of a known number"
         )
     rows, inner = (0, int(b.ctx.attribute("num_groups")), -1), (2,)
-    normal, inverse = _layer.normalized_parts(b, x.reshape(rows), inner, _layer.epsilon_of(b.ctx.attributes))
+    normal, inverse = _layer_grad.normalized_parts(
+        b, x.reshape(rows), inner, _layer.epsilon_of(b.ctx.attributes)
+    )
     each = b.add("Expand", scale.reshape((entries, 1)), b.integers((entries, shape[1] // entries)))
     each = each.reshape((shape[1], *(1,) * (len(shape) - 2)))
     g = (dy * each).reshape(rows)
-    dx = _layer.gradient_parts(b, g, normal, inverse, inner).reshape_like(x)
+    dx = _layer_grad.gradient_parts(b, g, normal, inverse, inner).reshape_like(x)
     along = dy * normal.reshape_like(x)
     sums = [e.reshape((0, entries, -1)).sum((0, 2), False) for e in (along, dy)]
     return dx, *(e.reshape(b.ctx.shape(2)) for e in sums)
@@ -177,7 +180,7 @@ def _grad_reference(
     mean, inverse = mean[..., None], inverse[..., None]
     normal = (_by_group(attributes, x) - mean) * inverse
     g = _by_group(attributes, dy * _entries(scale, x))
-    dx = _layer.norm_gradient(g, normal, np.ones(1), inverse, (2,), True).reshape(x.shape)
+    dx = _layer_grad.norm_gradient(g, normal, np.ones(1), inverse, (2,), True).reshape(x.shape)
     per_entry = [
         each.reshape(x.shape[0], scale.size, -1).sum((0, 2)) for each in (dy * normal.reshape(x.shape), dy)
     ]

@@ -1,4 +1,4 @@
-"""LayerNormalization, its relatives without a mean, and their gradients."""
+"""LayerNormalization and its relatives without a mean."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def call_norm_grad(ctx: OpContext, names: Sequence[str], rows: tuple[Dim, ...], 
     )
 
 
-def _rows(ctx: OpContext, x: int = 0) -> tuple[Dim, ...]:
+def rows_of(ctx: OpContext, x: int = 0) -> tuple[Dim, ...]:
     axis = ctx.axis(-1, x)
     return product(ctx.shape(x)[:axis]), 1, product(ctx.shape(x)[axis:])
 
@@ -108,7 +108,7 @@ def _lower(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
     def lower(ctx: OpContext) -> Sequence[KernelCall]:
         outputs = (ctx.result(0), "", ctx.result(1)) if simple else tuple(ctx.result(i) for i in range(3))
         names = (ctx.name(0), ctx.name(1), ctx.name(2))
-        return (call_norm(ctx, names, outputs, _rows(ctx), simple=simple, own=True),)
+        return (call_norm(ctx, names, outputs, rows_of(ctx), simple=simple, own=True),)
 
     return lower
 
@@ -225,7 +225,7 @@ def normalized(
     return (x - mean) * inverse, mean, inverse
 
 
-def _axes(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[int, ...]:
+def axes_of(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[int, ...]:
     return tuple(range(int(attributes.get("axis", -1)) % x.ndim, x.ndim))
 
 
@@ -233,14 +233,14 @@ def _reference(simple: bool, statistics: bool = True) -> Callable[..., tuple[np.
     def reference(
         attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, bias: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
-        y, mean, inverse = normalized(x, _axes(attributes, x), epsilon_of(attributes), simple)
+        y, mean, inverse = normalized(x, axes_of(attributes, x), epsilon_of(attributes), simple)
         y = y * scale + (0 if bias is None else bias)
         return (y, *((inverse,) if simple else (mean, inverse))) if statistics else (y,)
 
     return reference
 
 
-_SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
+SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((1, 4), -1),
     ((4, 3), -1),
     ((3, 33), 1),
@@ -250,13 +250,13 @@ _SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((2, 3, 4, 5), -2),
     ((9,), 0),
 )
-_EPSILON = float(np.float32(1e-3))
+EPSILON = float(np.float32(1e-3))
 
 
 def _cases(simple: bool, outputs: int, biased: bool) -> Callable[..., Iterable[TestCase]]:
     def cases(random: np.random.Generator) -> Iterable[TestCase]:
-        for shape, axis in _SHAPES:
-            x, attributes = random.standard_normal(shape) + 0.5, {"axis": axis, "epsilon": _EPSILON}
+        for shape, axis in SHAPES:
+            x, attributes = random.standard_normal(shape) + 0.5, {"axis": axis, "epsilon": EPSILON}
             scale, bias = random.standard_normal((2, *shape[axis:]))
             inputs = (x, scale, bias) if biased else (x, scale)
             for count in {1, outputs}:
@@ -297,123 +297,9 @@ layer_normalization = _op("LayerNormalization", False, 3, True)
 simplified_layer_normalization = _op("SimplifiedLayerNormalization", True, 2, False, (1,))
 rms_normalization = _op("RMSNormalization", True, 1, False, (23,))
 
-# ---------------------------------------------------------------------------------------- gradient operators
-
-
-def _grad_infer(simple: bool) -> Callable[[OpContext], Sequence[TensorType]]:
-    def infer(ctx: OpContext) -> Sequence[TensorType]:
-        entries = TensorType(ctx.element(2), ctx.shape(2))
-        return (TensorType(ctx.element(1), ctx.shape(1)), *(entries,) * (2 - simple))
-
-    return infer
-
-
-def _lower_grad(simple: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
-    def lower(ctx: OpContext) -> Sequence[KernelCall]:
-        mean = "" if simple else ctx.name(3)
-        names = (*ctx.names[:3], mean, ctx.name(3 if simple else 4))
-        return (call_norm_grad(ctx, names, _rows(ctx, 1), own=True),)
-
-    return lower
-
-
-def norm_gradient(
-    dy: np.ndarray,
-    normal: np.ndarray,
-    scale: np.ndarray,
-    inverse: np.ndarray,
-    axes: tuple[int, ...],
-    mean: bool,
-) -> np.ndarray:
-    """Of x, where `normal` is x normalised over `axes` and `scale` broadcasts."""
-    g = dy * scale
-    shift = g.mean(axes, keepdims=True) if mean else 0
-    return inverse * (g - shift - normal * (g * normal).mean(axes, keepdims=True))
-
-
-def _grad_reference(simple: bool) -> Callable[..., tuple[np.ndarray, ...]]:
-    def reference(
-        attributes: Mapping[str, Any], dy: np.ndarray, x: np.ndarray, scale: np.ndarray, *saved: np.ndarray
-    ) -> tuple[np.ndarray, ...]:
-        axes = _axes(attributes, x)
-        normal = (x if simple else x - saved[0]) * saved[-1]
-        rows = tuple(a for a in range(x.ndim) if a not in axes)
-        entries = ((dy * normal).sum(rows), dy.sum(rows))[: 2 - simple]
-        dx = norm_gradient(dy, normal, scale, saved[-1], axes, not simple)
-        return (dx, *(e.reshape(scale.shape) for e in entries))
-
-    return reference
-
-
-def _grad_cases(simple: bool) -> Callable[..., Iterable[TestCase]]:
-    def cases(random: np.random.Generator) -> Iterable[TestCase]:
-        for shape, axis in _SHAPES:
-            x, dy = random.standard_normal((2, *shape))
-            scale, attributes = random.standard_normal(shape[axis:]), {"axis": axis}
-            _, *saved = normalized(x, _axes(attributes, x), _EPSILON, simple)
-            inputs = (dy, x, scale, *saved[simple:])
-            for absent in ((), (0,), (1, 2 - simple)):
-                name = f"{list(shape)} axis {axis} without {absent}"
-                count = 3 - simple
-                yield TestCase(name, inputs, attributes, outputs=count, absent=frozenset(absent), ulps=64)
-
-    return cases
-
-
-def normalized_parts(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
-    """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
-    away = x - x.mean(axes)
-    variance = (away * away).mean(axes)
-    inverse = (variance + epsilon).sqrt().reciprocal()
-    return away * inverse, inverse
-
-
-def gradient_parts(
-    b: GraphBuilder, g: Value, normal: Value, inverse: Value, axes: Sequence[int], mean: bool = True
-) -> Value:
-    """norm_gradient, in nodes."""
-    along = normal * (g * normal).mean(axes)
-    shifted = g - g.mean(axes) if mean else g
-    return (shifted - along) * inverse
-
-
-def _grad_parts(simple: bool) -> Callable[[GraphBuilder], Results]:
-    def parts(b: GraphBuilder) -> Results:
-        dy, x, scale, *saved = b.x
-        axis, rank = b.ctx.axis(-1, 1), b.ctx.rank(1)
-        inner = tuple(range(axis, rank))
-        n = (x if simple else x - saved[0]) * saved[-1]
-        dx = gradient_parts(b, dy * scale, n, saved[-1], inner, not simple)
-        sums = (dy * n, dy)[: 2 - simple]
-        entries = [e.sum(range(axis)) for e in sums]
-        return dx, *(e.reshape(b.ctx.shape(2)) for e in entries)
-
-    return parts
-
-
-def _grad_op(name: str, simple: bool) -> Op:
-    return Op(
-        name,
-        domain=MICROSOFT,
-        infer=_grad_infer(simple),
-        reference=_grad_reference(simple),
-        lower=_lower_grad(simple),
-        kernels=(norm_grad_kernel,),
-        in_place=((0, 0), (0, 1)),
-        accumulates=frozenset({1} if simple else {1, 2}),
-        decompose_for_grad=_grad_parts(simple),
-        cases=_grad_cases(simple),
-    )
-
-
-layer_normalization_grad = _grad_op("LayerNormalizationGrad", simple=False)
-simplified_layer_normalization_grad = _grad_op("SimplifiedLayerNormalizationGrad", simple=True)
-
 KERNELS = (norm_kernel, norm_grad_kernel)
 OPS = (
     layer_normalization,
     simplified_layer_normalization,
     rms_normalization,
-    layer_normalization_grad,
-    simplified_layer_normalization_grad,
 )
