@@ -4,7 +4,8 @@
     python tests/slow/step_graph_losses.py run FOLDER        in one with onnxruntime
     python tests/slow/step_graph_losses.py compare FOLDER    in that of the project
 
-`compare` prints the largest relative difference of a loss over 100 steps, and the size of each net's library.
+`compare` writes reports/baseline/step_graphs.md: by net the first and the last loss, the largest relative difference of
+a loss over 100 steps, and the size of the library.
 """
 
 from __future__ import annotations
@@ -17,6 +18,14 @@ from pathlib import Path
 import numpy as np
 
 STEPS, WITHIN, RATE = 100, 1e-6, {"sgd": 0.05, "adagrad": 0.05}
+TABLE = Path(__file__).resolve().parents[2] / "reports" / "baseline" / "step_graphs.md"
+HEAD = """# Whole training steps as plain ONNX graphs
+
+Trainers against ONNX Runtime running the same graph on the same batches, 100 steps each. Made by
+`tests/slow/step_graph_losses.py`; the nets are in `tests/support/step_graphs.py`.
+
+| net and optimizer | first loss | last loss | largest relative difference | library, x86-64 |
+|---|--:|--:|--:|--:|"""
 
 
 def rate(name: str) -> np.ndarray:
@@ -59,7 +68,7 @@ def compare(folder: Path) -> int:
     from minbuild.cli.main import app
     from minbuild.training.api import CheckpointState, Module
 
-    data, failed = np.load(folder / "batches.npz"), 0
+    data, failed, rows = np.load(folder / "batches.npz"), 0, []
     for path in sorted(folder.glob("*.onnx")):
         with tempfile.TemporaryDirectory() as out:
             try:
@@ -76,11 +85,9 @@ def compare(folder: Path) -> int:
         wanted = np.load(path.with_suffix(".npy"))
         worst = np.max(np.abs(np.array(found) - wanted) / np.abs(wanted))
         failed += not worst <= WITHIN
-        print(
-            f"{path.stem}: {wanted[0]:.4f} to {wanted[-1]:.4f}, {worst:.1e}, library {size:,} B",
-            file=sys.stderr,
-        )
-    print(f"{failed} beyond {WITHIN}", file=sys.stderr)
+        rows.append(f"| {path.stem} | {wanted[0]:.4f} | {wanted[-1]:.4f} | {worst:.1e} | {size:,} B |")
+    TABLE.write_text("\n".join((HEAD, *rows, "")), encoding="utf-8")
+    print(f"{len(rows)} nets, {failed} beyond {WITHIN}: {TABLE}", file=sys.stderr)
     return failed
 
 
