@@ -93,3 +93,15 @@ def test_what_no_longer_depends_on_a_size_is_a_number() -> None:
         assert type(number) is int
     assert ((n + 3) - n, (n + 1) * (n - 1) - n * n, n - n) == (3, -1, 0)
     assert type(n + 1 - 1) is type(n)
+
+
+def test_symbols_are_found_within_quotients_and_extrema() -> None:
+    n, m, k = symbol("n"), symbol("m"), symbol("k")
+    assert symbols_in((n + m) // (k + 1)) == {"n", "m", "k"}
+    assert symbols_in(dim_max(n, m * k)) == {"n", "m", "k"} and symbols_in(dim_min(n, 7)) == {"n"}
+    assert symbols_in(dim_max(n // 2, m)) == {"n", "m"} and symbols_in(3) == set()
+
+
+def test_sums_in_any_order_are_equal() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert n + m == m + n and str(n + m) == str(m + n) and hash(n * 2 + m * 2) == hash(m * 2 + n * 2)

@@ -96,6 +96,10 @@ def test_what_kinks_explain_is_named_and_the_rest_is_left(finder: KinkFinder) ->
     assert back == (kink,)  # the other way round
     same, nothing = moved.explain(found, found, units, 4.0) or ((kink,), {})
     assert same == () and all(np.array_equal(nothing[n].reshape(-1), found[n].reshape(-1)) for n in nothing)
+    near, rest = moved.explain(found, recorded, dict.fromkeys(found, 1000000000.0), 4.0) or ((kink,), {})
+    assert near == () and all(
+        np.allclose(rest[n].reshape(-1), found[n].reshape(-1), rtol=1e-12) for n in rest
+    )
     wrong = {n: g * 1.001 for n, g in recorded.items()}
     assert moved.explain(found, wrong, units, 4.0) is None
 

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from minbuild.errors import BadInput
+from minbuild.verify.kinks import Kink
 from minbuild.verify.tolerance import LOOSE_LIMIT, STRICT_LIMIT, Deviation, describe, deviations
 from minbuild.verify.trajectory import Reference
 
 pytestmark = pytest.mark.unit
+KINK = Kink("act", "x", 0, 0.0, 1e-8, 1e-7)
 EPSILON = 2.0**-23
 F = np.float32
 
@@ -171,3 +173,30 @@ def test_another_shape_is_another_model() -> None:
 def test_the_worst_is_described_first() -> None:
     found = [Deviation("loss", 0.5, 1e-6, "step 2"), Deviation("eval after", 3.25, 2e-3, "eval_after")]
     assert describe(found) == "eval after 3.2 (0.002 at eval_after); loss 0.5 (1e-06 at step 2)"
+
+
+def test_nothing_is_divided_by_no_noise() -> None:
+    reference = recording(grad_step1__w=np.zeros(2, F))
+    found = one(reference, results(grad_step1__w=[0, 3e-30]), "step-1 gradients")
+    assert found.noise == pytest.approx(3)
+
+
+class Finder:
+    """Explains everything by one kink, where it is asked."""
+
+    def __init__(self, may: bool) -> None:
+        self.may = may
+
+    def explain(self, found: Any, recorded: Any, units: Any, limit: float) -> Any:
+        assert self.may and limit == STRICT_LIMIT and set(units) == set(found) == set(recorded) == {"w"}
+        assert found["w"][0] != recorded["w"][0] == 4
+        return (KINK,), dict(recorded)
+
+
+def test_kinks_are_only_looked_for_beyond_the_limit() -> None:
+    reference = recording(grad_step1__w=np.array([4.0], F))
+    for units, asked in ((3, False), (np.inf, False), (100, True)):
+        off = results(grad_step1__w=[4 + units * 8 * EPSILON])
+        found = deviations(reference, off, {"grad_step1": Finder(asked)})  # type: ignore[dict-item]
+        (gradients,) = (d for d in found if d.what == "step-1 gradients")
+        assert (gradients.kinks, gradients.noise) == (((KINK,), 0) if asked else ((), pytest.approx(units)))
