@@ -1,5 +1,8 @@
 """Making training artifacts from a forward model: what ONNX Runtime's `generate_artifacts` does, for any model.
 
+Users import from this module; the other modules of the folder are its parts. A new loss is an entry in `losses`, a new
+optimizer one in `optimizers`, and gradient rules stand with the operators in `minbuild/ops/`.
+
 from minbuild.authoring import Recipe, generate_artifacts
 generate_artifacts("model.onnx", "artifacts", Recipe(loss="cross-entropy", optimizer="adamw"))
 """

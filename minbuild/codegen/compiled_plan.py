@@ -384,7 +384,7 @@ def _superstring(lists: Iterable[tuple[int, ...]]) -> list[int]:
 
 
 def _overlap(a: Sequence[int], b: Sequence[int]) -> int:
-    """How much of the end of `a` is the beginning of `b`."""
+    """The length of the longest end of `a` that `b` begins with."""
     return next(n for n in range(min(len(a), len(b)), -1, -1) if a[len(a) - n :] == b[:n])
 
 

@@ -1,6 +1,9 @@
-"""The nouns: plain frozen data that the verbs of the other modules turn one into the next.
+"""The nouns: plain frozen data that the other folders turn one into the next.
 
-artifacts --load--> Bundle --lower--> Program --plan--> Plan --emit--> Package --build--> Binary --measure--> SizeReport
+artifacts --load--> TrainingArtifacts --lower--> Program --plan--> Plan --emit--> Package --build--> Binary
+Binary --measure--> SizeReport
+
+Every folder may import this one; it imports none of them except `errors`. Fields are added here, behaviour elsewhere.
 """
 
 from minbuild.ir.artifacts import (

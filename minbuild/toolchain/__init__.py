@@ -1,5 +1,7 @@
-"""Compilers, linkers and emulators: a folder of sources in, libraries and programs out. Only here do
-processes start.
+"""Compilers, linkers and emulators: a folder of sources in, libraries and programs out.
+
+Processes start here and nowhere else, in `process` and `run_binaries`. A new target is an entry in `targets`; its
+linker options stand in the `link_*` module of its format.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole training step as an ONNX graph, (state, batch, rate) -> (next state, loss), with training information.
 
-Pairs say which output is the new value of which input. These inputs become initializers, with a binding to their
+Each pair names an input and the output with its new value. These inputs become initializers, with a binding to their
 output; what leads to the other outputs is the inference graph, and the rest of the nodes the algorithm behind it.
 """
 
@@ -212,7 +212,7 @@ def _split(model: ModelProto, pairs: Mapping[str, str]) -> None:
 
 
 def _read(node: NodeProto) -> set[str]:
-    """What a node reads, in its graphs too."""
+    """The names that a node reads, in its subgraphs too."""
     found = set(node.input) - {""}
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):

@@ -1,1 +1,5 @@
-"""Arena layout: lifespans of buffers, placement heuristics, local search, and an independent validator."""
+"""Arena layout: lifespans of buffers, placement heuristics, local search, and an independent validator.
+
+`layout` is the entry. A heuristic may be added freely, because the smallest valid layout wins; `validator` shares no
+code with the others and must stay so.
+"""

@@ -1,5 +1,8 @@
 """Losses and optimizers of one's own, put together from blocks: in the shape of `onnxruntime.training.onnxblock`.
 
+Class and argument names follow ONNX Runtime 1.19.2 and are a promise to users. A new loss is a class in `loss`, a new
+building block one in `blocks`.
+
 class Weighted(onnxblock.Block):
     def __init__(self):
         super().__init__()
