@@ -26,7 +26,7 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
     at = plan::kPlaces[region];
     if (region < plan::kFreePlaces) {
       at = static_cast<uint32_t>(align16(at * static_cast<uint32_t>(symbols[0])));
-      if (region < plan::kMorePlaces) at += plan::kMore[region] * 16u;
+      if (region < plan::kMorePlaces) at += plan::kMore[region] * uint32_t{kAlignment};
     }
     region = region >= plan::kMemoryPlaces ? kConstants : region < plan::kArenaPlaces ? kArena : at < trainable_bytes ? kTrained : kPersistent;
     tensor->data = regions[region].data + at;

@@ -4,9 +4,9 @@
 
 #include <stddef.h>
 
-namespace minbuild {
+#include "lib/types/align.h"
 
-__attribute__((always_inline)) constexpr size_t align16(size_t n) { return (n + 15) & ~size_t{15}; }
+namespace minbuild {
 
 // Offsets from the session's start. Each is a multiple of 16: the persistent region and the arena behind it hold vectors,
 // and a kernel's scratch is its address rounded down to 16 (Tensor::scratch), which stays within the scratch only where

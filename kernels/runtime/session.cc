@@ -238,7 +238,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   bool own = memory == nullptr;
   if (own) memory = static_cast<char*>(map_memory(size = need));
   // The arena is at memory + fixed. Kernels load whole vectors from it and round scratch down to 16.
-  if (memory == nullptr || size < need || ((reinterpret_cast<uintptr_t>(memory) | fixed) & 15) != 0)
+  if (memory == nullptr || size < need || ((reinterpret_cast<uintptr_t>(memory) | fixed) & (kAlignment - 1)) != 0)
     return fail(first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
   if (!own) clear_bytes(memory, fixed);  // fresh pages are zero, and take no room before they are touched
   Session* s = reinterpret_cast<Session*>(memory);

@@ -96,7 +96,7 @@ def test_scratch_that_overlaps_a_neighbour_is_named() -> None:
         "fixed = align16(fixed) + 8;",
         "src/runtime/session.cc",
         target,
-        session=("| fixed) & 15", ") & 15"),  # which refuses such an arena today
+        session=("| fixed) & (kAlignment", ") & (kAlignment"),  # which refuses such an arena today
     )
     with pytest.raises(
         VerificationFailed, match=r"step \d+ of \w+ \(.*of node '.*changes memory that is neither"

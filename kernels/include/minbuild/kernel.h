@@ -7,6 +7,7 @@
 
 #include "minbuild/config.h"
 #include "minbuild/trainer.h"
+#include "lib/types/align.h"
 #include "lib/types/bytes.h"
 #include "lib/simd/vec.h"
 
@@ -38,7 +39,7 @@ struct Tensor {
   // the last one before, where its region is still.
   template <class T>
   T* scratch() const {
-    return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(data) & ~uintptr_t{15});
+    return reinterpret_cast<T*>(align_down(reinterpret_cast<uintptr_t>(data)));
   }
   explicit operator bool() const { return data != nullptr; }
 };

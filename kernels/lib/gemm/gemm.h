@@ -83,14 +83,14 @@ constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 // The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
-  alignas(16) T room[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
+  alignas(16) T buffer[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
   const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
   for (intptr_t j = 0; j < g.n; j += width) {
     panel.n = g.n - j;
     if (panel.n < width) {
       direct = false;
-      clear_bytes(room, kPanelBytes);
+      clear_bytes(buffer, kPanelBytes);
     } else {
       panel.n = width;
     }
@@ -101,11 +101,11 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack
       panel.k = g.k - k < deepest ? g.k - k : deepest;
       panel.b = g.b + k * g.b_row + j;
       if (!direct) {
-        pack(packer, room, int(k), int(panel.k), int(j), int(panel.n), int(width));
-        panel.b = room;
+        pack(packer, buffer, int(k), int(panel.k), int(j), int(panel.n), int(width));
+        panel.b = buffer;
         panel.b_row = width;
       }
-      multiply_panel(panel, bytes, room + kPanelBytes / sizeof(T));
+      multiply_panel(panel, bytes, buffer + kPanelBytes / sizeof(T));
       panel.a += deepest * g.a_col;
       panel.accumulate = true;
       k += deepest;

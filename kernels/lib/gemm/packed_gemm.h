@@ -121,11 +121,11 @@ struct Blocks {
 
 // The product by packed blocks, in scratch memory for as many elements as they have.
 template <class T>
-MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* room, Pack<T> pack, const void* packer) {
+MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
   alignas(16) T edge[kEdgeBytes / sizeof(T)];
   const Blocks<T> blocks(g, bytes);
   const intptr_t width = blocks.width, depth = blocks.depth, step = blocks.step;
-  T* const panels = room + blocks.row_elements(g);
+  T* const panels = scratch + blocks.row_elements(g);
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
@@ -143,8 +143,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* room, Pack<T> p
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         if (blocks.pack_rows) {
-          gather(tile.a, g.a_row, g.a_col, room, step, tile.m, tile.k);
-          tile.a = room, tile.a_row = step, tile.a_col = 1;
+          gather(tile.a, g.a_row, g.a_col, scratch, step, tile.m, tile.k);
+          tile.a = scratch, tile.a_row = step, tile.a_col = 1;
         }
         tile.c = g.c + i * g.c_row + j * g.c_col;
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
@@ -180,23 +180,23 @@ MB_NOINLINE void multiply_few(const Gemm<T>& g) {
 
 // True if the scratch memory of a kernel is enough for the product.
 template <class T, class Tensor>
-MB_NOINLINE bool has_room(const Gemm<T>& g, const Tensor* room) {
-  return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= room->count;
+MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
+  return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
 }
 
-// The product, packed or as it suits its sizes; `room` has what Blocks says, kRowBytes + kColumnBytes at most.
+// The product, packed or as it suits its sizes; `scratch` has what Blocks says, kRowBytes + kColumnBytes at most.
 template <class T>
-MB_NOINLINE void gemm_at(const Gemm<T>& g, T* room) {
+MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch) {
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
   if (g.m < kFewest && g.k > kFewest) return multiply_few(g);
-  multiply_packed<T>(g, vector_bytes(), room, pack_columns<T>, &g);
+  multiply_packed<T>(g, vector_bytes(), scratch, pack_columns<T>, &g);
 }
 
 // The same in the scratch memory of a kernel.
 template <class T, class Tensor>
-MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* room) {
-  gemm_at(g, room->template scratch<T>());
+MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch) {
+  gemm_at(g, scratch->template scratch<T>());
 }
 
 }  // namespace minbuild

@@ -1,4 +1,4 @@
-// Elementwise operators of operands whose shapes differ. The walk over the shapes is written once for all types; an
+// Elementwise operators of operands whose shapes differ. The loop nest over the axes is written once for all types; an
 // operator brings a loop over one stretch of memory. How the axes fold is worked out when the plan is made
 // (ops/core/broadcasting.py).
 #ifndef MINBUILD_LIB_LOOPS_BROADCAST_H_
@@ -62,7 +62,7 @@ MB_INLINE void run_loop(Loop loop, void* y, Operands<N> x, const int* masks, int
 
 // The state of the loop at every axis. Steps are bytes from one element of an axis to the next.
 template <int N, class Loop>
-struct Walk {
+struct LoopNest {
   Loop loop;
   const int32_t* sizes;
   int last;  // axis
@@ -105,7 +105,7 @@ MB_INLINE Status broadcast_scalars(const Tensor& y, const Tensor* x, int bytes, 
   return Status::kOk;
 }
 
-// Argument 0 = f(x[0], x[1], ...), elements of the sizes_of() `bytes`. Argument N + 1 holds the axes of the walk, bit
+// Argument 0 = f(x[0], x[1], ...), elements of the sizes_of() `bytes`. Argument N + 1 holds the axes of the nest, bit
 // i of parameter o says whether x[o] moves along axis i; no bits at all: each operand has y's elements or a single one.
 template <bool kShapes, int N, class Loop>
 MB_NOINLINE Status broadcast(const Call& call, const Tensor* x, int bytes, Loop loop) {
@@ -116,24 +116,24 @@ MB_NOINLINE Status broadcast(const Call& call, const Tensor* x, int bytes, Loop 
   for (int o = 0; o < N; ++o) bits |= call.params[o];
   bool shapes = bits != 0;
   if (shapes && (axes.rank == 0 || axes.count != y.count)) return Status::kBadPlan;
-  Walk<N, Loop> walk;
-  walk.loop = loop;
-  walk.sizes = shapes ? axes.dims : &y.count;
-  walk.last = shapes ? axes.rank - 1 : 0;
-  walk.bytes = bytes;
-  walk.to = y.data;
+  LoopNest<N, Loop> nest;
+  nest.loop = loop;
+  nest.sizes = shapes ? axes.dims : &y.count;
+  nest.last = shapes ? axes.rank - 1 : 0;
+  nest.bytes = bytes;
+  nest.to = y.data;
   Operands<N> from;
   for (int o = 0; o < N; ++o) {
     int moves = shapes ? call.params[o] : x[o].count == y.count, count = 1;
     from.at[o] = x[o].data;
-    for (int axis = walk.last; axis >= 0; --axis) {
+    for (int axis = nest.last; axis >= 0; --axis) {
       bool own = moves >> axis & 1;
-      walk.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size_in(bytes, o) : 0;
-      if (own) count *= walk.sizes[axis];
+      nest.steps[o][axis] = own ? static_cast<ptrdiff_t>(count) * size_in(bytes, o) : 0;
+      if (own) count *= nest.sizes[axis];
     }
     if (count != x[o].count) return Status::kBadPlan;
   }
-  walk.descend(0, from);
+  nest.descend(0, from);
   return Status::kOk;
 }
 

@@ -1,5 +1,5 @@
-// Copies between two places in memory along axes that step differently through each. The walk is written once for all
-// elements; only the loop over the two innermost axes knows their size.
+// Copies between two places in memory along axes that step differently through each. The loop nest is written once for
+// all elements; only the loop over the two innermost axes knows their size.
 #ifndef MINBUILD_LIB_LOOPS_STRIDED_H_
 #define MINBUILD_LIB_LOOPS_STRIDED_H_
 
@@ -59,9 +59,9 @@ MB_NOINLINE void strided_loop(char* to, const char* from, const StridedAxis* axe
   }
 }
 
-struct StridedWalk {
+struct StridedLoopNest {
   StridedAxis axes[MB_MAX_RANK + 1];
-  int last;  // axis of the outer walk; two more belong to the loop
+  int last;  // axis where the nest ends; two more belong to the loop
   int element;
   StridedLoop loop;
 

@@ -23,13 +23,13 @@ struct OutputRows {
   int width, height, depth;
   intptr_t row, plane, image;  // elements of the planes from one row, one slice and one image to the next
 
-  // A walk along outputs, by contiguous runs.
-  struct Walk {
+  // Iterates over outputs by contiguous runs.
+  struct RunIterator {
     const OutputRows& rows;
     int x, y, z;
     intptr_t image;
 
-    MB_INLINE Walk(const OutputRows& of, intptr_t output) : rows(of) {
+    MB_INLINE RunIterator(const OutputRows& of, intptr_t output) : rows(of) {
       x = int(output % of.width);
       output /= of.width;
       y = int(output % of.height);
@@ -72,11 +72,11 @@ struct SeenColumns : SeenBy<T> {
     constexpr int kMostRuns = kMostTileBytes / int(sizeof(T));
     intptr_t place[kMostRuns];
     int length[kMostRuns], runs = 0;
-    OutputRows::Walk walk(this->rows, j);
+    OutputRows::RunIterator iterator(this->rows, j);
     for (int left = columns; left > 0; left -= length[runs++]) {
-      place[runs] = walk.place();
-      length[runs] = int(walk.run(left));
-      walk.advance(length[runs]);
+      place[runs] = iterator.place();
+      length[runs] = int(iterator.run(left));
+      iterator.advance(length[runs]);
     }
     // Whole vectors where no run ends within one, which are most: then every row is the same few copies.
     constexpr int kPair = 2 * V::size;
@@ -114,12 +114,12 @@ struct SeenAcross : SeenBy<T> {
       const T* from[4];
       for (int i = 0; i < 4; ++i) from[i] = this->row(j + (at + i < columns ? at + i : at));
       T* to = panel + at;
-      OutputRows::Walk walk(this->rows, k);
+      OutputRows::RunIterator iterator(this->rows, k);
       for (intptr_t left = depth, run; left > 0; left -= run, to += run * width) {
-        run = walk.run(left);
-        const intptr_t place = walk.place();
+        run = iterator.run(left);
+        const intptr_t place = iterator.place();
         transpose_rows(from[0] + place, from[1] + place, from[2] + place, from[3] + place, to, width, run);
-        walk.advance(run);
+        iterator.advance(run);
       }
     }
   }
@@ -129,7 +129,7 @@ struct SeenAcross : SeenBy<T> {
 template <class T, class C>
 struct PackedConv {
   const C& c;
-  T *planes, *grid, *made, *room;
+  T *planes, *grid, *made, *scratch;
   int* places;
   intptr_t image, in_image, planes_step;  // elements of one image of outputs, of inputs, and of its planes
   int images, channels, filters, depth;   // images of a pass; depth: of W
@@ -162,18 +162,18 @@ struct PackedConv {
     const int64_t some = c.wanted != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
     constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
     if (all > kMost || gathered > kMost || some > kMost) return false;
-    const int64_t before = (all + gathered + some) * int64_t(sizeof(T)) + ((c.taps * int64_t(sizeof(int)) + 15) & -16);
+    const int64_t before = int64_t(align16(c.taps * sizeof(int))) + (all + gathered + some) * int64_t(sizeof(T));
     Gemm<T> g = product(intptr_t(outputs), nullptr, 1, nullptr, nullptr, 0);
     const int64_t needed = before + int64_t(Blocks<T>(g, vector_bytes()).elements(g)) * int64_t(sizeof(T));
     if (needed + kBeyondPanels > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
     planes_step = intptr_t(step);
     char* at = reinterpret_cast<char*>(bytes.scratch<T>());
     places = reinterpret_cast<int*>(at);
-    at += (c.taps * sizeof(int) + 15) & ~size_t{15};
+    at += align16(c.taps * sizeof(int));
     planes = reinterpret_cast<T*>(at);
     grid = planes + all;
     made = grid + gathered;
-    room = made + some;
+    scratch = made + some;
     clear_bytes(planes, size_t(all) * sizeof(T));
     if (!in_place) c.find_places(places);
     constexpr int kRow = C::kLast;
@@ -185,7 +185,7 @@ struct PackedConv {
   }
 
   void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer) const {
-    multiply_packed<T>(g, vector_bytes(), room, pack, packer);
+    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer);
   }
 
   // Rows of outputs of some images side by side, or back.
@@ -203,14 +203,14 @@ struct PackedConv {
     const T* from = made;
     for (intptr_t k = 0; k < count * c.taps; ++k) {
       T* row = const_cast<T*>(seen.row(int(channel * c.taps + k)));
-      OutputRows::Walk walk(rows, first);
+      OutputRows::RunIterator iterator(rows, first);
       for (intptr_t left = columns, run; left > 0; left -= run, from += run) {
-        run = walk.run(left);
-        T* to = row + walk.place();
+        run = iterator.run(left);
+        T* to = row + iterator.place();
         intptr_t i = 0;
         for (; i <= run - V::size; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
         for (; i < run; ++i) to[i] += from[i];
-        walk.advance(run);
+        iterator.advance(run);
       }
     }
   }

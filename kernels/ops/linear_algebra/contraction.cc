@@ -47,15 +47,15 @@ struct Axes {
 
   // The product for every index of the axes from `axis` on that are not of the matrices. Along an axis that y lacks all
   // but the first one are added.
-  template <class T, class... Room>
-  MB_NOINLINE void multiply(Gemm<T> g, int axis, Room... room) const {
+  template <class T, class... Scratch>
+  MB_NOINLINE void multiply(Gemm<T> g, int axis, Scratch... scratch) const {
     if (axis == rows) axis += 2;
     if (axis == count - 1) {
-      if constexpr (sizeof...(room) == 0) return gemm(g);
-      else return gemm_in(g, room...);
+      if constexpr (sizeof...(scratch) == 0) return gemm(g);
+      else return gemm_in(g, scratch...);
     }
     for (int i = 0; i < sizes[axis]; ++i) {
-      multiply(g, axis + 1, room...);
+      multiply(g, axis + 1, scratch...);
       g.a += a.of[axis];
       g.b += b.of[axis];
       g.c += y.of[axis];
@@ -79,9 +79,9 @@ MB_INLINE void start_with_bias(const Tensor& y, const Tensor& bias, bool adds) {
 }
 #endif
 
-// y = alpha * (a * b summed over axes) + bias; `room`: scratch memory where the products are packed
-template <class T, class... Room>
-MB_INLINE Status contract(const Call& call, Room... room) {
+// y = alpha * (a * b summed over axes) + bias; `scratch`: scratch memory where the products are packed
+template <class T, class... Scratch>
+MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   const Tensor &y = call[0], &a = call[1], &b = call[2], &bias = call[3];
   Axes axes;
   if (!axes.read(call)) return Status::kBadPlan;
@@ -92,8 +92,8 @@ MB_INLINE Status contract(const Call& call, Room... room) {
                      b.as<T>(), axes.b.of[k], axes.b.of[n], y.as<T>(), axes.y.of[m], axes.y.of[n]};
   product.alpha = static_cast<T>(call.real(3));
   product.accumulate = call.adds(0);
-  if constexpr (sizeof...(room) != 0) {
-    if (!has_room(product, room...)) return Status::kBadPlan;
+  if constexpr (sizeof...(scratch) != 0) {
+    if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
   }
 #if MB_CONTRACTION_BIAS
   if (bias) {
@@ -102,7 +102,7 @@ MB_INLINE Status contract(const Call& call, Room... room) {
   }
 #endif
   if (call[5].count != 0) {
-    axes.multiply(product, 0, room...);
+    axes.multiply(product, 0, scratch...);
   } else if (!product.accumulate) {
     clear_bytes(y.data, y.count * sizeof(T));  // empty sums
   }

@@ -41,9 +41,9 @@ struct Bias {
   }
 };
 
-// `room`: scratch memory where the product is packed.
-template <class T, class... Room>
-MB_INLINE Status gemm_with(const Call& call, Room... room) {
+// `scratch`: scratch memory where the product is packed.
+template <class T, class... Scratch>
+MB_INLINE Status gemm_with(const Call& call, Scratch... scratch) {
   const Tensor &y = call[0], &a = call[1], &b = call[2], &c = call[3];
   bool transposed_a = call.params[0] != 0, transposed_b = call.params[1] != 0;
   if (y.rank != 2 || a.rank != 2 || b.rank != 2) return Status::kBadPlan;
@@ -58,11 +58,11 @@ MB_INLINE Status gemm_with(const Call& call, Room... room) {
                      b.as<T>(), transposed_b ? 1 : n, transposed_b ? k : 1, y.as<T>(), n};
   product.alpha = static_cast<T>(call.real(2));
   product.accumulate = call.adds(0);
-  if constexpr (sizeof...(room) == 0) {
+  if constexpr (sizeof...(scratch) == 0) {
     gemm(product);
   } else {
-    if (!has_room(product, room...)) return Status::kBadPlan;
-    gemm_in(product, room...);
+    if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
+    gemm_in(product, scratch...);
   }
 #if MB_GEMM_BIAS
   if (c) bias.add(y, c, static_cast<T>(call.real(3)));

@@ -69,11 +69,11 @@ Status move_elements(const Call& call) {
   if (sizes.count == 0) return Status::kOk;
   if (!to.read(y, call[3], to_start, sizes, p[0], to_pace, to_back)) return Status::kBadPlan;
   if (!from.read(x, call[4], from_start, sizes, p[1], from_pace, from_back)) return Status::kBadPlan;
-  StridedWalk walk;
-  walk.loop = strided_loop<T>;
-  walk.element = sizeof(T);
-  for (int i = 0; i < sizes.rank; ++i) walk.axes[i + 1] = {sizes.dims[i], to.steps[i], from.steps[i]};
-  walk.run(sizes.rank, y.data + to.first * intptr_t(sizeof(T)), x.data + from.first * intptr_t(sizeof(T)));
+  StridedLoopNest nest;
+  nest.loop = strided_loop<T>;
+  nest.element = sizeof(T);
+  for (int i = 0; i < sizes.rank; ++i) nest.axes[i + 1] = {sizes.dims[i], to.steps[i], from.steps[i]};
+  nest.run(sizes.rank, y.data + to.first * intptr_t(sizeof(T)), x.data + from.first * intptr_t(sizeof(T)));
   return Status::kOk;
 }
 

@@ -178,7 +178,7 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
 // All steps forwards in time, of a layer of real size. Gradients of the recurrent weights, which do not fit the caches,
 // are one product over all steps in place of one that reads and writes them at each.
 template <class T>
-MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, T* room) {
+MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, T* packing) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch, features = l.features, rows = batch * l.steps;
   l.turn(0);
   l.start(l.dh, l.dy_last);
@@ -187,15 +187,15 @@ MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, T* room) {
     T* d = l.dgates + l.t * batch * width;
     if (l.dy) add_range(l.dh, l.dy + l.place(l.hidden), int(batch * hidden));
     lstm_cell_grad<T>(l, l.gates + l.place(l.width), d, l.dh);
-    gemm_at(Gemm<T>{batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true}, room);
+    gemm_at(Gemm<T>{batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true}, packing);
   }
   const T *d = l.dgates, *later = d + batch * width;
-  if (l.dx) gemm_at(Gemm<T>{rows, features, width, d, width, 1, l.w, features, 1, l.dx, features}, room);
-  if (l.dw) gemm_at(Gemm<T>{width, features, rows, d, 1, width, l.x, features, 1, l.dw, features, 1, 1, true}, room);
+  if (l.dx) gemm_at(Gemm<T>{rows, features, width, d, width, 1, l.w, features, 1, l.dx, features}, packing);
+  if (l.dw) gemm_at(Gemm<T>{width, features, rows, d, 1, width, l.x, features, 1, l.dw, features, 1, 1, true}, packing);
   if (l.dr) {
     if (l.steps > 1)
-      gemm_at(Gemm<T>{width, hidden, rows - batch, later, 1, width, l.y, hidden, 1, l.dr, hidden, 1, 1, true}, room);
-    if (l.h0) gemm_at(Gemm<T>{width, hidden, batch, d, 1, width, l.h0, hidden, 1, l.dr, hidden, 1, 1, true}, room);
+      gemm_at(Gemm<T>{width, hidden, rows - batch, later, 1, width, l.y, hidden, 1, l.dr, hidden, 1, 1, true}, packing);
+    if (l.h0) gemm_at(Gemm<T>{width, hidden, batch, d, 1, width, l.h0, hidden, 1, l.dr, hidden, 1, 1, true}, packing);
   }
   l.dx = l.dw = nullptr;
   l.inputs();  // the bias
@@ -229,9 +229,9 @@ MB_INLINE Status lstm_grad_of(const Call& call) {
   if (d_peepholes && !call.adds(6)) clear_bytes(d_peepholes.data, weights * sizeof(T));
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    T* room = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
-    if (!room || l.course != kForward || l.lengths) return Status::kBadPlan;
-    lstm_steps_grad(l, room);
+    T* packing = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
+    if (!packing || l.course != kForward || l.lengths) return Status::kBadPlan;
+    lstm_steps_grad(l, packing);
     return Status::kOk;
   }
   l.cell = lstm_cell_grad<T>;
