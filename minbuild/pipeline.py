@@ -115,7 +115,14 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
-    flavor = choose_flavor(planned, request.extra, build_options, toolchain, targets[0], cmake)
+    flavor = choose_flavor(
+        planned,
+        request.extra,
+        build_options=build_options,
+        toolchain=toolchain,
+        target=targets[0],
+        cmake=cmake,
+    )
     build_options = flavor.build_options
     toolchain = toolchain.with_build_options(build_options)
     if flavor.note:

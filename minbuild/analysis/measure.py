@@ -241,7 +241,15 @@ def _rows(
     def operator(stem: str, size: int, pieces: Sequence[Piece]) -> Row:
         nodes = tuple(dict.fromkeys(use.node for use in uses.get(stem, ())))
         titles = tuple(sorted({use.operator for use in uses.get(stem, ())}))
-        return Row("operator", stem, size, titles, tuple(sorted(types[stem])), nodes, _named(pieces))
+        return Row(
+            "operator",
+            name=stem,
+            bytes=size,
+            users=titles,
+            types=tuple(sorted(types[stem])),
+            nodes=nodes,
+            symbols=_named(pieces),
+        )
 
     owned = {s.owner.name: s for s in attribution.shares if s.owner.kind == "operator"}
     rows = [operator(stem, share.bytes, share.pieces) for stem, share in owned.items()]
@@ -250,7 +258,15 @@ def _rows(
         owner = share.owner
         if owner.kind != "operator":
             rows.append(
-                Row(owner.kind, owner.name, share.bytes, owner.operators, (), (), _named(share.pieces))
+                Row(
+                    owner.kind,
+                    name=owner.name,
+                    bytes=share.bytes,
+                    users=owner.operators,
+                    types=(),
+                    nodes=(),
+                    symbols=_named(share.pieces),
+                )
             )
     return tuple(rows)
 

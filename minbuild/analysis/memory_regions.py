@@ -43,7 +43,18 @@ def regions_of(full: Binary, trimmed: Binary) -> tuple[Region, ...]:
         return file, sum(s.size for s in found if s.allocated)
 
     pairs = ((name, *REGIONS[name], bytes_of(full, name), bytes_of(trimmed, name)) for name in REGIONS)
-    rows = (Region(name, title, place, f[0], t[0], f[1], t[1]) for name, title, place, f, t in pairs)
+    rows = (
+        Region(
+            name,
+            title=title,
+            place=place,
+            full_file=f[0],
+            trimmed_file=t[0],
+            full_memory=f[1],
+            trimmed_memory=t[1],
+        )
+        for name, title, place, f, t in pairs
+    )
     return tuple(r for r in rows if r.full_file or r.trimmed_file or r.full_memory or r.trimmed_memory)
 
 

@@ -56,7 +56,14 @@ def read_package(folder: Path) -> InstalledPackage:
             raise ValueError(f"no graphs among {wanted!r}")
         holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
         compiled_in = dict(manifest["model"]) if manifest.get("flavor") == COMPILED else {}
-        return InstalledPackage(folder, manifest["minbuild"], holds, targets, graphs, compiled_in)
+        return InstalledPackage(
+            folder,
+            minbuild=manifest["minbuild"],
+            capabilities=holds,
+            targets=targets,
+            graphs=graphs,
+            compiled_in=compiled_in,
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path}: does not say what the library holds ({type(error).__name__}: {error}). Give a package of "

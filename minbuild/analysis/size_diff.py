@@ -59,11 +59,11 @@ def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:
         )
     return SizeDiff(
         new.model,
-        causes,
-        memory,
-        targets,
-        tuple(name for name in after if name not in before),
-        tuple(name for name in before if name not in after),
+        causes=causes,
+        memory=memory,
+        targets=targets,
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
     )
 
 

@@ -68,14 +68,16 @@ def record_of(report: Mapping[str, Any]) -> SizeRecord:
     model = report["model"]
     return SizeRecord(
         str(model["name"]),
-        str(model["minbuild"]),
-        dict(model["files"]),
-        dict(model["sizes"]),
-        {arena["graph"]: int(arena["peak"]) for arena in model["arenas"]},
-        {name: int(size) for name, size in model["persistent"].items() if name not in ("total", "frozen")},
-        int(model["plan_bytes"]),
-        tuple(_target(target) for target in report["targets"]),
-        dict(report.get("build_options", {})),
+        minbuild=str(model["minbuild"]),
+        files=dict(model["files"]),
+        sizes=dict(model["sizes"]),
+        arenas={arena["graph"]: int(arena["peak"]) for arena in model["arenas"]},
+        persistent={
+            name: int(size) for name, size in model["persistent"].items() if name not in ("total", "frozen")
+        },
+        plan=int(model["plan_bytes"]),
+        targets=tuple(_target(target) for target in report["targets"]),
+        build_options=dict(report.get("build_options", {})),
     )
 
 
@@ -84,15 +86,15 @@ def _target(target: Mapping[str, Any]) -> TargetFigures:
     entries = (Entry(r["kind"], r["name"], int(r["bytes"]), tuple(r["users"])) for r in target["rows"])
     return TargetFigures(
         target["target"],
-        target["toolchain"],
-        tuple(target["flags"]),
-        int(target["trimmed"]["file"]),
-        int(target["trimmed"]["loaded"]),
-        int(target["trimmed"]["download"]),
-        int(target["ram"]),
-        int(target["static"]["total"]),
-        tuple(entries),
-        int(stack["peak"]) if stack else None,
+        toolchain=target["toolchain"],
+        flags=tuple(target["flags"]),
+        file=int(target["trimmed"]["file"]),
+        loaded=int(target["trimmed"]["loaded"]),
+        download=int(target["trimmed"]["download"]),
+        ram=int(target["ram"]),
+        static=int(target["static"]["total"]),
+        entries=tuple(entries),
+        stack=int(stack["peak"]) if stack else None,
     )
 
 

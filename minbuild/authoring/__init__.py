@@ -69,7 +69,9 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
     wanted = (*train, *recipe.input_gradients)
-    made = differentiate(graph, settled.losses[0], wanted, operators, model.opset, recipe.stops)
+    made = differentiate(
+        graph, settled.losses[0], wanted=wanted, registry=operators, opset=model.opset, stops=recipe.stops
+    )
     notes = list(settled.notes)
     if lost := [n for n in train if n not in made.gradients]:
         if len(lost) == len(train) and not recipe.input_gradients:
@@ -82,13 +84,13 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return TrainingArtifacts(
         training_graph(graph, made, (*train, *recipe.input_gradients), frozen, outputs),
-        evaluation_graph(
+        evaluation=evaluation_graph(
             with_quantization_pairs(graph, model.opset, per_tensor=False), (*train, *frozen), outputs
         ),
-        settled.optimizer,
-        checkpoint_of(graph, train, frozen),
-        {},
-        tuple(notes),
+        optimizer=settled.optimizer,
+        checkpoint=checkpoint_of(graph, train, frozen),
+        digests={},
+        notes=tuple(notes),
     )
 
 

@@ -33,14 +33,25 @@ def training_graph(
     for number, name in enumerate(train, 1):
         inputs = (name + GRADIENT_SUFFIX, made.gradients[name], RESET_INPUT)
         title = f"GradientAccumulator{number}"
-        nodes.append(Node("InPlaceAccumulatorV2", "com.microsoft", 1, title, inputs, (name + DONE,), {}))
+        nodes.append(
+            Node(
+                "InPlaceAccumulatorV2", "com.microsoft", 1, name=title, inputs=inputs, outputs=(name + DONE,)
+            )
+        )
     types = dict(graph.inputs)
     types |= {n: made.types[n] for n in (*train, *frozen)}
     types |= {n + GRADIENT_SUFFIX: made.types[n] for n in train}
     types[RESET_INPUT] = TRUTH
     done = tuple(n + DONE for n in train)
     constants = _constants({**graph.initializers, **made.initializers}, nodes, types)
-    return Graph("training_model.onnx", _distinct(nodes), types, {}, (*outputs, *done), constants)
+    return Graph(
+        "training_model.onnx",
+        nodes=_distinct(nodes),
+        inputs=types,
+        sequences={},
+        outputs=(*outputs, *done),
+        initializers=constants,
+    )
 
 
 def without_input_gradients(artifacts: TrainingArtifacts) -> TrainingArtifacts:
@@ -64,7 +75,12 @@ def evaluation_graph(graph: Graph, parameters: Sequence[str], outputs: tuple[str
     types = dict(graph.inputs)
     types |= {n: type_of(graph.initializers[n]) for n in parameters}
     return Graph(
-        "eval_model.onnx", _distinct(nodes), types, {}, outputs, _constants(graph.initializers, nodes, types)
+        "eval_model.onnx",
+        nodes=_distinct(nodes),
+        inputs=types,
+        sequences={},
+        outputs=outputs,
+        initializers=_constants(graph.initializers, nodes, types),
     )
 
 
@@ -127,7 +143,8 @@ def with_full_precision(graph: Graph, parameters: Sequence[str], opset: int) -> 
     if not read:
         return graph
     casts = [
-        Node("Cast", "", opset, f"{n}/Cast", (n,), (r,), {"to": int(kept[n])}) for n, r in rounded.items()
+        Node("Cast", "", opset, name=f"{n}/Cast", inputs=(n,), outputs=(r,), attributes={"to": int(kept[n])})
+        for n, r in rounded.items()
     ]
     nodes = [replace(renamed(n, lambda i: rounded.get(i, i), ""), name=n.name) for n in graph.nodes]
     full = {n: np.asarray(a).astype(np.float32) if n in read else a for n, a in graph.initializers.items()}

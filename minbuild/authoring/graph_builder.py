@@ -50,7 +50,19 @@ class TypedGraphBuilder:
         name = self.unused(name or f"composed/{op_type}")
         outputs = tuple(f"{name}:{i}" for i in range(count))
         version = self._imported.get(domain, _VERSIONS.get(domain, 1)) if domain else self.opset
-        self.extend((Node(op_type, domain, version, name, tuple(inputs), outputs, attributes),))
+        self.extend(
+            (
+                Node(
+                    op_type,
+                    domain,
+                    version,
+                    name=name,
+                    inputs=tuple(inputs),
+                    outputs=outputs,
+                    attributes=attributes,
+                ),
+            )
+        )
         return outputs
 
     def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
@@ -61,7 +73,17 @@ class TypedGraphBuilder:
         """A node that reads an input which is a sequence, and makes one, at the end of the graph: its output's name."""
         name = self.unused(f"composed/{op_type}")
         version = self._imported.get(domain, 1) if domain else self.opset
-        self._untyped.append(Node(op_type, domain, version, name, tuple(inputs), (f"{name}:0",), attributes))
+        self._untyped.append(
+            Node(
+                op_type,
+                domain,
+                version,
+                name=name,
+                inputs=tuple(inputs),
+                outputs=(f"{name}:0",),
+                attributes=attributes,
+            )
+        )
         return f"{name}:0"
 
     def is_sequence(self, name: str) -> bool:
@@ -83,7 +105,14 @@ class TypedGraphBuilder:
         if not made and not self._sequences:
             return nodes
         known = {n: a for n, a in self._lowering.known.items() if isinstance(a, np.ndarray)}
-        graph = Graph(self.start.source, (*self._sequences, *nodes), {}, {}, (), known)
+        graph = Graph(
+            self.start.source,
+            nodes=(*self._sequences, *nodes),
+            inputs={},
+            sequences={},
+            outputs=(),
+            initializers=known,
+        )
         found = without_sequences(graph)
         if found is graph:
             kinds = ", ".join(dict.fromkeys(n.op_type for n in nodes))

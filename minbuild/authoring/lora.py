@@ -162,7 +162,15 @@ def _with_adapter(layer: _Layer, title: str, scale: float, opset: int) -> Iterat
     base, low, update = f"{output}/base", f"{output}/lora_A", f"{output}/lora_B"
 
     def made(op_type: str, inputs: tuple[str, ...], result: str, **attributes: object) -> Node:
-        return Node(op_type, "", opset, f"{result}/{op_type}", inputs, (result,), attributes)
+        return Node(
+            op_type,
+            "",
+            opset,
+            name=f"{result}/{op_type}",
+            inputs=inputs,
+            outputs=(result,),
+            attributes=attributes,
+        )
 
     yield replace(node, outputs=(base, *node.outputs[1:]))
     if node.op_type == "Conv":

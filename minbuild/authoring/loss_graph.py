@@ -77,9 +77,11 @@ def _by_name(compose: TypedGraphBuilder, kind: str, options: LossOptions, names:
     for name in names:
         target = ("labels" if loss.classes else "target") if len(names) == 1 else f"{name}_target"
         result = "loss" if len(names) == 1 else f"loss_of_{name}"
-        losses.append(loss_of(compose, kind, options, name, target, result))
+        losses.append(loss_of(compose, kind, options=options, prediction=name, target=target, result=result))
     if len(losses) > 1:
-        compose.extend([Node("Sum", "", compose.opset, "loss/total", tuple(losses), ("loss",), {})])
+        compose.extend(
+            [Node("Sum", "", compose.opset, name="loss/total", inputs=tuple(losses), outputs=("loss",))]
+        )
     return "loss"
 
 

@@ -45,25 +45,27 @@ def _options(**values: float | bool | tuple[float, float]) -> OptimizerOptions:
 
 OPTIMIZERS: Mapping[str, OptimizerModel] = {
     "adamw": OptimizerModel(
-        "Adam, parameters decay by themselves", "AdamWOptimizer", MICROSOFT, 2, True,
-        _options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True),
+        "Adam, parameters decay by themselves", op_type="AdamWOptimizer", domain=MICROSOFT, moments=2, steps=True,
+        defaults=_options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True),
     ),
     "adam": OptimizerModel(
-        "Adam, weight decay added to the gradient", "AdamOptimizer", OWN, 2, True,
-        _options(betas=(0.9, 0.999), epsilon=1e-8, weight_decay=0.0),
+        "Adam, weight decay added to the gradient", op_type="AdamOptimizer", domain=OWN, moments=2, steps=True,
+        defaults=_options(betas=(0.9, 0.999), epsilon=1e-8, weight_decay=0.0),
     ),
     "sgd": OptimizerModel(
-        "gradient descent", "SGDOptimizerV2", MICROSOFT, 1, False, _options(),
+        "gradient descent", op_type="SGDOptimizerV2", domain=MICROSOFT, moments=1, steps=False, defaults=_options(),
     ),
     "momentum": OptimizerModel(
-        "gradient descent with momentum", "MomentumOptimizer", OWN, 1, False,
-        _options(momentum=0.9, nesterov=False, weight_decay=0.0),
+        "gradient descent with momentum", op_type="MomentumOptimizer", domain=OWN, moments=1, steps=False,
+        defaults=_options(momentum=0.9, nesterov=False, weight_decay=0.0),
     ),
     "adagrad": OptimizerModel(
-        "Adagrad", "AdagradOptimizer", OWN, 1, False, _options(epsilon=1e-10, weight_decay=0.0),
+        "Adagrad", op_type="AdagradOptimizer", domain=OWN, moments=1, steps=False,
+        defaults=_options(epsilon=1e-10, weight_decay=0.0),
     ),
     "rmsprop": OptimizerModel(
-        "RMSprop", "RMSPropOptimizer", OWN, 1, False, _options(alpha=0.99, epsilon=1e-8, weight_decay=0.0),
+        "RMSprop", op_type="RMSPropOptimizer", domain=OWN, moments=1, steps=False,
+        defaults=_options(alpha=0.99, epsilon=1e-8, weight_decay=0.0),
     ),
 }  # fmt: skip
 
@@ -81,24 +83,38 @@ def optimizer_graph(name: str, options: OptimizerOptions) -> Graph:
     if options.max_norm is not None:
         attributes = {"max_norm": float(options.max_norm)}
         nodes.append(
-            Node("InplaceClipGradNorm", MICROSOFT, 1, "clip", ("gradients",), ("clipped",), attributes)
+            Node(
+                "InplaceClipGradNorm",
+                MICROSOFT,
+                1,
+                name="clip",
+                inputs=("gradients",),
+                outputs=("clipped",),
+                attributes=attributes,
+            )
         )
         gradients = "clipped"
     scalars = {"learning_rate": ElementType.FLOAT} | ({"step": ElementType.INT64} if optimizer.steps else {})
     fed = sequences if optimizer.op_type != "SGDOptimizerV2" else sequences[:2]  # which keeps a moment unused
     inputs = (*scalars, *(gradients if n == "gradients" else n for n in fed))
     node = Node(
-        optimizer.op_type, optimizer.domain, 1, "optimizer", inputs, ("updated",), _attributes(name, options)
+        optimizer.op_type,
+        optimizer.domain,
+        1,
+        name="optimizer",
+        inputs=inputs,
+        outputs=("updated",),
+        attributes=_attributes(name, options),
     )
     # ONNX Runtime feeds the step count whether or not anything reads it.
     types = {n: TensorType(e, (1,)) for n, e in {**scalars, "step": ElementType.INT64}.items()}
     return Graph(
         "optimizer_model.onnx",
-        (*nodes, node),
-        types,
-        dict.fromkeys(sequences, ElementType.FLOAT),
-        ("updated",),
-        {},
+        nodes=(*nodes, node),
+        inputs=types,
+        sequences=dict.fromkeys(sequences, ElementType.FLOAT),
+        outputs=("updated",),
+        initializers={},
     )
 
 

@@ -85,7 +85,15 @@ class _Pairs:
         self.added |= {n: a.reshape(shape) for n, a in zip(names, numbers, strict=True)}
         bounds = {"quant_min": limits[0], "quant_max": limits[1], **where}
         outputs = node.outputs if where else (*node.outputs, f"{node.name}/inside")  # ONNX Runtime wants both
-        return Node(FAKE_QUANT, MICROSOFT, 1, node.name, (first.inputs[0], *names), outputs, bounds)
+        return Node(
+            FAKE_QUANT,
+            MICROSOFT,
+            1,
+            name=node.name,
+            inputs=(first.inputs[0], *names),
+            outputs=outputs,
+            attributes=bounds,
+        )
 
     def shared(self, first: Node, second: Node, i: int) -> np.ndarray | None:
         """The constant that input `i` of both nodes is, under whatever names."""

@@ -274,7 +274,15 @@ class _Unfolding:
             source = result
 
     def node(self, op_type: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
-        return Node(op_type, "", self.opset, f"{output}/{op_type}", tuple(inputs), (output,), attributes)
+        return Node(
+            op_type,
+            "",
+            self.opset,
+            name=f"{output}/{op_type}",
+            inputs=tuple(inputs),
+            outputs=(output,),
+            attributes=attributes,
+        )
 
 
 def _functions(name: str, between: Sequence[str]) -> tuple[str, ...] | None:

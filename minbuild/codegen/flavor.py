@@ -36,10 +36,10 @@ def choose_flavor(
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))
     try:
-        ours = _loaded(models, extra, compiled, toolchain, target, cmake)
+        ours = _loaded(models, extra, build_options=compiled, toolchain=toolchain, target=target, cmake=cmake)
     except (BadInput, Unsupported) as error:
         return FlavorChoice(interpreted, f"Flavor interpreted: {error}")
-    reads = _loaded(models, extra, interpreted, toolchain, target, cmake)
+    reads = _loaded(models, extra, build_options=interpreted, toolchain=toolchain, target=target, cmake=cmake)
     plan = len(models[0].plan_bytes)
     both = f"library {ours:,} B, compiled; library {reads:,} B and plan {plan:,} B, interpreted"
     if ours <= reads + plan:

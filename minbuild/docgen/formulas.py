@@ -58,7 +58,9 @@ def _written(op: Op, case: TestCase) -> _Rule | None:
     y = _names("y", ["" if i in case.absent else "y" for i in range(case.outputs)])
     dy = [f"d{n}" if n and i in op.differentiable else "" for i, n in enumerate(y)]
     known = tuple(x if i in case.constant else None for i, x in enumerate(case.inputs))
-    rule = GradientBuilder(OpContext(case.attributes, inputs, known, max(op.since)), x, y, dy, wants, "rule")
+    rule = GradientBuilder(
+        OpContext(case.attributes, inputs, known, max(op.since)), x=x, y=y, dy=dy, wants=wants, prefix="rule"
+    )
     assert op.gradient is not None
     try:
         results = rule.write(op.gradient)
@@ -86,7 +88,15 @@ def _names(stem: str, given: Sequence[str]) -> tuple[str, ...]:
 
 def _with_inputs(node: Node, names: Mapping[str, str]) -> Node:
     inputs = tuple(names.get(n, n) for n in node.inputs)
-    return Node(node.op_type, node.domain, node.version, node.name, inputs, node.outputs, node.attributes)
+    return Node(
+        node.op_type,
+        node.domain,
+        node.version,
+        name=node.name,
+        inputs=inputs,
+        outputs=node.outputs,
+        attributes=node.attributes,
+    )
 
 
 def _needed(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:

@@ -84,7 +84,14 @@ def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> m
         target=target,
         data=stripped,
         sections=tuple(
-            model.Section(s.name, s.address, s.offset, s.size, s.file_size, s.allocated)
+            model.Section(
+                s.name,
+                address=s.address,
+                offset=s.offset,
+                size=s.size,
+                file_size=s.file_size,
+                allocated=s.allocated,
+            )
             for s in sections
             if s.type
         ),
@@ -126,13 +133,13 @@ def _borrowed(shipped: Elf, full: Elf) -> Iterator[ElfSection]:
                 offset = section.address - s.address + s.offset
                 yield ElfSection(
                     section.name,
-                    section.type,
-                    section.flags,
-                    section.address,
-                    offset,
-                    section.size,
-                    section.link,
-                    section.entry,
+                    type=section.type,
+                    flags=section.flags,
+                    address=section.address,
+                    offset=offset,
+                    size=section.size,
+                    link=section.link,
+                    entry=section.entry,
                 )
                 break
 

@@ -130,7 +130,15 @@ def parse(label: str, data: bytes) -> Elf:
     ) = header.unpack_from(data, 16)
     if section_at and not section_count:
         section_count = _long_count(label, data, section_at, bits)
-    raw = _table(label, data, section_at, section_entry, section_count, _SECTION[bits], "section headers")
+    raw = _table(
+        label,
+        data,
+        at=section_at,
+        entry=section_entry,
+        count=section_count,
+        layout=_SECTION[bits],
+        what="section headers",
+    )
     if name_index == 0xFFFF and raw:
         name_index = raw[0][6]
     spans = [("ELF header", 0, header_size)]
@@ -139,17 +147,23 @@ def parse(label: str, data: bytes) -> Elf:
     if section_count:
         spans.append(("section headers", section_at, section_entry * section_count))
     segments = _table(
-        label, data, segment_at, segment_entry, segment_count, _SEGMENT[bits], "program headers"
+        label,
+        data,
+        at=segment_at,
+        entry=segment_entry,
+        count=segment_count,
+        layout=_SEGMENT[bits],
+        what="program headers",
     )
     return Elf(
         label,
-        bits,
-        kind,
-        machine,
-        tuple(spans),
-        tuple(_sections(label, data, raw, name_index)),
-        tuple(_segment(bits, s) for s in segments),
-        data,
+        bits=bits,
+        kind=kind,
+        machine=machine,
+        structures=tuple(spans),
+        sections=tuple(_sections(label, data, raw, name_index)),
+        segments=tuple(_segment(bits, s) for s in segments),
+        data=data,
     )
 
 
@@ -191,7 +205,9 @@ def _sections(label: str, data: bytes, raw: list[tuple[int, ...]], name_index: i
         title = _string(label, names, name)
         if kind not in (0, NOBITS):
             _need(label, data, offset, size, f"section {title or '(unnamed)'}")
-        yield ElfSection(title, kind, flags, address, offset, size, link, entry)
+        yield ElfSection(
+            title, type=kind, flags=flags, address=address, offset=offset, size=size, link=link, entry=entry
+        )
 
 
 def _segment(bits: int, raw: tuple[int, ...]) -> Segment:
@@ -230,4 +246,11 @@ def _read_symbols(elf: Elf, section: ElfSection) -> Iterator[ElfSymbol]:
         kind = info & 15
         if elf.machine == ARM and kind in (FUNC, IFUNC):
             value &= ~1  # bit 0 says Thumb, it is no part of the address
-        yield ElfSymbol(_string(elf.label, names, name), value, size, kind, info >> 4, index)
+        yield ElfSymbol(
+            _string(elf.label, names, name),
+            address=value,
+            size=size,
+            type=kind,
+            binding=info >> 4,
+            section=index,
+        )

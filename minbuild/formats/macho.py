@@ -110,7 +110,7 @@ def _sections(file: Bytes, at: int) -> Iterator[model.Section]:
         stored = 0 if flags & 0xFF in _ZERO_FILLED else size
         if stored:
             file.need(offset, size, f"section {name}")
-        yield model.Section(name, address, offset, size, stored, True)
+        yield model.Section(name, address=address, offset=offset, size=size, file_size=stored, allocated=True)
 
 
 def _symbols(file: Bytes, at: int) -> tuple[list[_Symbol], list[Structure]]:

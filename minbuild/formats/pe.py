@@ -134,8 +134,17 @@ def _parse(label: str, data: bytes) -> _File:
         name = _long_name(file, raw, strings)
         if size and not flags & _UNINITIALISED:
             file.need(offset, size, f"section {name}")
-        sections.append(_Section(name, address, memory or size, offset, size, flags))
-    return _File(file, at, optional, tuple(sections), symbols_at, symbol_count)
+        sections.append(
+            _Section(name, address=address, size=memory or size, offset=offset, raw=size, flags=flags)
+        )
+    return _File(
+        file,
+        coff_at=at,
+        optional=optional,
+        sections=tuple(sections),
+        symbols_at=symbols_at,
+        symbol_count=symbol_count,
+    )
 
 
 def structures(label: str, data: bytes) -> tuple[Structure, ...]:
@@ -201,7 +210,12 @@ def _label(name: str) -> str:
 
 
 def _listed(file: _File) -> tuple[model.Section, ...]:
-    return tuple(model.Section(s.name, s.address, s.offset, s.size, s.file_size, True) for s in file.sections)
+    return tuple(
+        model.Section(
+            s.name, address=s.address, offset=s.offset, size=s.size, file_size=s.file_size, allocated=True
+        )
+        for s in file.sections
+    )
 
 
 def _exported(file: _File) -> Iterator[str]:

@@ -45,7 +45,9 @@ def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.
     shipped, full = parse(label, stripped), parse(f"{label} (with names)", twin)
     _check_same_link(shipped, full)
     sections = [
-        model.Section(s.name, s.offset, s.offset, s.size, s.size, not s.custom)
+        model.Section(
+            s.name, address=s.offset, offset=s.offset, size=s.size, file_size=s.size, allocated=not s.custom
+        )
         for s in shipped.sections
         if s.name != "data"
     ]
@@ -58,7 +60,16 @@ def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.
         # Zeros are in the twin only.
         place = shipped.segments[number] if number < len(shipped.segments) else Span(0, 0)
         title = name if number < len(shipped.segments) else ".bss"
-        sections.append(model.Section(title, place.offset, place.offset, whole.size, place.size, True))
+        sections.append(
+            model.Section(
+                title,
+                address=place.offset,
+                offset=place.offset,
+                size=whole.size,
+                file_size=place.size,
+                allocated=True,
+            )
+        )
         symbols += [
             model.Symbol(demangle(s.name), title, place.offset + s.offset, s.size)
             for s in full.symbols

@@ -150,15 +150,15 @@ def parse(label: str, data: bytes) -> Wasm:
     symbols, segment_names = _linking(of("linking"))
     return Wasm(
         label,
-        data,
-        sections,
-        tuple(_bodies(of("code"))),
-        tuple(_segments(of("data"))),
-        tuple(_imports(of("import"))),
-        tuple(_exports(of("export"))),
-        _function_names(of("name")),
-        segment_names,
-        symbols,
+        data=data,
+        sections=sections,
+        bodies=tuple(_bodies(of("code"))),
+        segments=tuple(_segments(of("data"))),
+        imports=tuple(_imports(of("import"))),
+        exports=tuple(_exports(of("export"))),
+        function_names=_function_names(of("name")),
+        segment_names=segment_names,
+        symbols=symbols,
     )
 
 

@@ -81,7 +81,9 @@ def _bundle(
     if evaluate is not None:
         evaluate, notes = repair_normalization(evaluate)
     digests = {name: sha256(data).hexdigest() for name, data in files.items()}
-    return TrainingArtifacts(train, evaluate, optimize, checkpoint, digests, notes)
+    return TrainingArtifacts(
+        train, evaluation=evaluate, optimizer=optimize, checkpoint=checkpoint, digests=digests, notes=notes
+    )
 
 
 def _read_model(data: bytes, path: Path) -> Graph:

@@ -26,7 +26,8 @@ class Node:
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]  # int, float, str, bytes-decoded str, tuple of these, or np.ndarray
+    # Values are int, float, str, bytes-decoded str, tuple of these, or np.ndarray.
+    attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

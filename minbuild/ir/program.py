@@ -66,7 +66,7 @@ class Call:
     node: str  # the node that asked for it, for messages and for the report
     inputs: tuple[str, ...]  # "" where an optional input is absent
     outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
     accumulate: frozenset[int] = frozenset()  # outputs that add into a gradient buffer
 
 

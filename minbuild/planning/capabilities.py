@@ -29,12 +29,12 @@ def capabilities_of(contents: LibraryContents) -> Capabilities:
     """The capabilities of a library of these contents, or the requirements of a plan."""
     return Capabilities(
         VERSION + WIDE_VERSION * contents.wide,
-        {kernel.symbol: _signature(kernel) for kernel in contents.kernels},
-        frozenset(contents.features),
-        frozenset(contents.expressions),
-        contents.symbols,
-        contents.loops,
-        contents.draws,
+        kernels={kernel.symbol: _signature(kernel) for kernel in contents.kernels},
+        features=frozenset(contents.features),
+        expressions=frozenset(contents.expressions),
+        symbols=contents.symbols,
+        loops=contents.loops,
+        draws=contents.draws,
     )
 
 
@@ -59,10 +59,10 @@ def from_dict(plain: Mapping[str, Any]) -> Capabilities:
     """The inverse of `as_dict`. Raises KeyError, TypeError or ValueError where it did not."""
     return Capabilities(
         int(plain["plan"]),
-        {str(symbol): int(number) for symbol, number in plain["kernels"].items()},
-        frozenset(plain["features"]),
-        frozenset(plain["expressions"]),
-        bool(plain["symbols"]),
-        bool(plain["loops"]),
-        bool(plain["draws"]),
+        kernels={str(symbol): int(number) for symbol, number in plain["kernels"].items()},
+        features=frozenset(plain["features"]),
+        expressions=frozenset(plain["expressions"]),
+        symbols=bool(plain["symbols"]),
+        loops=bool(plain["loops"]),
+        draws=bool(plain["draws"]),
     )

@@ -150,20 +150,20 @@ def build_plan(program: Program, registry: Registry) -> Plan:
     routines = tuple(_renumbered(r, renumber) for r in routines)
     return Plan(
         tuple(order),
-        tuple(sorted(builder.features)),
-        tuple(builder.tensors),
-        routines,
-        parameters,
-        bytes(builder.constants),
-        program.symbols,
-        builder.trainable_bytes,
-        program.moments,
-        builder.persistent_bytes,
-        builder.learning_rate_at,
-        builder.step_at,
-        builder.rollback_bytes,
-        8 * len(builder.draws_at) - 8,
-        program.fingerprint,
+        features=tuple(sorted(builder.features)),
+        tensors=tuple(builder.tensors),
+        routines=routines,
+        parameters=parameters,
+        constants=bytes(builder.constants),
+        symbols=program.symbols,
+        trainable_bytes=builder.trainable_bytes,
+        moments=program.moments,
+        persistent_bytes=builder.persistent_bytes,
+        learning_rate_at=builder.learning_rate_at,
+        step_at=builder.step_at,
+        rollback_bytes=builder.rollback_bytes,
+        draw_bytes=8 * len(builder.draws_at) - 8,
+        fingerprint=program.fingerprint,
     )
 
 
@@ -258,11 +258,25 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
         builder.features |= selection.features
         kernel, node = builder.kernel(selection.kernel), selection.call.node
         steps.append(
-            Step(kernel, tuple(args), selection.params, selection.accumulate, node, rounds.get(index, 0))
+            Step(
+                kernel,
+                args=tuple(args),
+                params=selection.params,
+                accumulate=selection.accumulate,
+                node=node,
+                loop=rounds.get(index, 0),
+            )
         )
     inputs = tuple((name, tensor(name)) for name in procedure.inputs)
     outputs = tuple((name, tensor(name)) for name in procedure.outputs)
-    return Routine(procedure.name, tuple(steps), ordered, inputs, outputs, procedure.samples)
+    return Routine(
+        procedure.name,
+        steps=tuple(steps),
+        buffers=ordered,
+        inputs=inputs,
+        outputs=outputs,
+        samples=procedure.samples,
+    )
 
 
 def _laid_out(
@@ -274,7 +288,15 @@ def _laid_out(
     accesses = accesses_of(procedure, selections)
     for assignment in assignments:
         offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
-        validate(procedure.name, ordered, offsets, peak, assignment, accesses, checked(procedure, loops))
+        validate(
+            procedure.name,
+            ordered,
+            offsets=offsets,
+            peak=peak,
+            assignment=assignment,
+            accesses=accesses,
+            loops=checked(procedure, loops),
+        )
     return ordered
 
 

@@ -122,14 +122,14 @@ def _row(
     files = Counter(g.source for g, _ in found)
     return OperatorUse(
         title,
-        version,
-        len(found),
-        None if uses is None else len(asked),
-        tuple(sorted(files)),
-        tuple(sorted({t for use in asked for t in use.types})),
-        tuple(sorted({f for use in asked for f in use.features})),
-        next((n.name for _, n in found if n.name), _UNNAMED),
-        operators.find(found[0][1].domain, found[0][1].op_type) is not None,
+        version=version,
+        nodes=len(found),
+        kernels=None if uses is None else len(asked),
+        files=tuple(sorted(files)),
+        types=tuple(sorted({t for use in asked for t in use.types})),
+        features=tuple(sorted({f for use in asked for f in use.features})),
+        example=next((n.name for _, n in found if n.name), _UNNAMED),
+        supported=operators.find(found[0][1].domain, found[0][1].op_type) is not None,
     )
 
 

@@ -88,7 +88,10 @@ def seeded_batch(
 ) -> dict[str, np.ndarray]:
     """One batch with free dimensions of these `sizes`, real numbers of this `scale`: the same on every machine."""
     random = np.random.default_rng(seed)
-    return {name: _array(name, tensor, limits, sizes, random, scale) for name, tensor in inputs.items()}
+    return {
+        name: _array(name, tensor, limits=limits, sizes=sizes, random=random, scale=scale)
+        for name, tensor in inputs.items()
+    }
 
 
 def _array(

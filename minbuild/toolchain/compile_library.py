@@ -65,7 +65,13 @@ class BuildOutput:
             rest = rest[size:]
         shared, twin, archive, text = blobs
         return BuildOutput(
-            shared, twin, archive, text.decode(), tuple(head["commands"]), head["toolchain"], head["target"]
+            shared,
+            twin=twin,
+            archive=archive,
+            map=text.decode(),
+            commands=tuple(head["commands"]),
+            toolchain=head["toolchain"],
+            target=head["target"],
         )
 
 
@@ -170,7 +176,14 @@ def build_folder(
         )
         folder = Path(name) / "work"
         folder.mkdir()
-        yield BuildFolder(folder, running, cache, jobs, say or (lambda text: None), environment)
+        yield BuildFolder(
+            folder,
+            processes=running,
+            cache=cache,
+            jobs=jobs,
+            say=say or (lambda text: None),
+            environment=environment,
+        )
 
 
 def processors() -> int:

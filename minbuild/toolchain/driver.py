@@ -87,7 +87,13 @@ class Driver:
         build_options = self._build_options(target)
         calls = {s: self._compile(target, build_options, s) for s in (False, True)}
         objects = library_objects(
-            sources, calls, build_options, build_options.lto == ON, self, shop, self._program
+            sources,
+            calls,
+            build_options=build_options,
+            lto=build_options.lto == ON,
+            toolchain=self,
+            shop=shop,
+            program=self._program,
         )
         again = (flags.LTO, flags.SPEED if build_options.optimize == "speed" else self._size())
         shop.say("linking")
@@ -127,10 +133,10 @@ class Driver:
         objects = compile_objects(
             sources,
             lambda unit: c_call if unit.endswith(".c") else call,
-            self,
-            shop,
-            self._program,
-            PROGRAM_SOURCES,
+            toolchain=self,
+            shop=shop,
+            program=self._program,
+            extensions=PROGRAM_SOURCES,
         )
         shop.write({"libminbuild.a": archive})
         static = () if host_target().name == target.name or not target.traits.is_elf else ("-static",)

@@ -40,10 +40,10 @@ class Traits:
 
     name: str
     zig: str
-    libc: str  # soname of the C library the loader has to bring
-    page: int
-    emulator: str  # program that runs what is built, "" where none does
-    static: str  # zig's name for static programs, "" where programs are dynamic
+    libc: str = ""  # soname of the C library the loader has to bring
+    page: int = 4096
+    emulator: str = ""  # program that runs what is built, "" where none does
+    static: str = ""  # zig's name for static programs, "" where programs are dynamic
     flags: tuple[str, ...] = ()
     cpu: str = "baseline"  # the oldest CPU that counts
     mode: str = (
@@ -131,14 +131,30 @@ def _linux(
     libc = "libc.so.6" if since else "libc.so"
     static = f"{arch}-linux-{abi.replace('gnu', 'musl')}"
     zig = f"{name}.{since}" if since else name
-    return Traits(name, zig, libc, page, f"qemu-{arch}", static, flags, cpu, mode)
+    return Traits(
+        name,
+        zig=zig,
+        libc=libc,
+        page=page,
+        emulator=f"qemu-{arch}",
+        static=static,
+        flags=flags,
+        cpu=cpu,
+        mode=mode,
+    )
 
 
 def _cortex(name: str, cpu: str, machine: str) -> Traits:
     """A microcontroller with single precision in hardware; the name of the CPU alone would leave that out."""
     flags = (*_FIXED, "-mthumb")
     return Traits(
-        name, "thumb-freestanding-eabihf", "", 0, "qemu-system-arm", "", flags, cpu, machine=machine
+        name,
+        zig="thumb-freestanding-eabihf",
+        page=0,
+        emulator="qemu-system-arm",
+        flags=flags,
+        cpu=cpu,
+        machine=machine,
     )
 
 
@@ -173,13 +189,15 @@ _TABLE = {
             *("arm-linux-androideabi", "arm-linux-androideabi", "libc.so", 4096, "qemu-arm", "", *_THUMB),
             android="armeabi-v7a",
         ),
-        Traits("wasm32", "wasm32-freestanding", "", 0, "node", "", _FIXED, "lime1+simd128"),
+        Traits(
+            "wasm32", zig="wasm32-freestanding", page=0, emulator="node", flags=_FIXED, cpu="lime1+simd128"
+        ),
         _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),
-        Traits("aarch64-macos", "aarch64-macos", "", 16384, "", ""),
-        Traits("x86_64-macos", "x86_64-macos", "", 4096, "", "", _NO_PLT),
-        Traits("x86_64-windows", "x86_64-windows-gnu", "", 4096, "wine", ""),
-        Traits("aarch64-windows", "aarch64-windows-gnu", "", 4096, "", ""),
+        Traits("aarch64-macos", zig="aarch64-macos", page=16384),
+        Traits("x86_64-macos", zig="x86_64-macos", flags=_NO_PLT),
+        Traits("x86_64-windows", zig="x86_64-windows-gnu", emulator="wine"),
+        Traits("aarch64-windows", zig="aarch64-windows-gnu"),
     )
 }
 

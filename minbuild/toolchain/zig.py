@@ -83,7 +83,15 @@ class Zig:
         build_options = self._build_options(target)
         calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
         lto = _uses_lto(target, build_options)
-        objects = library_objects(sources, calls, build_options, lto, self, shop, self._program)
+        objects = library_objects(
+            sources,
+            calls,
+            build_options=build_options,
+            lto=lto,
+            toolchain=self,
+            shop=shop,
+            program=self._program,
+        )
         shop.say("linking")
         linked = self._link(objects.linked, target, build_options, shop)
         if linked.helpers:
@@ -110,10 +118,10 @@ class Zig:
         objects = compile_objects(
             sources,
             lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", BuildOptions(), name),
-            self,
-            shop,
-            self._program,
-            PROGRAM_SOURCES,
+            toolchain=self,
+            shop=shop,
+            program=self._program,
+            extensions=PROGRAM_SOURCES,
         )
         shop.write({"libminbuild.a": archive})
         if target.traits.format == "wasm":
@@ -171,7 +179,16 @@ class Zig:
             return self._link_macos(objects, target, shop)
         options = _lto_options(target, build_options)
         compile_c = _compile(target, "cc", build_options)
-        return link_elf.link(objects, target, build_options, options, helpers, compile_c, shop, run)
+        return link_elf.link(
+            objects,
+            target,
+            build_options=build_options,
+            options=options,
+            helpers=helpers,
+            compile_c=compile_c,
+            shop=shop,
+            run=run,
+        )
 
     def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: BuildFolder) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""

@@ -119,10 +119,8 @@ class Session:
         self._session = ctypes.POINTER(CSession)()
         given = self._checkpoint
         status = library.create(
-            self._plan.ctypes.data if plan else None,
-            self._plan.nbytes,
-            None if given is None else given.ctypes.data,
-            0 if given is None else given.nbytes,
+            *(self._plan.ctypes.data if plan else None, self._plan.nbytes),
+            *((None, 0) if given is None else (given.ctypes.data, given.nbytes)),
             ctypes.byref(options),
             ctypes.byref(self._session),
         )
@@ -297,8 +295,9 @@ def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None
     """Bytes of arena a session needs when its free dimensions grow up to `sizes`; `plan` as of a session. Raises
     TrainerError."""
     data, options = aligned_copy(plan), _options(sizes)
-    start = data.ctypes.data if plan else None
-    status = library.create(start, data.nbytes, None, 0, ctypes.byref(options), None)
+    given = (data.ctypes.data if plan else None, data.nbytes)
+    no_checkpoint, no_session = (None, 0), None
+    status = library.create(*given, *no_checkpoint, ctypes.byref(options), no_session)
     if status:
         raise TrainerError(status, options.error.decode(errors="replace"))
     return int(options.arena_size)

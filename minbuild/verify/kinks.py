@@ -148,7 +148,16 @@ class Watched(ReferenceTrainer):
         distance = (x - edge).reshape(-1)
         unit = _EPSILON * max(float(np.abs(x).max()), abs(edge), 1e-30)
         for element in np.flatnonzero(np.abs(distance) <= _NEAR * unit):
-            self.near.append(Kink(node.name, name, int(element), edge, float(distance[element]), unit))
+            self.near.append(
+                Kink(
+                    node.name,
+                    value=name,
+                    element=int(element),
+                    edge=edge,
+                    distance=float(distance[element]),
+                    unit=unit,
+                )
+            )
 
 
 Gradients = Mapping[str, np.ndarray]

@@ -46,7 +46,10 @@ def prove_all(
         raise BadInput(
             f"--reference {recording}: is of one model, and there are {len(models)}. Reduce it by itself."
         )
-    found = {name: prove(bench, model, pairs, None, note, name) for name, model in models.items()}
+    found = {
+        name: prove(bench, model, pairs=pairs, recording=None, note=note, name=name)
+        for name, model in models.items()
+    }
     each = [{name: proofs[index] for name, proofs in found.items()} for index in range(len(pairs))]
     return tuple(_of_several(proofs) for proofs in each)
 
@@ -98,7 +101,14 @@ def prove(
         trial, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing)
     except NotEqual as error:
         steps = step_trial(model, start)
-        which = first_difference(steps, model, here[0].trimmed, here[0].full, here[0].target, toolchain)
+        which = first_difference(
+            steps,
+            model,
+            ours=here[0].trimmed,
+            theirs=here[0].full,
+            target=here[0].target,
+            toolchain=toolchain,
+        )
         raise NotEqual(f"{error}{which and ' The first step that differs: '}{which}") from error
     proofs = {here[0].target: first}
     for pair in here[1:]:
@@ -111,7 +121,15 @@ def prove(
     run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
     if run_elsewhere:
         trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
-        baseline = Baseline(model, here[0].trimmed, here[0].target, toolchain, trace, trial, first.results)
+        baseline = Baseline(
+            model,
+            library=here[0].trimmed,
+            target=here[0].target,
+            toolchain=toolchain,
+            trace=trace,
+            trial=trial,
+            expected=first.results,
+        )
     worst = None
     if recording is not None:
         bench.stage(f"Comparing with {recording}")
@@ -138,7 +156,9 @@ def _finite(
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
     """A trial that stays within finite numbers, and what it proves. Raises VerificationFailed without any."""
     for pace in PACES:
-        trial = seeded_trial(model.program, model.plan, start, model.registry, saves, pace)
+        trial = seeded_trial(
+            model.program, model.plan, checkpoint=start, registry=model.registry, saves=saves, pace=pace
+        )
         try:
             proof = prove_equal(
                 *(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),

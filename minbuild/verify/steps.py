@@ -133,7 +133,15 @@ def measure_steps(
 ) -> Trace:
     """The outputs of every step with a library of this machine, and their sensitivity to rounding. Raises
     VerificationFailed, also where a step changes what is not its own."""
-    said = watch(Watch.MEASURE, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
+    said = watch(
+        Watch.MEASURE,
+        trial.script,
+        plan=model.plan_bytes,
+        library=library,
+        target=target,
+        toolchain=toolchain,
+        registry=model.registry,
+    )
     return Trace(trial, tuple(_answers(said, trial, library, model.registry, str(target), measured=True)))
 
 
@@ -142,7 +150,15 @@ def look_at_steps(
 ) -> int:
     """The number of steps that change nothing but their outputs and scratch. Raises VerificationFailed where one
     does."""
-    said = watch(Watch.LOOK, trial.script, model.plan_bytes, library, target, toolchain, model.registry)
+    said = watch(
+        Watch.LOOK,
+        trial.script,
+        plan=model.plan_bytes,
+        library=library,
+        target=target,
+        toolchain=toolchain,
+        registry=model.registry,
+    )
     return len(list(_answers(said, trial, library, model.registry, str(target), measured=False)))
 
 

@@ -43,7 +43,9 @@ def deviations(
     off."""
     arrays, noise = reference.arrays, _loss_noise(reference)
     losses = _losses(results)
-    found = [_loss("loss", "loss", losses, arrays["loss"], noise, reference.steps)]
+    found = [
+        _loss("loss", "loss", losses=losses, recorded=arrays["loss"], noise=noise, count=reference.steps)
+    ]
     for kind, label in (("grad_step1", "step-1 gradients"), ("resume1_grad", "resume-step gradients")):
         found += _gradients(reference, results, kind, label, (finders or {}).get(kind))
     for kind, gradient, label in (
@@ -55,7 +57,9 @@ def deviations(
         worst = np.full(RESUMED, noise.max())
         worst[0] = noise[0]
         recorded = arrays["loss_resume_opt"][:RESUMED]
-        found.append(_loss("resume loss", "resume", losses, recorded, worst, len(recorded)))
+        found.append(
+            _loss("resume loss", "resume", losses=losses, recorded=recorded, noise=worst, count=len(recorded))
+        )
     for name, unit in (("eval_before", noise[0]), ("eval_after", noise.max())):
         if name in arrays and name in losses:
             found.append(_deviation(name.replace("_", " "), losses[name], arrays[name], unit, name))

@@ -63,11 +63,11 @@ def read_reference(path: Path) -> Reference:
     final = path.with_name("checkpoint_final_opt")
     return Reference(
         path,
-        arrays,
-        float(meta.get("lr", 0.001)),
-        min(int(meta.get("n_batches", min(recorded))), min(recorded)),
-        _noise(meta),
-        read_file(final) if final.is_file() else None,
+        arrays=arrays,
+        rate=float(meta.get("lr", 0.001)),
+        batches=min(int(meta.get("n_batches", min(recorded))), min(recorded)),
+        noise=_noise(meta),
+        resume=read_file(final) if final.is_file() else None,
     )
 
 

@@ -33,7 +33,16 @@ def run_what_if(
     full = full_contents(registry, contents.components, contents.wide)
     builds, targets = bench.builds, [pair.target for pair in pairs]
     ablations = [
-        Ablation(contents, unbounded, full, registry, target, toolchain, builds=builds) for target in targets
+        Ablation(
+            contents,
+            unbounded=unbounded,
+            full=full,
+            registry=registry,
+            target=target,
+            toolchain=toolchain,
+            builds=builds,
+        )
+        for target in targets
     ]
     removals = [LeaveOneOut(contents, registry, target, toolchain, builds) for target in targets]
     trials = [SuggestionBuilds(advisor, candidates, target, toolchain, builds) for target in targets]

@@ -99,7 +99,14 @@ class SuggestionPlanner:
     @property
     def now(self) -> Candidate:
         """The library as it is."""
-        return Candidate("as it is", "", "", self.models, self.contents, self.build_options)
+        return Candidate(
+            "as it is",
+            changes="",
+            how="",
+            models=self.models,
+            contents=self.contents,
+            build_options=self.build_options,
+        )
 
     def candidates(self) -> tuple[Candidate, ...]:
         """Everything that could be smaller otherwise."""
@@ -136,18 +143,25 @@ class SuggestionPlanner:
         )
         yield Candidate(
             f"memory for sizes up to {', '.join(f'{name} {size}' for name, size in half.items())}",
-            "Larger batches need more memory than a session has by default.",
-            " ".join(f"--max-dim {quote(f'{name}={size}')}" for name, size in half.items()),
-            less,
-            self.contents,
-            self.build_options,
+            changes="Larger batches need more memory than a session has by default.",
+            how=" ".join(f"--max-dim {quote(f'{name}={size}')}" for name, size in half.items()),
+            models=less,
+            contents=self.contents,
+            build_options=self.build_options,
         )
 
     def _planned(
         self, title: str, changes: str, how: str, models: Models, build_options: BuildOptions | None = None
     ) -> Candidate:
         chosen = build_options or self.build_options
-        return Candidate(title, changes, how, models, self._contents(models, chosen), chosen)
+        return Candidate(
+            title,
+            changes=changes,
+            how=how,
+            models=models,
+            contents=self._contents(models, chosen),
+            build_options=chosen,
+        )
 
     def _replanned(self, fixed: Mapping[str, int], graphs: Sequence[str] = ()) -> Models | None:
         """The models planned anew with `fixed` sizes where they have such dimensions, and for other `graphs`; None
@@ -192,31 +206,38 @@ class SuggestionPlanner:
             build_options = replace(self.build_options, **chosen)
             contents = self._contents(self.models, build_options)
             how = f"--{option.key} {option.min_size}"
-            yield Candidate(option.effect, option.tradeoff, how, self.models, contents, build_options)
+            yield Candidate(
+                option.effect,
+                changes=option.tradeoff,
+                how=how,
+                models=self.models,
+                contents=contents,
+                build_options=build_options,
+            )
 
     def _asked_for(self) -> Iterator[Candidate]:
         for component in sorted(self.contents.components):
             yield Candidate(
                 f"without the component {component}",
-                f"The library lacks: {COMPONENTS[component][1]}.",
-                f"leave out --with {component}",
-                tuple(
+                changes=f"The library lacks: {COMPONENTS[component][1]}.",
+                how=f"leave out --with {component}",
+                models=tuple(
                     replace(m, export_template=None if component == "export" else m.export_template)
                     for m in self.models
                 ),
-                replace(self.contents, components=self.contents.components - {component}),
-                self.build_options,
+                contents=replace(self.contents, components=self.contents.components - {component}),
+                build_options=self.build_options,
             )
         if self.extra.include or self.extra.required:
             yield Candidate(
                 "without operators that these models do not need",
-                "The library trains these models only.",
-                "leave out --include-op and --ort-config",
-                self.models,
-                contents_of(
+                changes="The library trains these models only.",
+                how="leave out --include-op and --ort-config",
+                models=self.models,
+                contents=contents_of(
                     self.models,
                     replace(self.extra, include=(), required=None),
                     build_options=self.build_options,
                 ),
-                self.build_options,
+                build_options=self.build_options,
             )

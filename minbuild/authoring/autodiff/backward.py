@@ -200,7 +200,15 @@ class _Sweep:
             return node
         wants = [i for i, n in enumerate(node.inputs) if n in self.path]
         title = self._title(f"{node.name}_Grad")
-        rule = GradientBuilder(application.ctx, node.inputs, node.outputs, dy, wants, title, self.tape.opset)
+        rule = GradientBuilder(
+            application.ctx,
+            x=node.inputs,
+            y=node.outputs,
+            dy=dy,
+            wants=wants,
+            prefix=title,
+            opset=self.tape.opset,
+        )
         results = rule.write(op.gradient)
         names = [self._name(n) if result else "" for n, result in zip(node.inputs, results, strict=True)]
         self.backward += named(rule, results, names)
@@ -231,7 +239,9 @@ class _Sweep:
         if len(parts) > 1:
             total = self._unused(f"{value}{GRADIENT}")
             name = f"AccumulateGrad_{total}"
-            self.backward.append(Node("Sum", "", self.tape.opset, name, tuple(parts), (total,), {}))
+            self.backward.append(
+                Node("Sum", "", self.tape.opset, name=name, inputs=tuple(parts), outputs=(total,))
+            )
             self.contributions[value] = parts = [total]
         return parts[0] if parts else ""
 
@@ -276,4 +286,12 @@ def _as_trained(node: Node, rule: GradientBuilder) -> Node:
     domain, op_type = rule.forward or (node.domain, node.op_type)
     version = node.version if domain == node.domain else 1
     attributes = {**node.attributes, **rule.besides}
-    return Node(op_type, domain, version, node.name, node.inputs, tuple(outputs), attributes)
+    return Node(
+        op_type,
+        domain,
+        version,
+        name=node.name,
+        inputs=node.inputs,
+        outputs=tuple(outputs),
+        attributes=attributes,
+    )

@@ -209,7 +209,9 @@ class _Expansion:
             return f"{prefix}/{name}" if name in own else name
 
         copies = [
-            Node("Identity", "", self.opset, f"{prefix}/{name}", (given,), (rename(name),), {})
+            Node(
+                "Identity", "", self.opset, name=f"{prefix}/{name}", inputs=(given,), outputs=(rename(name),)
+            )
             for name, given in zip(request.names, request.node.inputs, strict=True)
         ]
         first = len(self.nodes) + len(copies)
@@ -232,7 +234,14 @@ class _Expansion:
         fixed = {n: known[n] for n in sorted(part.read) if n in known and n not in request.xs}
         inputs = {n: values[n].type for n in request.names if n not in fixed}
         nodes = tuple(self.nodes[i] for i in part.nodes)
-        return Graph(self.graph.source, nodes, inputs, {}, (request.y,), fixed)
+        return Graph(
+            self.graph.source,
+            nodes=nodes,
+            inputs=inputs,
+            sequences={},
+            outputs=(request.y,),
+            initializers=fixed,
+        )
 
     def backward(self, made: Differentiated, request: _Request) -> list[Node]:
         """The backward nodes, named after the Gradient node, its outputs as the file names them."""

@@ -70,7 +70,16 @@ class _Call:
         for name, value in self.wanted.items():
             if value and name not in made:  # an input or initializer that is an output as well
                 source = (names.get(name, name),)
-                nodes.append(Node("Identity", "", self.model.opset, f"{prefix}/{name}", source, (value,), {}))
+                nodes.append(
+                    Node(
+                        "Identity",
+                        "",
+                        self.model.opset,
+                        name=f"{prefix}/{name}",
+                        inputs=source,
+                        outputs=(value,),
+                    )
+                )
         return nodes
 
 

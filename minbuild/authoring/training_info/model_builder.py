@@ -44,7 +44,9 @@ def make_training_model(
     if not train:
         raise BadInput(f"{model.path}: the loss depends on none of the parameters that should train.")
     returned = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
-    plan = _Plan(model, whole, len(whole.nodes) - added, returned, train, made.types)
+    plan = _Plan(
+        model, whole=whole, split=len(whole.nodes) - added, returned=returned, train=train, types=made.types
+    )
     parts = _parts(plan, recipe)
     files = write_training_model(parts, model.opset, prefix + FILE, largest)
     with in_directory(GeneratedArtifacts(files, ())) as folder:
@@ -116,18 +118,23 @@ def _parts(plan: _Plan, recipe: Recipe) -> TrainingParts:
     own = {n: np.asarray(a) for n, a in whole.initializers.items() if n not in inference.initializers}
     algorithm = Graph(
         "algorithm.onnx",
-        (*whole.nodes[plan.split :], gradient, *writer.nodes),
-        {n: t for n, t in whole.inputs.items() if n not in inference.inputs},
-        {},
-        tuple(n for n in (*plan.returned, *writer.updates.values()) if n not in inference.outputs),
-        own | writer.state,
+        nodes=(*whole.nodes[plan.split :], gradient, *writer.nodes),
+        inputs={n: t for n, t in whole.inputs.items() if n not in inference.inputs},
+        sequences={},
+        outputs=tuple(n for n in (*plan.returned, *writer.updates.values()) if n not in inference.outputs),
+        initializers=own | writer.state,
     )
     initialization, resets = _initialization(writer.state, opset)
     types = dict(plan.types) | {n: type_of(a) for n, a in writer.state.items()}
     types |= {value: types[variable] for variable, value in (*writer.updates.items(), *statistics.items())}
     types |= {value: types[variable] for variable, value in resets.items()}
     return TrainingParts(
-        inference, algorithm, initialization, {**writer.updates, **statistics}, resets, types
+        inference,
+        algorithm=algorithm,
+        initialization=initialization,
+        updates={**writer.updates, **statistics},
+        resets=resets,
+        types=types,
     )
 
 
@@ -138,7 +145,9 @@ def _gradient(whole: Graph, loss: str, train: Sequence[str], gradients: tuple[st
     attributes: dict[str, object] = {"xs": tuple(train), "y": loss}
     if zs:
         attributes["zs"] = zs
-    return Node(GRADIENT, DOMAIN, 1, "gradient", (*train, *zs), gradients, attributes)
+    return Node(
+        GRADIENT, DOMAIN, 1, name="gradient", inputs=(*train, *zs), outputs=gradients, attributes=attributes
+    )
 
 
 def _initialization(state: Mapping[str, np.ndarray], opset: int) -> tuple[Graph, Mapping[str, str]]:
@@ -147,13 +156,48 @@ def _initialization(state: Mapping[str, np.ndarray], opset: int) -> tuple[Graph,
     for name, first in state.items():
         value, title = f"{name}.first", f"first {name}"
         if first.ndim == 0:
-            nodes.append(Node("Constant", "", opset, title, (), (value,), {"value": first}))
+            nodes.append(
+                Node(
+                    "Constant",
+                    "",
+                    opset,
+                    name=title,
+                    inputs=(),
+                    outputs=(value,),
+                    attributes={"value": first},
+                )
+            )
             continue
         shape = np.array(first.shape, np.int64)
         nodes.append(
-            Node("Constant", "", opset, f"shape of {name}", (), (f"{name}.shape",), {"value": shape})
+            Node(
+                "Constant",
+                "",
+                opset,
+                name=f"shape of {name}",
+                inputs=(),
+                outputs=(f"{name}.shape",),
+                attributes={"value": shape},
+            )
         )
         zero = np.zeros(1, first.dtype)
-        nodes.append(Node("ConstantOfShape", "", opset, title, (f"{name}.shape",), (value,), {"value": zero}))
+        nodes.append(
+            Node(
+                "ConstantOfShape",
+                "",
+                opset,
+                name=title,
+                inputs=(f"{name}.shape",),
+                outputs=(value,),
+                attributes={"value": zero},
+            )
+        )
     resets = {name: f"{name}.first" for name in state}
-    return Graph("initialization.onnx", tuple(nodes), {}, {}, tuple(resets.values()), {}), resets
+    return Graph(
+        "initialization.onnx",
+        nodes=tuple(nodes),
+        inputs={},
+        sequences={},
+        outputs=tuple(resets.values()),
+        initializers={},
+    ), resets

@@ -48,12 +48,12 @@ def artifacts_of_training_info(
     evaluation, notes = _evaluation(model, merged.variables)
     return TrainingArtifacts(
         merged.graph(),
-        evaluation,
-        None,
-        Checkpoint(tuple(_parameter(n, x) for n, x in merged.variables.items())),
-        digests,
-        notes,
-        _initialization(model, merged.variables),
+        evaluation=evaluation,
+        optimizer=None,
+        checkpoint=Checkpoint(tuple(_parameter(n, x) for n, x in merged.variables.items())),
+        digests=digests,
+        notes=notes,
+        initialization=_initialization(model, merged.variables),
     )
 
 
@@ -135,7 +135,10 @@ class _Merged:
             if viewed(name, nodes, self.operators) in self.variables:
                 changed[name] = f"{name} (view)"
         nodes = [renamed_as(node, changed) for node in nodes] if changed else list(nodes)
-        return nodes + [Node(COPY, OWN, 1, f"copy of {n}", (view,), (n,), {}) for n, view in changed.items()]
+        return nodes + [
+            Node(COPY, OWN, 1, name=f"copy of {n}", inputs=(view,), outputs=(n,))
+            for n, view in changed.items()
+        ]
 
     def graph(self) -> Graph:
         """The whole step. Its inputs are those of inference and of the algorithms, as far as anything reads them."""
@@ -145,7 +148,14 @@ class _Merged:
             inputs = {n: t for n, t in inputs.items() if n in read}
         types = inputs | {n: type_of(a) for n, a in self.variables.items()}
         source = self.model.inference.source
-        return Graph(source, tuple(self.nodes), types, {}, tuple(self.outputs), self.constants)
+        return Graph(
+            source,
+            nodes=tuple(self.nodes),
+            inputs=types,
+            sequences={},
+            outputs=tuple(self.outputs),
+            initializers=self.constants,
+        )
 
 
 def renamed_as(node: Node, names: Mapping[str, str]) -> Node:
@@ -188,10 +198,12 @@ def assignments(
     for variable, value in values.items():
         if viewed(value, nodes, operators) in variables:
             own = f"new value of {variable}"
-            copies.append(Node(COPY, OWN, 1, own, (value,), (own,), {}))
+            copies.append(Node(COPY, OWN, 1, name=own, inputs=(value,), outputs=(own,)))
             value = own
         title = f"{prefix}/update of {variable}"
-        changes.append(Node(ASSIGN, OWN, 1, title, (variable, value), (f"{variable} (updated)",), {}))
+        changes.append(
+            Node(ASSIGN, OWN, 1, name=title, inputs=(variable, value), outputs=(f"{variable} (updated)",))
+        )
     return [*copies, *changes]
 
 
@@ -212,7 +224,9 @@ def _evaluation(
     constants = {n: a for n, a in graph.initializers.items() if n not in types}
     source = f"{graph.source}, inference"
     notes = (f"{source}: evaluation runs {', '.join(changed)} in inference mode.",) if changed else ()
-    return Graph(source, nodes, types, {}, outputs, constants), notes
+    return Graph(
+        source, nodes=nodes, inputs=types, sequences={}, outputs=outputs, initializers=constants
+    ), notes
 
 
 def _initialization(model: TrainingModel, variables: Mapping[str, np.ndarray]) -> Graph | None:
@@ -229,9 +243,16 @@ def _initialization(model: TrainingModel, variables: Mapping[str, np.ndarray]) -
         constants |= {f"{prefix}/{n}": np.asarray(a) for n, a in graph.initializers.items()}
         for variable, value in entry.resets.items():
             inputs, title = (variable, f"{prefix}/{value}"), f"{prefix}/reset of {variable}"
-            nodes.append(Node(ASSIGN, OWN, 1, title, inputs, (f"{title} (done)",), {}))
+            nodes.append(Node(ASSIGN, OWN, 1, name=title, inputs=inputs, outputs=(f"{title} (done)",)))
         changed |= set(entry.resets)
     if not nodes:
         return None
     types = {n: type_of(a) for n, a in variables.items() if n in changed}
-    return Graph(f"{model.inference.source}, initialization", tuple(nodes), types, {}, (), constants)
+    return Graph(
+        f"{model.inference.source}, initialization",
+        nodes=tuple(nodes),
+        inputs=types,
+        sequences={},
+        outputs=(),
+        initializers=constants,
+    )

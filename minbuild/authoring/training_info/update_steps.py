@@ -41,7 +41,17 @@ class UpdateWriter:
         """A node with outputs of these names, of the domain of training where its operator is there."""
         domain, version = (DOMAIN, 1) if op_type in _OPERATORS else ("", self.opset)
         name = f"optimizer/{op_type}_{len(self.nodes)}"
-        self.nodes.append(Node(op_type, domain, version, name, tuple(inputs), tuple(outputs), attributes))
+        self.nodes.append(
+            Node(
+                op_type,
+                domain,
+                version,
+                name=name,
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                attributes=attributes,
+            )
+        )
 
     def add(self, op_type: str, *inputs: str, result: str = "", **attributes: Any) -> str:
         """A node with one output, called `result`: its name."""
@@ -186,8 +196,8 @@ def _adam(w: UpdateWriter, gradients: Sequence[str], attributes: Attributes) -> 
         )
         g = _decayed_gradient(w, name, gradient, attributes["weight_decay"])
         m, v = w.moment(name, 0), w.moment(name, 1)
-        mean = w.assign(m, _mean(w, alpha, m, g, like, new_name(m)))
-        square = w.assign(v, _mean(w, beta, v, w.add("Mul", g, g), like, new_name(v)))
+        mean = w.assign(m, _mean(w, alpha, old=m, new=g, like=like, result=new_name(m)))
+        square = w.assign(v, _mean(w, beta, old=v, new=w.add("Mul", g, g), like=like, result=new_name(v)))
         root = w.add(
             "Add", w.add("Sqrt", w.add("Div", square, second)), w.number(attributes["epsilon"], like)
         )
@@ -199,7 +209,9 @@ def _rmsprop(w: UpdateWriter, gradients: Sequence[str], attributes: Attributes) 
         like = tensor.element
         g = _decayed_gradient(w, name, gradient, attributes["weight_decay"])
         v = w.moment(name, 0)
-        square = w.assign(v, _mean(w, attributes["alpha"], v, w.add("Mul", g, g), like, new_name(v)))
+        square = w.assign(
+            v, _mean(w, attributes["alpha"], old=v, new=w.add("Mul", g, g), like=like, result=new_name(v))
+        )
         root = w.add("Add", w.add("Sqrt", square), w.number(attributes["epsilon"], like))
         _move(w, name, w.add("Div", g, root))
 

@@ -26,7 +26,14 @@ def _quotient_gradient(node: Node) -> Iterator[Node]:
 
     def made(op_type: str, *inputs: str, outputs: tuple[str, ...] = (), domain: str = "") -> Node:
         name = f"{node.name}/{next(counter)}"
-        return Node(op_type, domain, 1 if domain else _BODY_OPSET, name, inputs, outputs or (name,), {})
+        return Node(
+            op_type,
+            domain,
+            1 if domain else _BODY_OPSET,
+            name=name,
+            inputs=inputs,
+            outputs=outputs or (name,),
+        )
 
     shapes = made("Shape", a), made("Shape", b)
     sums = tuple(f"{node.name}/sum of {i}" for i in range(2))
@@ -111,7 +118,9 @@ class EffectiveGraph:
     ) -> Node:
         """A node of another operator with the results of `node`, of its opset where the domain is the same."""
         opset = version or (node.version if domain == node.domain else 1)
-        return Node(op_type, domain, opset, node.name, inputs, outputs or node.outputs[:1], {})
+        return Node(
+            op_type, domain, opset, name=node.name, inputs=inputs, outputs=outputs or node.outputs[:1]
+        )
 
     def retitle(self, name: str, to: str) -> None:
         """The value `name` is called `to`, where it is computed and where it is read."""
@@ -208,7 +217,16 @@ def effective_graphs(artifacts: TrainingArtifacts, registry: Registry) -> tuple[
     if artifacts.optimizer is not None:
         graph = artifacts.optimizer
         results, constants = frozenset(graph.outputs), set(graph.initializers)
-        graphs.append(EffectiveGraph(graph.source, list(graph.nodes), {}, {}, constants, results))
+        graphs.append(
+            EffectiveGraph(
+                graph.source,
+                nodes=list(graph.nodes),
+                types={},
+                contents={},
+                constants=constants,
+                outputs=results,
+            )
+        )
     return tuple(graphs)
 
 
@@ -228,10 +246,10 @@ def _typed(
         return _typed(graph, artifacts, registry, sizes)
     return EffectiveGraph(
         graph.source,
-        recorder.recorded,
-        recorder.types(),
-        recorder.known,
-        {name for each in (graph, *recorder.inner) for name in each.initializers},
-        frozenset(name for each in (graph, *recorder.inner) for name in each.outputs),
-        tuple(recorder.findings),
+        nodes=recorder.recorded,
+        types=recorder.types(),
+        contents=recorder.known,
+        constants={name for each in (graph, *recorder.inner) for name in each.initializers},
+        outputs=frozenset(name for each in (graph, *recorder.inner) for name in each.outputs),
+        problems=tuple(recorder.findings),
     )

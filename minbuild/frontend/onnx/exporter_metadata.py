@@ -55,11 +55,13 @@ def exporter_notes(model: ModelProto) -> ExporterMetadata:
     read = {n for node in model.graph.node for n in node.input}  # what a Constant holds instead has no name
     return ExporterMetadata(
         tuple(constants),
-        tuple(sorted(parameters - found - read)),
-        tuple(sorted(parameters)),
-        tuple(sorted(set(kinds) - parameters)),
-        folded,
-        {n: scope for node in model.graph.node if (scope := _scope(node)) is not None for n in node.output},
+        lost=tuple(sorted(parameters - found - read)),
+        parameters=tuple(sorted(parameters)),
+        buffers=tuple(sorted(set(kinds) - parameters)),
+        folded=folded,
+        scopes={
+            n: scope for node in model.graph.node if (scope := _scope(node)) is not None for n in node.output
+        },
     )
 
 

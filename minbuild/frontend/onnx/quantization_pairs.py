@@ -45,15 +45,31 @@ def _pair(node: Node, graph: Graph, opset: int, added: dict[str, np.ndarray]) ->
     quantized = f"{node.name}/quantized"
     inputs = node.inputs[1], point
     yield Node(
-        "QuantizeLinear", "", opset, f"{node.name}/Quantize", (node.inputs[0], *inputs), (quantized,), where
+        "QuantizeLinear",
+        "",
+        opset,
+        name=f"{node.name}/Quantize",
+        inputs=(node.inputs[0], *inputs),
+        outputs=(quantized,),
+        attributes=where,
     )
     if narrow:
         bounds = f"{node.name}/low", f"{node.name}/high"
         added |= {n: np.array(bound, kind) for n, bound in zip(bounds, (low, high), strict=True)}
         clipped = f"{node.name}/clipped"
-        yield Node("Clip", "", opset, f"{node.name}/Clip", (quantized, *bounds), (clipped,), {})
+        yield Node(
+            "Clip", "", opset, name=f"{node.name}/Clip", inputs=(quantized, *bounds), outputs=(clipped,)
+        )
         quantized = clipped
-    yield Node("DequantizeLinear", "", opset, node.name, (quantized, *inputs), node.outputs[:1], where)
+    yield Node(
+        "DequantizeLinear",
+        "",
+        opset,
+        name=node.name,
+        inputs=(quantized, *inputs),
+        outputs=node.outputs[:1],
+        attributes=where,
+    )
 
 
 def _opset_with(node: Node, kind: np.dtype[Any], narrow: bool) -> int:

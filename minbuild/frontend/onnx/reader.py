@@ -110,7 +110,16 @@ class _Reader:
             name: self.tensor(t, f"initializer '{name}'") for name, t in stored.items() if name in read
         }
         self.raise_findings()
-        return without_sequences(Graph(self.file, nodes, inputs, sequences, outputs, initializers))
+        return without_sequences(
+            Graph(
+                self.file,
+                nodes=nodes,
+                inputs=inputs,
+                sequences=sequences,
+                outputs=outputs,
+                initializers=initializers,
+            )
+        )
 
     def raise_findings(self) -> None:
         if self.damage:
@@ -188,7 +197,15 @@ class _Reader:
             )
         attributes = {a.name: self.attribute(a, label) for a in proto.attribute}
         version = self.opsets.get(domain, 0)
-        node = Node(proto.op_type, domain, version, name, tuple(proto.input), tuple(proto.output), attributes)
+        node = Node(
+            proto.op_type,
+            domain,
+            version,
+            name=name,
+            inputs=tuple(proto.input),
+            outputs=tuple(proto.output),
+            attributes=attributes,
+        )
         if all(isinstance(text, str) for text in (proto.op_type, domain)):
             kinds = {a.name: a.type for a in proto.attribute}
             self.damage += [f"{label} {problem}" for problem in schema_violations(node, kinds)]
@@ -232,7 +249,14 @@ class _Reader:
         unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
         inputs = {i.name: unknown for i in proto.input if i.name not in stored}
         self.proto = outer
-        return Graph(self.file, nodes, inputs, {}, tuple(o.name for o in proto.output), stored)
+        return Graph(
+            self.file,
+            nodes=nodes,
+            inputs=inputs,
+            sequences={},
+            outputs=tuple(o.name for o in proto.output),
+            initializers=stored,
+        )
 
     def tensor(self, proto: TensorProto, label: str) -> np.ndarray:
         """The elements of `proto`; an empty array after a finding."""

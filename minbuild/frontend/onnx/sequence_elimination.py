@@ -98,7 +98,9 @@ class _Following:
     def add(self, like: Node, op_type: str, inputs: _Items, outputs: _Items, **attributes: object) -> None:
         """A node in place of `like`."""
         name = f"{like.name}/{outputs[0]}" if len(outputs) > 1 else like.name
-        self.nodes.append(Node(op_type, "", like.version, name, inputs, outputs, attributes))
+        self.nodes.append(
+            Node(op_type, "", like.version, name=name, inputs=inputs, outputs=outputs, attributes=attributes)
+        )
 
     # ------------------------------------------------------------------------------------------- operators
 

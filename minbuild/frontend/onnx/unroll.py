@@ -91,7 +91,17 @@ class _Unrolling:
         for name, array in graph.initializers.items():
             names[name] = f"{prefix}/{name}"
             value = {"value": array}
-            nodes.append(Node("Constant", "", self.node.version, names[name], (), (names[name],), value))
+            nodes.append(
+                Node(
+                    "Constant",
+                    "",
+                    self.node.version,
+                    name=names[name],
+                    inputs=(),
+                    outputs=(names[name],),
+                    attributes=value,
+                )
+            )
         names |= {n: f"{prefix}/{n}" for inner in graph.nodes for n in inner.outputs if n}
         nodes += [renamed(inner, lambda n: names.get(n, n), prefix) for inner in graph.nodes]
         return nodes, [names.get(n, n) for n in graph.outputs]
@@ -102,7 +112,14 @@ class _Unrolling:
             if name and not result:
                 raise UnsupportedUse(f"its output '{name}' has no rounds to be put together from")
             if name:
-                yield Node("Identity", "", self.node.version, f"{self.prefix}/{name}", (result,), (name,), {})
+                yield Node(
+                    "Identity",
+                    "",
+                    self.node.version,
+                    name=f"{self.prefix}/{name}",
+                    inputs=(result,),
+                    outputs=(name,),
+                )
 
     def stacked(self, rounds: Sequence[str], axis: int) -> str:
         """One value of the values of all rounds, along a new axis; "" of none."""

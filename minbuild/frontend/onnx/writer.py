@@ -128,7 +128,9 @@ def append_to_model(
 
 def empty_model(opset: int) -> ModelProto:
     """A model without nodes."""
-    return model_proto(Graph("model.onnx", (), {}, {}, (), {}), {}, {"": opset})
+    return model_proto(
+        Graph("model.onnx", nodes=(), inputs={}, sequences={}, outputs=(), initializers={}), {}, {"": opset}
+    )
 
 
 def _computed(graph: Graph, types: Mapping[str, TensorType]) -> list[ValueInfoProto]:

@@ -173,7 +173,13 @@ class _Parser:
         if len(identifier) not in (0, 4):
             raise ValueError(f"schema: file_identifier '{identifier}' must have 4 characters")
         return Schema(
-            self.single["namespace"], self.unions, self.enums, self.structs, tables, root, identifier
+            self.single["namespace"],
+            unions=self.unions,
+            enums=self.enums,
+            structs=self.structs,
+            tables=tables,
+            root=root,
+            identifier=identifier,
         )
 
     def next(self) -> str:

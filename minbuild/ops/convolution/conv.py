@@ -101,7 +101,14 @@ class Layer:
     def over(cls, ctx: OpContext, w: Shape, window: tuple[Axis, ...]) -> Layer:
         """The convolution that an operator with these weights stands for, or is the gradient of."""
         groups = int(ctx.attribute("group", 1))
-        return cls(ctx.element(), groups, _number(w[1]), _number(w[0]) // groups, window, ctx.shape()[0])
+        return cls(
+            ctx.element(),
+            groups=groups,
+            channels=_number(w[1]),
+            filters=_number(w[0]) // groups,
+            axes=window,
+            batch=ctx.shape()[0],
+        )
 
     @property
     def depthwise(self) -> bool:
@@ -157,7 +164,9 @@ class Layer:
         )
 
     def params(self) -> list[int]:
-        padded = (Axis(1, 1, 1, 0, 0, 1),) * (3 - len(self.axes)) + self.axes
+        padded = (Axis(1, taps=1, stride=1, before=0, after=0, dilation=1),) * (
+            3 - len(self.axes)
+        ) + self.axes
         words = [(a.stride, a.before, a.dilation) for a in padded]
         return [self.groups] + [word for row in zip(*words, strict=True) for word in row]
 

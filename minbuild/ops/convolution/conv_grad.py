@@ -64,7 +64,17 @@ def _grad_apart(call: Call, ctx: OpContext) -> Sequence[Call]:
     if db:
         attributes = {"axes": (0, *range(2, ctx.rank())), "keepdims": 0}
         adds = frozenset({0} if 2 in call.accumulate else ())
-        calls.append(Call(":ReduceSum", 11, call.node, call.inputs[:1], (db,), attributes, adds))
+        calls.append(
+            Call(
+                ":ReduceSum",
+                11,
+                call.node,
+                inputs=call.inputs[:1],
+                outputs=(db,),
+                attributes=attributes,
+                accumulate=adds,
+            )
+        )
     if dw:
         calls.append(replace(call, outputs=("", dw), accumulate=call.accumulate & {1}))
     if dx:

@@ -43,7 +43,9 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
         size_out, before = _extent(size * strides[i], whole, wanted[i], (pads[i], pads[count + i]), mode)
         # Padding behind the end that makes the convolution give exactly the input's size.
         after = (size - 1) * strides[i] + reach + 1 - size_out - before
-        window.append(Axis(size_out, taps[i], strides[i], before, after, dilations[i]))
+        window.append(
+            Axis(size_out, taps=taps[i], stride=strides[i], before=before, after=after, dilation=dilations[i])
+        )
     return tuple(window)
 
 

@@ -38,7 +38,15 @@ class _Layer:
             )
         window = axes(attributes, x[2:], tuple(int(d) for d in w[2:]))  # type: ignore[arg-type]
         groups, offsets = int(attributes.get("group", 1)), int(attributes.get("offset_group", 1))
-        return cls(x[0], x[1], groups, offsets, w[0], window, int(np.prod(w[2:])))  # type: ignore[arg-type]
+        return cls(
+            x[0],
+            channels=x[1],  # type: ignore[arg-type]
+            groups=groups,
+            offset_groups=offsets,
+            filters=w[0],  # type: ignore[arg-type]
+            window=window,
+            taps=int(np.prod(w[2:])),  # type: ignore[arg-type]
+        )
 
     @property
     def outputs(self) -> tuple[int, int]:

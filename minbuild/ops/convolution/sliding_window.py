@@ -71,7 +71,8 @@ def axes(attributes: Mapping[str, Any], sizes: Shape, taps: Sequence[int]) -> tu
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         each = [_same_pads(*axis, mode) for axis in zip(sizes, taps, strides, dilations, strict=True)]
         pads = tuple(p[0] for p in each) + tuple(p[1] for p in each)
-    return tuple(map(Axis, sizes, taps, strides, pads[:count], pads[count:], dilations, (ceil,) * count))
+    columns = (sizes, taps, strides, pads[:count], pads[count:], dilations, (ceil,) * count)
+    return tuple(Axis(*row) for row in zip(*columns, strict=True))
 
 
 def _same_pads(size: Dim, taps: int, stride: int, dilation: int, mode: str) -> tuple[int, int]:

@@ -61,7 +61,9 @@ class GraphBuilder:
         version = 1 if domain else self.opset
         values = [x if isinstance(x, Value) else Value(self, x or "") for x in inputs]
         names = tuple(x.name for x in values)
-        self.nodes.append(Node(op_type, domain, version, name, names, outputs, attributes))
+        self.nodes.append(
+            Node(op_type, domain, version, name=name, inputs=names, outputs=outputs, attributes=attributes)
+        )
         element = element_of(op_type, values, attributes)
         return tuple(Value(self, n, element) for n in outputs)
 
@@ -129,7 +131,16 @@ def named(builder: GraphBuilder, results: Sequence[Value | None], names: Sequenc
     ]
     for source, name in copies:
         source = renamed.get(source, source)
-        nodes.append(Node("Identity", "", builder.opset, f"{builder.prefix}/{name}", (source,), (name,), {}))
+        nodes.append(
+            Node(
+                "Identity",
+                "",
+                builder.opset,
+                name=f"{builder.prefix}/{name}",
+                inputs=(source,),
+                outputs=(name,),
+            )
+        )
     return tuple(nodes)
 
 

@@ -80,7 +80,14 @@ class KernelFunction:
                 text = f"kernel {self.function} declares {len(declared)} {what}s, the call has {len(found)}"
                 raise InvalidDefinition(text)
         words = tuple(self._word(spec, value) for spec, value in zip(self.params, params, strict=True))
-        return KernelCall(self, tuple(a or "" for a in args), types, words, frozenset(features), accumulate)
+        return KernelCall(
+            self,
+            args=tuple(a or "" for a in args),
+            types=types,
+            params=words,
+            features=frozenset(features),
+            accumulate=accumulate,
+        )
 
     def _word(self, spec: str, value: Any) -> int:
         """The int32 of a parameter: Python's and numpy's scalars alike; a float may be given as a whole number."""

@@ -113,7 +113,7 @@ def _free_body(b: GraphBuilder) -> Results:
     attributes = dict(ctx.attributes) | (_OPSET_10 if len(ctx.inputs) == 2 else {})
     x = b.x[0]
     for axis, factor in free.items():
-        x = resize_by_whole_factor(b, x, axis, factor, ctx.rank(), attributes)
+        x = resize_by_whole_factor(b, x, axis=axis, factor=factor, rank=ctx.rank(), attributes=attributes)
     rest = [1.0 if axis in free else float(s) for axis, s in zip(axes, scales.ravel().tolist(), strict=False)]
     if any(scale != 1 for scale in rest):
         again = b.constant(rest, FLOAT)
@@ -234,7 +234,7 @@ def _grad_body(b: GraphBuilder) -> Results:
     attributes = b.ctx.attributes
     gradient = b.x[0]
     sizes = dy if known is None else None
-    for stretch in reversed(_stretches(attributes, shape, roi, known, sizes, dy)):
+    for stretch in reversed(_stretches(attributes, shape, roi=roi, scales=known, sizes=sizes, made=dy)):
         gradient = add_resample(b, gradient, stretch.axis, stretch.table(attributes).transposed())
     return b.add("Identity", gradient) if gradient == b.x[0] else gradient
 
@@ -249,7 +249,7 @@ def _grad_reference(
     known = None if _absent(scales) else scales
     gradient = dy
     sizes = dy.shape if known is None else None
-    for s in _stretches(attributes, x.shape, roi, known, sizes, dy.shape):
+    for s in _stretches(attributes, x.shape, roi=roi, scales=known, sizes=sizes, made=dy.shape):
         gradient = np.moveaxis(np.tensordot(gradient, s.table(attributes).matrix, (s.axis, 0)), -1, s.axis)
     return gradient
 

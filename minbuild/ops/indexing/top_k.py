@@ -98,8 +98,18 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
             ties = (x.round(), k)
             yield TestCase(f"{name} ties", ties, attributes, frozenset({1}), outputs=2, ulps=0, smooth=False)
     x, k = random.standard_normal((4, 6)), np.array([2])
-    yield TestCase("indices only", (x, k), {}, frozenset({1}), 2, frozenset({0}), ulps=0)
-    yield TestCase("values only", (x, k), {"sorted": 0}, frozenset({1}), 2, frozenset({1}), ulps=0)
+    yield TestCase(
+        "indices only", inputs=(x, k), constant=frozenset({1}), outputs=2, absent=frozenset({0}), ulps=0
+    )
+    yield TestCase(
+        "values only",
+        inputs=(x, k),
+        attributes={"sorted": 0},
+        constant=frozenset({1}),
+        outputs=2,
+        absent=frozenset({1}),
+        ulps=0,
+    )
     special = x.copy()
     special[1, 2:5] = np.nan, np.inf, -np.inf
     for largest in (0, 1):

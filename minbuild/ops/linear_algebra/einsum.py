@@ -33,7 +33,7 @@ def _body(b: GraphBuilder) -> Results:
         needed = "".join(equation.operands[i + 1 :]) + equation.y
         last = i == len(equation.operands) - 1
         result = equation.y if last else "".join(dict.fromkeys(c for c in letters + own if c in needed))
-        value = _product(b, value, letters, x, own, result)
+        value = _product(b, value, left_letters=letters, right=x, right_letters=own, y=result)
         letters = result
     return _transposed(b, value, letters, equation.y)
 

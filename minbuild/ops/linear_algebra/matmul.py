@@ -33,8 +33,8 @@ def equation_of(attributes: Mapping[str, Any], ranks: Sequence[int]) -> Equation
     if a_rank == 0 or b_rank == 0:
         raise UnsupportedUse("scalars have no matrix product. Use Mul")
     stack = ascii_uppercase[: max(a_rank, b_rank, 2) - 2]
-    a = _letters(stack, a_rank, ROW + DEPTH, DEPTH, attributes, "A")
-    b = _letters(stack, b_rank, DEPTH + COLUMN, DEPTH, attributes, "B")
+    a = _letters(stack, a_rank, matrix=ROW + DEPTH, vector=DEPTH, attributes=attributes, of="A")
+    b = _letters(stack, b_rank, matrix=DEPTH + COLUMN, vector=DEPTH, attributes=attributes, of="B")
     rows, columns = ROW * (a_rank > 1), COLUMN * (b_rank > 1)
     return Equation((a, b), stack + rows + columns)
 

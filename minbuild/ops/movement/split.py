@@ -90,7 +90,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         if count > 1:
             dropped = frozenset({0})
             yield TestCase(
-                name + ", not the first", inputs, {"axis": axis}, frozenset({1}), count, dropped, ulps=0
+                name + ", not the first",
+                inputs=inputs,
+                attributes={"axis": axis},
+                constant=frozenset({1}),
+                outputs=count,
+                absent=dropped,
+                ulps=0,
             )
 
 

@@ -180,7 +180,9 @@ def _grad_reference(
     mean, inverse = mean[..., None], inverse[..., None]
     normal = (_by_group(attributes, x) - mean) * inverse
     g = _by_group(attributes, dy * _entries(scale, x))
-    dx = _layer_grad.norm_gradient(g, normal, np.ones(1), inverse, (2,), True).reshape(x.shape)
+    dx = _layer_grad.norm_gradient(
+        g, normal, scale=np.ones(1), inverse=inverse, axes=(2,), mean=True
+    ).reshape(x.shape)
     per_entry = [
         each.reshape(x.shape[0], scale.size, -1).sum((0, 2)) for each in (dy * normal.reshape(x.shape), dy)
     ]

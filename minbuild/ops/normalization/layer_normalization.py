@@ -169,10 +169,10 @@ def _through_y(b: GradientBuilder, saved: Sequence[Value], simple: bool) -> Sequ
     """The gradients of x, scale and bias by that of the first output."""
     axis = b.ctx.axis(-1)
     if _own_entries(b.ctx, 1) and _own_entries(b.ctx, 2):
-        return _fused(b, b.dy[0], b.x[1], saved, axis, simple)
+        return _fused(b, b.dy[0], scale=b.x[1], saved=saved, axis=axis, simple=simple)
     x = b.x[0] if simple else b.x[0] - saved[0]
     normal = x * saved[-1]
-    dx = _fused(b, b.dy[0] * b.x[1], _ones(b), saved, axis, simple)[0]
+    dx = _fused(b, b.dy[0] * b.x[1], scale=_ones(b), saved=saved, axis=axis, simple=simple)[0]
     shape = b.ctx.shape()
     d_scale = b.summed_to(b.dy[0] * normal, shape, 1) if 1 in b.wants else None
     d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else None

@@ -61,7 +61,7 @@ def _grad_reference(simple: bool) -> Callable[..., tuple[np.ndarray, ...]]:
         normal = (x if simple else x - saved[0]) * saved[-1]
         rows = tuple(a for a in range(x.ndim) if a not in axes)
         entries = ((dy * normal).sum(rows), dy.sum(rows))[: 2 - simple]
-        dx = norm_gradient(dy, normal, scale, saved[-1], axes, not simple)
+        dx = norm_gradient(dy, normal, scale=scale, inverse=saved[-1], axes=axes, mean=not simple)
         return (dx, *(e.reshape(scale.shape) for e in entries))
 
     return reference
@@ -105,7 +105,7 @@ def _grad_parts(simple: bool) -> Callable[[GraphBuilder], Results]:
         axis, rank = b.ctx.axis(-1, 1), b.ctx.rank(1)
         inner = tuple(range(axis, rank))
         n = (x if simple else x - saved[0]) * saved[-1]
-        dx = gradient_parts(b, dy * scale, n, saved[-1], inner, not simple)
+        dx = gradient_parts(b, dy * scale, normal=n, inverse=saved[-1], axes=inner, mean=not simple)
         sums = (dy * n, dy)[: 2 - simple]
         entries = [e.sum(range(axis)) for e in sums]
         return dx, *(e.reshape(b.ctx.shape(2)) for e in entries)

@@ -46,12 +46,7 @@ def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
     }
     rate, step, p, g, m, v = (ctx.name(i) for i in range(6))
     return adamw_kernel.call(
-        p,
-        m,
-        v,
-        g,
-        rate,
-        step,
+        *(p, m, v, g, rate, step),
         types=(ctx.element(2),),
         params=(
             float(ctx.attribute("alpha", 0.9)),
@@ -99,7 +94,9 @@ def _reference(
     v: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
     decay, epsilon = numbers(attributes, weight_decay=0.01, epsilon=1e-8)
-    m, v, first, second = _moments(attributes, step, g, m, v, bool(attributes.get("correct_bias", 1)))
+    m, v, first, second = _moments(
+        attributes, step, g=g, m=m, v=v, corrects=bool(attributes.get("correct_bias", 1))
+    )
     if attributes.get("adam_mode", 0) == 0:
         p = p - rate * decay * p
         return np.array([True]), p - rate * (m / first) / (np.sqrt(v / second) + epsilon), m, v
@@ -119,7 +116,7 @@ def _adam_reference(
     """torch.optim.Adam."""
     decay, epsilon = numbers(attributes, weight_decay=0.0, epsilon=1e-8)
     g = g + decay * p
-    m, v, first, second = _moments(attributes, step, g, m, v, True)
+    m, v, first, second = _moments(attributes, step, g=g, m=m, v=v, corrects=True)
     update = (m / first) / (np.sqrt(v / second) + epsilon)
     return np.array([True]), p - rate * update, m, v
 

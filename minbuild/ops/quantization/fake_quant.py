@@ -145,7 +145,16 @@ def _per_axis_cases(random: np.random.Generator) -> Iterable[TestCase]:
                 title = f"{name}, {equal} {len(absent)}"
                 constant = frozenset({1, 2})
                 inputs = (x, scale, zero)
-                yield TestCase(title, inputs, bounds, constant, 2, absent, ulps=2, smooth=False)
+                yield TestCase(
+                    title,
+                    inputs=inputs,
+                    attributes=bounds,
+                    constant=constant,
+                    outputs=2,
+                    absent=absent,
+                    ulps=2,
+                    smooth=False,
+                )
 
 
 def _gradient(b: GradientBuilder) -> Results:

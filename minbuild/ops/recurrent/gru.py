@@ -213,7 +213,7 @@ def _variants(
 ) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any]]]:
     for after in (0, 1):
         for s, n, i, h in ((1, 1, 1, 3), (5, 3, 4, 2), (2, 1, 3, 9), (3, 6, 10, 16)):
-            x, w, r, b, lengths, h0, _ = rec.layer(random, 3, s, n, i, h)
+            x, w, r, b, lengths, h0, _ = rec.layer(random, 3, s=s, n=n, i=i, h=h)
             size: dict[str, Any] = {"hidden_size": h, "linear_before_reset": after}
             name = f"{s}x{n}x{i}x{h} {after}"
             yield f"{name} plain", (x, w, r), size
@@ -221,7 +221,7 @@ def _variants(
             yield f"{name} lengths", (x, w, r, b, lengths), {**size, "direction": "reverse"}
         for direction in rec.DIRECTIONS:
             d = 2 if direction == "bidirectional" else 1
-            x, w, r, b, lengths, h0, _ = rec.layer(random, 3, 4, 3, 2, 5, d)
+            x, w, r, b, lengths, h0, _ = rec.layer(random, 3, s=4, n=3, i=2, h=5, d=d)
             size = {"hidden_size": 5, "direction": direction, "linear_before_reset": after}
             name = f"{direction} {after}"
             yield f"{name} all", (x, w, r, b, lengths, h0), size

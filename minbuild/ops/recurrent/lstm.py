@@ -164,7 +164,7 @@ def variants(
 ) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any], bool]]:
     """Name, inputs, attributes and whether differentiable, of every way to use an LSTM."""
     for s, n, i, h in SHAPES:
-        x, w, r, b, lengths, h0, c0 = rec.layer(random, 4, s, n, i, h)
+        x, w, r, b, lengths, h0, c0 = rec.layer(random, 4, s=s, n=n, i=i, h=h)
         p = random.standard_normal((1, 3 * h))
         size: dict[str, Any] = {"hidden_size": h}
         name = f"{s}x{n}x{i}x{h}"
@@ -174,7 +174,7 @@ def variants(
         yield f"{name} peepholes", (x, w, r, None, lengths, h0, c0, p), {**size, "input_forget": h % 2}, True
     for direction in rec.DIRECTIONS:
         d = 2 if direction == "bidirectional" else 1
-        x, w, r, b, lengths, h0, c0 = rec.layer(random, 4, 4, 3, 2, 5, d)
+        x, w, r, b, lengths, h0, c0 = rec.layer(random, 4, s=4, n=3, i=2, h=5, d=d)
         p = random.standard_normal((d, 15))
         size = {"hidden_size": 5, "direction": direction}
         yield direction, (x, w, r, b), size, True
@@ -187,7 +187,7 @@ def variants(
                 given |= {n: tuple(v) * d for n, v in other.items()}
             smooth = "clip" not in other and "HardSigmoid" not in other.get("activations", ())
             yield f"{direction} {sorted(other.items())}", (x, w, r, b, lengths, h0, c0), given, smooth
-    x, w, r, b, *_ = rec.layer(random, 4, 3, 2, 4, 2)
+    x, w, r, b, *_ = rec.layer(random, 4, s=3, n=2, i=4, h=2)
     yield "Relu", (x, w, r, b), {"hidden_size": 2, "activations": ("Sigmoid", "Relu", "Relu")}, False
     threshold = {"activations": ("Sigmoid", "ThresholdedRelu", "Tanh"), "activation_alpha": (0.5,)}
     yield "ThresholdedRelu", (x, w, r, b), {"hidden_size": 2, **threshold}, False

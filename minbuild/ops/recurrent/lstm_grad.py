@@ -137,7 +137,7 @@ def _large_case(random: np.random.Generator, first: bool) -> TestCase:
     sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
     x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
     h0, c0 = (random.standard_normal((1, batch, hidden)) if first else None for _ in "hc")
-    y, h, c, cells, gates = run(attributes, x, w, r, None, None, h0, c0, None)
+    y, h, c, cells, gates = run(attributes, x, w=w, r=r, b=None, lengths=None, h0=h0, c0=c0, peepholes=None)
     flows = [random.standard_normal(a.shape) for a in (y, h, c)]
     saved = (x, w, r, None, h0, c0, y, cells, gates, *flows)
     return TestCase(f"packed {first}", saved, attributes, outputs=6, ulps=64, smooth=False)

@@ -190,7 +190,7 @@ class Sizes:
         require_equal(x[2], w[2], text)
         if ctx.attribute("hidden_size", r[2]) != r[2]:
             raise UnsupportedUse(f"hidden_size is {ctx.attribute('hidden_size')}, but r is {list(r)}")
-        return cls(x[0], x[1], x[2], directions, r[2], gates)
+        return cls(x[0], batch=x[1], features=x[2], directions=directions, hidden=r[2], gates=gates)
 
     @property
     def state(self) -> Shape:

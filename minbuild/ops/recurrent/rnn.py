@@ -94,7 +94,8 @@ def _gradient(b: GradientBuilder) -> Results:
     if turned:
         x, h0, dh = (rec.time_first(n, "state") for n in (x, h0, dh))
         y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
-    made = b.many(5, "RNNGrad", x, w, r, lengths, h0, y, dy, dh, domain="minbuild", **attributes)
+    inputs = (x, w, r, lengths, h0, y, dy, dh)
+    made = b.many(5, "RNNGrad", *inputs, domain="minbuild", **attributes)
     order = (*made[:4], None, made[4])
     return rec.gradients_of(b, order, _STATES, turned)
 
@@ -180,14 +181,14 @@ def _variants(
     random: np.random.Generator,
 ) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any], bool]]:
     for s, n, i, h in ((1, 1, 1, 3), (5, 3, 4, 2), (2, 1, 3, 9), (3, 6, 10, 16)):
-        x, w, r, b, lengths, h0, _ = rec.layer(random, 1, s, n, i, h)
+        x, w, r, b, lengths, h0, _ = rec.layer(random, 1, s=s, n=n, i=i, h=h)
         name = f"{s}x{n}x{i}x{h}"
         yield f"{name} plain", (x, w, r), {"hidden_size": h}, True
         yield f"{name} states", (x, w, r, b, None, h0), {"hidden_size": h}, True
         yield f"{name} lengths", (x, w, r, b, lengths), {"hidden_size": h, "direction": "reverse"}, True
     for direction in rec.DIRECTIONS:
         d = 2 if direction == "bidirectional" else 1
-        x, w, r, b, lengths, h0, _ = rec.layer(random, 1, 4, 3, 2, 5, d)
+        x, w, r, b, lengths, h0, _ = rec.layer(random, 1, s=4, n=3, i=2, h=5, d=d)
         size = {"hidden_size": 5, "direction": direction}
         yield f"{direction} all", (x, w, r, b, lengths, h0), size, True
         first = (x.swapaxes(0, 1), w, r, b, lengths, h0.swapaxes(0, 1))

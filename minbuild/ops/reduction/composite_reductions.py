@@ -119,18 +119,18 @@ def _stable_log_sum_exp(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) ->
 reduce_l1 = _op(
     "ReduceL1",
     lambda b: total(b, b.x[0].abs()),
-    ("Abs", "ReduceSum"),
-    lambda x, **options: np.sum(np.abs(x), **options),
-    _l1_gradient,
-    apart,
+    decomposes_to=("Abs", "ReduceSum"),
+    function=lambda x, **options: np.sum(np.abs(x), **options),
+    gradient=_l1_gradient,
+    numbers=apart,
 )
 reduce_l2 = _op(
     "ReduceL2",
     _in_double(lambda b, x: total(b, x * x).sqrt()),
-    ("Mul", "ReduceSum", "Sqrt"),
-    lambda x, **options: np.sqrt(np.sum(x * x, **options)),
-    _l2_gradient,
-    positive,
+    decomposes_to=("Mul", "ReduceSum", "Sqrt"),
+    function=lambda x, **options: np.sqrt(np.sum(x * x, **options)),
+    gradient=_l2_gradient,
+    numbers=positive,
 )
 reduce_sum_square = _op(
     "ReduceSumSquare",
@@ -142,10 +142,10 @@ reduce_sum_square = _op(
 reduce_log_sum = _op(
     "ReduceLogSum",
     _in_double(lambda b, x: total(b, x).log()),
-    ("Log", "ReduceSum"),
-    lambda x, **options: np.log(np.sum(x, **options)),
-    _log_sum_gradient,
-    positive,
+    decomposes_to=("Log", "ReduceSum"),
+    function=lambda x, **options: np.log(np.sum(x, **options)),
+    gradient=_log_sum_gradient,
+    numbers=positive,
 )
 
 

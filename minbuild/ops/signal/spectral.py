@@ -93,7 +93,7 @@ def _dft_body(b: GraphBuilder) -> Results:
         length = _number(ctx, 1)
     elif inverse and onesided:
         length = 2 * (length - 1)
-    return _transform(b, b.x[0], axis, length, inverse, onesided)
+    return _transform(b, b.x[0], axis=axis, length=length, inverse=inverse, onesided=onesided)
 
 
 def _transform(b: GraphBuilder, x: Value, axis: int, length: Dim, inverse: bool, onesided: bool) -> Value:
@@ -117,7 +117,9 @@ def _stft_body(b: GraphBuilder) -> Results:
     frames = b.add("Gather", b.x[0], indices, axis=1)
     if b.has(2):
         frames = frames * b.x[2].unsqueeze([1])
-    return _transform(b, frames, 2, length, False, bool(ctx.attribute("onesided", 1)))
+    return _transform(
+        b, frames, axis=2, length=length, inverse=False, onesided=bool(ctx.attribute("onesided", 1))
+    )
 
 
 def _stft_reference(

@@ -196,7 +196,7 @@ def _with_empty_sums(procedure: Procedure) -> Procedure:
             value = procedure.values[root(procedure.alias, name)]
             if value.role is Role.TEMPORARY:
                 zero = {"value": np.zeros(1, value.type.element.dtype)}
-                calls.append(Call(FILL, 9, node, (), (name,), zero))
+                calls.append(Call(FILL, 9, node, inputs=(), outputs=(name,), attributes=zero))
         loops.append(range(len(calls), len(calls) + len(inside)))
         calls += inside
         done = loop.stop

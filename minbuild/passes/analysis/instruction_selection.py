@@ -90,13 +90,13 @@ def context_of(
     """Where the call stands, with the contents of inputs that are `known`."""
     return OpContext(
         call.attributes,
-        tuple(values[n].type if n else None for n in call.inputs),
-        tuple(known.get(n) for n in call.inputs),
-        call.version,
-        call.inputs,
-        tuple(values[n].type if n else None for n in call.outputs),
-        call.outputs,
-        call.accumulate,
+        inputs=tuple(values[n].type if n else None for n in call.inputs),
+        known=tuple(known.get(n) for n in call.inputs),
+        version=call.version,
+        names=call.inputs,
+        results=tuple(values[n].type if n else None for n in call.outputs),
+        result_names=call.outputs,
+        accumulates=call.accumulate,
     )
 
 
@@ -125,7 +125,14 @@ def _selection(call: Call, kernel_call: KernelCall, registry: Registry) -> Selec
     stem = registry.stems[function.function]
     features = frozenset(f"{stem}.{name}" for name in kernel_call.features)
     kernel = registry.kernel(function, kernel_call.types)
-    return Selection(call, kernel, kernel_call.args, kernel_call.params, features, kernel_call.accumulate)
+    return Selection(
+        call,
+        kernel=kernel,
+        args=kernel_call.args,
+        params=kernel_call.params,
+        features=features,
+        accumulate=kernel_call.accumulate,
+    )
 
 
 def touched(selection: Selection, procedure: Procedure) -> Iterator[tuple[str, bool]]:

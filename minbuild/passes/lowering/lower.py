@@ -44,7 +44,10 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
     if artifacts.evaluation is not None:
         forward.append((artifacts.evaluation, "eval"))
     while True:
-        procedures = [_lower(graph, name, parameters, registry, sizes, findings) for graph, name in forward]
+        procedures = [
+            _lower(graph, name, parameters=parameters, registry=registry, sizes=sizes, findings=findings)
+            for graph, name in forward
+        ]
         if not findings:
             sizes.pairs += [pair for p in procedures for pair in labelled_pairs(p)]
         if not sizes.solve():
@@ -56,7 +59,11 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
         procedures.append(_lower_optimizer(artifacts.optimizer, parameters, registry, findings))
     if artifacts.initialization is not None:
         graph = artifacts.initialization
-        procedures.append(_lower(graph, "initialize", parameters, registry, sizes, findings))
+        procedures.append(
+            _lower(
+                graph, "initialize", parameters=parameters, registry=registry, sizes=sizes, findings=findings
+            )
+        )
     if findings:
         raise Unsupported(findings)
     return Program(
@@ -138,7 +145,15 @@ def _lower(
     flags = {call.outputs[0] for call in lowering.calls if call.op == "com.microsoft:InPlaceAccumulatorV2"}
     outputs = tuple(o for o in graph.outputs if o not in flags)
     calls = tuple(lowering.calls)
-    return Procedure(name, graph.source, calls, lowering.values, tuple(inputs), outputs, lowering.alias)
+    return Procedure(
+        name,
+        source=graph.source,
+        calls=calls,
+        values=lowering.values,
+        inputs=tuple(inputs),
+        outputs=outputs,
+        alias=lowering.alias,
+    )
 
 
 def _unreadable(source: str, name: str, shape: Sequence[Dim], told: Set[str]) -> Iterator[str]:
@@ -180,4 +195,12 @@ def _lower_optimizer(
         lowering.add_constant(name, np.asarray(array))
     for node in graph.nodes:
         lowering.node(node)
-    return Procedure("optimize", graph.source, tuple(lowering.calls), lowering.values, (), (), lowering.alias)
+    return Procedure(
+        "optimize",
+        source=graph.source,
+        calls=tuple(lowering.calls),
+        values=lowering.values,
+        inputs=(),
+        outputs=(),
+        alias=lowering.alias,
+    )

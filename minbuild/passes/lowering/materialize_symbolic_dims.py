@@ -26,7 +26,7 @@ def materialize_symbolic_dims(procedure: Procedure, registry: Registry) -> Proce
             if name not in made:
                 made[name] = numbers = f"{name} as numbers"
                 values[numbers] = Value(numbers, TensorType(INT64, values[name].type.shape))
-                calls.append(Call("minbuild:Sizes", 1, call.node, (name,), (numbers,), {}))
+                calls.append(Call("minbuild:Sizes", 1, call.node, inputs=(name,), outputs=(numbers,)))
             call = replace(call, inputs=tuple(made[name] if n == name else n for n in call.inputs))
         calls.append(call)
     return replace(procedure, calls=tuple(calls), values=values) if made else procedure

@@ -145,7 +145,14 @@ class _Graph:
         index = max(found.calls)
         old = [self.call(i) for i in sorted(found.calls)]
         inputs = tuple(found.names[name] for name in replacement.inputs)
-        new = Call(replacement.op, 1, old[-1].node, inputs, old[-1].outputs, dict(replacement.attributes))
+        new = Call(
+            replacement.op,
+            1,
+            old[-1].node,
+            inputs=inputs,
+            outputs=old[-1].outputs,
+            attributes=dict(replacement.attributes),
+        )
         kept = without_view(new, self.procedure, self.alias, self.registry)
         if kept is not None and self._is_view(kept) and not any(self._is_view(call) for call in old):
             return None

@@ -35,7 +35,12 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
             adds.setdefault(maker[0], set()).add(maker[1])
         else:
             step = Call(
-                "minbuild:AddToGradient", 1, call.node, (call.inputs[1],), (buffer,), {}, frozenset({0})
+                "minbuild:AddToGradient",
+                1,
+                call.node,
+                inputs=(call.inputs[1],),
+                outputs=(buffer,),
+                accumulate=frozenset({0}),
             )
             after.setdefault(maker[0] if maker else -1, []).append(step)
     calls = list(after.get(-1, []))

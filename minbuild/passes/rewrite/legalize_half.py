@@ -50,7 +50,7 @@ class _Widening:
 
 
 def _cast(node: str, source: str, target: str, to: ElementType) -> Call:
-    return Call(":Cast", 13, node, (source,), (target,), {"to": int(to)})
+    return Call(":Cast", 13, node, inputs=(source,), outputs=(target,), attributes={"to": int(to)})
 
 
 def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedure:

@@ -41,7 +41,7 @@ def _checked(procedure: Procedure) -> Procedure:
         for c in before
     ]
     after = [c for i, c in enumerate(procedure.calls) if i not in first]
-    check = Call(CHECK, 1, maker.node, (unchecked,), (loss,), {})
+    check = Call(CHECK, 1, maker.node, inputs=(unchecked,), outputs=(loss,))
     values = {**procedure.values, unchecked: replace(procedure.values[loss], name=unchecked)}
     return replace(procedure, calls=(*before, check, *after), values=values)
 

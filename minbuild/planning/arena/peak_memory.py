@@ -35,4 +35,6 @@ def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping
         if buffer.first <= step <= buffer.last
     ]
     ranked = tuple(sorted(live, key=lambda a: (-a.bytes, a.name)))
-    return Arena(routine.name, peak, bound, step, routine.steps[step].node, ranked)
+    return Arena(
+        routine.name, peak=peak, lower_bound=bound, step=step, node=routine.steps[step].node, live=ranked
+    )

@@ -181,7 +181,9 @@ def _overlaps(
             for other in dict.fromkeys(taken[taken >= 0].tolist()):
                 if (other, i) not in reported:
                     reported.add((other, i))
-                    yield Violation("overlap", _clash(step, buffers, sizes, offsets, other, i))
+                    yield Violation(
+                        "overlap", _clash(step, buffers, sizes=sizes, offsets=offsets, one=other, two=i)
+                    )
             taken[:] = i
         for i in departures[step]:
             taken = owner[cell[offsets[i]] : cell[offsets[i] + sizes[i]]]
