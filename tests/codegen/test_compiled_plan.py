@@ -13,7 +13,8 @@ from commands import FREE, SMALL, Command, call, command_fixture, tree  # noqa: 
 from places import GOLDEN
 
 from minbuild.analysis.error_codes import words
-from minbuild.codegen.compiled_plan import Amount, compile_plan, operation
+from minbuild.codegen.compiled_plan import compile_plan
+from minbuild.codegen.compiled_plan_amounts import Amount, operation
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked
 from minbuild.errors import Unsupported
 from minbuild.options.build_options import BuildOptions, in_profile
