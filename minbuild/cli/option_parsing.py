@@ -20,7 +20,8 @@ from minbuild.cli.settings_file import (
     resolve_build_options,
     settings_beside,
 )
-from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, BuildOptions, table
+from minbuild.options.build_options import DEFAULT, PROFILES, BuildOptions, table
+from minbuild.options.option_row import BuildOption
 
 _PASSED = "resolved"
 _PANEL = "Build options"

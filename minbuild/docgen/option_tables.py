@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from minbuild.options.build_options import DEFAULT, PROFILES, BuildOption, table
+from minbuild.options.build_options import DEFAULT, PROFILES, table
+from minbuild.options.option_row import BuildOption
 
 EXAMPLE = """profile = "smallest"
 target = ["aarch64-linux-musl", "wasm32"]
