@@ -7,7 +7,8 @@
 
 using namespace minbuild;
 
-extern "C" mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer, size_t* count) {
+extern "C" mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer,
+                                         size_t* count) {
   Session* s = static_cast<Session*>(session);
   const uint32_t parameters = s->count[plan::kParameters], chosen = trainable_only ? s->trained : parameters;
   // The first walk looks whether all can go into a buffer of this size, the second copies.

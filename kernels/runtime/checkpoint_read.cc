@@ -9,7 +9,7 @@ namespace {
 struct Reader {
   Session* s;
   Flatbuffer file;
-  bool apply;  // else it only looks whether all is there
+  bool apply;              // else it only looks whether all is there
   uint32_t module, group;  // where they are in the file
   // What take() is after, and where it binds that, null to copy it: here, as arguments go through memory, too.
   Tensor want;
@@ -31,7 +31,8 @@ struct Reader {
   MB_NOINLINE bool take(uint32_t table, uint32_t slot, const char* name) const {
     uint32_t entry = find(table, slot, name);
     Bytes length = bytes_of(want, type);
-    Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8), found = file.vector(entry, checkpoint::kTensor_data, 1);
+    Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8),
+           found = file.vector(entry, checkpoint::kTensor_data, 1);
     if (found.data == nullptr || found.count != length || dims.count != static_cast<uint32_t>(want.rank) ||
         file.scalar(entry, checkpoint::kTensor_element, 4) != type)
       return false;
@@ -81,7 +82,8 @@ struct Reader {
     return true;
   }
 };
-static_assert(checkpoint::kTensor_name == checkpoint::kState_parameter && checkpoint::kTensor_name == checkpoint::kGroup_name,
+static_assert(checkpoint::kTensor_name == checkpoint::kState_parameter &&
+                  checkpoint::kTensor_name == checkpoint::kGroup_name,
               "what find() looks at");
 
 }  // namespace
@@ -117,8 +119,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   const uint32_t group = reader.group = reader.find(root, checkpoint::kCheckpoint_groups, "group0");
   for (;; reader.apply = true) {
     for (uint32_t i = 0; i < s->count[plan::kParameters]; ++i)
-      if (!reader.read(i))
-        return fail(s, Failure::kParameter, word_of(s->name(s->parameter(i).name)));
+      if (!reader.read(i)) return fail(s, Failure::kParameter, word_of(s->name(s->parameter(i).name)));
     if (reader.apply) break;
     const uint64_t step = reader.file.scalar(group, checkpoint::kGroup_step, 8);
 #if MB_CHECKSUMS

@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kGap = MB_CHECKSUMS ? 8 : 0;  // marks a sealed file: see checksum.h
 constexpr uint32_t kRoot = (MB_PROPERTIES ? 72 : 56) + kGap;
 static_assert(is_sealed(kRoot) == (MB_CHECKSUMS != 0), "how a sealed file begins");
+// clang-format off: a vtable a line
 constexpr uint16_t kStart[] = {
     kRoot, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
 #if MB_CHECKSUMS
@@ -35,8 +36,10 @@ constexpr uint16_t kStart[] = {
     0,
 #endif
 };
+// clang-format on
 static_assert(sizeof kStart == kRoot, "the root table follows");
-constexpr uint32_t kCheckpointVtable = 8 + kGap, kPairVtable = 20 + kGap, kGroupVtable = 28 + kGap, kTensorVtable = 40 + kGap;
+constexpr uint32_t kCheckpointVtable = 8 + kGap, kPairVtable = 20 + kGap, kGroupVtable = 28 + kGap,
+                   kTensorVtable = 40 + kGap;
 
 // The vectors of tables in the file. The first three are in it one after the other, the others in elements of those.
 enum List { kTrainable, kFrozen, kGroups, kStates, kMoments };
@@ -103,7 +106,7 @@ struct Writer {
 
   // Element i of a list; `parameter` is whose moments they are.
   MB_ONE_EXIT void element(List list, uint32_t i, uint32_t parameter) {
-      if (list == kGroups) {
+    if (list == kGroups) {
       // The only optimizer group there is.
       uint32_t table[] = {at - kGroupVtable, 0, 0, 0, 24 - 16, 40 - 20};
       __builtin_memcpy(table + 1, &s->progress->learning_rate, 4);
@@ -124,7 +127,7 @@ struct Writer {
 
   // A vector of tables and the tables.
   void list(List list, uint32_t parameter) {
-      uint32_t first = 0, end = s->trained;
+    uint32_t first = 0, end = s->trained;
     if (list == kFrozen) first = end, end = s->count[plan::kParameters];
     if (list == kMoments) end = s->count[plan::kMoments];
     if (list == kGroups) end = optimizer;
@@ -189,6 +192,7 @@ struct Writer {
     at = 0;
     put(kStart, sizeof kStart);
     const uint32_t module = MB_PROPERTIES ? 20 : 16;
+    // clang-format off: a table a line
     const uint32_t tables[] = {
         at - kCheckpointVtable, checkpoint::kVersion, module - 8, places[kGroups] - (at + 12),
 #if MB_PROPERTIES
@@ -199,6 +203,7 @@ struct Writer {
         0,
 #endif
     };
+    // clang-format on
     put(tables, sizeof tables);
     for (uint32_t i = 0; i < 3; ++i) {
       places[i] = at;
@@ -220,7 +225,8 @@ struct Writer {
 
 using namespace minbuild;
 
-extern "C" MB_ONE_EXIT mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink, void* user) {
+extern "C" MB_ONE_EXIT mb_status mb_write_checkpoint(mb_session* session, int include_optimizer, mb_sink sink,
+                                                     void* user) {
   Session* s = static_cast<Session*>(session);
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);

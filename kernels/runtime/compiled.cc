@@ -28,7 +28,10 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
       at = static_cast<uint32_t>(align16(at * static_cast<uint32_t>(symbols[0])));
       if (region < plan::kMorePlaces) at += plan::kMore[region] * uint32_t{kAlignment};
     }
-    region = region >= plan::kMemoryPlaces ? kConstants : region < plan::kArenaPlaces ? kArena : at < trainable_bytes ? kTrained : kPersistent;
+    region = region >= plan::kMemoryPlaces ? kConstants
+             : region < plan::kArenaPlaces ? kArena
+             : at < trainable_bytes        ? kTrained
+                                           : kPersistent;
     tensor->data = regions[region].data + at;
   }
 #if MB_LOOPS
@@ -72,7 +75,8 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     replaces &= s->sample == 0;
 #endif
     int32_t words[plan::kMostParams];
-    Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words), replaces ? 0u : kind.accumulate};
+    Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words),
+                 replaces ? 0u : kind.accumulate};
     mb_status status = static_cast<mb_status>(run_kernel(call, kind.row));
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES

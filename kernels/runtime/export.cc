@@ -17,8 +17,8 @@ constexpr uint32_t kHead = 8, kPiece = 8;  // a piece: its bytes, and the parame
 
 using namespace minbuild;
 
-extern "C" mb_status mb_export_model(const mb_session* session, const void* template_bytes, size_t template_size, mb_sink sink,
-                                     void* user) {
+extern "C" mb_status mb_export_model(const mb_session* session, const void* template_bytes, size_t template_size,
+                                     mb_sink sink, void* user) {
   const Session* s = static_cast<const Session*>(session);
   // Loads from it are checked.
   const Flatbuffer file = {static_cast<const uint8_t*>(template_bytes), static_cast<uint32_t>(template_size)};

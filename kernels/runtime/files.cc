@@ -122,7 +122,8 @@ mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimi
 #if MB_BUFFERS
   if (static_cast<Session*>(s)->nominal) return fail(s, Failure::kNominal);
 #endif
-  return replace_file(s, path, [=](mb_sink sink, void* user) { return mb_write_checkpoint(s, include_optimizer, sink, user); });
+  return replace_file(s, path,
+                      [=](mb_sink sink, void* user) { return mb_write_checkpoint(s, include_optimizer, sink, user); });
 }
 #endif
 
@@ -137,7 +138,8 @@ mb_status mb_export_to_file(mb_session* s, const char* template_path, const char
   // First into nowhere, for an error that says what is wrong with the template.
   mb_status status = mb_export_model(s, bytes, size, [](void*, const void*, size_t) { return 0; }, nullptr);
   if (status == MB_OK)
-    status = replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
+    status =
+        replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
   unmap_memory(&mapped, 1);
   return status;
 }

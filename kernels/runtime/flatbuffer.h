@@ -56,7 +56,9 @@ struct Flatbuffer {
   }
 
   // A scalar field of `bytes` bytes; 0 when absent.
-  MB_NOINLINE uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const { return load(field(table, slot), bytes); }
+  MB_NOINLINE uint64_t scalar(uint32_t table, uint32_t slot, uint32_t bytes) const {
+    return load(field(table, slot), bytes);
+  }
 
   // The target of a field of offset type.
   MB_NOINLINE uint32_t follow(uint32_t at) const { return at + static_cast<uint32_t>(u32(at)); }

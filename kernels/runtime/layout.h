@@ -17,7 +17,7 @@ struct Layout {
 };
 
 __attribute__((always_inline)) constexpr Layout layout_of(size_t session, size_t span, size_t spans, size_t expressions,
-                                                                size_t expression = 4) {
+                                                          size_t expression = 4) {
   size_t regions = align16(session);
   size_t values = regions + align16(spans * span);
   return {regions, values, values + align16(expressions * expression)};

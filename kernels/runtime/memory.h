@@ -9,7 +9,7 @@
 namespace minbuild {
 
 #if MB_FILE_IO
-void* map_memory(size_t size);  // zeroed; null when there is no more
+void* map_memory(size_t size);              // zeroed; null when there is no more
 void unmap_memory(Span* spans, int count);  // the last first; those without data are not mapped
 #elif defined(__wasm__)
 inline void* map_memory(size_t size) {

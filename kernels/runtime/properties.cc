@@ -22,7 +22,9 @@ constexpr char kLearningRate[] = "minbuild.learning_rate";
 Property* property_at(Session* s, uint32_t at) { return reinterpret_cast<Property*>(s->bag + at); }
 char* name_of(Property* property) { return reinterpret_cast<char*>(property + 1); }
 Vector text(const char* from) { return {reinterpret_cast<const uint8_t*>(from), length_of(from)}; }
-uint64_t size_of(Vector name, Vector value) { return (sizeof(Property) + uint64_t{name.count} + value.count + 2 + 7) & ~uint64_t{7}; }
+uint64_t size_of(Vector name, Vector value) {
+  return (sizeof(Property) + uint64_t{name.count} + value.count + 2 + 7) & ~uint64_t{7};
+}
 
 // Where the property is, the end of all where there is none.
 uint32_t find_property(Session* s, Vector name) {

@@ -119,7 +119,8 @@ struct FlushDenormals {};  // WebAssembly and RISC-V have no such mode
 MB_NOINLINE mb_status check_finite(const Session* s) {
   uint32_t word;
   __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
-  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes}, *at = end - s->trainable_bytes - 4;
+  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes},
+                    *at = end - s->trainable_bytes - 4;
   for (;;) {
     if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
       const char* what = "learning rate";
@@ -127,8 +128,9 @@ MB_NOINLINE mb_status check_finite(const Session* s) {
       for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
         if (found.gradient != nullptr && found.gradient <= at) what = found.name, last = found;
       // The lower half of a double may be anything, and a float has a shorter exponent.
-      const bool whole = !MB_DOUBLES || (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0
-                                                                      : word << 1 >= 0xff000000);
+      const bool whole =
+          !MB_DOUBLES ||
+          (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
       if (whole) return fail(s, Failure::kFinite, word_of(what));
     }
     at += sizeof word;
@@ -169,7 +171,8 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     mb_status status = MB_BAD_PLAN;
     if (!s->damaged) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
     if (status != MB_OK)
-      return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i, word_of(s->name(kernel.name)));
+      return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i,
+                  word_of(s->name(kernel.name)));
 #if MB_LOOPS
     if (step.loop != 0) {
       if (i < last) s->damaged = true;  // loops within loops may never end
@@ -201,11 +204,9 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #endif
 #if MB_COMPILED
   (void)plan;
-  if (plan_size != 0)
-    return fail(first, Failure::kPlan);
+  if (plan_size != 0) return fail(first, Failure::kPlan);
 #else
-  if (!first->read_plan(plan, plan_size))
-    return fail(first, Failure::kPlan, plan::kVersion);
+  if (!first->read_plan(plan, plan_size)) return fail(first, Failure::kPlan, plan::kVersion);
 #endif
   uint32_t free = first->count[plan::kDefaults];
   const void* symbols = options->symbols;
@@ -261,8 +262,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #if !MB_COMPILED
   for (uint32_t i = s->count[plan::kKernels]; i-- > 0;) {  // the first that lacks is the last to be told
     const plan::Kernel& kernel = s->kernel(i);
-    if (find_kernel(kernel.key).key == 0)
-      status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
+    if (find_kernel(kernel.key).key == 0) status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
   }
 #endif
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);

@@ -86,7 +86,7 @@ struct Session : mb_session {
   bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
   uint32_t region_count;
   Span* regions;
-  Size* values;  // of the plan's expressions
+  Size* values;                    // of the plan's expressions
   uint32_t count[plan::kVectors];  // among the first 128 bytes, which x86-64 reaches by shorter instructions
   Bytes trainable_bytes, persistent_bytes, trained, arena;
 #if MB_ROLLBACK || MB_CHECKSUMS
@@ -134,9 +134,7 @@ struct Session : mb_session {
   // The names of moments in checkpoints.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
   // The rank, then an expression for each dimension.
-  const Index* shape(const plan::Tensor& t) const {
-    return static_cast<const Index*>(at(t.shape, plan::kShapes));
-  }
+  const Index* shape(const plan::Tensor& t) const { return static_cast<const Index*>(at(t.shape, plan::kShapes)); }
   // Region of a parameter that is bound.
   uint32_t bound(uint32_t parameter) const { return kBound + count[plan::kPorts] + parameter; }
 

@@ -32,15 +32,18 @@ MB_INLINE intptr_t system_call(intptr_t number, Args... args) {
 #if defined(__x86_64__)
 #define MB_ENTER(...) __asm__ volatile("syscall" : "+r"(result) : __VA_ARGS__ : "rcx", "r11", "memory")
   register intptr_t result __asm__("rax") = number, a __asm__("rdi") = all[0], b __asm__("rsi") = all[1];
-  register intptr_t c __asm__("rdx") = all[2], d __asm__("r10") = all[3], e __asm__("r8") = all[4], f __asm__("r9") = all[5];
+  register intptr_t c __asm__("rdx") = all[2], d __asm__("r10") = all[3], e __asm__("r8") = all[4],
+                      f __asm__("r9") = all[5];
 #elif defined(__riscv)
 #define MB_ENTER(...) __asm__ volatile("ecall" : "+r"(result) : __VA_ARGS__ : "memory")
   register intptr_t a __asm__("a7") = number, result __asm__("a0") = all[0], b __asm__("a1") = all[1];
-  register intptr_t c __asm__("a2") = all[2], d __asm__("a3") = all[3], e __asm__("a4") = all[4], f __asm__("a5") = all[5];
+  register intptr_t c __asm__("a2") = all[2], d __asm__("a3") = all[3], e __asm__("a4") = all[4],
+                      f __asm__("a5") = all[5];
 #else
 #define MB_ENTER(...) __asm__ volatile("svc 0" : "+r"(result) : __VA_ARGS__ : "memory")
   register intptr_t a __asm__("x8") = number, result __asm__("x0") = all[0], b __asm__("x1") = all[1];
-  register intptr_t c __asm__("x2") = all[2], d __asm__("x3") = all[3], e __asm__("x4") = all[4], f __asm__("x5") = all[5];
+  register intptr_t c __asm__("x2") = all[2], d __asm__("x3") = all[3], e __asm__("x4") = all[4],
+                      f __asm__("x5") = all[5];
 #endif
   if constexpr (sizeof...(args) == 1) MB_ENTER("r"(a));
   else if constexpr (sizeof...(args) == 2) MB_ENTER("r"(a), "r"(b));
@@ -55,7 +58,9 @@ MB_INLINE int system_open(const char* path, int flags) {
   return int(system_call(SYS_openat, AT_FDCWD, path, flags | O_CLOEXEC, 0666));
 }
 MB_INLINE intptr_t system_size(int file) { return system_call(SYS_lseek, file, 0, SEEK_END); }
-MB_INLINE intptr_t system_write(int file, const void* from, size_t size) { return system_call(SYS_write, file, from, size); }
+MB_INLINE intptr_t system_write(int file, const void* from, size_t size) {
+  return system_call(SYS_write, file, from, size);
+}
 // Null where there is no memory or no such file.
 MB_INLINE void* system_map(size_t size, int flags, int file) {
   intptr_t at = system_call(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags, file, 0);

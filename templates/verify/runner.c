@@ -24,7 +24,7 @@ enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
 /* How deep the stack is: what lies below is painted before a call, and looked at after it. A call that takes all
  * that is painted is said to take just that. */
 enum { STRETCH = 512 << 10, PAINT = 0xb5 };
-static uintptr_t painted; /* where the paint begins, at the lowest address */
+static uintptr_t painted;      /* where the paint begins, at the lowest address */
 static uint32_t depths[VERBS]; /* the deepest of each kind of call */
 
 #define APART __attribute__((noinline))

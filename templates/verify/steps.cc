@@ -162,7 +162,8 @@ void move_inputs(const Arguments& arguments, bool measure) {
   for (int i = 0; i < arguments.row.arg_count; ++i) {
     if (arguments.scratch(i)) continue;
     Piece piece = arguments.piece(i);
-    if (copy_of(piece.start) == nullptr) continue;  // constants of a plan that is compiled in, which are the same anywhere
+    if (copy_of(piece.start) == nullptr)
+      continue;  // constants of a plan that is compiled in, which are the same anywhere
     switch (arguments.type(i)) {
       case kFloat: move_all<uint32_t>(piece, 23, measure ? 1u << 11 : 2); break;
       case kDouble: move_all<uint64_t>(piece, 52, measure ? uint64_t{1} << 40 : 2); break;
@@ -257,7 +258,8 @@ void answer(const Arguments& arguments, uint32_t row, const int32_t* stray, cons
     uint32_t size = static_cast<uint32_t>(piece.size);
     host_write(&size, sizeof size);
     host_write(piece.start, piece.size);
-    if (kept && kept->noise[i]) host_write(kept->noise[i], static_cast<size_t>(arguments.call[i].count) * sizeof(float));
+    if (kept && kept->noise[i])
+      host_write(kept->noise[i], static_cast<size_t>(arguments.call[i].count) * sizeof(float));
   }
 }
 
@@ -326,9 +328,7 @@ using namespace minbuild;
 
 extern "C" {
 
-void steps_choose(int what, unsigned seed, int garbage) {
-  chosen = what, state = seed, garbage_byte = garbage;
-}
+void steps_choose(int what, unsigned seed, int garbage) { chosen = what, state = seed, garbage_byte = garbage; }
 
 void steps_watch(void* start, size_t size) {
   if (chosen == STEPS_RUN) return;

@@ -57,7 +57,8 @@ int main(int argc, char** argv) {
   const std::string plan = model + "trainer.plan";  // not there where it is compiled in
   std::FILE* const file = std::fopen(plan.c_str(), "rb");
   if (file != nullptr) std::fclose(file);
-  if (auto status = minbuild::Session::open(file ? plan.c_str() : nullptr, (model + "checkpoint").c_str(), options, session);
+  if (auto status =
+          minbuild::Session::open(file ? plan.c_str() : nullptr, (model + "checkpoint").c_str(), options, session);
       !status)
     return fail(status);
 

@@ -28,15 +28,27 @@ enum {
   MB_BAD_CHECKPOINT = 4,   /* the checkpoint's bytes are damaged, or it belongs to another model */
   MB_OUT_OF_MEMORY = 5,    /* the arena is smaller than these input sizes need */
   MB_BAD_SHAPE = 6,        /* an input's rank, dimensions or element type are not what the model takes */
-  MB_BAD_VALUE = 7,        /* data out of range, such as a label that is no class; gradients or a loss that are not finite */
-  MB_IO = 8,               /* a file could not be read or written */
-  MB_UNSUPPORTED = 9       /* this library was built without that part (evaluation, optimizer, ...) */
+  MB_BAD_VALUE = 7,  /* data out of range, such as a label that is no class; gradients or a loss that are not finite */
+  MB_IO = 8,         /* a file could not be read or written */
+  MB_UNSUPPORTED = 9 /* this library was built without that part (evaluation, optimizer, ...) */
 };
 
 /* Element types, numbered as in ONNX. */
 enum {
-  MB_FLOAT = 1, MB_UINT8 = 2, MB_INT8 = 3, MB_UINT16 = 4, MB_INT16 = 5, MB_INT32 = 6, MB_INT64 = 7, MB_STRING = 8, MB_BOOL = 9,
-  MB_FLOAT16 = 10, MB_DOUBLE = 11, MB_UINT32 = 12, MB_UINT64 = 13, MB_BFLOAT16 = 16
+  MB_FLOAT = 1,
+  MB_UINT8 = 2,
+  MB_INT8 = 3,
+  MB_UINT16 = 4,
+  MB_INT16 = 5,
+  MB_INT32 = 6,
+  MB_INT64 = 7,
+  MB_STRING = 8,
+  MB_BOOL = 9,
+  MB_FLOAT16 = 10,
+  MB_DOUBLE = 11,
+  MB_UINT32 = 12,
+  MB_UINT64 = 13,
+  MB_BFLOAT16 = 16
 };
 
 #define MB_MAX_RANK 8
@@ -44,8 +56,8 @@ enum {
 /* A dense row-major tensor. Inputs are read in place during the call and never kept. */
 typedef struct mb_tensor {
   void* data;
-  int32_t type;              /* MB_FLOAT, ... */
-  int32_t rank;              /* 0 for a scalar */
+  int32_t type; /* MB_FLOAT, ... */
+  int32_t rank; /* 0 for a scalar */
   int32_t dims[MB_MAX_RANK];
 } mb_tensor;
 
@@ -68,7 +80,7 @@ typedef struct mb_options {
   size_t arena_size;      /* its bytes; mb_create leaves here how many are needed */
   const int32_t* symbols; /* largest size of each free dimension, in plan order; null for the plan's default */
   size_t symbol_count;
-  char error[160];        /* receives the text of a failed creation */
+  char error[160];               /* receives the text of a failed creation */
   int32_t accept_any_checkpoint; /* the session's, see mb_session */
 } mb_options;
 
@@ -245,8 +257,12 @@ static inline size_t mb_count(const mb_session* session, int list) {
   while (mb_get(session, list, count, &found) == MB_OK) ++count;
   return count;
 }
-static inline size_t mb_input_count(const mb_session* session, int graph) { return mb_count(session, 2 * graph + MB_INPUTS); }
-static inline size_t mb_output_count(const mb_session* session, int graph) { return mb_count(session, 2 * graph + MB_OUTPUTS); }
+static inline size_t mb_input_count(const mb_session* session, int graph) {
+  return mb_count(session, 2 * graph + MB_INPUTS);
+}
+static inline size_t mb_output_count(const mb_session* session, int graph) {
+  return mb_count(session, 2 * graph + MB_OUTPUTS);
+}
 static inline size_t mb_parameter_count(const mb_session* session) { return mb_count(session, MB_PARAMETERS); }
 
 /* Parameters by index or by name. Values may be written through `value.data`, except those of MB_FROZEN parameters in a
@@ -326,7 +342,8 @@ static inline mb_status mb_find_property(const mb_session* session, const char* 
 static inline mb_status mb_parameters_size(mb_session* session, int trainable_only, size_t* count) {
   return mb_parameter_buffer(session, trainable_only, MB_COUNT_PARAMETERS, NULL, count);
 }
-static inline mb_status mb_copy_parameters_to_buffer(mb_session* session, float* buffer, size_t count, int trainable_only) {
+static inline mb_status mb_copy_parameters_to_buffer(mb_session* session, float* buffer, size_t count,
+                                                     int trainable_only) {
   return mb_parameter_buffer(session, trainable_only, MB_FROM_PARAMETERS, buffer, &count);
 }
 static inline mb_status mb_copy_buffer_to_parameters(mb_session* session, const float* buffer, size_t count,

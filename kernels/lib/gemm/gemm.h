@@ -84,7 +84,8 @@ constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
   alignas(16) T buffer[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
-  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors,
+                 deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
   for (intptr_t j = 0; j < g.n; j += width) {
     panel.n = g.n - j;

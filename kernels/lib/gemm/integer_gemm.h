@@ -11,8 +11,7 @@ MB_NOINLINE void multiply_plain(const Gemm<T>& g) {
   for (intptr_t i = 0; i < g.m; ++i)
     for (intptr_t j = 0; j < g.n; ++j) {
       T sum = 0, *c = g.c + i * g.c_row + j * g.c_col;
-      for (intptr_t k = 0; k < g.k; ++k)
-        sum += g.a[i * g.a_row + k * g.a_col] * g.b[k * g.b_row + j * g.b_col];
+      for (intptr_t k = 0; k < g.k; ++k) sum += g.a[i * g.a_row + k * g.a_col] * g.b[k * g.b_row + j * g.b_col];
       *c = (g.accumulate ? *c : 0) + g.alpha * sum;
     }
 }

@@ -64,7 +64,8 @@ struct TileBody {
   }
 
   template <class W, int Rows>
-  static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row, const T* old) {
+  static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row,
+                                 const T* old) {
     using V = typename W::template of<T>;
     const T* a[Rows];
     point_at_rows(a, from, g.a_row, rows);
@@ -85,9 +86,8 @@ struct TileBody {
     V alpha = g.alpha;
     intptr_t old_row = old == out ? out_row : 0;
     unroll<Rows>([&](auto r) MB_LAMBDA {
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
-        muladd(x[r][v], alpha, V::load(old + v * V::size)).store(out + v * V::size);
-      });
+      unroll<kTileVectors>(
+          [&](auto v) MB_LAMBDA { muladd(x[r][v], alpha, V::load(old + v * V::size)).store(out + v * V::size); });
       out += out_row;
       old += old_row;
     });
@@ -124,7 +124,8 @@ struct DotsBody {
         }
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         T sums[kDotColumns][kDotRows][V::size];
-        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
+        unroll<kDotRows>([&](auto r)
+                             MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
         for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {
           const T* row = a;
           T* to = c;

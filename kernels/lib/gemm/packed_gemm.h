@@ -34,7 +34,8 @@ constexpr intptr_t kNearBytes = 1 << 18, kStreams = 32;
 // Four rows become columns of `to`: to[c * step + r] = row r at c. By vectors, which may read and write up to three
 // columns too many. Element by element it would take as long as the products of a dozen rows.
 template <class T>
-MB_INLINE void transpose_rows(const T* r0, const T* r1, const T* r2, const T* r3, T* to, intptr_t step, intptr_t columns) {
+MB_INLINE void transpose_rows(const T* r0, const T* r1, const T* r2, const T* r3, T* to, intptr_t step,
+                              intptr_t columns) {
   intptr_t c = 0;
 #if MB_SHUFFLES
   if constexpr (sizeof(T) == 4) {
@@ -56,7 +57,8 @@ MB_INLINE void transpose_rows(const T* r0, const T* r1, const T* r2, const T* r3
 
 // to[c * to_step + r] = from[r * from_step + c], within bounds.
 template <class T>
-MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows, intptr_t columns) {
+MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows,
+                           intptr_t columns) {
   const intptr_t whole = columns & -4;
   for (; rows >= 4; rows -= 4, from += 4 * from_step, to += 4) {
     const T *r1 = from + from_step, *r2 = r1 + from_step, *r3 = r2 + from_step;

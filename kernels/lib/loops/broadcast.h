@@ -23,7 +23,7 @@ struct BinaryBody {
 template <class T, class F>
 MB_NOINLINE void binary_loop(void* y, const void* a, int a_mask, const void* b, int b_mask, int count) {
   for_range<kBaseline, T, BinaryBody<T, F>>(count, static_cast<T*>(y), static_cast<const T*>(a), a_mask,
-                                    static_cast<const T*>(b), b_mask);
+                                            static_cast<const T*>(b), b_mask);
 }
 // For what vectors are not worth their bytes: f takes single elements.
 template <class To, class T, class F>
@@ -65,7 +65,7 @@ template <int N, class Loop>
 struct LoopNest {
   Loop loop;
   const int32_t* sizes;
-  int last;  // axis
+  int last;   // axis
   int bytes;  // of elements
   char* to;
   ptrdiff_t steps[N][MB_MAX_RANK];

@@ -10,9 +10,11 @@ namespace minbuild {
 
 // A function and its two numbers, as three words of a plan. The order is that of ops/recurrent/recurrent.py.
 struct Activation {
+  // clang-format off
   enum Kind : int32_t {
     kSigmoid, kTanh, kRelu, kAffine, kLeakyRelu, kThresholdedRelu, kScaledTanh, kHardSigmoid, kElu, kSoftsign, kSoftplus
   };
+  // clang-format on
   int32_t kind;
   float alpha, beta;
 };

@@ -45,10 +45,10 @@ struct ApplyUpdateBody {
 
 template <class T, bool kAsked, class Rule>
 MB_INLINE void apply_update(Rule rule, const Tensor& new_x, const Tensor& new_m, const Tensor& x, const Tensor& m,
-                             const Tensor& g) {
-  for_range<kBaseline, T, ApplyUpdateBody<T, Rule, kAsked>>(x.count, rule, new_x.as<T>(), new_m.as<T>(),
-                                                static_cast<const T*>(x.as<T>()), static_cast<const T*>(m.as<T>()),
-                                                static_cast<const T*>(g.as<T>()));
+                            const Tensor& g) {
+  for_range<kBaseline, T, ApplyUpdateBody<T, Rule, kAsked>>(
+      x.count, rule, new_x.as<T>(), new_m.as<T>(), static_cast<const T*>(x.as<T>()), static_cast<const T*>(m.as<T>()),
+      static_cast<const T*>(g.as<T>()));
 }
 
 }  // namespace minbuild

@@ -228,7 +228,8 @@ struct PackedConv {
     const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
     T* out = images == 1 ? y : grid;
     if (c.wanted == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
-    else for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
+    else
+      for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
     if (c.wanted != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
     if (c.wanted == C::kOutputs) {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);

@@ -66,15 +66,15 @@ enum Direction : int32_t { kForward, kReverse, kBidirectional };
 template <class T>
 struct Recurrence {
   int steps, batch, features, hidden, width, directions;  // width: of a row of gates
-  int recurrent;  // how many of its columns are a plain product with the state
+  int recurrent;                                          // how many of its columns are a plain product with the state
   Direction course;
   const int32_t* lengths;
   const T *x, *w, *r, *bias, *h0;
-  const int32_t* words;      // limit of what goes into activations, then the activations of each direction
-  int functions;             // activations of one direction
+  const int32_t* words;  // limit of what goes into activations, then the activations of each direction
+  int functions;         // activations of one direction
   Activation activations[3];
   float limit;
-  int direction, t;          // where the walk is
+  int direction, t;  // where the walk is
 
   bool reversed() const { return course == kReverse || direction == 1; }
   int64_t states() const { return int64_t(directions) * batch * hidden; }
@@ -174,8 +174,8 @@ struct Forward : Recurrence<T> {
       for (int k = 0; k < this->steps; ++k) {
         this->t = this->reversed() ? this->steps - 1 - k : k;
         T *now = gates + this->place(width), *state = this->own(h);
-        Gemm<T> product = {this->batch, this->recurrent, hidden, state, hidden, 1, this->recurrent_weights(), 1, hidden,
-                           now, width};
+        Gemm<T> product = {this->batch, this->recurrent, hidden, state, hidden, 1, this->recurrent_weights(),
+                           1,           hidden,          now,    width};
         product.accumulate = true;
         gemm(product);
         cell(*this, now, state);
@@ -186,10 +186,10 @@ struct Forward : Recurrence<T> {
 
 template <class T>
 struct Backward : Recurrence<T> {
-  T *dx, *dw, *dr, *db, *dh;            // gradients; all but dh may be null
-  const T *y, *gates, *dy, *dy_last;    // dy, dy_last: null where nothing flows
-  T *dgates, *before;                   // [S,N,G*H] of what goes into activations, [N,H] states before the step
-  int second;                           // columns of gates that the second bias has in common with the first
+  T *dx, *dw, *dr, *db, *dh;          // gradients; all but dh may be null
+  const T *y, *gates, *dy, *dy_last;  // dy, dy_last: null where nothing flows
+  T *dgates, *before;                 // [S,N,G*H] of what goes into activations, [N,H] states before the step
+  int second;                         // columns of gates that the second bias has in common with the first
   void (*cell)(Backward<T>& b, const T* gates, T* dgates, T* dh);
 
   // to = the states before the present step

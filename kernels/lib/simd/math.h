@@ -16,12 +16,12 @@ struct Format;
 template <>
 struct Format<float> {
   static constexpr int mantissa = 23, bias = 127;
-  static constexpr float round = 12582912.f;                // 1.5 * 2^23: adding it rounds to an integer
-  static constexpr float ln2_high = 0.693359375f;           // few bits: its product with an exponent is exact
+  static constexpr float round = 12582912.f;       // 1.5 * 2^23: adding it rounds to an integer
+  static constexpr float ln2_high = 0.693359375f;  // few bits: its product with an exponent is exact
   static constexpr float ln2_low = -2.12194440e-4f;
   static constexpr float exp_low = -104.f, exp_high = 89.f;  // e^x is 0 below and infinite above
-  static constexpr int32_t sqrt_half = 0x3f3504f3;          // bits of sqrt(1/2)
-  static constexpr float smallest = 1.17549435e-38f;        // normal
+  static constexpr int32_t sqrt_half = 0x3f3504f3;           // bits of sqrt(1/2)
+  static constexpr float smallest = 1.17549435e-38f;         // normal
 };
 template <>
 struct Format<double> {
@@ -77,7 +77,8 @@ MB_INLINE Vec<T, N> sqrt(Vec<T, N> x) {
 template <class T>
 struct ExpNumbers {
   T log2_e = T(1.4426950408889634), round = Format<T>::round, minus_ln2_high = -Format<T>::ln2_high;
-  T minus_ln2_low = -Format<T>::ln2_low, lowest = T(-Format<T>::bias * 0.6931471805599453);  // where 2^n becomes denormal
+  T minus_ln2_low = -Format<T>::ln2_low,
+    lowest = T(-Format<T>::bias * 0.6931471805599453);  // where 2^n becomes denormal
   T powers[5] = {T(0.00138189388f), T(0.00836870354f), T(0.0416682884f), T(0.166665211f), T(0.49999994f)};
   T one = 1;
 };
@@ -223,7 +224,7 @@ MB_INLINE Vec<T, N> log(Vec<T, N> x) {
   using V = Vec<T, N>;
   V y = join(log_parts(x));
   V inf = infinity<T, N>();
-  y = select(x < inf, y, x);                                  // infinity and NaN are their own logarithms
+  y = select(x < inf, y, x);  // infinity and NaN are their own logarithms
   y = select(x < V(T(0)), inf - inf, y);
   return select(x == V(T(0)), -inf, y);
 }

@@ -78,7 +78,7 @@ MB_INLINE Vec<T, N> atan(Vec<T, N> x) {
   using V = Vec<T, N>;
   V one = T(1), a = abs(x), y;
   auto steep = a > one;
-  a = select(steep, one / a, a);  // atan(a) = pi/2 - atan(1/a)
+  a = select(steep, one / a, a);      // atan(a) = pi/2 - atan(1/a)
   a = a / (one + sqrt(one + a * a));  // half the angle
   if constexpr (sizeof(T) == 4) {
     V z = a * a;

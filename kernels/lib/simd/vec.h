@@ -46,7 +46,7 @@
 #endif
 #endif
 
-#if defined(__GNUC__)  // clang too
+#if defined(__GNUC__)                     // clang too
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
 #endif
 
@@ -54,6 +54,7 @@ namespace minbuild {
 
 template <class T>
 struct LaneBits;  // the integer of the same size, which comparisons give
+// clang-format off
 template <>
 struct LaneBits<float> { using type = int32_t; };
 template <>
@@ -62,6 +63,7 @@ template <>
 struct LaneBits<int32_t> { using type = int32_t; };
 template <>
 struct LaneBits<int64_t> { using type = int64_t; };
+// clang-format on
 
 // A struct of its own: inside Vec, gcc takes a dependent vector type for its element.
 template <class T, int N>
@@ -236,7 +238,7 @@ MB_NOINLINE inline int vector_bytes() {
   bytes = 16;
   __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(1), "c"(0));
   constexpr uint32_t kFmaXsaveAvx = 1u << 12 | 1u << 27 | 1u << 28;
-  if ((c & kFmaXsaveAvx) == kFmaXsaveAvx) {  // XSAVE is described in leaf 13, so there is a leaf 7
+  if ((c & kFmaXsaveAvx) == kFmaXsaveAvx) {                      // XSAVE is described in leaf 13, so there is a leaf 7
     __asm__ volatile("xgetbv" : "=a"(state), "=d"(d) : "c"(0));  // which registers the system saves
     __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(7), "c"(0));
     if ((state & 0x06) == 0x06 && b & 1u << 5) bytes = 32;
@@ -256,17 +258,17 @@ MB_NOINLINE inline int vector_bytes() {
 #define MB_END_WIDE() __builtin_ia32_vzeroupper()
 #endif
 
-#define MB_WIDE_CALL(name, features, bytes)                                                           \
-  template <class Body, class... Args>                                                                \
-  __attribute__((target(features))) MB_NOINLINE auto name(Args... args) {                             \
-    if constexpr (__is_same(decltype(Body::template run<Width<bytes>>(args...)), void)) {             \
-      Body::template run<Width<bytes>>(args...);                                                      \
-      MB_END_WIDE();                                                                                  \
-    } else {                                                                                          \
-      auto result = Body::template run<Width<bytes>>(args...);                                        \
-      MB_END_WIDE();                                                                                  \
-      return result;                                                                                  \
-    }                                                                                                 \
+#define MB_WIDE_CALL(name, features, bytes)                                               \
+  template <class Body, class... Args>                                                    \
+  __attribute__((target(features))) MB_NOINLINE auto name(Args... args) {                 \
+    if constexpr (__is_same(decltype(Body::template run<Width<bytes>>(args...)), void)) { \
+      Body::template run<Width<bytes>>(args...);                                          \
+      MB_END_WIDE();                                                                      \
+    } else {                                                                              \
+      auto result = Body::template run<Width<bytes>>(args...);                            \
+      MB_END_WIDE();                                                                      \
+      return result;                                                                      \
+    }                                                                                     \
   }
 MB_WIDE_CALL(run_avx2, "avx2,fma", 32)
 #if MINBUILD_AVX512

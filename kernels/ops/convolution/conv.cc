@@ -74,7 +74,9 @@ struct Conv {
   int* places;  // where each tap finds the first output
   Wanted wanted;
   int batch, groups, taps;
-  int odd;        // bits of all that keeps windows from being pointwise: zero if windows are single elements side by side, so that x itself is its only plane
+  // Bits of all that keeps windows from being pointwise: zero if windows are single elements side by side, so that x
+  // itself is its only plane.
+  int odd;
   Images xs, ys;  // of one group
   int window[kAxes], dilation[kAxes];
 

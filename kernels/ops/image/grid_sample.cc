@@ -78,8 +78,10 @@ struct Sampler {
       for (int i = 0; i < 4; ++i) {
         const T signed_distance = f + T(1 - i), d = signed_distance < T(0) ? -signed_distance : signed_distance;
         const bool near = i == 1 || i == 2;
-        t.weight[i] = near ? ((a + T(2)) * d - (a + T(3))) * d * d + T(1) : ((a * d - T(5) * a) * d + T(8) * a) * d - T(4) * a;
-        const T change = near ? (T(3) * (a + T(2)) * d - T(2) * (a + T(3))) * d : (T(3) * a * d - T(10) * a) * d + T(8) * a;
+        t.weight[i] =
+            near ? ((a + T(2)) * d - (a + T(3))) * d * d + T(1) : ((a * d - T(5) * a) * d + T(8) * a) * d - T(4) * a;
+        const T change =
+            near ? (T(3) * (a + T(2)) * d - T(2) * (a + T(3))) * d : (T(3) * a * d - T(10) * a) * d + T(8) * a;
         t.slope[i] = i < 2 ? change : -change;
       }
     } else {

@@ -39,7 +39,8 @@ struct RoiSpan {
 // where the first of them stood. params: the scale of coordinates
 template <class T>
 MB_NOINLINE Status pooled_regions(const Call& call, const Tensor& x, const Tensor& rois, const Tensor& y, T* dx) {
-  if (x.rank != 4 || y.rank != 4 || x.dims[1] != y.dims[1] || rois.count != 5 * int64_t(y.dims[0])) return Status::kBadPlan;
+  if (x.rank != 4 || y.rank != 4 || x.dims[1] != y.dims[1] || rois.count != 5 * int64_t(y.dims[0]))
+    return Status::kBadPlan;
   for (int a = 2; a < 4; ++a)
     if (x.dims[a] < 1 || y.dims[a] < 1 || y.dims[a] >= 1 << 14) return Status::kBadPlan;
   const T scale = static_cast<T>(call.real(0));

@@ -64,7 +64,8 @@ MB_NOINLINE Status regions(const Call& call, const Tensor* inputs, const Tensor&
     RoiAxis<T> axes[2];
     for (int a = 0; a < 2; ++a) {
       const T from = corner[1 - a] * scale - offset, until = corner[3 - a] * scale - offset;
-      if (!axes[a].read(from, until, y.dims[a + 2], call.params[0], half_pixel, x.dims[a + 2])) return Status::kBadValue;
+      if (!axes[a].read(from, until, y.dims[a + 2], call.params[0], half_pixel, x.dims[a + 2]))
+        return Status::kBadValue;
     }
     const int grid = axes[0].grid * axes[1].grid;
     const T count = static_cast<T>(grid > 1 ? grid : 1);

@@ -88,8 +88,10 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   if (bias && (bias.count == 0 ? y.count != 0 : y.count % bias.count != 0)) return Status::kBadPlan;
 
   const int m = axes.rows, n = m + 1, k = axes.count - 1;
+  // clang-format off: sizes, then each operand with its steps
   Gemm<T> product = {axes.sizes[m], axes.sizes[n], axes.sizes[k], a.as<T>(), axes.a.of[m], axes.a.of[k],
                      b.as<T>(), axes.b.of[k], axes.b.of[n], y.as<T>(), axes.y.of[m], axes.y.of[n]};
+  // clang-format on
   product.alpha = static_cast<T>(call.real(3));
   product.accumulate = call.adds(0);
   if constexpr (sizeof...(scratch) != 0) {

@@ -54,8 +54,10 @@ MB_INLINE Status gemm_with(const Call& call, Scratch... scratch) {
   Bias bias;
   if (c && !bias.read(y, c)) return Status::kBadPlan;
 #endif
+  // clang-format off: sizes, then each operand with its steps
   Gemm<T> product = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
                      b.as<T>(), transposed_b ? 1 : n, transposed_b ? k : 1, y.as<T>(), n};
+  // clang-format on
   product.alpha = static_cast<T>(call.real(2));
   product.accumulate = call.adds(0);
   if constexpr (sizeof...(scratch) == 0) {

@@ -53,8 +53,9 @@ MB_NOINLINE Status cross_entropy(const Call& call, bool gradient) {
       (weighs && weights.count != classes))
     return Status::kBadPlan;
 
-  const Labels<T, I> labels = {given.as<I>(), weighs ? weights.as<T>() : nullptr, count, classes, stride,
-                               MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0, call.params[2]};
+  const bool ignores = MB_SOFTMAX_CROSS_ENTROPY_IGNORE && call.params[1] != 0;
+  const T* of_class = weighs ? weights.as<T>() : nullptr;
+  const Labels<T, I> labels = {given.as<I>(), of_class, count, classes, stride, ignores, call.params[2]};
   T total;
   Status status = labels.divisor(reduction, &total);
   if (status != Status::kOk) return status;

@@ -9,7 +9,7 @@ template <class T>
 struct Run {
   int length;
   bool each;
-  T mean, a, b, c;  // mean is taken off x
+  T mean, a, b, c;                 // mean is taken off x
   const T *x, *dy, *scale, *bias;  // dy and bias may be null
   T *y, *d_scale, *d_bias;
   T sum, product;
@@ -93,9 +93,7 @@ struct Rows {
   // Absent, or one number per row.
   bool fits(const Tensor& statistics) const { return !statistics || statistics.count == count; }
   // Where the entries of the run that begins with element `at` are.
-  MB_INLINE T* entry(T* first, int at) const {
-    return first && !each ? first + at / run % entries : first;
-  }
+  MB_INLINE T* entry(T* first, int at) const { return first && !each ? first + at / run % entries : first; }
 };
 
 // x, y: [R,L]  scale, bias: entries  mean, inv_std: [R]. `simple`: the mean is taken to be 0.

@@ -9,11 +9,11 @@ namespace minbuild {
 template <class T>
 struct AdamW {
   const Call* call;  // for p, m, v and g
-  T one_less[2];    // 1 - alpha, 1 - beta
-  T correction[2];  // 1 - alpha^t, 1 - beta^t
+  T one_less[2];     // 1 - alpha, 1 - beta
+  T correction[2];   // 1 - alpha^t, 1 - beta^t
   T epsilon, decay, step_size;
-  bool corrects_moments;   // both of them, in place of the step size
-  bool decays_gradients;   // in place of parameters
+  bool corrects_moments;  // both of them, in place of the step size
+  bool decays_gradients;  // in place of parameters
 };
 
 template <class T>

@@ -94,8 +94,8 @@ Status preview_adam(const Call& call) {
   all.epsilon = call.real(4);
   const T *x = call[At::x].as<T>(), *g = call[At::g].as<T>(), *v = call[At::moments].as<T>();
   for_range<kWidest, T, AdamStepBody<T>>(call[At::x].count, static_cast<const AdamStep<T>*>(&all), call[0].as<T>(),
-                                call[1].as<T>(), call[2].as<T>(), x, g, v,
-                                static_cast<const T*>(call[At::moments + 1].as<T>()));
+                                         call[1].as<T>(), call[2].as<T>(), x, g, v,
+                                         static_cast<const T*>(call[At::moments + 1].as<T>()));
   return Status::kOk;
 }
 

@@ -78,7 +78,8 @@ MB_NOINLINE Status average(const Call& call, const Tensor& x, const Tensor& y, b
       if (!backward) clear_bytes(to, run * sizeof(T));
       for (int a = 0; a < d.seen; ++a) {
         for (int b = 0; b < h.seen; ++b) {
-          T* from = x.as<T>() + ((plane + d.at + a * n.d.dilation) * n.in[2] + h.at + b * n.h.dilation) * n.in[3] + w.at;
+          T* from =
+              x.as<T>() + ((plane + d.at + a * n.d.dilation) * n.in[2] + h.at + b * n.h.dilation) * n.in[3] + w.at;
           if (run == 1) {
             T sum = 0;
             const T share = *to * weight;

@@ -25,7 +25,9 @@ extern NSString* const MBTrainerErrorDomain;
 @property(nonatomic, readonly) NSArray<NSString*>* parameterNames;
 
 /** From files: a package's trainer.plan, nil where the library has it compiled in, and a checkpoint. */
-- (nullable instancetype)initWithPlanPath:(nullable NSString*)plan checkpointPath:(NSString*)checkpoint error:(NSError**)error;
+- (nullable instancetype)initWithPlanPath:(nullable NSString*)plan
+                           checkpointPath:(NSString*)checkpoint
+                                    error:(NSError**)error;
 - (instancetype)init NS_UNAVAILABLE;
 
 /** Outputs, of which the first is the loss. Adds to the gradients, or replaces them after lazyResetGrad. */
