@@ -93,7 +93,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     build_options = with_kernels(request.build_options, operators)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
     languages = parse_languages(request.bindings, build_options.file_io == ON)
-    targets = wanted_targets(request.targets, languages)
+    targets = parse_targets(request.targets, languages)
     if request.require_proof:
         _require_runnable(targets)
     for target in targets:
@@ -200,7 +200,7 @@ def names_of(folders: Sequence[Path], models: Sequence[CompiledModel]) -> tuple[
     return tuple(found)
 
 
-def wanted_targets(names: Sequence[str], languages: Sequence[str] = ()) -> tuple[Target, ...]:
+def parse_targets(names: Sequence[str], languages: Sequence[str] = ()) -> tuple[Target, ...]:
     """The targets by name, this machine's without any, and what `languages` cannot do without. Raises BadInput."""
     targets = tuple(dict.fromkeys(parse_target(name) for name in names)) or (host_target(),)
     if WASM in languages and not any(target.traits.format == "wasm" for target in targets):

@@ -11,7 +11,7 @@ from functools import cache
 from minbuild import assets
 from minbuild.errors import BadInput
 
-_STATUS = re.compile(r"^\s*(MB_\w+) = (\d+),?\s*(?:/\* (.*?) \*/)?$", re.MULTILINE)
+_STATUS = re.compile(r"^\s*(MB_\w+) = (\d+),?\s*(?:/\* ([^*]*?) \*/)?$", re.MULTILINE)
 _FAILURE = re.compile(r'^MB_FAILURE\((\w+), (MB_\w+), "(.*)"\)$', re.MULTILINE)
 _CODE = re.compile(r"E(\d+)(?: (.*))?", re.DOTALL)
 _NAMED = re.compile(r"%[sd]")  # what a text has a place for
@@ -61,7 +61,9 @@ def statuses() -> Mapping[int, tuple[str, str]]:
     """Code -> name and meaning, from trainer.h."""
     text = (assets.root("kernels") / "include/minbuild/trainer.h").read_text("utf-8")
     block = text[text.index("MB_OK") - 10 : text.index("Element types")]
-    return {int(code): (name, what or "success") for name, code, what in _STATUS.findall(block)}
+    return {
+        int(code): (name, " ".join(what.split()) or "success") for name, code, what in _STATUS.findall(block)
+    }
 
 
 def cure(name: str) -> str:
@@ -70,8 +72,8 @@ def cure(name: str) -> str:
 
 
 @cache
-def failures() -> tuple[Failure, ...]:
-    """The failures by number, from the device's own list."""
+def device_errors() -> tuple[Failure, ...]:
+    """The errors by number, from the device's own list."""
     text = (assets.root("kernels") / "runtime/errors.inc").read_text("utf-8")
     found: dict[str, Failure] = {}
     for name, status, words in _FAILURE.findall(text):
@@ -90,7 +92,7 @@ def explain(code: str) -> str:
     if found is None:
         listed = ", ".join(f"{n} {name}" for n, (name, _) in known.items())
         raise BadInput(
-            f"{code}: no such status. There are {listed}; and errors from E0 to E{len(failures()) - 1}."
+            f"{code}: no such status. There are {listed}; and errors from E0 to E{len(device_errors()) - 1}."
         )
     return _about(found)
 
@@ -104,10 +106,10 @@ def words(code: str) -> str:
 
 
 def _failure(number: str) -> Failure:
-    if int(number) >= len(failures()):
-        listed = ", ".join(f"E{n} {failure.text}" for n, failure in enumerate(failures()))
+    if int(number) >= len(device_errors()):
+        listed = ", ".join(f"E{n} {failure.text}" for n, failure in enumerate(device_errors()))
         raise BadInput(f"E{number}: no such error. There are: {listed}.")
-    return failures()[int(number)]
+    return device_errors()[int(number)]
 
 
 def _about(name: str) -> str:

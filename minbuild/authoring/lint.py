@@ -16,29 +16,29 @@ _NORMALIZATION = "BatchNormalization"
 _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
 
 
-def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool) -> Iterator[str]:
+def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: bool) -> Iterator[str]:
     """Sentences. `train` are the parameters that train; `named` says that a user chose them by name."""
-    usual = set() if named or not said.constants else set(chosen(graph, (), ())[0])
+    usual = set() if named or not metadata.constants else set(chosen(graph, (), ())[0])
     adapters = [n for n in train if ADAPTER.search(n)]
     if adapters and len(adapters) < len(train) and not named:
         yield (
             f"{listed(adapters[:2])}: low-rank adapters, and the weights beside them train, too. To train adapters "
             "only, add --train '*.lora_*'."
         )
-    if still := [n for n in said.constants if n in usual]:
+    if still := [n for n in metadata.constants if n in usual]:
         yield (
             f"{listed(still)}: no parameters of the module, says its exporter; they do not train. To train one, name "
             "it with --train."
         )
     if not named:
-        yield from _folded(graph, train, said)
-    merged = [n for n in said.lost if f"{n.rpartition('.')[0]}.running_mean" in said.buffers]
+        yield from _folded(graph, train, metadata)
+    merged = [n for n in metadata.lost if f"{n.rpartition('.')[0]}.running_mean" in metadata.buffers]
     if merged:
         yield (
             f"{listed(merged)}: the exporter merged this normalisation into the layer before it, whose weight and bias "
             "train in its place. Export with optimize=False to train the normalisation."
         )
-    if lost := [n for n in said.lost if n not in merged]:
+    if lost := [n for n in metadata.lost if n not in merged]:
         yield (
             f"{listed(lost)}: parameters of the module that the file does not hold. Of those with equal values its "
             "exporter keeps one, and their layers train as one; factors of one and unused parameters it leaves out. "
@@ -53,10 +53,10 @@ def lint(graph: Graph, train: Sequence[str], said: ExporterMetadata, named: bool
         yield f"{one} and {other} hold the same values: where the module ties them, they train apart here."
 
 
-def _folded(graph: Graph, train: Sequence[str], said: ExporterMetadata) -> Iterator[str]:
+def _folded(graph: Graph, train: Sequence[str], metadata: ExporterMetadata) -> Iterator[str]:
     """Constants that were computed of parameters, and stay so."""
-    for name, sources in said.folded.items():
-        of = [n for n in sources if n in said.parameters]
+    for name, sources in metadata.folded.items():
+        of = [n for n in sources if n in metadata.parameters]
         if name not in graph.initializers or not of:
             continue
         what = f"'{name}' was computed of {listed(of)} by the exporter"

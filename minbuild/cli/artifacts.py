@@ -12,7 +12,7 @@ from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
 from minbuild.authoring.training_info.model_builder import make_training_model
-from minbuild.cli.progress import SIZES, OpsFolders, Verbose, failures, parse_sizes, say
+from minbuild.cli.progress import SIZES, OpsFolders, Verbose, exit_with_code, parse_sizes, print_lines
 from minbuild.cli.training_options import (
     LOSS,
     OPTIMIZER,
@@ -188,7 +188,7 @@ def artifacts(
     verbose: Verbose = False,
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         weights, positive, decays, sizes, adapters = require_all(
             lambda: parse_numbers("--class-weights", class_weights),
             lambda: parse_numbers("--pos-weight", pos_weight),
@@ -232,13 +232,13 @@ def artifacts(
         else:
             made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
         if check_gradients:
-            say(*checked_gradients(made, tuple(ops_dir or ())))
+            print_lines(*checked_gradients(made, tuple(ops_dir or ())))
         removed = write_artifacts(made, out)
-        _tell(made, out)
+        _print_files(made, out)
         for name in removed:
-            say(f"{out / name}  removed: it was of an earlier set")
+            print_lines(f"{out / name}  removed: it was of an earlier set")
         if estimated:
-            say(*estimate(made, tuple(ops_dir or ())))
+            print_lines(*estimate(made, tuple(ops_dir or ())))
 
 
 def _check_training_info(*others: bool) -> None:
@@ -248,8 +248,8 @@ def _check_training_info(*others: bool) -> None:
         )
 
 
-def _tell(made: GeneratedArtifacts, out: Path) -> None:
+def _print_files(made: GeneratedArtifacts, out: Path) -> None:
     for note in made.notes:
-        say(f"note: {note}")
+        print_lines(f"note: {note}")
     for name, content in sorted(made.files.items()):
-        say(f"{out / name}  {len(content):,} bytes")
+        print_lines(f"{out / name}  {len(content):,} bytes")

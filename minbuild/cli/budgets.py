@@ -21,7 +21,7 @@ SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that a job's summary is append
 
 
 @dataclass(frozen=True, slots=True)
-class Accounts:
+class BudgetCheck:
     """Opened before a build, so that what is wrong with the files shows at once; closed with its report."""
 
     budgets: Budgets
@@ -29,7 +29,7 @@ class Accounts:
     history: Path | None
 
     @staticmethod
-    def open(table: Any, path: str, baseline: Path | None, history: Path | None) -> Accounts:
+    def open(table: Any, path: str, baseline: Path | None, history: Path | None) -> BudgetCheck:
         """Read the `table` of budgets in the settings at `path`, and the baseline: what is given, else the last line of
         the history. Raises BadInput."""
         budgets = parse_budgets(table, path)
@@ -42,7 +42,7 @@ class Accounts:
                 "keep a --history."
             )
         earlier = read_history(source)[-1] if source is not None else None
-        return Accounts(budgets, earlier, history)
+        return BudgetCheck(budgets, earlier, history)
 
     def close(self, report: SizeReport) -> None:
         """Tell a CI job what changed since the baseline, hold the budgets, then add to the history: what is over budget

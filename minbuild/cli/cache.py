@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from minbuild.cli.progress import Verbose, failures
+from minbuild.cli.progress import Verbose, exit_with_code
 from minbuild.options.byte_sizes import size_text
 from minbuild.toolchain.cache import user_cache
 
@@ -16,7 +16,7 @@ def cache(
     verbose: Verbose = False,
 ) -> None:
     """Print where compiled objects are kept, how many, and the limit; or remove them."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         kept = user_cache()
         if clear:
             kept.clear()

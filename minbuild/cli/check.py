@@ -9,7 +9,15 @@ import typer
 
 from minbuild.analysis.package_compatibility import missing_capabilities, read_package
 from minbuild.cli import build_options as building
-from minbuild.cli.progress import ArtifactSets, Largest, OpsFolders, Verbose, failures, parse_sizes, say
+from minbuild.cli.progress import (
+    ArtifactSets,
+    Largest,
+    OpsFolders,
+    Verbose,
+    exit_with_code,
+    parse_sizes,
+    print_lines,
+)
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
@@ -36,7 +44,7 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """Check whether an existing package can run ARTIFACTS without rebuilding."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         if write_plan is not None and len(artifacts) > 1:
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
         there = read_package(package)
@@ -55,7 +63,7 @@ def check(
             findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
             if not found:
                 largest = max(arena.peak for arena in model.arenas)
-                say(
+                print_lines(
                     f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
                     f"memory for temporaries {largest:,} bytes."
                 )

@@ -12,7 +12,7 @@ from minbuild.analysis.size_diff import compare
 from minbuild.analysis.size_history import SizeRecord, read_history
 from minbuild.cli.budgets import enforce_budgets, summarize
 from minbuild.cli.option_parsing import options_of
-from minbuild.cli.progress import Verbose, failures
+from minbuild.cli.progress import Verbose, exit_with_code
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import BUDGETS, checked_settings, read_settings
 from minbuild.errors import BadInput
@@ -38,7 +38,7 @@ def diff(
     verbose: Verbose = False,
 ) -> None:
     """Show the size changes between two reports and their causes; print nothing when there are none."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         old, new = _pair(reports)
         found = compare(old, new)
         document = rendering.render_markdown(found)

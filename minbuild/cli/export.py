@@ -9,7 +9,7 @@ import typer
 
 from minbuild.authoring.load import load
 from minbuild.authoring.lora import adapters_of, merged_adapters
-from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, failures, say
+from minbuild.cli.progress import Artifacts, OpsFolders, Verbose, exit_with_code, print_lines
 from minbuild.codegen.atomic_write import write_file
 from minbuild.frontend.adapter import SUFFIX, overlaid, read_trained, write_adapter
 from minbuild.frontend.onnx.writer import with_overridable
@@ -45,7 +45,7 @@ def export(
     verbose: Verbose = False,
 ) -> None:
     """Write the inference model of ARTIFACTS, with trained parameters."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         found = load(artifacts, registry(tuple(ops_dir or ())))
         trained = (
             found.checkpoint if checkpoint is None else overlaid(found.checkpoint, read_trained(checkpoint))
@@ -53,7 +53,7 @@ def export(
         if out.suffix == SUFFIX:
             data = write_adapter(adapters_of(trained))
             write_file(out, data)
-            say(f"{out}  {len(data):,} bytes")
+            print_lines(f"{out}  {len(data):,} bytes")
             return
         notes: tuple[str, ...] = ()
         outputs = tuple(output or ())
@@ -65,5 +65,5 @@ def export(
         kept = [p.name for p in adapters_of(trained).parameters if p.name in made.pieces]
         write_file(out, with_overridable(data, kept) if unmerged else data)
         for note in notes:
-            say(f"note: {note}")
-        say(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")
+            print_lines(f"note: {note}")
+        print_lines(f"{out}  {len(data):,} bytes, outputs: {', '.join(made.outputs)}")

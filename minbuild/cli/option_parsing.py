@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from minbuild.cli.progress import SIZES, failures
+from minbuild.cli.progress import SIZES, exit_with_code
 from minbuild.cli.settings_file import (
     BUDGETS,
     PROFILE,
@@ -56,7 +56,7 @@ def configured(command: Callable[..., None]) -> Callable[..., None]:
     keys = options_of(command)
 
     def call(**given: Any) -> None:
-        with failures(given["verbose"]):
+        with exit_with_code(given["verbose"]):
             found, path = settings_beside(given["artifacts"], given["settings"])
             settings = checked_settings(found, path, keys)
             made = {option.name: given.pop(option.name) for option in table()}

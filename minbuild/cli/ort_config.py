@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, failures, say
+from minbuild.cli.progress import ArtifactSets, OpsFolders, Verbose, exit_with_code, print_lines
 from minbuild.codegen.atomic_write import write_file
 from minbuild.compat.ort_config.check import missing_operators
 from minbuild.compat.ort_config.collect import STYLES, requirements, sources
@@ -42,7 +42,7 @@ def ort_config(
     verbose: Verbose = False,
 ) -> None:
     """Write the operator configuration of an ONNX Runtime reduced build for ARTIFACTS, or check one."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         if style not in STYLES:
             raise BadInput(f"--style {style}: no such style. Choose from {', '.join(STYLES)}.")
         more = [read_config(path) for path in merge or ()]
@@ -51,7 +51,7 @@ def ort_config(
             findings = missing_operators(wanted, _text(check), str(check))
             if findings:
                 raise Unsupported(list(findings))
-            say(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
+            print_lines(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
             return
         text = render_config(wanted, [*sources(artifacts), *(path.name for path in merge or ())])
         if out is None:

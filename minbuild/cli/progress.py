@@ -118,14 +118,14 @@ class Terminal:
             self._status.update(Text(printable(text)))
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print on standard output, each argument as one line: names of models cannot control the terminal."""
     for line in lines:
         print(printable(line))
 
 
 @contextmanager
-def failures(verbose: bool) -> Iterator[None]:
+def exit_with_code(verbose: bool) -> Iterator[None]:
     """Every failure as text and exit code, none as a traceback."""
     try:
         yield

@@ -14,7 +14,7 @@ from minbuild import pipeline as reducing
 from minbuild.authoring import Recipe, Source, in_directory, make_artifacts, read_source
 from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
-from minbuild.cli.budgets import Accounts
+from minbuild.cli.budgets import BudgetCheck
 from minbuild.cli.option_parsing import ResolvedOptions, configured
 from minbuild.cli.ort_config import read_config
 from minbuild.cli.progress import (
@@ -24,7 +24,7 @@ from minbuild.cli.progress import (
     OpsFolders,
     Terminal,
     Verbose,
-    failures,
+    exit_with_code,
     parse_sizes,
 )
 from minbuild.cli.training_options import (
@@ -86,7 +86,7 @@ def reduce(
 ) -> None:
     """Build, prove and measure a trainer that holds nothing but what ARTIFACTS need, one for all of several; with
     --loss, a trainer of the forward model in an ONNX file."""
-    with failures(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
+    with exit_with_code(verbose), Terminal(verbose) as terminal, ExitStack() as kept:
         if report_form not in ("summary", "full"):
             raise BadInput(f"--report {report_form}: no such report. Choose from summary, full.")
         folders, sizes = tuple(artifacts), parse_sizes("--dim", dim)
@@ -134,13 +134,13 @@ def reduce(
             force=force,
             board=parse_board(board) if board else None,
         )
-        accounts = Accounts.open(resolved.budgets, resolved.path, baseline, history)
+        budget_check = BudgetCheck.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:
             print(json_report.render(report), end="")
-            accounts.close(report)
+            budget_check.close(report)
             return
         screen = Console()
         if report_form == "full":
@@ -150,7 +150,7 @@ def reduce(
             console_report.print_summary(report, screen)
         print(printable(f"Report: {out / 'report' / 'report.html'} (on the terminal: --report full)"))
         print(printable(f"Package: {out} (start with {out / 'README.md'})"))
-        accounts.close(report)
+        budget_check.close(report)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 
 from rich.console import Console
 
-from minbuild.cli.progress import Artifacts, Json, OpsFolders, Verbose, failures
+from minbuild.cli.progress import Artifacts, Json, OpsFolders, Verbose, exit_with_code
 from minbuild.escape import for_json
 from minbuild.planning import scan as scanning
 
@@ -15,7 +15,7 @@ def scan(
     artifacts: Artifacts, ops_dir: OpsFolders = None, json_output: Json = False, verbose: Verbose = False
 ) -> None:
     """List the operators of ARTIFACTS, and every unsupported node."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         answer = scanning.scan(artifacts, tuple(ops_dir or ()))
         if json_output:
             print(for_json(json.dumps(scanning.as_dict(answer), indent=1, ensure_ascii=False)))

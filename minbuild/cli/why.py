@@ -9,7 +9,7 @@ import typer
 
 from minbuild.analysis.error_codes import explain as explained
 from minbuild.analysis.provenance import why as chains
-from minbuild.cli.progress import Verbose, failures, say
+from minbuild.cli.progress import Verbose, exit_with_code, print_lines
 
 Package = Annotated[Path, typer.Option("--package", help="Folder that minbuild reduce wrote.")]
 
@@ -22,9 +22,9 @@ def why(
     verbose: Verbose = False,
 ) -> None:
     """Explain why NAME is in a package: the nodes that need it, the kernel, the symbol, the C library."""
-    with failures(verbose):
+    with exit_with_code(verbose):
         for line in chains(name, package):
-            say(line)
+            print_lines(line)
 
 
 def explain(
@@ -39,5 +39,5 @@ def explain(
     verbose: Verbose = False,
 ) -> None:
     """Explain the status CODE of a trainer, and its cure."""
-    with failures(verbose):
-        say(*explained(code).splitlines())
+    with exit_with_code(verbose):
+        print_lines(*explained(code).splitlines())

@@ -107,7 +107,7 @@ def build_checked(
     package's CMake files. Raises ToolchainFailed, also when the link holds anything else."""
     given = _given(contents, registry, toolchain, cmake)
     built = (Builds() if builds is None else builds)[BuildJob(given, target, toolchain)]
-    binary = read_binary(library_path(target), str(target), built.shared, built.twin)
+    binary = read_binary(library_path(target), str(target), built.shared, built.unstripped)
     hides = toolchain.build_options.only(toolchain.honours(target)).visibility == "hidden"
     check_link(
         selected=[k.symbol for k in contents.kernels],

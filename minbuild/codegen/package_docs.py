@@ -127,28 +127,30 @@ def _program(values: Mapping[str, Any]) -> Iterator[str]:
         yield f'mb_create_from_files({plan}, "{values["checkpoint"]}", &options, &session);'
     else:
         plan = "NULL, 0" if values["compiled"] else "plan, plan_size"
-        yield _said(f"mb_create({plan}, checkpoint, checkpoint_size, &options, &session);", "from memory")
+        yield _with_comment(
+            f"mb_create({plan}, checkpoint, checkpoint_size, &options, &session);", "from memory"
+        )
     if values["initializes"]:
-        yield _said("mb_initialize(session);", "new first values, as the model says")
+        yield _with_comment("mb_initialize(session);", "new first values, as the model says")
     if graph == "train":
         what = "updates parameters and state itself" if values["updates_itself"] else "forward and backward"
-        yield _said(f"mb_train_step(session, inputs, {count});", what)
+        yield _with_comment(f"mb_train_step(session, inputs, {count});", what)
     if graph == "eval":
-        yield _said(f"mb_eval_step(session, inputs, {count});", "mb_output finds the results")
+        yield _with_comment(f"mb_eval_step(session, inputs, {count});", "mb_output finds the results")
     if values["optimizes"]:
-        yield _said("mb_optimizer_step(session);", "updates the parameters")
+        yield _with_comment("mb_optimizer_step(session);", "updates the parameters")
     if graph == "train" and not values["updates_itself"]:
-        yield _said(
+        yield _with_comment(
             "mb_lazy_reset_grad(session);", "the next step replaces the gradients instead of adding to them"
         )
     if values["saves"]:
         yield (
             'mb_save_checkpoint(session, "trained.checkpoint", 1);'
             if files
-            else _said("mb_write_checkpoint(session, 1, sink, user);", "the sink is given the bytes")
+            else _with_comment("mb_write_checkpoint(session, 1, sink, user);", "the sink is given the bytes")
         )
     if values["export_template"]:
-        yield _said(
+        yield _with_comment(
             f'mb_export_to_file(session, "{values["export_template"]}", "model.onnx");'
             if files
             else "mb_export_model(session, template, template_size, sink, user);",
@@ -156,7 +158,7 @@ def _program(values: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _said(call: str, comment: str) -> str:
+def _with_comment(call: str, comment: str) -> str:
     return f"{call:<{_COMMENT - 1}} /* {comment} */"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from minbuild import errors
-from minbuild.analysis.error_codes import cure, failures, statuses
+from minbuild.analysis.error_codes import cure, device_errors, statuses
 from minbuild.docgen.markdown import cell, code, table
 
 _HEAD = """# Errors and exit codes
@@ -38,7 +38,7 @@ def errors_page() -> str:
     ]
     device_rows = [
         [code(f"E{number}"), code(failure.status), cell(failure.text.replace("%s", "…").replace("%d", "…"))]
-        for number, failure in enumerate(failures())
+        for number, failure in enumerate(device_errors())
     ]
     return "".join(
         (

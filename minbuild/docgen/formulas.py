@@ -51,7 +51,7 @@ class _Rule:
 def _written(op: Op, case: TestCase) -> _Rule | None:
     """The rule applied to a case; None where it does not apply, or gives nothing."""
     inputs = tuple(None if x is None else _type(x) for x in case.inputs)
-    wants = [
+    requires_grad = [
         i for i, t in enumerate(inputs) if t is not None and t.element.is_real and i not in case.constant
     ]
     x = _names("x", ["" if t is None else "x" for t in inputs])
@@ -59,14 +59,19 @@ def _written(op: Op, case: TestCase) -> _Rule | None:
     dy = [f"d{n}" if n and i in op.differentiable else "" for i, n in enumerate(y)]
     known = tuple(x if i in case.constant else None for i, x in enumerate(case.inputs))
     rule = GradientBuilder(
-        OpContext(case.attributes, inputs, known, max(op.since)), x=x, y=y, dy=dy, wants=wants, prefix="rule"
+        OpContext(case.attributes, inputs, known, max(op.since)),
+        x=x,
+        y=y,
+        dy=dy,
+        requires_grad=requires_grad,
+        prefix="rule",
     )
     assert op.gradient is not None
     try:
         results = rule.write(op.gradient)
     except UnsupportedUse:
         return None
-    names = [f"d{x[i]}" if i in wants and r else "" for i, r in enumerate(results)]
+    names = [f"d{x[i]}" if i in requires_grad and r else "" for i, r in enumerate(results)]
     if not any(names):
         return None
     saved = {name: f"y{i}" for i, name in rule.saved.items()}

@@ -56,12 +56,12 @@ def sized(
                 yield model.Symbol(demangle(name), title, address, following - address)
 
 
-def same_sections(label: str, shipped: Iterable[model.Section], twin: Iterable[model.Section]) -> None:
-    """Raises BadInput unless what is loaded of a file lies where its unstripped twin has it."""
-    expected = {(s.name, s.address, s.size) for s in twin if s.allocated}
+def same_sections(label: str, shipped: Iterable[model.Section], unstripped: Iterable[model.Section]) -> None:
+    """Raises BadInput unless what is loaded of a file lies where its unstripped copy has it."""
+    expected = {(s.name, s.address, s.size) for s in unstripped if s.allocated}
     for s in shipped:
         if s.allocated and (s.name, s.address, s.size) not in expected:
             raise BadInput(
-                f"{label}: section {s.name} ({s.size} bytes at {s.address:#x}) is not in the unstripped twin; the "
+                f"{label}: section {s.name} ({s.size} bytes at {s.address:#x}) is not in the unstripped copy; the "
                 "two come from different links. Link both from the same objects with the same flags."
             )

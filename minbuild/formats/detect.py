@@ -27,12 +27,12 @@ def is_object(data: bytes) -> bool:
     return any(data.startswith(reader.MAGICS) for reader in _READERS)
 
 
-def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-    """The Binary of a shipped file and the unstripped twin of the same link, which lends its symbols.
+def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+    """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols.
 
-    Raises BadInput for damaged files and for a twin of another link.
+    Raises BadInput for damaged files and for a copy from another link.
     """
-    return _reader(label, stripped).read_binary(label, target, stripped, twin)
+    return _reader(label, stripped).read_binary(label, target, stripped, unstripped)
 
 
 def structures(label: str, data: bytes) -> tuple[Structure, ...]:

@@ -61,13 +61,13 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
             yield ObjectSymbol(s.name, s.defined, s.defined and s.binding == GLOBAL)
 
 
-def read_binary(path_label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-    """The Binary of a shipped file and the unstripped twin of the same link, which lends its symbols.
+def read_binary(path_label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+    """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols.
 
-    Sections whose headers the shipped file has dropped are the twin's. Raises BadInput for damaged files
-    and for a twin whose allocated sections lie elsewhere, because its symbols would name the wrong bytes.
+    Sections whose headers the shipped file has dropped come from the unstripped copy. Raises BadInput for damaged files
+    and for a copy whose allocated sections lie elsewhere, because its symbols would name the wrong bytes.
     """
-    shipped, full = parse(path_label, stripped), parse(f"{path_label} (unstripped)", twin)
+    shipped, full = parse(path_label, stripped), parse(f"{path_label} (unstripped)", unstripped)
     _check_same_link(path_label, shipped.sections, full.sections)
     sections = (*shipped.sections, *_borrowed(shipped, full))
     names = {i + 1: s.name for i, s in enumerate(full.sections)}
@@ -122,7 +122,7 @@ def _placed_labels(symbols: Iterable[ElfSymbol]) -> Iterator[ElfSymbol]:
 
 
 def _borrowed(shipped: Elf, full: Elf) -> Iterator[ElfSection]:
-    """The twin's allocated sections without a header in the shipped file, at the offsets where its segments
+    """Allocated sections of the unstripped copy without a header in the shipped file, at the offsets where its segments
     put their addresses."""
     known = {s.name for s in shipped.sections}
     for section in full.sections:
@@ -144,14 +144,14 @@ def _borrowed(shipped: Elf, full: Elf) -> Iterator[ElfSection]:
                 break
 
 
-def _check_same_link(label: str, shipped: Iterable[ElfSection], twin: Iterable[ElfSection]) -> None:
-    sizes = {(s.name, s.address): s.size for s in twin if s.allocated}
+def _check_same_link(label: str, shipped: Iterable[ElfSection], unstripped: Iterable[ElfSection]) -> None:
+    sizes = {(s.name, s.address): s.size for s in unstripped if s.allocated}
     for s in shipped:
         size = sizes.get((s.name, s.address))
         # Names of sections may go on behind the dynamic strings.
         if s.allocated and s.size != size and not (size is not None and s.type == STRTAB and s.size > size):
             raise BadInput(
                 f"{label}: section {s.name} ({s.size} bytes at {s.address:#x}) is not in the "
-                "unstripped twin; the two come from different links. Link both from the same objects "
+                "unstripped copy; the two come from different links. Link both from the same objects "
                 "with the same flags."
             )

@@ -152,12 +152,12 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
             yield ObjectSymbol(name, s.placed, strong)
 
 
-def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-    """The Binary of a shipped library and its unstripped twin.
+def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+    """The Binary of a shipped library and its unstripped copy.
 
-    Raises BadInput for damaged files and for a twin of another link.
+    Raises BadInput for damaged files and for a copy from another link.
     """
-    shipped, full = _parse(label, stripped), _parse(f"{label} (unstripped)", twin)
+    shipped, full = _parse(label, stripped), _parse(f"{label} (unstripped)", unstripped)
     same_sections(label, shipped.sections, full.sections)
     places = [
         (s.value, full.sections[s.section - 1].name, _plain(s.name))

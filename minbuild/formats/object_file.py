@@ -28,8 +28,8 @@ class Reader(Protocol):
     def MAGICS(self) -> tuple[bytes, ...]:  # noqa: N802  a constant of the module
         """The first bytes of such files."""
 
-    def read_binary(self, label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-        """The Binary of a shipped file and the unstripped twin of the same link, which lends its symbols."""
+    def read_binary(self, label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+        """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols."""
 
     def structures(self, label: str, data: bytes) -> tuple[Structure, ...]:
         """The bytes that describe the file and belong to no section."""

@@ -179,12 +179,12 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
             yield ObjectSymbol(symbol.name, symbol.section > 0, strong)
 
 
-def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-    """The Binary of a shipped library and its unstripped twin; addresses are relative to where it is loaded.
+def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+    """The Binary of a shipped library and its unstripped copy; addresses are relative to where it is loaded.
 
-    Raises BadInput for damaged files and for a twin of another link.
+    Raises BadInput for damaged files and for a copy from another link.
     """
-    shipped, full = _parse(label, stripped), _parse(f"{label} (unstripped)", twin)
+    shipped, full = _parse(label, stripped), _parse(f"{label} (unstripped)", unstripped)
     sections = _listed(shipped)
     same_sections(label, sections, _listed(full))
     names = [s.name for s in full.sections]

@@ -36,13 +36,13 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
             yield ObjectSymbol(name, s.defined, s.defined and not s.flags & (WEAK | LOCAL))
 
 
-def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.Binary:
-    """The Binary of a shipped module and its twin, which lends the names. The place in the file stands for the
+def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
+    """The Binary of a shipped module and its unstripped copy, which has the names. The place in the file stands for the
     address, which functions have none of.
 
-    Raises BadInput for damaged files and for a twin with other functions or data.
+    Raises BadInput for damaged files and for a copy with other functions or data.
     """
-    shipped, full = parse(label, stripped), parse(f"{label} (with names)", twin)
+    shipped, full = parse(label, stripped), parse(f"{label} (with names)", unstripped)
     _check_same_link(shipped, full)
     sections = [
         model.Section(
@@ -57,7 +57,7 @@ def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.
         if (name := full.function_names.get(number))
     ]
     for number, (name, whole) in enumerate(zip(full.segment_names, full.segments, strict=True)):
-        # Zeros are in the twin only.
+        # Zeros are in the unstripped copy only.
         place = shipped.segments[number] if number < len(shipped.segments) else Span(0, 0)
         title = name if number < len(shipped.segments) else ".bss"
         sections.append(
@@ -87,7 +87,7 @@ def read_binary(label: str, target: str, stripped: bytes, twin: bytes) -> model.
 
 
 def _check_same_link(shipped: Wasm, full: Wasm) -> None:
-    """The twin is longer where numbers are padded, so what has to agree is what the numbers count."""
+    """The unstripped copy is longer where numbers are padded, so what has to agree is what the numbers count."""
 
     def kinds(file: Wasm) -> list[bytes]:
         return [

@@ -37,12 +37,12 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """A linked library: its bytes as shipped, and what the unstripped twin of the same link tells."""
+    """A linked library: its bytes as shipped, and the symbols of the unstripped copy from the same link."""
 
     path: str
     target: str
     data: bytes  # the stripped file
     sections: tuple[Section, ...]  # of the stripped file
-    symbols: tuple[Symbol, ...]  # of the unstripped twin
+    symbols: tuple[Symbol, ...]  # of the unstripped copy
     exports: tuple[str, ...]
     imports: tuple[str, ...]

@@ -54,7 +54,7 @@ def contents_of(
     extra_kernels, extra_features = _wished(extra, registry, note)
     used = {name for m in models for name in expressions_of(m.plan_bytes)}
     held = kernels | extra_kernels
-    _tell_idle(build_options, held, note)
+    _note_unused(build_options, held, note)
     every = build_options.shape_ops == "all"
     if build_options.kernel_features == "all":
         stems = {k.stem for k in held}
@@ -238,7 +238,7 @@ def with_kernels(build_options: BuildOptions, registry: Registry) -> BuildOption
     return replace(build_options, speed_for=speed, size_for=size)
 
 
-def _tell_idle(build_options: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
+def _note_unused(build_options: BuildOptions, held: Iterable[Kernel], note: Callable[[str], None]) -> None:
     """Notes a build option for kernels that the library lacks: it changes nothing."""
     stems = {kernel.stem for kernel in held}
     for key, names in (("speed-for", build_options.speed_for), ("size-for", build_options.size_for)):

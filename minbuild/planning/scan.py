@@ -45,7 +45,7 @@ class OperatorUse:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The answer. `findings` are what no kernel serves, all of them; `notes` are repairs and remarks."""
+    """The result. `findings` are what no kernel serves, all of them; `notes` are repairs and remarks."""
 
     operators: tuple[OperatorUse, ...]
     findings: tuple[str, ...]
@@ -64,7 +64,7 @@ class _Use:
 
 
 def scan(path: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
-    """Everything the artifacts ask for. Raises BadInput; what is not supported is in the answer."""
+    """Everything the artifacts ask for. Raises BadInput; what is not supported is in the result."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     graphs = artifacts.graphs
@@ -136,18 +136,18 @@ def _row(
 # ------------------------------------------------------------------------------------------------ as text
 
 
-def as_dict(answer: Scan) -> dict[str, Any]:
+def as_dict(result: Scan) -> dict[str, Any]:
     """The answer as plain data, for JSON."""
     return {
-        "operators": [asdict(row) for row in answer.operators],
-        "findings": list(answer.findings),
-        "notes": list(answer.notes),
-        "files": dict(answer.files),
-        "free_dimensions": list(answer.free),
+        "operators": [asdict(row) for row in result.operators],
+        "findings": list(result.findings),
+        "notes": list(result.notes),
+        "files": dict(result.files),
+        "free_dimensions": list(result.free),
     }
 
 
-def print_scan(answer: Scan, console: Console) -> None:
+def print_scan(result: Scan, console: Console) -> None:
     """The answer as a table, then notes and findings."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title, side in (
@@ -159,20 +159,20 @@ def print_scan(answer: Scan, console: Console) -> None:
         table.add_column(title, justify=side, overflow="fold")  # type: ignore[arg-type]
     for title in ("Types", "Features", "Files", "Example"):
         table.add_column(title, overflow="fold")
-    for row in answer.operators:
+    for row in result.operators:
         cells = (row.title, str(row.version), str(row.nodes), _fate(row), ", ".join(row.types))
         more = (", ".join(row.features), ", ".join(map(_short, row.files)), row.example)
         table.add_row(
             *(Text(printable(cell)) for cell in (*cells, *more)), style="" if row.supported else "bold red"
         )
     console.print(table)
-    total = sum(row.nodes for row in answer.operators)
-    kernels = [row.kernels for row in answer.operators if row.kernels is not None]
+    total = sum(row.nodes for row in result.operators)
+    kernels = [row.kernels for row in result.operators if row.kernels is not None]
     reach = f", {sum(kernels)} of them reach the device" if kernels else ""
-    free = f"; free dimensions: {', '.join(answer.free)}" if answer.free else ""
+    free = f"; free dimensions: {', '.join(result.free)}" if result.free else ""
     console.print()
-    console.print(Text(printable(f"{len(answer.operators)} operators, {total} nodes{reach}{free}.")))
-    for note in answer.notes:
+    console.print(Text(printable(f"{len(result.operators)} operators, {total} nodes{reach}{free}.")))
+    for note in result.notes:
         console.print(Text(printable(f"note: {note}")), soft_wrap=True)
 
 
@@ -190,7 +190,7 @@ def _short(file: str) -> str:
     return file.removesuffix(".onnx").removesuffix("_model")
 
 
-def check(answer: Scan) -> None:
+def check(result: Scan) -> None:
     """Raise Unsupported, with everything that was found, unless every node is served."""
-    if answer.findings:
-        raise Unsupported(list(answer.findings))
+    if result.findings:
+        raise Unsupported(list(result.findings))

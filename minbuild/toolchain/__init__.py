@@ -164,8 +164,8 @@ def build_library(
         found = cache.get(key)
         if found is not None:
             return BuildOutput.from_bytes(found)
-        with build_folder(cache, jobs or processors(), progress, children) as shop:
-            built = toolchain.build(sources, target, shop)
+        with build_folder(cache, jobs or processors(), progress, children) as workspace:
+            built = toolchain.build(sources, target, workspace)
         cache.put(key, built.to_bytes())
     return built
 
@@ -191,8 +191,8 @@ def build_program(
         found = cache.get(key)
         if found is not None:
             return found
-        with build_folder(cache, jobs or processors(), progress) as shop:
-            program = toolchain.program(sources, archive, target, shop)
+        with build_folder(cache, jobs or processors(), progress) as workspace:
+            program = toolchain.program(sources, archive, target, workspace)
         cache.put(key, program)
     return program
 

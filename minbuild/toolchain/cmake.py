@@ -62,21 +62,32 @@ class CMake:
             found |= {"visibility", "gc_sections", "separate_code", "max_page_size"}
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
-    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
-        shop.write({f"package/{name}": data for name, data in sources.items()})
+        workspace.write({f"package/{name}": data for name, data in sources.items()})
         # The package strips by default; here the symbols are wanted first.
         configure = self._configure(target, "package", "build", "-DMINBUILD_STRIP=OFF")
-        build = ("cmake", "--build", "build", "--target", "minbuild", "minbuild_static", "-j", str(shop.jobs))
+        build = (
+            "cmake",
+            "--build",
+            "build",
+            "--target",
+            "minbuild",
+            "minbuild_static",
+            "-j",
+            str(workspace.jobs),
+        )
         for command in (configure, build):
-            shop.say(" ".join(command[:3]))
-            shop.run("cmake", command, _CURE, self.path)
-        twin = _find(shop.folder / "build", _SHARED)
+            workspace.report_progress(" ".join(command[:3]))
+            workspace.run("cmake", command, _CURE, self.path)
+        unstripped = _find(workspace.folder / "build", _SHARED)
         return BuildOutput(
-            shared=twin.read_bytes() if self.build_options.strip == OFF else self._strip(twin, shop),
-            twin=twin.read_bytes(),
-            archive=_find(shop.folder / "build", _STATIC).read_bytes(),
+            shared=unstripped.read_bytes()
+            if self.build_options.strip == OFF
+            else self._strip(unstripped, workspace),
+            unstripped=unstripped.read_bytes(),
+            archive=_find(workspace.folder / "build", _STATIC).read_bytes(),
             map="",
             commands=tuple(
                 " ".join(command).replace(str(self.file), self.file.name) for command in (configure, build)
@@ -85,7 +96,7 @@ class CMake:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
         """A dynamic program where this machine runs it, else a static one: emulators have no other C library."""
         static = "-static" if target.traits.is_elf and host_target().name != target.name else ""
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
@@ -93,10 +104,10 @@ class CMake:
             "CMakeLists.txt": _PROGRAM.format(sources=units, static=static).encode(),
             "libminbuild.a": archive,
         }
-        shop.write({f"program/{name}": data for name, data in {**sources, **listing}.items()})
-        shop.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
-        shop.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
-        return _find(shop.folder / "build-program", ("program", "program.exe")).read_bytes()
+        workspace.write({f"program/{name}": data for name, data in {**sources, **listing}.items()})
+        workspace.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
+        workspace.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
+        return _find(workspace.folder / "build-program", ("program", "program.exe")).read_bytes()
 
     def _configure(self, target: Target, source: str, build: str, *more: str) -> tuple[str, ...]:
         # The NDK's toolchain file serves every architecture and asks which, and since which version of Android.
@@ -107,18 +118,18 @@ class CMake:
         kind = "-DCMAKE_BUILD_TYPE=MinSizeRel"
         return ("cmake", "-S", source, "-B", build, *generator, file, *android, kind, *more)
 
-    def _strip(self, twin: Path, shop: BuildFolder) -> bytes:
+    def _strip(self, unstripped: Path, workspace: BuildFolder) -> bytes:
         """The library without symbols, by the `strip` cmake found beside the compiler."""
-        cache = (shop.folder / "build" / "CMakeCache.txt").read_text()
+        cache = (workspace.folder / "build" / "CMakeCache.txt").read_text()
         found = re.search(r"^CMAKE_STRIP:\w+=(.+)$", cache, re.MULTILINE)
         if found is None or found.group(1).endswith("NOTFOUND"):
             raise ToolchainFailed(
                 f"{self.file.name}: cmake finds no `strip` for it. Set CMAKE_STRIP in the toolchain file."
             )
-        stripped = shop.folder / "stripped"
-        all_or_local = "-x" if twin.suffix == ".dylib" else "--strip-all"
-        shutil.copyfile(twin, stripped)
-        shop.run("strip", ("strip", all_or_local, "stripped"), _CURE, found.group(1))
+        stripped = workspace.folder / "stripped"
+        all_or_local = "-x" if unstripped.suffix == ".dylib" else "--strip-all"
+        shutil.copyfile(unstripped, stripped)
+        workspace.run("strip", ("strip", all_or_local, "stripped"), _CURE, found.group(1))
         return stripped.read_bytes()
 
 

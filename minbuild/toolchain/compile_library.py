@@ -15,7 +15,7 @@ from minbuild.errors import BadInput
 from minbuild.options.build_options import BuildOptions
 from minbuild.toolchain import flags
 from minbuild.toolchain.cache import Cache, digest
-from minbuild.toolchain.include_scan import seen
+from minbuild.toolchain.include_scan import include_closure
 from minbuild.toolchain.process import Processes, clean_environment, failure
 from minbuild.toolchain.targets import Target
 
@@ -29,14 +29,14 @@ INCLUDES = ("-Iinclude", "-Isrc")
 class BuildOutput:
     """A library in its three forms, and where it came from.
 
-    `shared` is the file to ship; `twin` is the same link with symbols (and, from the default toolchain, with
+    `shared` is the file to ship; `unstripped` is the same link with symbols (and, from the default toolchain, with
     the relocations that tell what refers to what): equal in everything the loader reads. `commands` name no
     folder of this machine. `map` is the linker's own account of every input section, "" where the linker
     gives none.
     """
 
     shared: bytes
-    twin: bytes
+    unstripped: bytes
     archive: bytes
     map: str
     commands: tuple[str, ...]
@@ -45,7 +45,7 @@ class BuildOutput:
 
     def to_bytes(self) -> bytes:
         """One cache entry: a line of JSON, then the blobs."""
-        blobs = (self.shared, self.twin, self.archive, self.map.encode())
+        blobs = (self.shared, self.unstripped, self.archive, self.map.encode())
         head = {
             "sizes": [len(blob) for blob in blobs],
             "commands": self.commands,
@@ -63,10 +63,10 @@ class BuildOutput:
         for size in head["sizes"]:
             blobs.append(rest[:size])
             rest = rest[size:]
-        shared, twin, archive, text = blobs
+        shared, unstripped, archive, text = blobs
         return BuildOutput(
             shared,
-            twin=twin,
+            unstripped=unstripped,
             archive=archive,
             map=text.decode(),
             commands=tuple(head["commands"]),
@@ -82,7 +82,7 @@ class Linked:
     """
 
     shared: bytes
-    twin: bytes
+    unstripped: bytes
     map: str
     command: tuple[str, ...]
     helpers: bytes = b""
@@ -98,7 +98,7 @@ class BuildFolder:
     processes: Processes
     cache: Cache
     jobs: int
-    say: Callable[[str], None]
+    report_progress: Callable[[str], None]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, where: str, command: tuple[str, ...], cure: str, program: str = "") -> tuple[bytes, str]:
@@ -146,18 +146,18 @@ class Toolchain(Protocol):
         """The build options that can be carried out for a target; others stay as they are by default."""
         ...
 
-    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         """Compile and link a library. Raises ToolchainFailed."""
         ...
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
         """Compile and link a program against the static library. Raises ToolchainFailed."""
         ...
 
 
 @contextmanager
 def build_folder(
-    cache: Cache, jobs: int, say: Callable[[str], None] | None, children: Processes | None = None
+    cache: Cache, jobs: int, report_progress: Callable[[str], None] | None, children: Processes | None = None
 ) -> Iterator[BuildFolder]:
     """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that is
     among `children` of somebody else. Raises OSError when it or the cache cannot be written.
@@ -181,7 +181,7 @@ def build_folder(
             processes=running,
             cache=cache,
             jobs=jobs,
-            say=say or (lambda text: None),
+            report_progress=report_progress or (lambda text: None),
             environment=environment,
         )
 
@@ -224,7 +224,7 @@ def compile_objects(
     sources: Sources,
     command: Callable[[str], tuple[str, ...]],
     toolchain: Toolchain,
-    shop: BuildFolder,
+    workspace: BuildFolder,
     program: Callable[[str], str],
     extensions: tuple[str, ...] = (".cc",),
     suffix: str = "",
@@ -235,7 +235,7 @@ def compile_objects(
     word; `suffix` tells objects of one source apart. An object is found in the cache by all that its compiler
     sees, the call, and the toolchain's name.
     """
-    shop.write(sources)
+    workspace.write(sources)
     units = [name for name in sources if name.endswith(extensions)]
     folders = tuple(option.removeprefix("-I") for option in INCLUDES)
     objects = object_names(units, suffix)
@@ -244,19 +244,19 @@ def compile_objects(
     def one(unit: str) -> None:
         nonlocal done
         call = (*command(unit), "-c", unit, "-o", objects[unit])
-        key = digest(("object", toolchain.describe(), *call, *seen(unit, sources, folders)))
-        with shop.processes.alone(key):
-            found = shop.cache.get(key)
+        key = digest(("object", toolchain.describe(), *call, *include_closure(unit, sources, folders)))
+        with workspace.processes.alone(key):
+            found = workspace.cache.get(key)
             if found is None:
                 cure = "Correct the source, or report it if minbuild generated it."
-                shop.run(unit, call, cure, program(call[0]))
-                shop.cache.put(key, shop.read(objects[unit]))
+                workspace.run(unit, call, cure, program(call[0]))
+                workspace.cache.put(key, workspace.read(objects[unit]))
         if found is not None:
-            shop.write({objects[unit]: found})
+            workspace.write({objects[unit]: found})
         done += 1
-        shop.say(f"{'compiled' if found is None else 'reused'} {unit} ({done}/{len(units)})")
+        workspace.report_progress(f"{'compiled' if found is None else 'reused'} {unit} ({done}/{len(units)})")
 
-    shop.processes.map(one, units, shop.jobs)
+    workspace.processes.map(one, units, workspace.jobs)
     return tuple(objects[unit] for unit in units)
 
 
@@ -276,7 +276,7 @@ def library_objects(
     build_options: BuildOptions,
     lto: bool,
     toolchain: Toolchain,
-    shop: BuildFolder,
+    workspace: BuildFolder,
     program: Callable[[str], str],
 ) -> Objects:
     """Compile a library as `build_options` say, and with `lto` once more for this link. `calls` are those of the
@@ -286,7 +286,7 @@ def library_objects(
 
     def compiled(suffix: str = "", *more: str) -> tuple[str, ...]:
         made = compile_objects(
-            sources, lambda unit: (*calls[unit in speed], *more), toolchain, shop, program, suffix=suffix
+            sources, lambda unit: (*calls[unit in speed], *more), toolchain, workspace, program, suffix=suffix
         )
         return flags.in_link_order(dict(zip(units, made, strict=True)), speed)
 

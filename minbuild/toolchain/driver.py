@@ -83,7 +83,7 @@ class Driver:
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: self._compile(target, build_options, s) for s in (False, True)}
         objects = library_objects(
@@ -92,12 +92,12 @@ class Driver:
             build_options=build_options,
             lto=build_options.lto == ON,
             toolchain=self,
-            shop=shop,
+            workspace=workspace,
             program=self._program,
         )
         again = (flags.LTO, flags.SPEED if build_options.optimize == "speed" else self._size())
-        shop.say("linking")
-        shop.write({"exports.map": flags.exports(build_options), "stub.c": b""})
+        workspace.report_progress("linking")
+        workspace.write({"exports.map": flags.exports(build_options), "stub.c": b""})
         stub: tuple[str, ...] = ()
         if target.traits.is_elf:
             # The same stand-in for libc as the default toolchain's: a dependency by name, without symbol
@@ -105,28 +105,28 @@ class Driver:
             stub = ("libc-stub.so",)
             named = (f"-Wl,-soname,{target.traits.libc}", "-o", *stub)
             self._run(
-                (*self._base(target), "-fPIC", "-shared", "-nostdlib", "-x", "c", "stub.c", *named), shop
+                (*self._base(target), "-fPIC", "-shared", "-nostdlib", "-x", "c", "stub.c", *named), workspace
             )
         helpers = ("-lgcc",) if target.traits.is_elf and not self.clang else ()
         level = again if build_options.lto == ON else ()
         link = (*self._link(target), *level, *objects.linked, *stub, *helpers, "-o")
         strip = () if build_options.strip == OFF else ("-s",)
-        self._run((*link, "twin"), shop)
-        self._run((*link, "stripped", *strip), shop)
+        self._run((*link, "twin"), workspace)
+        self._run((*link, "stripped", *strip), workspace)
         archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
-        self._run(archive, shop)
+        self._run(archive, workspace)
         line = (*link, target.traits.shared_name, *strip)
         return BuildOutput(
-            shared=shop.read("stripped"),
-            twin=shop.read("twin"),
-            archive=shop.read("libminbuild.a"),
+            shared=workspace.read("stripped"),
+            unstripped=workspace.read("twin"),
+            archive=workspace.read("libminbuild.a"),
             map="",
             commands=(*objects.commands, " ".join(line), " ".join(archive)),
             toolchain=self.describe(),
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
         """A dynamic program where this machine runs it, else a static one for the emulator."""
         call = self._compile(target, BuildOptions())
         c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
@@ -134,22 +134,22 @@ class Driver:
             sources,
             lambda unit: c_call if unit.endswith(".c") else call,
             toolchain=self,
-            shop=shop,
+            workspace=workspace,
             program=self._program,
             extensions=PROGRAM_SOURCES,
         )
-        shop.write({"libminbuild.a": archive})
+        workspace.write({"libminbuild.a": archive})
         static = () if host_target().name == target.name or not target.traits.is_elf else ("-static",)
         dead = "-Wl,--gc-sections" if target.traits.is_elf else "-Wl,-dead_strip"
         base = self._base(target)
-        self._run((*base, *static, "-s", dead, *objects, "libminbuild.a", "-o", "program"), shop)
-        return shop.read("program")
+        self._run((*base, *static, "-s", dead, *objects, "libminbuild.a", "-o", "program"), workspace)
+        return workspace.read("program")
 
     def _program(self, word: str) -> str:
         return self.ar if word == "ar" else self.path
 
-    def _run(self, command: tuple[str, ...], shop: BuildFolder) -> None:
-        shop.run("link", command, _LINK_CURE, self._program(command[0]))
+    def _run(self, command: tuple[str, ...], workspace: BuildFolder) -> None:
+        workspace.run("link", command, _LINK_CURE, self._program(command[0]))
 
     def _base(self, target: Target) -> tuple[str, ...]:
         """The driver and what chooses the machine. Raises BadInput when it cannot compile for it."""
@@ -209,12 +209,12 @@ def find_driver(cxx: str) -> Driver:
             "or leave --cxx away to use the default toolchain, which needs nothing installed."
         )
     path = str(Path(path).absolute())
-    version, machine = _ask(path, cxx, "--version"), _ask(path, cxx, "-dumpmachine").strip()
+    version, machine = _query(path, cxx, "--version"), _query(path, cxx, "-dumpmachine").strip()
     if not machine:
         raise ToolchainFailed(f"--cxx {cxx}: does not behave like gcc or clang (no answer to -dumpmachine).")
     first = version.splitlines()[0].strip()
     number = re.search(r"(\d+)\.\d+", re.sub(r"\([^)]*\)", "", first))
-    ar = shutil.which(_ask(path, cxx, "-print-prog-name=ar").strip()) or shutil.which("ar")
+    ar = shutil.which(_query(path, cxx, "-print-prog-name=ar").strip()) or shutil.which("ar")
     if ar is None:
         raise ToolchainFailed(f"--cxx {cxx}: finds no `ar` to make the static library. Install binutils.")
     return Driver(
@@ -228,7 +228,7 @@ def find_driver(cxx: str) -> Driver:
     )
 
 
-def _ask(path: str, cxx: str, question: str) -> str:
+def _query(path: str, cxx: str, question: str) -> str:
     try:
         with Processes() as processes:
             result = processes.run((path, question), Path.cwd(), clean_environment({}), timeout=60)

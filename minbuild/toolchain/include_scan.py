@@ -17,7 +17,9 @@ _LEADING_COMMENTS = re.compile(rb"\A(?://[^\n]*\n)+")
 _KEPT = 4096  # texts whose words are remembered
 
 
-def seen(unit: str, sources: Mapping[str, bytes], folders: tuple[str, ...]) -> tuple[str | bytes, ...]:
+def include_closure(
+    unit: str, sources: Mapping[str, bytes], folders: tuple[str, ...]
+) -> tuple[str | bytes, ...]:
     """Everything of `sources` that decides what `unit` compiles to: its text, and path and text of the headers that it
     reaches by quoted includes, looked for beside the including file and in `folders`. Comments that begin a file do
     not count. Of a header that only defines macros those count that are named somewhere."""

@@ -34,13 +34,13 @@ def recipe(target: Target) -> tuple[str, ...]:
 def link(
     objects: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
-    shop: BuildFolder,
+    workspace: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
-    """The image and its twin with symbols and relocations. `helpers` makes one object of just these functions
-    of the compiler's helper library. Raises ToolchainFailed.
+    """The image and its unstripped copy with symbols and relocations. `helpers` makes one object of just these
+    functions of the compiler's helper library. Raises ToolchainFailed.
     """
-    shop.write({"image.ld": LAYOUT})
+    workspace.write({"image.ld": LAYOUT})
     link = (*_LINK, *_PAGE, *objects)
     said = run((*link, "--warn-unresolved-symbols", "--error-limit=0", "-o", "twin"))
     missing = tuple(sorted(set(_UNDEFINED.findall(said))))
@@ -52,10 +52,10 @@ def link(
         )
     extracted = helpers(missing) if missing else b""
     if extracted:
-        shop.write({"helpers.o": extracted})
+        workspace.write({"helpers.o": extracted})
         link = (*link, "helpers.o")
     run((*link, "--emit-relocs", "--Map=twin.map", "-o", "twin"))
     run((*link, "--strip-all", "-o", "stripped"))
-    text = shop.read("twin.map").decode(errors="replace")
+    text = workspace.read("twin.map").decode(errors="replace")
     command = (*link, "--strip-all", "-o", "minbuild.elf")
-    return Linked(shop.read("stripped"), shop.read("twin"), text, command, extracted)
+    return Linked(workspace.read("stripped"), workspace.read("twin"), text, command, extracted)

@@ -118,8 +118,8 @@ def check_link(
 
     `selected`: the kernels that belong in, as instantiations ("gemm<float>", with or without "minbuild::").
     `kernels`: the function names of all kernels there are, so that helpers are not mistaken for one.
-    `symbols`: demangled names of the twin. `exports`, `imports`: dynamic names of the shared library, where
-    macOS's leading underscore is gone.
+    `symbols`: demangled names of the unstripped library. `exports`, `imports`: dynamic names of the shared library,
+    where macOS's leading underscore is gone.
     """
     wanted = {instantiation(name) for name in selected}
     functions = {instantiation(name).partition("<")[0] for name in kernels}

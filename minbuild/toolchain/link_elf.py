@@ -1,4 +1,4 @@
-"""Links an ELF shared library, and its twin with symbols and relocations: the same file in all that loaders read."""
+"""Links an ELF shared library, and its unstripped copy: the same file in all that loaders read."""
 
 from __future__ import annotations
 
@@ -102,28 +102,28 @@ def link(
     options: tuple[str, ...],
     helpers: Callable[[tuple[str, ...]], bytes],
     compile_c: tuple[str, ...],
-    shop: BuildFolder,
+    workspace: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
-    """The library and its twin. `options` come on top of `call`; `helpers` makes one object of just these functions of
-    the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
-    shop.write({"layout.ld": layout(target, build_options), "exports.map": flags.exports(build_options)})
+    """The library and its unstripped copy. `options` come on top of `call`; `helpers` makes one object of just these
+    functions of the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
+    workspace.write({"layout.ld": layout(target, build_options), "exports.map": flags.exports(build_options)})
     link = (*call(target, build_options), *options, *objects)
-    missing = _link_twin(link, run)
+    missing = _link_unstripped(link, run)
     needed = tuple(name for name in missing if _HELPER.match(name))
     if needed:
-        shop.write({"helpers.o": helpers(needed)})
+        workspace.write({"helpers.o": helpers(needed)})
         link = (*link, "helpers.o")
-        missing = _link_twin(link, run)
+        missing = _link_unstripped(link, run)
     if missing and link_bytes.NAMES.issuperset(missing):
-        shop.write({"memops.c": link_bytes.source()})
+        workspace.write({"memops.c": link_bytes.source()})
         run((*compile_c, "-c", "memops.c", "-o", "memops.o"))
         link = (*link, "memops.o")
-        missing = _link_twin(link, run)
+        missing = _link_unstripped(link, run)
     if missing:
-        _stub(target, compile_c, shop, run)
+        _stub(target, compile_c, workspace, run)
         link = (*link, "libc-stub.so")
-        missing = _link_twin(link, run)
+        missing = _link_unstripped(link, run)
     ours = sorted({name for name in missing if "::" in name or "(" in name})
     if ours:
         raise ToolchainFailed(
@@ -133,14 +133,14 @@ def link(
     strip = () if build_options.strip == OFF else ("--strip-all",)
     link = (*link, "-o")
     run((*link, "stripped", *strip))
-    shared, twin = shop.read("stripped"), shop.read("twin")
+    shared, unstripped = workspace.read("stripped"), workspace.read("twin")
     if build_options.section_headers == "needed":
-        shared, twin = trim_headers(shorten_hash(shared)), shorten_hash(twin)
-    text = shop.read("twin.map").decode(errors="replace")
-    return Linked(shared, twin, text, (*link, target.traits.shared_name, *strip))
+        shared, unstripped = trim_headers(shorten_hash(shared)), shorten_hash(unstripped)
+    text = workspace.read("twin.map").decode(errors="replace")
+    return Linked(shared, unstripped, text, (*link, target.traits.shared_name, *strip))
 
 
-def _link_twin(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> tuple[str, ...]:
+def _link_unstripped(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> tuple[str, ...]:
     """Link with symbols and relocations; the names no input defines."""
     report = ("-z", "defs", "--warn-unresolved-symbols", "--error-limit=0")
     said = run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"))
@@ -148,10 +148,10 @@ def _link_twin(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> 
 
 
 def _stub(
-    target: Target, compile_c: tuple[str, ...], shop: BuildFolder, run: Callable[[tuple[str, ...]], str]
+    target: Target, compile_c: tuple[str, ...], workspace: BuildFolder, run: Callable[[tuple[str, ...]], str]
 ) -> None:
     """A shared library with the C library's name and nothing in it, to link against."""
-    shop.write({"stub.c": b""})
+    workspace.write({"stub.c": b""})
     run((*compile_c, "-fPIC", "-c", "stub.c", "-o", "stub.o"))
     named = ("-soname", target.traits.libc, "-o", "libc-stub.so")
     run(("zig", "ld.lld", "-shared", "--hash-style=gnu", *named, "stub.o"))

@@ -93,17 +93,17 @@ def recipe(target: Target) -> tuple[str, ...]:
 def link(
     objects: tuple[str, ...],
     compile_c: tuple[str, ...],
-    shop: BuildFolder,
+    workspace: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
-    """The library and its twin with a symbol table. `compile_c` is the call of the C compiler. Raises
+    """The library and its unstripped copy with a symbol table. `compile_c` is the call of the C compiler. Raises
     ToolchainFailed.
     """
-    shop.write({"probe.c": PROBE})
+    workspace.write({"probe.c": PROBE})
     run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
     link = (*_LINK, *objects, "probe.o")
     # The name inside the library is that of the file.
     run((*link, "-out:minbuild.dll", "-debug:symtab"))
-    twin = shop.read("minbuild.dll")
+    unstripped = workspace.read("minbuild.dll")
     run((*link, "-out:minbuild.dll"))
-    return Linked(shop.read("minbuild.dll"), twin, "", (*link, "-out:minbuild.dll"))
+    return Linked(workspace.read("minbuild.dll"), unstripped, "", (*link, "-out:minbuild.dll"))

@@ -30,16 +30,19 @@ def recipe(target: Target) -> tuple[str, ...]:
 
 
 def link(
-    objects: tuple[str, ...], helpers: bytes, shop: BuildFolder, run: Callable[[tuple[str, ...]], str]
+    objects: tuple[str, ...], helpers: bytes, workspace: BuildFolder, run: Callable[[tuple[str, ...]], str]
 ) -> Linked:
-    """The module, and as its twin one with names and relocations: the same functions in the same order and
+    """The module, and as its unstripped copy one with names and relocations: the same functions in the same order and
     the same data. `helpers` is the compiler's helper library. Raises ToolchainFailed.
     """
-    shop.write({"libhelpers.a": helpers})
+    workspace.write({"libhelpers.a": helpers})
     link = (*_LINK, *objects, "libhelpers.a")
     run((*link, "--emit-relocs", "--Map=twin.map", "-o", "twin"))
     run((*link, *_SHIPPED, "-o", "stripped"))
     command = (*_LINK, *_SHIPPED, *objects, "libhelpers.a", "-o", "minbuild.wasm")
     return Linked(
-        shop.read("stripped"), shop.read("twin"), shop.read("twin.map").decode(errors="replace"), command
+        workspace.read("stripped"),
+        workspace.read("twin"),
+        workspace.read("twin.map").decode(errors="replace"),
+        command,
     )

@@ -2,7 +2,7 @@
 
 Loaders read program headers. Linkers, and Android's loader, look for the dynamic symbols, their strings, the
 dynamic table and the sections that symbols stand in; the other headers and their names serve debuggers, which
-have the twin. Symbols hold the numbers of sections, so headers go from behind the last number that is used.
+have the unstripped copy. Symbols hold the numbers of sections, so headers go from behind the last number that is used.
 """
 
 from __future__ import annotations

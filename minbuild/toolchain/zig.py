@@ -79,7 +79,7 @@ class Zig:
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))
 
-    def build(self, sources: Sources, target: Target, shop: BuildFolder) -> BuildOutput:
+    def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
         calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
         lto = _uses_lto(target, build_options)
@@ -89,27 +89,27 @@ class Zig:
             build_options=build_options,
             lto=lto,
             toolchain=self,
-            shop=shop,
+            workspace=workspace,
             program=self._program,
         )
-        shop.say("linking")
-        linked = self._link(objects.linked, target, build_options, shop)
+        workspace.report_progress("linking")
+        linked = self._link(objects.linked, target, build_options, workspace)
         if linked.helpers:
-            shop.write({"helpers.o": linked.helpers})
+            workspace.write({"helpers.o": linked.helpers})
         members = (*objects.static, *(("helpers.o",) if linked.helpers else ()))
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *members)
-        self._run(archive, shop)
+        self._run(archive, workspace)
         return BuildOutput(
             shared=linked.shared,
-            twin=linked.twin,
-            archive=shop.read("libminbuild.a"),
+            unstripped=linked.unstripped,
+            archive=workspace.read("libminbuild.a"),
             map=linked.map,
             commands=(*objects.commands, " ".join(linked.command), " ".join(archive)),
             toolchain=self.describe(),
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, shop: BuildFolder) -> bytes:
+    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
         """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a
         sysroot; for the machine we run on a plain dynamic program, which needs no C library to be built
         first. For a chip without an operating system the sources bring start-up code and a linker script.
@@ -119,24 +119,28 @@ class Zig:
             sources,
             lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", BuildOptions(), name),
             toolchain=self,
-            shop=shop,
+            workspace=workspace,
             program=self._program,
             extensions=PROGRAM_SOURCES,
         )
-        shop.write({"libminbuild.a": archive})
+        workspace.write({"libminbuild.a": archive})
         if target.traits.format == "wasm":
-            shop.write({"libhelpers.a": self._helpers(target, shop)})
-            self._run((*link_wasm.PROGRAM, *objects, "libminbuild.a", "libhelpers.a", "-o", "program"), shop)
-            return shop.read("program")
+            workspace.write({"libhelpers.a": self._helpers(target, workspace)})
+            self._run(
+                (*link_wasm.PROGRAM, *objects, "libminbuild.a", "libhelpers.a", "-o", "program"), workspace
+            )
+            return workspace.read("program")
         if not target.traits.hosted:
             # Where things are in memory, the sources know.
             script = next(iter(name for name in sources if name.endswith(".ld")), "")
             self._run(
                 ("zig", "ld.lld", "--gc-sections", "-T", script, *objects, "libminbuild.a", "-o", "program"),
-                shop,
+                workspace,
             )
-            return shop.read("program")
-        shop.say(f"linking a program for {name} (the first one for a target builds its C library)")
+            return workspace.read("program")
+        workspace.report_progress(
+            f"linking a program for {name} (the first one for a target builds its C library)"
+        )
         static = ("-static",) if "musl" in name else ()
         dead = "-Wl,-dead_strip" if target.traits.os == "macos" else "-Wl,--gc-sections"
         link = (
@@ -150,33 +154,33 @@ class Zig:
             "-o",
             "program",
         )
-        self._run(link, shop)
-        return shop.read("program")
+        self._run(link, workspace)
+        return workspace.read("program")
 
     def _program(self, word: str) -> str:
         return str(self.home / ("zig.exe" if os.name == "nt" else "zig"))
 
-    def _run(self, command: tuple[str, ...], shop: BuildFolder) -> str:
-        return shop.run("link", command, _LINK_CURE, self._program(command[0]))[1]
+    def _run(self, command: tuple[str, ...], workspace: BuildFolder) -> str:
+        return workspace.run("link", command, _LINK_CURE, self._program(command[0]))[1]
 
     def _link(
-        self, objects: tuple[str, ...], target: Target, build_options: BuildOptions, shop: BuildFolder
+        self, objects: tuple[str, ...], target: Target, build_options: BuildOptions, workspace: BuildFolder
     ) -> Linked:
         def run(command: tuple[str, ...]) -> str:
-            return self._run(command, shop)
+            return self._run(command, workspace)
 
         def helpers(names: tuple[str, ...]) -> bytes:
-            return self._extract_helpers(names, target, shop)
+            return self._extract_helpers(names, target, workspace)
 
         compile_c = _driver(target, "cc")
         if target.traits.format == "wasm":
-            return link_wasm.link(objects, self._helpers(target, shop), shop, run)
+            return link_wasm.link(objects, self._helpers(target, workspace), workspace, run)
         if target.traits.format == "image":
-            return link_image.link(objects, helpers, shop, run)
+            return link_image.link(objects, helpers, workspace, run)
         if target.traits.format == "pe":
-            return link_pe.link(objects, compile_c, shop, run)
+            return link_pe.link(objects, compile_c, workspace, run)
         if not target.traits.is_elf:
-            return self._link_macos(objects, target, shop)
+            return self._link_macos(objects, target, workspace)
         options = _lto_options(target, build_options)
         compile_c = _compile(target, "cc", build_options)
         return link_elf.link(
@@ -186,37 +190,41 @@ class Zig:
             options=options,
             helpers=helpers,
             compile_c=compile_c,
-            shop=shop,
+            workspace=workspace,
             run=run,
         )
 
-    def _extract_helpers(self, names: tuple[str, ...], target: Target, shop: BuildFolder) -> bytes:
+    def _extract_helpers(self, names: tuple[str, ...], target: Target, workspace: BuildFolder) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
-        shop.write({"libhelpers.a": self._helpers(target, shop)})
+        workspace.write({"libhelpers.a": self._helpers(target, workspace)})
         wanted = tuple(f"--undefined={name}" for name in names)
-        self._run(("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "extracted"), shop)
-        return shop.read("extracted")
+        self._run(
+            ("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "extracted"), workspace
+        )
+        return workspace.read("extracted")
 
-    def _helpers(self, target: Target, shop: BuildFolder) -> bytes:
+    def _helpers(self, target: Target, workspace: BuildFolder) -> bytes:
         """The compiler's helper library of a target: built once, then from the cache."""
         source = str(self.home / "lib" / "compiler_rt.zig")
         pic = ("-fPIC",) if target.traits.hosted else ()
         options = ("-O", "ReleaseSmall", *pic, "-ffunction-sections", "--name", "helpers")
         machine = ("-target", target.traits.zig, "-mcpu", target.cpu or target.traits.cpu)
         key = digest(("helpers", self.describe(), *machine, *options))
-        found = shop.cache.get(key)
+        found = workspace.cache.get(key)
         if found is None:
-            shop.say(f"building the compiler's helper functions for {target}")
-            self._run(("zig", "build-lib", source, *machine, *options), shop)
-            found = shop.read("libhelpers.a")
-            shop.cache.put(key, found)
+            workspace.report_progress(f"building the compiler's helper functions for {target}")
+            self._run(("zig", "build-lib", source, *machine, *options), workspace)
+            found = workspace.read("libhelpers.a")
+            workspace.cache.put(key, found)
         return found
 
-    def _link_macos(self, objects: tuple[str, ...], target: Target, shop: BuildFolder) -> Linked:
+    def _link_macos(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> Linked:
         link = (*_driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
-        self._run((*link, "twin"), shop)
-        self._run((*link, "stripped", "-s"), shop)
-        return Linked(shop.read("stripped"), shop.read("twin"), "", (*link, target.traits.shared_name, "-s"))
+        self._run((*link, "twin"), workspace)
+        self._run((*link, "stripped", "-s"), workspace)
+        return Linked(
+            workspace.read("stripped"), workspace.read("twin"), "", (*link, target.traits.shared_name, "-s")
+        )
 
 
 def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tuple[str, ...]:

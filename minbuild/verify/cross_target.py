@@ -41,14 +41,14 @@ class Baseline:
     target: Target
     toolchain: Toolchain
     trace: Trace
-    trial: TestScript
+    script: TestScript
     expected: Results
     runs: dict[int, Results] = field(default_factory=dict)  # by seed, as they are asked for
 
     @cached_property
     def double(self) -> DoubleRun:
         """The run in double precision."""
-        return in_double_precision(self.model, self.trial, self.expected)
+        return in_double_precision(self.model, self.script, self.expected)
 
     def disturbed(self, seed: int) -> Results:
         """The run where every step rounds otherwise, by two units in the last place of its inputs."""
@@ -57,12 +57,12 @@ class Baseline:
         return self.runs[seed]
 
     def _disturbed(self, seed: int) -> Results:
-        said = watch(
-            *(Watch.DISTURB, self.trial, self.model.plan_bytes, self.library, self.target, self.toolchain),
+        reply = watch(
+            *(Watch.DISTURB, self.script, self.model.plan_bytes, self.library, self.target, self.toolchain),
             self.model.registry,
             seed=seed,
         )
-        return runner.decode(said, self.expected)
+        return runner.decode(reply, self.expected)
 
 
 def not_proven(reason: str) -> Verification:
@@ -79,12 +79,12 @@ def prove_foreign(
     if emulator is None:
         return not_proven(why_not_run(target))
     count, worst = follow_steps(here.trace, here.model, library, target, toolchain)
-    said = perform(here.trial, here.model.plan_bytes, library, target, toolchain)
-    found = runner.decode(said, here.expected)
+    reply = perform(here.script, here.model.plan_bytes, library, target, toolchain)
+    found = runner.decode(reply, here.expected)
     agreed = agreement(found, here, str(target))
     where = f"run under {Path(emulator[0]).name}" if emulator else "run as a static program"
     text = f"{where}: {_sentence(count, worst)}. {agreed}"
-    return Verification(text, stack=runner.stack_of(said), steps=count, step=worst)
+    return Verification(text, stack=runner.stack_of(reply), steps=count, step=worst)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,13 @@ def _sentence(count: int, worst: StepDeviation | None) -> str:
 
 
 def measure_stack(
-    trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Stack | None:
-    """The depth of the stack in each call of a trial; None where programs of the target do not run. Raises
+    """The depth of the stack in each call of a script; None where programs of the target do not run. Raises
     VerificationFailed."""
     if find_emulator(target) is None:
         return None
-    return runner.stack_of(perform(trial, plan, library, target, toolchain))
+    return runner.stack_of(perform(script, plan, library, target, toolchain))
 
 
 def agreement(found: Results, here: Baseline, label: str) -> Agreement:

@@ -16,7 +16,7 @@ from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import run_python
-from minbuild.verify.script import EXIT_BAD_VALUE, Action, Results, TestScript, read_results, write_trial
+from minbuild.verify.script import EXIT_BAD_VALUE, Action, Results, TestScript, read_results, write_script
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same answer twice.
@@ -51,7 +51,7 @@ _LOST = (
 )
 
 
-def seeded_trial(
+def seeded_script(
     program: Program,
     plan: Plan,
     checkpoint: bytes,
@@ -112,11 +112,11 @@ def _initialization_actions() -> tuple[Action, ...]:
     )
 
 
-def run_trial(label: str, trial: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
-    """The results of a trial with a shared library of this machine, in a process of its own. Raises
+def run_script(label: str, script: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
+    """The results of a script with a shared library of this machine, in a process of its own. Raises
     VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
     with scratch() as folder:
-        write_trial(folder, trial, library, plan, garbage)
+        write_script(folder, script, library, plan, garbage)
         ran = run_python("minbuild.verify.script", (), folder)
         if ran.code == EXIT_BAD_VALUE:  # batches are in range, so that it is what a step computes
             raise NotFinite(_LOST.format(f"the {label} refuses a step ({_last_line(ran.err)})"))
@@ -127,7 +127,7 @@ def run_trial(label: str, trial: TestScript, library: bytes, plan: bytes, garbag
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for one trial. Raises ToolchainFailed when it cannot be written."""
+    """A folder for one script. Raises ToolchainFailed when it cannot be written."""
     try:
         with tempfile.TemporaryDirectory(prefix="minbuild-proof-", ignore_cleanup_errors=True) as name:
             yield Path(name)
@@ -138,14 +138,14 @@ def scratch() -> Iterator[Path]:
         ) from error
 
 
-def death(code: int, said: str) -> str:
+def death(code: int, reply: str) -> str:
     if code < 0:
         try:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
         return f"the trainer crashed ({name}) while it was being proven."
-    return f"the trainer failed while it was being proven: {_last_line(said) or f'exit code {code}'}."
+    return f"the trainer failed while it was being proven: {_last_line(reply) or f'exit code {code}'}."
 
 
 def _last_line(text: str) -> str:
@@ -153,12 +153,12 @@ def _last_line(text: str) -> str:
 
 
 def prove_equal(
-    trial: TestScript, plan: bytes, trimmed: bytes, full: bytes, *, compiled: bool = False
+    script: TestScript, plan: bytes, trimmed: bytes, full: bytes, *, compiled: bool = False
 ) -> EquivalenceResult:
     """Both libraries of this machine compute identical bits, and none of them NaN or infinite; `compiled` says whether
     the trimmed one has the plan in it. Raises VerificationFailed with all differences."""
-    ours = run_trial("trimmed build", trial, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
-    theirs = run_trial("full build", trial, full, plan, FULL_GARBAGE)
+    ours = run_script("trimmed build", script, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
+    theirs = run_script("full build", script, full, plan, FULL_GARBAGE)
     findings = differences(ours, theirs)
     if findings:
         raise NotEqual(
@@ -168,7 +168,7 @@ def prove_equal(
     lost = not_finite(ours)
     if lost:
         raise NotFinite(_LOST.format(f"{len(lost)} of {len(ours)} tensors hold them, from '{lost[0]}' on"))
-    return EquivalenceResult(_sentence(trial), ours)
+    return EquivalenceResult(_sentence(script), ours)
 
 
 class NotEqual(VerificationFailed):
@@ -186,21 +186,21 @@ def not_finite(results: Results) -> list[str]:
     ]
 
 
-def _sentence(trial: TestScript) -> str:
-    names = {a.operand for a in trial.actions if a.verb in ("train", "eval")}
-    sizes = sorted({a.shape[0] for n in names for a in trial.batches[n] if a.ndim} if trial.sizes else ())
+def _sentence(script: TestScript) -> str:
+    names = {a.operand for a in script.actions if a.verb in ("train", "eval")}
+    sizes = sorted({a.shape[0] for n in names for a in script.batches[n] if a.ndim} if script.sizes else ())
     batches = f"on seeded batches{' of ' if sizes else ''}{' and '.join(map(str, sizes))} " if names else ""
     kinds = {"train": ("losses", "outputs", "gradients"), "parameters": ("parameters",)}
     kinds |= {"eval": ("evaluation",), "optimizer": ("optimizer state",), "save": ("the checkpoint",)}
-    *did, last = [what for verb, names in kinds.items() if _has(trial, verb) for what in names]
+    *did, last = [what for verb, names in kinds.items() if _has(script, verb) for what in names]
     return (
         f"trimmed and full build give identical bits {batches}in memory full of garbage: "
         f"{', '.join(did)}{' and ' if did else ''}{last}."
     )
 
 
-def _has(trial: TestScript, verb: str) -> bool:
-    return any(a.verb == verb for a in trial.actions)
+def _has(script: TestScript, verb: str) -> bool:
+    return any(a.verb == verb for a in script.actions)
 
 
 def differences(ours: Results, theirs: Results) -> list[str]:

@@ -1,4 +1,4 @@
-"""A whole run in double precision: the interpreter performs the script of a trial beside the trainer. How far a trainer
+"""A whole run in double precision: the interpreter performs a test script beside the trainer. How far a trainer
 is from it is rounding, which is one measure of what another machine may be off by."""
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class DoubleRun:
     reason: str = ""
 
 
-def in_double_precision(model: CompiledModel, trial: TestScript, like: Results) -> DoubleRun:
-    """The results of the actions of `trial` in double precision, under the names that `like` has them; checkpoints are
+def in_double_precision(model: CompiledModel, script: TestScript, like: Results) -> DoubleRun:
+    """The results of the actions of `script` in double precision, under the names that `like` has them; checkpoints are
     left out."""
-    elements = largest_graph(model, trial)
+    elements = largest_graph(model, script)
     if elements > MOST_ELEMENTS:
         return DoubleRun(
             None, f"a graph has {elements:,} elements, and the interpreter takes {MOST_ELEMENTS:,}"
         )
     try:
-        found = _perform(model, trial, like)
+        found = _perform(model, script, like)
     except MinbuildError as error:
         return DoubleRun(None, str(error).rstrip("."))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -48,21 +48,21 @@ def in_double_precision(model: CompiledModel, trial: TestScript, like: Results) 
     return DoubleRun(found)
 
 
-def largest_graph(model: CompiledModel, trial: TestScript) -> int:
-    """Elements of all values of the largest graph, as lowered, at the sizes of a trial."""
-    sizes = dict(zip(model.plan.symbols, trial.sizes, strict=True))
+def largest_graph(model: CompiledModel, script: TestScript) -> int:
+    """Elements of all values of the largest graph, as lowered, at the sizes of a script."""
+    sizes = dict(zip(model.plan.symbols, script.sizes, strict=True))
     return max(
         sum(prod(evaluate(d, sizes) for d in value.type.shape or ()) for value in procedure.values.values())
         for procedure in model.program.procedures
     )
 
 
-def _perform(model: CompiledModel, trial: TestScript, like: Results) -> dict[str, np.ndarray]:
+def _perform(model: CompiledModel, script: TestScript, like: Results) -> dict[str, np.ndarray]:
     trainer = ReferenceTrainer(select_graphs(model.artifacts, model.graphs), model.registry)
     found: dict[str, np.ndarray] = {}
     with np.errstate(all="ignore"):
-        for action in trial.actions:
-            outputs = _act(trainer, action, trial)
+        for action in script.actions:
+            outputs = _act(trainer, action, script)
             names = [name for name in like if action.label and name.split("/")[0] == action.label]
             if action.verb in ("train", "eval"):
                 found |= dict(zip(names, outputs, strict=bool(names)))
@@ -72,17 +72,17 @@ def _perform(model: CompiledModel, trial: TestScript, like: Results) -> dict[str
     return {name: np.asarray(array).reshape(like[name].shape) for name, array in found.items()}
 
 
-def _act(trainer: ReferenceTrainer, action: Action, trial: TestScript) -> list[np.ndarray]:
+def _act(trainer: ReferenceTrainer, action: Action, script: TestScript) -> list[np.ndarray]:
     """Performs an action; outputs of a graph that was run."""
     if action.verb == "create":
-        trainer.load(read_checkpoint(trial.checkpoints[action.operand]))
+        trainer.load(read_checkpoint(script.checkpoints[action.operand]))
         trainer.draws = {}
     elif action.verb == "rate":
         trainer.learning_rate = float(np.float32(action.operand))
     elif action.verb == "train":
-        return trainer.train_step(*trial.batches[action.operand])
+        return trainer.train_step(*script.batches[action.operand])
     elif action.verb == "eval":
-        return trainer.eval_step(*trial.batches[action.operand])
+        return trainer.eval_step(*script.batches[action.operand])
     elif action.verb == "optimizer":
         trainer.optimizer_step()
     elif action.verb == "initialize":

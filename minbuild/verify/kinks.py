@@ -99,13 +99,13 @@ class KinkFinder:
         rest = _minus(recorded, found)
         shown: list[Kink] = []
         while _worst(rest, units) > limit:
-            trials = [
+            candidates = [
                 (_worst(left, units), kink, left)
                 for kink in near
                 if kink not in shown
                 for left in (_minus(rest, moves[kink]), _plus(rest, moves[kink]))
             ]
-            best = min(trials, key=lambda trial: trial[0], default=None)
+            best = min(candidates, key=lambda candidate: candidate[0], default=None)
             if best is None or best[0] >= _worst(rest, units):
                 return None
             shown.append(best[1])

@@ -24,10 +24,10 @@ from minbuild.verify.differential import (
     NotFinite,
     Pace,
     prove_equal,
-    seeded_trial,
+    seeded_script,
 )
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import first_difference, look_at_steps, measure_steps, step_trial
+from minbuild.verify.steps import first_difference, look_at_steps, measure_steps, step_script
 from minbuild.verify.trajectory_check import follow
 
 
@@ -98,9 +98,9 @@ def prove(
     bench.stage(f"Proving {name} for {here[0].target}")
     toolchain = bench.toolchain if here[0] in pairs else _default(bench)
     try:
-        trial, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing)
+        script, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing)
     except NotEqual as error:
-        steps = step_trial(model, start)
+        steps = step_script(model, start)
         which = first_difference(
             steps,
             model,
@@ -114,10 +114,10 @@ def prove(
     for pair in here[1:]:
         bench.stage(f"Proving {name} for {pair.target}")
         proofs[pair.target] = prove_equal(
-            *(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
+            *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
             compiled=pair.trimmed.compiled,
         )
-    steps = step_trial(model, start, pace)
+    steps = step_script(model, start, pace)
     run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
     if run_elsewhere:
         trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
@@ -127,7 +127,7 @@ def prove(
             target=here[0].target,
             toolchain=toolchain,
             trace=trace,
-            trial=trial,
+            script=script,
             expected=first.results,
         )
     worst = None
@@ -140,7 +140,7 @@ def prove(
             count = look_at_steps(steps, model, pair.trimmed, pair.target, bench.toolchain)
             text = proofs[pair.target].text + f" None of {count} steps changes memory that is not its own."
             text += " It follows the recorded trajectory." if recording else ""
-            run = trial, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
+            run = script, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
             found.append(Verification(text, worst, measure_stack(*run), steps=count))
             continue
         if pair not in run_elsewhere:
@@ -154,21 +154,21 @@ def prove(
 def _finite(
     model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
-    """A trial that stays within finite numbers, and what it proves. Raises VerificationFailed without any."""
+    """A script that stays within finite numbers, and what it proves. Raises VerificationFailed without any."""
     for pace in PACES:
-        trial = seeded_trial(
+        script = seeded_script(
             model.program, model.plan, checkpoint=start, registry=model.registry, saves=saves, pace=pace
         )
         try:
             proof = prove_equal(
-                *(trial, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
+                *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
                 compiled=pair.trimmed.compiled,
             )
         except NotFinite:
             if pace == PACES[-1]:
                 raise
             continue
-        return trial, pace, proof
+        return script, pace, proof
     raise AssertionError("there are paces")
 
 

@@ -1,4 +1,4 @@
-"""The script and the answers of `templates/verify/runner.c`, which performs a trial where no Python runs."""
+"""The script and the answers of `templates/verify/runner.c`, which performs a script where no Python runs."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _CALLS = {
 }
 
 
-def encode(trial: TestScript, garbage: int, watch: int = 0) -> bytes:
+def encode(script: TestScript, garbage: int, watch: int = 0) -> bytes:
     """The script: the garbage byte, what to do at each step (three bits) with a seed above it, the sizes, then
     actions; everything in little-endian 32-bit words."""
-    head = struct.pack(f"<III{len(trial.sizes)}i", garbage, watch, len(trial.sizes), *trial.sizes)
-    return b"".join((head, *(_action(a, trial) for a in trial.actions)))
+    head = struct.pack(f"<III{len(script.sizes)}i", garbage, watch, len(script.sizes), *script.sizes)
+    return b"".join((head, *(_action(a, script) for a in script.actions)))
 
 
-def _action(action: Action, trial: TestScript) -> bytes:
+def _action(action: Action, script: TestScript) -> bytes:
     head = struct.pack("<II", _VERBS.index(action.verb), bool(action.label))
     if action.verb == "create":
-        return head + _blob(trial.checkpoints[action.operand])
+        return head + _blob(script.checkpoints[action.operand])
     if action.verb == "rate":
         return head + struct.pack("<f", float(action.operand))
     if action.verb in ("train", "eval"):
-        arrays = trial.batches[action.operand]
+        arrays = script.batches[action.operand]
         return head + struct.pack("<I", len(arrays)) + b"".join(map(_tensor, arrays))
     return head
 
@@ -66,11 +66,11 @@ def _blob(data: bytes) -> bytes:
     return struct.pack("<I", len(data)) + data
 
 
-def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
+def decode(reply: bytes, like: Results) -> dict[str, np.ndarray]:
     """The recorded tensors, each with a 32-bit size in front, in the order and with the types of `like`.
     Raises VerificationFailed when they are not that."""
     found: dict[str, np.ndarray] = {}
-    for (name, array), data in zip(like.items(), _records(said), strict=False):
+    for (name, array), data in zip(like.items(), _records(reply), strict=False):
         if name != "checkpoint" and len(data) != array.nbytes:
             raise VerificationFailed(
                 f"the runner answered {len(data)} bytes for '{name}', expected {array.nbytes}."
@@ -81,10 +81,10 @@ def decode(said: bytes, like: Results) -> dict[str, np.ndarray]:
     return found
 
 
-def stack_of(said: bytes) -> Stack:
+def stack_of(reply: bytes) -> Stack:
     """The depth of the stack: the last piece of an answer, a 32-bit number for each verb. Raises
     VerificationFailed."""
-    pieces = list(_records(said))
+    pieces = list(_records(reply))
     if not pieces or len(pieces[-1]) != 4 * len(_VERBS):
         raise VerificationFailed("the runner did not say how deep the stack was.")
     depths = dict(zip(_VERBS, struct.unpack(f"<{len(_VERBS)}I", pieces[-1]), strict=True))
@@ -95,9 +95,9 @@ def _as(data: bytes, like: np.ndarray) -> np.ndarray:
     return np.frombuffer(data, like.dtype).reshape(like.shape)
 
 
-def _records(said: bytes) -> Iterator[bytes]:
+def _records(reply: bytes) -> Iterator[bytes]:
     at = 0
-    while at + 4 <= len(said):
-        (size,) = struct.unpack_from("<I", said, at)
-        yield said[at + 4 : at + 4 + size]
+    while at + 4 <= len(reply):
+        (size,) = struct.unpack_from("<I", reply, at)
+        yield reply[at + 4 : at + 4 + size]
         at += 4 + size

@@ -1,7 +1,7 @@
-"""A trial: what to do with a trainer and what to record. Run as a program, it does so with a library in a
-process of its own, because a library under test may crash.
+"""Test scripts: actions on a trainer, and what to record of them. As a program, this module runs one with a library
+in a process of its own, because a library under test may crash.
 
-The folder of a trial holds `library`, `plan`, `script.json`, `arrays.npz`; the run leaves `results.npz`."""
+The folder of a script holds `library`, `plan`, `script.json`, `arrays.npz`; the run leaves `results.npz`."""
 
 from __future__ import annotations
 
@@ -59,29 +59,29 @@ class TestScript:
 Results = Mapping[str, np.ndarray]
 
 
-def perform(trial: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
+def perform(script: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
     """Performs the actions in this process and returns the results, in order. `garbage` is the byte the arena is full
     of beforehand. Raises TrainerError where the library refuses."""
     results: dict[str, np.ndarray] = {}
     session: Session | None = None
-    for action in trial.actions:
+    for action in script.actions:
         if action.verb == "create":
-            arena = aligned_copy(bytes([garbage]) * arena_size(library, plan, trial.sizes))
-            session = Session(library, plan, trial.checkpoints[action.operand], trial.sizes, arena)
+            arena = aligned_copy(bytes([garbage]) * arena_size(library, plan, script.sizes))
+            session = Session(library, plan, script.checkpoints[action.operand], script.sizes, arena)
             continue
         assert session is not None
-        for name, array in _act(session, action, trial):
+        for name, array in _act(session, action, script):
             if action.label:
                 results[name] = array
     return results
 
 
-def _act(session: Session, action: Action, trial: TestScript) -> Iterator[tuple[str, np.ndarray]]:
+def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple[str, np.ndarray]]:
     if action.verb == "rate":
         session.learning_rate = float(action.operand)
     elif action.verb in ("train", "eval"):
         graph = TRAIN if action.verb == "train" else EVAL
-        outputs = session.run(graph, trial.batches[action.operand])
+        outputs = session.run(graph, script.batches[action.operand])
         for name, array in zip(session.names(graph, True), outputs, strict=True):
             yield f"{action.label}/{name}", array
     elif action.verb == "optimizer":
@@ -107,41 +107,41 @@ def _act(session: Session, action: Action, trial: TestScript) -> Iterator[tuple[
 # --------------------------------------------------------------------------- the same, as files of a folder
 
 
-def _script(trial: TestScript, garbage: int) -> dict[str, object]:
-    """The script of a trial as plain data, its arrays replaced by their number in `_arrays`."""
-    numbers = iter(range(len(_arrays(trial))))
+def _script(script: TestScript, garbage: int) -> dict[str, object]:
+    """A script as plain data, its arrays replaced by their number in `_arrays`."""
+    numbers = iter(range(len(_arrays(script))))
     return {
         "garbage": garbage,
-        "sizes": list(trial.sizes),
-        "batches": {name: [next(numbers) for _ in arrays] for name, arrays in trial.batches.items()},
-        "checkpoints": {name: next(numbers) for name in trial.checkpoints},
-        "actions": [[a.verb, a.operand, a.label] for a in trial.actions],
+        "sizes": list(script.sizes),
+        "batches": {name: [next(numbers) for _ in arrays] for name, arrays in script.batches.items()},
+        "checkpoints": {name: next(numbers) for name in script.checkpoints},
+        "actions": [[a.verb, a.operand, a.label] for a in script.actions],
     }
 
 
-def _arrays(trial: TestScript) -> list[np.ndarray]:
+def _arrays(script: TestScript) -> list[np.ndarray]:
     """Batches, then checkpoints as bytes."""
-    batches = [array for arrays in trial.batches.values() for array in arrays]
-    return batches + [np.frombuffer(data, np.uint8) for data in trial.checkpoints.values()]
+    batches = [array for arrays in script.batches.values() for array in arrays]
+    return batches + [np.frombuffer(data, np.uint8) for data in script.checkpoints.values()]
 
 
-def write_trial(folder: Path, trial: TestScript, library: bytes, plan: bytes, garbage: int) -> None:
+def write_script(folder: Path, script: TestScript, library: bytes, plan: bytes, garbage: int) -> None:
     """Everything the worker needs, as files in `folder`."""
     (folder / "library").write_bytes(library)
     (folder / "plan").write_bytes(plan)
-    (folder / "script.json").write_text(json.dumps(_script(trial, garbage)), encoding="utf-8")
+    (folder / "script.json").write_text(json.dumps(_script(script, garbage)), encoding="utf-8")
     # Names in an archive must be plain, those of models are anything: so numbers here, names in the results.
-    _save(folder / "arrays.npz", _arrays(trial))
+    _save(folder / "arrays.npz", _arrays(script))
 
 
-def read_trial(folder: Path) -> tuple[TestScript, int]:
-    """The trial in `folder` and its garbage byte."""
-    script = json.loads((folder / "script.json").read_text(encoding="utf-8"))
+def read_script(folder: Path) -> tuple[TestScript, int]:
+    """The script in `folder` and its garbage byte."""
+    stored = json.loads((folder / "script.json").read_text(encoding="utf-8"))
     arrays = _load(folder / "arrays.npz")
-    batches = {name: tuple(arrays[i] for i in numbers) for name, numbers in script["batches"].items()}
-    checkpoints = {name: arrays[i].tobytes() for name, i in script["checkpoints"].items()}
-    actions = tuple(Action(*fields) for fields in script["actions"])
-    return TestScript(tuple(script["sizes"]), batches, checkpoints, actions), int(script["garbage"])
+    batches = {name: tuple(arrays[i] for i in numbers) for name, numbers in stored["batches"].items()}
+    checkpoints = {name: arrays[i].tobytes() for name, i in stored["checkpoints"].items()}
+    actions = tuple(Action(*fields) for fields in stored["actions"])
+    return TestScript(tuple(stored["sizes"]), batches, checkpoints, actions), int(stored["garbage"])
 
 
 def read_results(folder: Path) -> dict[str, np.ndarray]:
@@ -160,10 +160,10 @@ def _load(path: Path) -> list[np.ndarray]:
 
 
 def main(folder: Path) -> int:
-    """Run the trial in `folder`; the exit code."""
-    trial, garbage = read_trial(folder)
+    """Run the script in `folder`; the exit code."""
+    script, garbage = read_script(folder)
     try:
-        results = perform(trial, Library(folder / "library"), (folder / "plan").read_bytes(), garbage)
+        results = perform(script, Library(folder / "library"), (folder / "plan").read_bytes(), garbage)
     except MinbuildError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_VALUE if getattr(error, "status", None) == _BAD_VALUE else _EXIT_REFUSED

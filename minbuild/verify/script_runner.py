@@ -32,21 +32,21 @@ class Watch(IntEnum):
 
 
 def perform(
-    trial: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
-    """The reply of the runner that performs a trial: the library as it ships in a WebAssembly module, the static
+    """The reply of the runner that performs a script: the library as it ships in a WebAssembly module, the static
     one in a program everywhere else. Raises VerificationFailed where it crashes or refuses."""
-    script = {"plan": library.plan_for(plan), "script": runner.encode(trial, TRIMMED_GARBAGE)}
+    files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE)}
     if target.traits.format == "wasm":
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
-        return _answer(library.built.shared, target, {**script, "runner.mjs": text})
-    sources = _sources(target, {"MB_SAVES": _saves(trial), "MB_STEPS": 0, "MB_MEASURES": 0})
-    return _answer(build_program(sources, library.built.archive, target, toolchain), target, script)
+        return _answer(library.built.shared, target, {**files, "runner.mjs": text})
+    sources = _sources(target, {"MB_SAVES": _saves(script), "MB_STEPS": 0, "MB_MEASURES": 0})
+    return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 
 def watch(
     how: Watch,
-    trial: TestScript,
+    script: TestScript,
     plan: bytes,
     library: BuiltLibrary,
     target: Target,
@@ -60,11 +60,11 @@ def watch(
     kernels, which is compiled again with steps.cc around it. `trace` is what steps are followed with. Raises as
     `perform`."""
     measures = how in (Watch.MEASURE, Watch.DISTURB)
-    choices = {"MB_SAVES": _saves(trial), "MB_STEPS": 1, "MB_MEASURES": int(measures)}
+    choices = {"MB_SAVES": _saves(script), "MB_STEPS": 1, "MB_MEASURES": int(measures)}
     sources = _sources(target, choices) | _watching(library, registry)
     files = {
         "plan": library.plan_for(plan),
-        "script": runner.encode(trial, TRIMMED_GARBAGE, how | seed << 3),
+        "script": runner.encode(script, TRIMMED_GARBAGE, how | seed << 3),
         "trace": trace,
     }
     if target.traits.format == "wasm":
@@ -72,8 +72,8 @@ def watch(
     return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 
-def _saves(trial: TestScript) -> int:
-    return int(any(action.verb == "save" for action in trial.actions))
+def _saves(script: TestScript) -> int:
+    return int(any(action.verb == "save" for action in script.actions))
 
 
 def _sources(target: Target, choices: Mapping[str, int]) -> dict[str, bytes]:
@@ -116,6 +116,6 @@ def _answer(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes
         )
     if ran.code:
         # A chip has one channel for answers and errors.
-        said = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
-        raise VerificationFailed(f"{target}: {death(ran.code, said)} {REPORT}")
+        reply = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
+        raise VerificationFailed(f"{target}: {death(ran.code, reply)} {REPORT}")
     return ran.out

@@ -52,7 +52,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTrial:
+class StepScript:
     """A script that runs every graph of a plan, with the steps that this takes, in order."""
 
     script: TestScript
@@ -61,9 +61,9 @@ class StepTrial:
 
 @dataclass(frozen=True)
 class Trace:
-    """The outputs of every step of a trial on this machine."""
+    """The outputs of every step of a script on this machine."""
 
-    trial: StepTrial
+    steps: StepScript
     outputs: tuple[tuple[Output, ...], ...]
 
     @cached_property
@@ -72,7 +72,7 @@ class Trace:
         return b"".join(output.data for outputs in self.outputs for output in outputs)
 
 
-def step_trial(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -> StepTrial:
+def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -> StepScript:
     """Evaluation, training, training on another batch whose gradients add up, and an optimizer step after each: on the
     smallest batches that have more than one sample where there can be."""
     program, plan = model.program, model.plan
@@ -95,7 +95,7 @@ def step_trial(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -
         actions += [Action("optimizer")] if "optimize" in graphs else []
     actions += [Action("initialize")] if "initialize" in graphs else []
     script = TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, tuple(actions))
-    return StepTrial(script, tuple(_executions(plan, script, sizes)))
+    return StepScript(script, tuple(_executions(plan, script, sizes)))
 
 
 def _executions(
@@ -129,41 +129,41 @@ def _order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
 
 
 def measure_steps(
-    trial: StepTrial, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    steps: StepScript, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Trace:
     """The outputs of every step with a library of this machine, and their sensitivity to rounding. Raises
     VerificationFailed, also where a step changes what is not its own."""
-    said = watch(
+    reply = watch(
         Watch.MEASURE,
-        trial.script,
+        steps.script,
         plan=model.plan_bytes,
         library=library,
         target=target,
         toolchain=toolchain,
         registry=model.registry,
     )
-    return Trace(trial, tuple(_answers(said, trial, library, model.registry, str(target), measured=True)))
+    return Trace(steps, tuple(_answers(reply, steps, library, model.registry, str(target), measured=True)))
 
 
 def look_at_steps(
-    trial: StepTrial, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    steps: StepScript, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> int:
     """The number of steps that change nothing but their outputs and scratch. Raises VerificationFailed where one
     does."""
-    said = watch(
+    reply = watch(
         Watch.LOOK,
-        trial.script,
+        steps.script,
         plan=model.plan_bytes,
         library=library,
         target=target,
         toolchain=toolchain,
         registry=model.registry,
     )
-    return len(list(_answers(said, trial, library, model.registry, str(target), measured=False)))
+    return len(list(_answers(reply, steps, library, model.registry, str(target), measured=False)))
 
 
 def first_difference(
-    trial: StepTrial,
+    steps: StepScript,
     model: CompiledModel,
     ours: BuiltLibrary,
     theirs: BuiltLibrary,
@@ -171,13 +171,13 @@ def first_difference(
     toolchain: Toolchain,
 ) -> str:
     """The first step whose bits are not those of `theirs`, given the same inputs; "" without any."""
-    trace = measure_steps(trial, model, theirs, target, toolchain)
-    said = watch(
-        *(Watch.FOLLOW, trial.script, model.plan_bytes, ours, target, toolchain, model.registry),
+    trace = measure_steps(steps, model, theirs, target, toolchain)
+    reply = watch(
+        *(Watch.FOLLOW, steps.script, model.plan_bytes, ours, target, toolchain, model.registry),
         trace=trace.data,
     )
-    found = _answers(said, trial, ours, model.registry, str(target), measured=False)
-    for execution, expected, outputs in zip(trial.executions, trace.outputs, found, strict=True):
+    found = _answers(reply, steps, ours, model.registry, str(target), measured=False)
+    for execution, expected, outputs in zip(steps.executions, trace.outputs, found, strict=True):
         for wanted, given in zip(expected, outputs, strict=True):
             deviation = _deviation(execution, replace(wanted, movement=None), given, model.plan)
             if deviation is not None:
@@ -190,21 +190,21 @@ def follow_steps(
 ) -> tuple[int, StepDeviation | None]:
     """The number of steps that were compared with those of this machine, and the worst of them. Raises
     VerificationFailed where one is off by more than rounding, or changes what is not its own."""
-    trial = trace.trial
-    said = watch(
-        *(Watch.FOLLOW, trial.script, model.plan_bytes, library, target, toolchain, model.registry),
+    steps = trace.steps
+    reply = watch(
+        *(Watch.FOLLOW, steps.script, model.plan_bytes, library, target, toolchain, model.registry),
         trace=trace.data,
     )
     worst: StepDeviation | None = None
-    found = _answers(said, trial, library, model.registry, str(target), measured=False)
-    for execution, expected, outputs in zip(trial.executions, trace.outputs, found, strict=True):
+    found = _answers(reply, steps, library, model.registry, str(target), measured=False)
+    for execution, expected, outputs in zip(steps.executions, trace.outputs, found, strict=True):
         for ours, theirs in zip(expected, outputs, strict=True):
             deviation = _deviation(execution, ours, theirs, model.plan)
             if deviation is not None and (worst is None or deviation.units > worst.units):
                 worst = deviation
             if worst is not None and not worst.units <= 1:
                 raise VerificationFailed(f"{target}: {sentence(worst)} {REPORT}")
-    return len(trial.executions), worst
+    return len(steps.executions), worst
 
 
 def sentence(d: StepDeviation) -> str:
@@ -225,11 +225,11 @@ def _name(graph: str, number: int, kernel: str, node: str) -> str:
 
 
 def _answers(
-    said: bytes, trial: StepTrial, library: BuiltLibrary, registry: Registry, label: str, *, measured: bool
+    reply: bytes, steps: StepScript, library: BuiltLibrary, registry: Registry, label: str, *, measured: bool
 ) -> Iterator[tuple[Output, ...]]:
     """The outputs of every step. Raises VerificationFailed where one wrote elsewhere too."""
-    view, at = memoryview(said), 0
-    for execution in trial.executions:
+    view, at = memoryview(reply), 0
+    for execution in steps.executions:
         name = _name(execution.graph, execution.number, execution.kernel.symbol, execution.step.node)
         if at + 16 > len(view):
             raise VerificationFailed(f"{label}: the runner ended before {name}. {REPORT}")

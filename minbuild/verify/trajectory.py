@@ -1,4 +1,4 @@
-"""A recorded trajectory and the trial that replays it.
+"""A recorded trajectory and the script that replays it.
 
 The layout of the recording is that of `tests/golden/README.md`: an `.npz` with inputs and results, and beside
 it `meta.json` (learning rate, steps, noise) and `checkpoint_final_opt`, both optional."""
@@ -88,7 +88,7 @@ def _noise(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return noise | {"grad1_rel_max": max(noise.get("grad1_rel_max", 0.0), exact)}
 
 
-def reference_trial(reference: Reference, program: Program, checkpoint: bytes) -> TestScript:
+def reference_script(reference: Reference, program: Program, checkpoint: bytes) -> TestScript:
     """The recording's own steps, and the first ones after its last checkpoint. Raises BadInput when its
     batches do not fit the model."""
     inputs, arrays = inputs_of(program), reference.arrays

@@ -12,11 +12,11 @@ from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.options.graph_selection import OPTIMIZE, TRAIN
 from minbuild.planning.compile import CompiledModel
-from minbuild.verify.differential import TRIMMED_GARBAGE, run_trial
+from minbuild.verify.differential import TRIMMED_GARBAGE, run_script
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.script import TestScript
 from minbuild.verify.tolerance import describe, deviations
-from minbuild.verify.trajectory import Reference, read_reference, reference_trial
+from minbuild.verify.trajectory import Reference, read_reference, reference_script
 
 
 def follow(
@@ -30,12 +30,12 @@ def follow(
             "Leave out --reference, or --graphs."
         )
     reference = read_reference(recording)
-    trial = reference_trial(reference, model.program, model.checkpoint)
-    results = run_trial(
-        "trimmed build", trial, library.built.shared, library.plan_for(model.plan_bytes), TRIMMED_GARBAGE
+    script = reference_script(reference, model.program, model.checkpoint)
+    results = run_script(
+        "trimmed build", script, library.built.shared, library.plan_for(model.plan_bytes), TRIMMED_GARBAGE
     )
     draws = _random_nodes(model)
-    finders = {} if draws else _finders(reference, model, trial)
+    finders = {} if draws else _finders(reference, model, script)
     found = deviations(reference, results, finders)
     if draws:  # only evaluation does without
         found = tuple(d for d in found if d.what == "eval before")
@@ -74,14 +74,14 @@ def _random_nodes(model: CompiledModel) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _finders(reference: Reference, model: CompiledModel, trial: TestScript) -> dict[str, KinkFinder]:
+def _finders(reference: Reference, model: CompiledModel, script: TestScript) -> dict[str, KinkFinder]:
     """Where to look for kinks, for each kind of recorded gradients."""
-    starts = {"grad_step1": (trial.checkpoints["start"], 0)}
-    if "resume" in trial.checkpoints:
-        starts["resume1_grad"] = trial.checkpoints["resume"], reference.steps % reference.batches
+    starts = {"grad_step1": (script.checkpoints["start"], 0)}
+    if "resume" in script.checkpoints:
+        starts["resume1_grad"] = script.checkpoints["resume"], reference.steps % reference.batches
     return {
         kind: KinkFinder(
-            model.artifacts, model.registry, read_checkpoint(start), trial.batches[f"train {number}"]
+            model.artifacts, model.registry, read_checkpoint(start), script.batches[f"train {number}"]
         )
         for kind, (start, number) in starts.items()
         if not read_checkpoint(start).nominal

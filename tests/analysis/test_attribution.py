@@ -84,7 +84,7 @@ def test_the_archive_tells_the_same_owners(library: Library) -> None:
 
 
 def test_a_file_without_section_headers_still_adds_up(library: Library) -> None:
-    binary = elf.read_binary("lib.so", library.target, library.headerless, library.twin)
+    binary = elf.read_binary("lib.so", library.target, library.headerless, library.unstripped)
     found = rows(attribute(binary, library.owners, KERNELS))
     assert sum(found.values()) == len(library.headerless) < len(library.stripped)
     assert ("overhead", "section headers") not in found

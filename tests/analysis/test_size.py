@@ -50,10 +50,10 @@ def test_the_two_word_sizes_are_covered() -> None:
 def test_every_truncation_is_a_clear_error(x86: Library) -> None:
     for size in [*range(0, 400, 7), *range(400, len(x86.stripped), 61)]:
         with pytest.raises(BadInput, match=r"lib\.so.*(Build it again|only little endian)"):
-            elf.read_binary("lib.so", "t", x86.stripped[:size], x86.twin)
-    for size in range(0, len(x86.twin) - 1, 173):
+            elf.read_binary("lib.so", "t", x86.stripped[:size], x86.unstripped)
+    for size in range(0, len(x86.unstripped) - 1, 173):
         with pytest.raises(BadInput):
-            elf.read_binary("lib.so", "t", x86.stripped, x86.twin[:size])
+            elf.read_binary("lib.so", "t", x86.stripped, x86.unstripped[:size])
 
 
 def test_random_damage_never_escapes_as_another_error(library: Library) -> None:
@@ -65,7 +65,7 @@ def test_random_damage_never_escapes_as_another_error(library: Library) -> None:
             near = chance.choice([64, len(damaged)])
             damaged[chance.randrange(near)] = chance.randrange(256)
         try:
-            binary = elf.read_binary("lib.so", library.target, bytes(damaged), library.twin)
+            binary = elf.read_binary("lib.so", library.target, bytes(damaged), library.unstripped)
             assert attribute(binary, library.owners, KERNELS).total == len(damaged)
         except MinbuildError as error:
             assert "lib.so" in str(error)
@@ -78,8 +78,8 @@ def test_other_formats_are_refused() -> None:
 
 
 def test_a_twin_of_another_link_is_refused(x86: Library, tmp_path: Path) -> None:
-    other = bytearray(x86.twin)
-    parsed = elf.parse("twin", x86.twin)
+    other = bytearray(x86.unstripped)
+    parsed = elf.parse("twin", x86.unstripped)
     table = next(at for name, at, _ in parsed.structures if name == "section headers")
     index = 1 + [s.name for s in parsed.sections].index(".text")
     at = table + index * 64 + 32  # sh_size

@@ -25,7 +25,7 @@ from minbuild.planning.plan_outline import PlanOutline
 from minbuild.toolchain import build_program, find_toolchain, host_target
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import Library, Session, TrainerError, arena_size
-from minbuild.verify.differential import prove_equal, seeded_trial
+from minbuild.verify.differential import prove_equal, seeded_script
 
 HOST = host_target()
 
@@ -53,8 +53,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_it_computes_the_same_bits(profile: str) -> None:
     model = compile_model(FREE, {}, {})
     reads, has = built(model, profile), built(model, profile, flavor="compiled")
-    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
-    prove_equal(trial, model.plan_bytes, has.built.shared, reads.built.shared, compiled=True)
+    script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+    prove_equal(script, model.plan_bytes, has.built.shared, reads.built.shared, compiled=True)
     assert len(has.built.shared) < len(reads.built.shared) + len(model.plan_bytes)
 
 

@@ -91,7 +91,7 @@ class Library:
 @pytest.fixture(scope="module", params=TARGETS)
 def library(request: pytest.FixtureRequest) -> Library:
     built = build_library(SOURCES, parse_target(request.param), find_toolchain())
-    binary = formats.read_binary("library", request.param, built.shared, built.twin)
+    binary = formats.read_binary("library", request.param, built.shared, built.unstripped)
     return Library(request.param, built, binary, from_archive("a.a", built.archive, SOURCES))
 
 
@@ -140,11 +140,11 @@ def test_only_the_api_is_exported_and_nothing_is_imported(library: Library) -> N
 
 
 def test_every_truncation_is_a_clear_error(library: Library) -> None:
-    shared, twin = library.built.shared, library.built.twin
+    shared, unstripped = library.built.shared, library.built.unstripped
     step = max(1, len(shared) // 150)
     for size in [*range(0, 64), *range(64, len(shared) - 1, step)]:
         try:
-            binary = formats.read_binary("cut", "t", shared[:size], twin)
+            binary = formats.read_binary("cut", "t", shared[:size], unstripped)
             attribute(binary, library.owners, KERNELS)  # what is cut off was padding
         except MinbuildError as error:
             assert "cut" in str(error)
@@ -152,16 +152,20 @@ def test_every_truncation_is_a_clear_error(library: Library) -> None:
 
 def test_random_damage_never_escapes_as_another_error(library: Library) -> None:
     chance = random.Random(11)
-    for victim in ("shared", "twin"):
+    for victim in ("shared", "unstripped"):
         for _ in range(150):
             data = bytearray(getattr(library.built, victim))
             for _ in range(chance.randint(1, 6)):
                 data[chance.randrange(chance.choice([min(600, len(data)), len(data)]))] = chance.randrange(
                     256
                 )
-            pair = {"shared": library.built.shared, "twin": library.built.twin, victim: bytes(data)}
+            pair = {
+                "shared": library.built.shared,
+                "unstripped": library.built.unstripped,
+                victim: bytes(data),
+            }
             try:
-                binary = formats.read_binary("damaged", "t", pair["shared"], pair["twin"])
+                binary = formats.read_binary("damaged", "t", pair["shared"], pair["unstripped"])
                 assert attribute(binary, library.owners, KERNELS).total == len(pair["shared"])
             except MinbuildError as error:
                 assert "damaged" in str(error)
@@ -177,7 +181,7 @@ MB_API int mb_more(int a) { return kSizes[a] / 3; }
     }
     other = build_library(longer, parse_target(library.target), find_toolchain())
     with pytest.raises(BadInput, match="different links"):
-        formats.read_binary("library", "t", library.built.shared, other.twin)
+        formats.read_binary("library", "t", library.built.shared, other.unstripped)
 
 
 def test_the_same_sources_give_the_same_bytes(
@@ -186,9 +190,9 @@ def test_the_same_sources_give_the_same_bytes(
     monkeypatch.setenv("MINBUILD_CACHE", str(tmp_path))
     shutil.copytree(Path.home() / ".cache/minbuild/zig", tmp_path / "zig", dirs_exist_ok=True, symlinks=True)
     again = build_library(SOURCES, parse_target(library.target), find_toolchain())
-    assert (again.shared, again.twin, again.archive) == (
+    assert (again.shared, again.unstripped, again.archive) == (
         library.built.shared,
-        library.built.twin,
+        library.built.unstripped,
         library.built.archive,
     )
 

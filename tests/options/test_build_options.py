@@ -28,7 +28,7 @@ from minbuild.planning.compile import CompiledModel, compile_model
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
 from minbuild.toolchain.flags import AVX512, speed_units
-from minbuild.verify.differential import prove_equal, seeded_trial
+from minbuild.verify.differential import prove_equal, seeded_script
 
 HOST = host_target()
 
@@ -58,8 +58,8 @@ def built(
 
 def proven(model: CompiledModel, library: BuiltLibrary, usual: BuiltLibrary | None = None) -> None:
     """It computes the very bits of the `usual` library, by default that of the default build options."""
-    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
-    prove_equal(trial, model.plan_bytes, library.built.shared, (usual or built(model)).built.shared)
+    script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+    prove_equal(script, model.plan_bytes, library.built.shared, (usual or built(model)).built.shared)
 
 
 def sections(data: bytes) -> set[str]:
@@ -80,12 +80,12 @@ def segments(data: bytes) -> list[tuple[int, ...]]:
 def test_unwind_tables(model: CompiledModel) -> None:
     library = built(model, unwind_tables=ON)
     frames, there = 0x6474E550, [row[0] for row in segments(library.built.shared)]
-    assert ".eh_frame" in sections(library.built.twin) and frames in there
+    assert ".eh_frame" in sections(library.built.unstripped) and frames in there
     usual = built(model).built
-    assert ".eh_frame" not in sections(usual.twin) and frames not in [
+    assert ".eh_frame" not in sections(usual.unstripped) and frames not in [
         row[0] for row in segments(usual.shared)
     ]
-    arm = built(model, "arm-linux-musleabihf", unwind_tables=ON).built.twin
+    arm = built(model, "arm-linux-musleabihf", unwind_tables=ON).built.unstripped
     assert ".ARM.exidx" in sections(arm)
     proven(model, library)
 
@@ -248,7 +248,7 @@ def test_another_compiler(model: CompiledModel) -> None:
         "--icf off"
     }
     usual = built(model, cxx="g++")
-    assert ".eh_frame" in sections(built(model, cxx="g++", unwind_tables=ON).built.twin)
+    assert ".eh_frame" in sections(built(model, cxx="g++", unwind_tables=ON).built.unstripped)
     assert ".symtab" in sections(built(model, cxx="g++", strip=OFF).built.shared)
     assert len(built(model, cxx="g++", optimize="speed").built.shared) > len(usual.built.shared)
     proven(model, built(model, cxx="g++", lto=ON), usual)

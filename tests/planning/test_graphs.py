@@ -24,7 +24,7 @@ from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, build_library, find_emulator, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError
-from minbuild.verify.differential import prove_equal, run_trial, seeded_trial
+from minbuild.verify.differential import prove_equal, run_script, seeded_script
 from minbuild.verify.prove import starting_point
 
 CHOICES = [("train", "optimize"), ("train",), ("evaluate",), ("optimize",), ("evaluate", "optimize")]
@@ -58,8 +58,8 @@ def everything() -> CompiledModel:
 
 
 def batch(model: CompiledModel) -> tuple[np.ndarray, ...]:
-    trial = seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
-    return trial.batches["train 0"]
+    script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+    return script.batches["train 0"]
 
 
 @pytest.mark.parametrize("graphs", CHOICES, ids="+".join)
@@ -90,9 +90,9 @@ def test_what_is_not_asked_for_is_not_there(graphs, everything, tmp_path) -> Non
 @pytest.mark.parametrize("graphs", CHOICES, ids="+".join)
 def test_every_choice_is_proven(graphs, everything) -> None:
     model = planned(*graphs)
-    trial = seeded_trial(model.program, model.plan, starting_point(model), model.registry)
+    script = seeded_script(model.program, model.plan, starting_point(model), model.registry)
     full = built(contents_of((everything,)), everything).shared
-    proof = prove_equal(trial, model.plan_bytes, built(contents_of((model,)), model).shared, full)
+    proof = prove_equal(script, model.plan_bytes, built(contents_of((model,)), model).shared, full)
     assert ("losses" in proof.text) == ("train" in graphs)
     assert ("evaluation" in proof.text) == ("evaluate" in graphs)
     before = {p.name: p.data for p in read_checkpoint(starting_point(model)).parameters}
@@ -198,10 +198,10 @@ def test_a_library_without_saving(everything, tmp_path) -> None:
         ):
             save()
     device.load(everything.checkpoint)
-    trial = seeded_trial(
+    script = seeded_script(
         everything.program, everything.plan, everything.checkpoint, everything.registry, saves=False
     )
-    results = run_trial("", trial, built(less, everything).shared, everything.plan_bytes, 0)
+    results = run_script("", script, built(less, everything).shared, everything.plan_bytes, 0)
     assert "checkpoint" not in results and "final parameters/fc2.bias" in results
 
 

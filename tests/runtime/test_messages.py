@@ -11,7 +11,7 @@ import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, Library, load, trainer
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.analysis.error_codes import Failure, explain, failures, statuses, words
+from minbuild.analysis.error_codes import Failure, device_errors, explain, statuses, words
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS
@@ -107,7 +107,7 @@ def test_no_sentence_is_left(tmp_path):
         built(tmp_path, wide=True),
         built(tmp_path, wide=True, error_messages=False),
     )  # with all failures
-    texts = [failure.text.partition("%")[0] for failure in failures()]
+    texts = [failure.text.partition("%")[0] for failure in device_errors()]
     with_words, without = (bits_of(Path(library.handle._name).read_bytes()) for library in (spoken, coded))
     for text in filter(lambda text: len(text) > 6, texts):
         assert packed(text) in with_words and packed(text) not in without
@@ -115,8 +115,8 @@ def test_no_sentence_is_left(tmp_path):
 
 
 def test_names_may_hold_blanks_and_codes_may_be_cut_off():
-    (shape,) = (f for f in failures() if f.name == "kInput")
-    number = failures().index(shape)
+    (shape,) = (f for f in device_errors() if f.name == "kInput")
+    number = device_errors().index(shape)
     assert words(f"E{number} a name 3 1 7 2") == (
         "input a name 3 1: expected 7 as number 2 of type, rank, dimensions"
     )
@@ -125,7 +125,7 @@ def test_names_may_hold_blanks_and_codes_may_be_cut_off():
 
 
 def test_the_command_explains_codes(minbuild: Command):
-    number = next(i for i, f in enumerate(failures()) if f.name == "kStepValues")
+    number = next(i for i, f in enumerate(device_errors()) if f.name == "kStepValues")
     said = minbuild("explain", f"E{number} 3 Conv")
     assert said.code == 0
     assert said.out.startswith("step 3, Conv: value out of range. 7 MB_BAD_VALUE: ")

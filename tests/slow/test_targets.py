@@ -29,9 +29,9 @@ from minbuild.toolchain import (  # noqa: E402
     run_program,
 )
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
-from minbuild.verify.differential import TRIMMED_GARBAGE, run_trial, seeded_trial  # noqa: E402
+from minbuild.verify.differential import TRIMMED_GARBAGE, run_script, seeded_script  # noqa: E402
 from minbuild.verify.prove import starting_point  # noqa: E402
-from minbuild.verify.steps import measure_steps, step_trial  # noqa: E402
+from minbuild.verify.steps import measure_steps, step_script  # noqa: E402
 
 CASES = ("mlp", "lenet", "bert_tiny")
 TARGETS = (
@@ -73,11 +73,11 @@ def baseline_of(case: str) -> Baseline:
     """What this machine computes."""
     model, host, toolchain = model_of(case), host_target(), find_toolchain()
     start = starting_point(model)
-    trial = seeded_trial(model.program, model.plan, start, model.registry)
+    script = seeded_script(model.program, model.plan, start, model.registry)
     library = library_of(case, str(host))
-    results = run_trial("here", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
-    trace = measure_steps(step_trial(model, start), model, library, host, toolchain)
-    return Baseline(model, library, host, toolchain, trace, trial, results)
+    results = run_script("here", script, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    trace = measure_steps(step_script(model, start), model, library, host, toolchain)
+    return Baseline(model, library, host, toolchain, trace, script, results)
 
 
 @pytest.mark.parametrize("target", TARGETS)

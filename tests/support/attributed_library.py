@@ -166,7 +166,7 @@ class Library:
             files.append(result)
         link = [*zig, "ld.lld", "-shared", "--gc-sections", "--icf=all", "--hash-style=gnu", *files]
         link += ["-z", "max-page-size=4096", "-o", folder / "out"]
-        self.twin = self._link([*link, "--emit-relocs"], folder)
+        self.unstripped = self._link([*link, "--emit-relocs"], folder)
         self.stripped = self._link([*link, "-s"], folder)
         self.headerless = self._link([*link, "-s", "-z", "nosectionheader"], folder)
         subprocess.run([*zig, "ar", "rcsD", folder / "lib.a", *files], check=True)
@@ -176,7 +176,7 @@ class Library:
             "kernels/lib/math.h": SHARED_H.encode(),
         }
         self.owners = owners.from_objects(self.objects, {p: d.decode() for p, d in self.sources.items()})
-        self.binary = elf.read_binary("libtrainer.so", target, self.stripped, self.twin)
+        self.binary = elf.read_binary("libtrainer.so", target, self.stripped, self.unstripped)
 
     @staticmethod
     def _link(command: list[object], folder: Path) -> bytes:

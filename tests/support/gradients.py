@@ -52,17 +52,17 @@ def backward_graph(op: Op, case: TestCase, random: np.random.Generator) -> tuple
     x = tuple("" if a is None else f"x{i}" for i, a in enumerate(case.inputs))
     y = tuple("" if i in case.absent else f"y{i}" for i in range(case.outputs))
     dy = tuple(f"dy{i}" if i in flows else "" for i in range(case.outputs))
-    wants = wanted_inputs(op, case)
+    requires_grad = wanted_inputs(op, case)
     ctx = OpContext(
         case.attributes,
         tuple(None if a is None else TensorType(trainers.element_of(a), a.shape) for a in case.inputs),
         tuple(a if i in case.constant else None for i, a in enumerate(case.inputs)),
         max(op.since),
     )
-    backward = GradientBuilder(ctx, x, y, dy, wants, "backward")
+    backward = GradientBuilder(ctx, x, y, dy, requires_grad, "backward")
     assert op.gradient is not None
     results = backward.write(op.gradient)
-    found = {i: f"dx{i}" for i in wants if results[i]}
+    found = {i: f"dx{i}" for i in requires_grad if results[i]}
     names = [found.get(i, "") for i in range(len(x))]
     arrays = {n: a for n, a in zip(x, case.inputs, strict=True) if a is not None}
     arrays |= {dy[i]: random.standard_normal(outputs[i].shape) for i in flows}

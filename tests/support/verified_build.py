@@ -36,5 +36,5 @@ def build(
     sources["src/runtime/session.cc"] = text.replace(*session).encode()
     target = target or host_target()
     built = build_library(sources, target, find_toolchain())
-    binary = read_binary("library", str(target), built.shared, built.twin)
+    binary = read_binary("library", str(target), built.shared, built.unstripped)
     return BuiltLibrary(built, binary, plan.kernels, sources)

@@ -23,9 +23,9 @@ from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
-from minbuild.verify.differential import TRIMMED_GARBAGE, run_trial, seeded_trial  # noqa: E402
+from minbuild.verify.differential import TRIMMED_GARBAGE, run_script, seeded_script  # noqa: E402
 from minbuild.verify.prove import starting_point  # noqa: E402
-from minbuild.verify.steps import measure_steps, step_trial  # noqa: E402
+from minbuild.verify.steps import measure_steps, step_script  # noqa: E402
 
 pytestmark = pytest.mark.targets
 
@@ -66,11 +66,11 @@ def baseline_of(case: str) -> Baseline:
     """What this machine computes."""
     model, host, toolchain = model_of(case), host_target(), find_toolchain()
     start = starting_point(model)
-    trial = seeded_trial(model.program, model.plan, start, model.registry)
+    script = seeded_script(model.program, model.plan, start, model.registry)
     library = library_of(case, str(host))
-    results = run_trial("here", trial, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
-    trace = measure_steps(step_trial(model, start), model, library, host, toolchain)
-    return Baseline(model, library, host, toolchain, trace, trial, results)
+    results = run_script("here", script, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
+    trace = measure_steps(step_script(model, start), model, library, host, toolchain)
+    return Baseline(model, library, host, toolchain, trace, script, results)
 
 
 @pytest.mark.parametrize(

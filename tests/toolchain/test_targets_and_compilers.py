@@ -90,7 +90,7 @@ def test_gcc_builds_a_working_library_and_program(cache: Path, tmp_path: Path) -
     gcc, host = find_toolchain("g++"), toolchain.host_target()
     built = build_library(SOURCES, host, gcc)
     call_library(built.shared, tmp_path)
-    assert "g++" in built.toolchain and len(built.shared) < len(built.twin)
+    assert "g++" in built.toolchain and len(built.shared) < len(built.unstripped)
     program = build_program({"main.c": PROGRAM, "include/minbuild/api.h": API}, built.archive, host, gcc)
     assert toolchain.run_program(program, target=host).out == ANSWER
     if host == HOST:
@@ -126,7 +126,7 @@ def test_cmake_toolchain_file(cache: Path, tmp_path: Path) -> None:
     cmake, host = find_toolchain(cmake_toolchain=file), toolchain.host_target()
     built = build_library({**SOURCES, "CMakeLists.txt": LISTING}, host, cmake)
     call_library(built.shared, tmp_path)
-    assert len(built.shared) < len(built.twin) and str(tmp_path) not in " ".join(built.commands)
+    assert len(built.shared) < len(built.unstripped) and str(tmp_path) not in " ".join(built.commands)
     file.write_text("message(FATAL_ERROR no)\n")
     with pytest.raises(ToolchainFailed, match="cmake"):
         build_library({**SOURCES, "CMakeLists.txt": LISTING}, host, find_toolchain(cmake_toolchain=file))
@@ -154,9 +154,9 @@ def test_the_ndks_toolchain_file_is_told_the_architecture(tmp_path: Path) -> Non
 def test_thumb_is_what_32_bit_boards_get(cache: Path) -> None:
     """Bit 0 of a function's address says Thumb."""
     built = build_library(SOURCES, parse_target("arm-linux-musleabihf"), find_toolchain())
-    file = elf.parse("twin", built.twin)
+    file = elf.parse("twin", built.unstripped)
     table = next(s for s in file.sections if s.type == elf.SYMTAB)
-    symbols = struct.iter_unpack("<IIIBBH", built.twin[table.offset : table.offset + table.size])
+    symbols = struct.iter_unpack("<IIIBBH", built.unstripped[table.offset : table.offset + table.size])
     functions = [value for _, value, _, info, _, section in symbols if info & 15 == elf.FUNC and section]
     ours = {s.address for s in file.symbols(elf.SYMTAB) if s.name.startswith(("mb_", "_ZN8minbuild"))}
     assert ours and all(address | 1 in functions for address in ours)

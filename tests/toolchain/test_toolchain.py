@@ -47,12 +47,12 @@ def test_library_exports_the_api_and_imports_libc_only(zig_built: BuildOutput) -
 def test_library_has_the_section_headers_that_linkers_read(zig_built: BuildOutput) -> None:
     _, sections, _ = elf64(zig_built.shared)
     assert list(sections) == ["", ".dynsym", ".text", ".dynamic", ".dynstr"]
-    twin = elf64(zig_built.twin)[1]
+    unstripped = elf64(zig_built.unstripped)[1]
     assert {name: sections[name] for name in (".dynsym", ".text")} == {
-        name: twin[name] for name in (".dynsym", ".text")
+        name: unstripped[name] for name in (".dynsym", ".text")
     }
     names = b"\0.dynsym\0.text\0.dynamic\0.dynstr\0"
-    assert sections[".dynstr"] == twin[".dynstr"] + names
+    assert sections[".dynstr"] == unstripped[".dynstr"] + names
 
 
 @on_linux
@@ -81,13 +81,13 @@ def test_no_memory_is_writable_and_executable(zig_built: BuildOutput) -> None:
 
 def test_twin_loads_what_the_library_loads(zig_built: BuildOutput) -> None:
     programs, _, _ = elf64(zig_built.shared)
-    twin_programs, twin_sections, _ = elf64(zig_built.twin)
+    twin_programs, twin_sections, _ = elf64(zig_built.unstripped)
     assert programs == twin_programs
     head = 64  # tells where the section headers are: the loader does not look
     for kind, _flags, offset, _v, _p, size, *_ in programs:
         if kind == 1:
             start = max(offset, head)
-            assert zig_built.shared[start : offset + size] == zig_built.twin[start : offset + size]
+            assert zig_built.shared[start : offset + size] == zig_built.unstripped[start : offset + size]
     assert b"_ZN8minbuild4gemmIfEEhRKNS_4CallE" in twin_sections[".strtab"]
     assert ".rela.text" in twin_sections, "references between functions are read from here"
 
@@ -99,7 +99,7 @@ def test_the_map_names_the_object_of_a_function(cache: Path) -> None:
 
 
 def test_unused_instantiation_is_dropped(zig_built: BuildOutput) -> None:
-    assert b"4gemmIdE" not in elf64(zig_built.twin)[1][".strtab"]
+    assert b"4gemmIdE" not in elf64(zig_built.unstripped)[1][".strtab"]
 
 
 def test_library_stays_small(zig_built: BuildOutput) -> None:
@@ -119,7 +119,7 @@ def test_same_bytes_from_another_folder(
 def test_no_folder_of_this_machine_in_the_result(zig_built: BuildOutput) -> None:
     for text in (*zig_built.commands, zig_built.map):
         assert "/tmp" not in text and str(Path.home()) + "/" not in text and str(find_zig().home) not in text
-    for data in (zig_built.shared, zig_built.twin, zig_built.archive):
+    for data in (zig_built.shared, zig_built.unstripped, zig_built.archive):
         assert b"/tmp" not in data and b"minbuild-" not in data
 
 

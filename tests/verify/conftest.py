@@ -16,7 +16,7 @@ from minbuild.toolchain import (
 from minbuild.verify import differential as verify
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import measure_steps, step_trial
+from minbuild.verify.steps import measure_steps, step_script
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def model() -> CompiledModel:
 
 
 @pytest.fixture(scope="module")
-def trial(model: CompiledModel) -> TestScript:
-    return verify.seeded_trial(model.program, model.plan, model.checkpoint, model.registry)
+def script(model: CompiledModel) -> TestScript:
+    return verify.seeded_script(model.program, model.plan, model.checkpoint, model.registry)
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def good(model: CompiledModel) -> BuiltLibrary:
 
 
 @pytest.fixture(scope="module")
-def here(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> Baseline:
+def here(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> Baseline:
     """What this machine computes."""
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
-    expected = verify.run_trial("", trial, good.built.shared, model.plan_bytes, 1)
-    steps = step_trial(model, model.checkpoint)
+    expected = verify.run_script("", script, good.built.shared, model.plan_bytes, 1)
+    steps = step_script(model, model.checkpoint)
     trace = measure_steps(steps, model, good, host_target(), find_toolchain())
-    return Baseline(model, good, host_target(), find_toolchain(), trace, trial, expected)
+    return Baseline(model, good, host_target(), find_toolchain(), trace, script, expected)

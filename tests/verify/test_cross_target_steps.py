@@ -20,7 +20,7 @@ from minbuild.toolchain import (
 )
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.cross_target import Baseline
-from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_trial
+from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_script
 
 RUN = "Status run_kernel(const Call& call, uint32_t row) {"
 
@@ -65,9 +65,9 @@ def test_the_first_step_that_differs_is_named(
     model: CompiledModel, here: Baseline, good: BuiltLibrary
 ) -> None:
     """Between two builds for one machine bits count."""
-    given = here.trace.trial, model
+    given = here.trace.steps, model
     where = host_target(), find_toolchain()
-    assert look_at_steps(*given, good, *where) == len(here.trace.trial.executions)
+    assert look_at_steps(*given, good, *where) == len(here.trace.steps.executions)
     assert first_difference(*given, good, good, *where) == ""
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "relu")
     right = RUN.replace("run_kernel", "run_kernel_right")
@@ -88,7 +88,7 @@ def test_scratch_that_overlaps_a_neighbour_is_named() -> None:
     if None in (find_emulator(target), find_emulator(host_target())):
         pytest.skip("no qemu-arm here")
     model = compile_model(assets.root("templates").parent / "artifacts", {}, {})
-    steps = step_trial(model, model.checkpoint)
+    steps = step_script(model, model.checkpoint)
     trace = measure_steps(steps, model, build(model), host_target(), find_toolchain())
     old = build(
         model,

@@ -16,15 +16,15 @@ from minbuild.planning.compile import CompiledModel
 from minbuild.verify import differential as verify
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.tolerance import Deviation, describe, deviations
-from minbuild.verify.trajectory import read_reference, reference_trial
+from minbuild.verify.trajectory import read_reference, reference_script
 from minbuild.verify.trajectory_check import follow
 
 
 @pytest.fixture(scope="module")
 def replayed(model: CompiledModel, good: BuiltLibrary) -> dict[str, np.ndarray]:
     reference = read_reference(FREE / "reference.npz")
-    trial = reference_trial(reference, model.program, model.checkpoint)
-    return dict(verify.run_trial("", trial, good.built.shared, model.plan_bytes, 0xFF))
+    script = reference_script(reference, model.program, model.checkpoint)
+    return dict(verify.run_script("", script, good.built.shared, model.plan_bytes, 0xFF))
 
 
 def test_the_recorded_trajectory_is_followed(replayed: dict[str, np.ndarray]) -> None:
@@ -67,7 +67,7 @@ def test_no_deviation_passes_for_a_kink(model: CompiledModel, replayed: dict[str
     reference = read_reference(FREE / "reference.npz")
     name = "grad_step1/fc1.weight"
     checkpoint = read_checkpoint(model.checkpoint)
-    batch = reference_trial(reference, model.program, model.checkpoint).batches["train 0"]
+    batch = reference_script(reference, model.program, model.checkpoint).batches["train 0"]
     finder = {"grad_step1": KinkFinder(model.artifacts, model.registry, checkpoint, batch)}
     for wrong in (replayed[name] * np.float32(1.001), replayed[name] + np.float32(1e-6)):
         found = deviations(reference, {**replayed, name: wrong}, finder)
@@ -80,7 +80,7 @@ def test_a_kink_is_shown(model: CompiledModel, replayed: dict[str, np.ndarray]) 
     the element is named."""
     reference = read_reference(FREE / "reference.npz")
     checkpoint = read_checkpoint(model.checkpoint)
-    batch = reference_trial(reference, model.program, model.checkpoint).batches["train 0"]
+    batch = reference_script(reference, model.program, model.checkpoint).batches["train 0"]
     # The bias puts one element of the first layer a hair above 0.
     weights = {p.name: np.asarray(p.data, np.float64) for p in checkpoint.parameters}
     x = batch[0].astype(np.float64).reshape(len(batch[0]), -1)
@@ -137,9 +137,9 @@ def test_nan_proves_nothing(model: CompiledModel, good: BuiltLibrary) -> None:
         for p in checkpoint.parameters
     )
     start = write_checkpoint(replace(checkpoint, parameters=parameters))
-    trial = verify.seeded_trial(model.program, model.plan, start, model.registry)
+    script = verify.seeded_script(model.program, model.plan, start, model.registry)
     with pytest.raises(VerificationFailed, match="computes NaN or infinite values: .*prove nothing"):
-        verify.prove_equal(trial, model.plan_bytes, good.built.shared, good.built.shared)
+        verify.prove_equal(script, model.plan_bytes, good.built.shared, good.built.shared)
 
 
 def test_recordings_that_are_none(tmp_path: Path, model: CompiledModel) -> None:
@@ -157,7 +157,7 @@ def test_recordings_that_are_none(tmp_path: Path, model: CompiledModel) -> None:
         read_reference(path)
     np.savez(path, **{"loss": np.zeros(2), "in/input": np.zeros((2, 4, 99), np.float32)})
     with pytest.raises(BadInput, match="belongs to another model|the model takes"):
-        reference_trial(read_reference(path), model.program, model.checkpoint)
+        reference_script(read_reference(path), model.program, model.checkpoint)
     (tmp_path / "meta.json").write_text("{")
     with pytest.raises(BadInput, match="meta.json: not readable"):
         read_reference(path)

@@ -32,8 +32,8 @@ from minbuild.verify.prove import starting_point
 from minbuild.verify.script import TestScript
 
 
-def test_equal_builds_are_equal(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> None:
-    proof = verify.prove_equal(trial, model.plan_bytes, good.built.shared, good.built.shared)
+def test_equal_builds_are_equal(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
+    proof = verify.prove_equal(script, model.plan_bytes, good.built.shared, good.built.shared)
     assert "identical bits on seeded batches of 3 and 4" in proof.text and "NaN" not in proof.text
     names = set(proof.results)
     assert {"step 1 gradients/fc1.weight", "final parameters/fc2.bias", "checkpoint"} <= names
@@ -53,7 +53,7 @@ def test_without_parameters_seeded_ones_are_used(model: CompiledModel) -> None:
     assert all(p.data is not None and p.data.any() for p in seeded.parameters)
 
 
-def test_memory_nobody_wrote_is_noticed(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> None:
+def test_memory_nobody_wrote_is_noticed(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
     """A kernel that does nothing leaves garbage, which is another one in each build."""
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
     lazy = build(model, "switch (row) {", f"if (row == {row}) return Status::kOk;\n  switch (row) {{")
@@ -61,34 +61,34 @@ def test_memory_nobody_wrote_is_noticed(model: CompiledModel, trial: TestScript,
         with pytest.raises(
             VerificationFailed, match="do not compute the same.*differs in .* elements|not finite"
         ):
-            verify.prove_equal(trial, model.plan_bytes, ours.built.shared, theirs.built.shared)
+            verify.prove_equal(script, model.plan_bytes, ours.built.shared, theirs.built.shared)
 
 
-def test_a_crash_is_a_finding(model: CompiledModel, trial: TestScript) -> None:
+def test_a_crash_is_a_finding(model: CompiledModel, script: TestScript) -> None:
     broken = build(model, "switch (row) {", "__builtin_trap();\n  switch (row) {")
     with pytest.raises(VerificationFailed, match=r"full build: the trainer crashed \(SIG(ILL|TRAP)\)"):
-        verify.run_trial("full build", trial, broken.built.shared, model.plan_bytes, 0)
+        verify.run_script("full build", script, broken.built.shared, model.plan_bytes, 0)
 
 
 def test_no_room_for_a_trial(
     model: CompiledModel,
-    trial: TestScript,
+    script: TestScript,
     good: BuiltLibrary,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(ToolchainFailed, match="cannot be proven: No such file.*TMPDIR"):
-        verify.run_trial("trimmed build", trial, good.built.shared, model.plan_bytes, 0)
+        verify.run_script("trimmed build", script, good.built.shared, model.plan_bytes, 0)
 
 
-def test_a_refusal_is_a_finding(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> None:
+def test_a_refusal_is_a_finding(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
     with pytest.raises(
         VerificationFailed, match="trimmed build: .*failed while it was being proven: bad plan"
     ):
-        verify.run_trial("trimmed build", trial, good.built.shared, model.plan_bytes[:64], 0)
+        verify.run_script("trimmed build", script, good.built.shared, model.plan_bytes[:64], 0)
     with pytest.raises(VerificationFailed, match="cannot load"):
-        verify.run_trial("trimmed build", trial, b"no library", model.plan_bytes, 0)
+        verify.run_script("trimmed build", script, b"no library", model.plan_bytes, 0)
 
 
 def test_differences() -> None:
@@ -106,7 +106,7 @@ def test_the_runner_gives_the_same_bits(here: Baseline, good: BuiltLibrary) -> N
     """The program for other machines, here on this one."""
     found = foreign.prove_foreign(here, good, host_target(), find_toolchain())
     assert found.proven and "The whole run gives the same bits" in found.text and found.stack is not None
-    assert found.steps == len(here.trace.trial.executions) >= 30 and found.step is None
+    assert found.steps == len(here.trace.steps.executions) >= 30 and found.step is None
 
 
 def test_without_an_emulator_nothing_is_claimed(
@@ -136,7 +136,7 @@ def test_an_emulator_without_an_instruction_is_named(
         foreign.prove_foreign(here, good, target, find_toolchain())
 
 
-def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: BuiltLibrary) -> None:
+def test_the_stack_is_measured(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
     """A kernel that touches some kilobytes more of it is seen."""
     if find_emulator(host_target()) is None:
         pytest.skip("programs for this machine do not run here")
@@ -144,7 +144,7 @@ def test_the_stack_is_measured(model: CompiledModel, trial: TestScript, good: Bu
     deeper = "volatile char room[40000]; for (int i = 0; i < 40000; ++i) room[i] = 1;"
     greedy = build(model, place, f"{place}\n  {deeper}")
     plain, more = (
-        foreign.measure_stack(trial, model.plan_bytes, built, host_target(), find_toolchain())
+        foreign.measure_stack(script, model.plan_bytes, built, host_target(), find_toolchain())
         for built in (good, greedy)
     )
     assert plain is not None and more is not None

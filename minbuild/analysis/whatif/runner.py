@@ -45,11 +45,11 @@ def run_what_if(
         for target in targets
     ]
     removals = [LeaveOneOut(contents, registry, target, toolchain, builds) for target in targets]
-    trials = [SuggestionBuilds(advisor, candidates, target, toolchain, builds) for target in targets]
-    jobs = [job for group in (ablations, removals, trials) for each in group for job in each.orders()]
+    suggested = [SuggestionBuilds(advisor, candidates, target, toolchain, builds) for target in targets]
+    jobs = [job for group in (ablations, removals, suggested) for each in group for job in each.orders()]
     bench.stage("Measuring the size waterfall, leave-one-out, and suggestions")
     builds.build(jobs, bench.detail)
     return [
-        WhatIfResults(waterfall(ablation), removal.saved(), trial.suggestions())
-        for ablation, removal, trial in zip(ablations, removals, trials, strict=True)
+        WhatIfResults(waterfall(ablation), removal.saved(), builds_of.suggestions())
+        for ablation, removal, builds_of in zip(ablations, removals, suggested, strict=True)
     ]

@@ -77,7 +77,7 @@ class SuggestionBuilds:
 
     def _figures(self, candidate: Candidate) -> _Figures:
         built, models = self.builds[self._order(candidate)], candidate.models
-        binary = read_binary("library", str(self.target), built.shared, built.twin)
+        binary = read_binary("library", str(self.target), built.shared, built.unstripped)
         model = sum(len(m.checkpoint) + len(m.export_template or b"") for m in models)
         if not candidate.contents.compiled:
             model += sum(len(m.plan_bytes) for m in models)

@@ -198,14 +198,14 @@ class _Sweep:
         ]
         if not any(dy):
             return node
-        wants = [i for i, n in enumerate(node.inputs) if n in self.path]
+        requires_grad = [i for i, n in enumerate(node.inputs) if n in self.path]
         title = self._title(f"{node.name}_Grad")
         rule = GradientBuilder(
             application.ctx,
             x=node.inputs,
             y=node.outputs,
             dy=dy,
-            wants=wants,
+            requires_grad=requires_grad,
             prefix=title,
             opset=self.tape.opset,
         )

@@ -148,7 +148,7 @@ class _Reading:
     path: Path
     damage: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    said: set[str] = field(default_factory=set)  # of the inference graph
+    reported: set[str] = field(default_factory=set)  # of the inference graph
 
     def graph(self, graph: GraphProto, part: str) -> Graph | None:
         """A graph by itself, called after its part of the file; None where something is wrong with it."""
@@ -165,8 +165,8 @@ class _Reading:
         for text in texts:
             sentence = text.removeprefix(f"{source}: ")
             if not part:
-                self.said.add(sentence)
-            if not part or sentence not in self.said:
+                self.reported.add(sentence)
+            if not part or sentence not in self.reported:
                 findings.append(text)
 
     def entry(self, number: int) -> TrainingEntry | None:

@@ -64,8 +64,8 @@ def _body(b: GraphBuilder) -> Results:
 def _gradient(b: GradientBuilder) -> Results:
     """By x the slope where x is negative, else 1; by the slope x where x is negative."""
     x, slope = b.x
-    dx = b.dy[0] * b.add("PReluSlope", x, slope, domain="minbuild") if 0 in b.wants else None
-    if 1 not in b.wants:
+    dx = b.dy[0] * b.add("PReluSlope", x, slope, domain="minbuild") if 0 in b.requires_grad else None
+    if 1 not in b.requires_grad:
         return dx
     negative = -(-x).relu()
     dslope = b.summed_to(b.dy[0] * negative, b.ctx.shape(0), 1)

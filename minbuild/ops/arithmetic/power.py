@@ -120,8 +120,8 @@ def _mixed_cases(random: np.random.Generator) -> Iterable[TestCase]:
 def _gradient(b: GradientBuilder) -> Results:
     """ORT stops at the exponent; here it has its gradient too."""
     shape = joint_shape(b.ctx)
-    base = _base_gradient(b) if 0 in b.wants else None
-    exponent = _exponent_gradient(b) if 1 in b.wants else None
+    base = _base_gradient(b) if 0 in b.requires_grad else None
+    exponent = _exponent_gradient(b) if 1 in b.requires_grad else None
     return (base and b.summed_to(base, shape, 0), exponent and b.summed_to(exponent, shape, 1))
 
 

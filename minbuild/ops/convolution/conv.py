@@ -217,7 +217,7 @@ def _again(call: Call, ctx: OpContext) -> Call | None:
 # -------------------------------------------------------------------------------------------------- reference
 
 
-def seen_by(
+def receptive_fields(
     attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
 ) -> tuple[list[tuple[int, int]], list[tuple[Seen, Seen]]]:
     """The padding of x, and for every tap where its weights stand and what it sees of the padded x."""
@@ -239,7 +239,7 @@ def _reference(
     attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None
 ) -> np.ndarray:
     groups = attributes.get("group", 1)
-    pads, views = seen_by(attributes, x, w.shape[2:])
+    pads, views = receptive_fields(attributes, x, w.shape[2:])
     padded = np.pad(x, pads)
     spatial = padded[views[0][1]].shape[2:]
     parts = [

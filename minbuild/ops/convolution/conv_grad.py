@@ -20,7 +20,7 @@ from minbuild.ops.convolution.conv import (
     filters_of,
     grouped,
     packed_kernel,
-    seen_by,
+    receptive_fields,
 )
 from minbuild.ops.convolution.conv_cases import VARIANTS, large_cases
 from minbuild.ops.convolution.sliding_window import axes, unpadded
@@ -92,7 +92,7 @@ def _grad_reference(
 ) -> tuple[np.ndarray, ...]:
     groups = attributes.get("group", 1)
     gradient = grouped(dy, groups)
-    pads, views = seen_by(attributes, x, w.shape[2:])
+    pads, views = receptive_fields(attributes, x, w.shape[2:])
     padded = np.pad(x, pads)
     dx, dw = np.zeros_like(padded), np.zeros_like(w)
     for tap, seen in views:

@@ -155,13 +155,13 @@ class GradientBuilder(GraphBuilder):
         x: Sequence[str],
         y: Sequence[str],
         dy: Sequence[str],
-        wants: Iterable[int],
+        requires_grad: Iterable[int],
         prefix: str,
         opset: int = LARGEST_OPSET,
     ) -> None:
         super().__init__(ctx, x, y, prefix, opset)
         self.dy = self._values(dy, ctx.results)
-        self.wants = frozenset(wants)  # inputs whose gradients are read
+        self.requires_grad = frozenset(requires_grad)  # inputs whose gradients are read
         self.forward: tuple[str, str] | None = None  # domain and name to run instead of the operator
         self.besides: Mapping[str, object] = {}  # further attributes of that operator
         self.saved: dict[int, str] = {}  # further outputs of the forward application
@@ -175,7 +175,7 @@ class GradientBuilder(GraphBuilder):
         """Runs a gradient rule: one gradient per input, None for those that are not wanted or zero."""
         results = (super().write(rule) or ())[: len(self.x)]
         padded = (*results, *(None,) * (len(self.x) - len(results)))
-        return tuple(g if g and i in self.wants else None for i, g in enumerate(padded))
+        return tuple(g if g and i in self.requires_grad else None for i, g in enumerate(padded))
 
     def save(self, output: int) -> Value:
         """An output of the forward application that the gradient needs, whether or not the model has it."""

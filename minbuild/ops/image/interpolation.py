@@ -14,14 +14,14 @@ from minbuild.ops.image.resample import Table
 
 @dataclass(frozen=True)
 class Stretch:
-    """One axis being resized: sizes, the scale that was asked for, and the part of the input that is seen (in units
-    of the axis, for tf_crop_and_resize)."""
+    """One axis being resized: sizes, the scale that was asked for, and the region of the input that is sampled (in
+    units of the axis, for tf_crop_and_resize)."""
 
     axis: int
     size: int
     outputs: int
     scale: float
-    seen: tuple[float, float] = (0.0, 1.0)
+    region: tuple[float, float] = (0.0, 1.0)
 
     def coordinates(self, mode: str) -> np.ndarray:
         """Where every output stands on the input's axis; formulas of the ONNX specification."""
@@ -32,7 +32,7 @@ class Stretch:
         if mode == "align_corners":
             return o * 0 if width == 1 else o * last / (width - 1)
         if mode == "tf_crop_and_resize":
-            start, end = self.seen
+            start, end = self.region
             middle = o * 0 + 0.5 * (start + end) * last
             return middle if width == 1 else start * last + o * (end - start) * last / (width - 1)
         half = (o + 0.5) / self.scale - 0.5

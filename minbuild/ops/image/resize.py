@@ -209,7 +209,7 @@ def _gradient(b: GradientBuilder) -> Results:
     policy = attributes.pop("keep_aspect_ratio_policy", "stretch")
     roi = b.x[1] if b.has(1) and len(b.x) > 2 else None
     if axes is not None and roi and not _absent(b.ctx.content(1)):
-        ends = {s.axis: s.seen for s in stretches}
+        ends = {s.axis: s.region for s in stretches}
         whole = [ends.get(axis, (0.0, 1.0)) for axis in range(b.ctx.rank())]
         roi = b.constant([start for start, _ in whole] + [end for _, end in whole], b.ctx.element(1))
     asked = len(b.x) == 2 or (b.has(2) and not _absent(b.ctx.content(2)))

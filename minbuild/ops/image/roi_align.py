@@ -201,7 +201,7 @@ def _grad_gradient(b: GradientBuilder) -> Results:
         raise UnsupportedUse(
             "the gradient of a gradient through the largest samples is not supported; use mode 'avg'"
         )
-    if 0 not in b.wants:
+    if 0 not in b.requires_grad:
         return None
     return b.add("RoiAlign", b.dy[0], *b.x[2:], **b.ctx.attributes)
 

@@ -184,8 +184,8 @@ def _gradient(b: GradientBuilder) -> Results:
     def write(operands: Sequence[Value], text: str) -> Value:
         return b.add("Contraction", *operands, domain="minbuild", equation=text, alpha=alpha)
 
-    results = [operand_gradient(b, equation, i, write) if i in b.wants else None for i in (0, 1)]
-    if 2 in b.wants:
+    results = [operand_gradient(b, equation, i, write) if i in b.requires_grad else None for i in (0, 1)]
+    if 2 in b.requires_grad:
         results.append(b.summed_to(b.dy[0], _infer(b.ctx)[0].shape, 2))
     return tuple(results)
 

@@ -78,7 +78,9 @@ def _gradient(b: GradientBuilder) -> Results:
     def write(operands: Sequence[Value], text: str) -> Value:
         return b.add("Einsum", *operands, equation=text)
 
-    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else None for i in range(len(b.x)))
+    return tuple(
+        operand_gradient(b, equation, i, write) if i in b.requires_grad else None for i in range(len(b.x))
+    )
 
 
 _CASES = (

@@ -129,11 +129,11 @@ def _gradient(b: GradientBuilder) -> Results:
         return b.add("Gemm", left, right, transA=trans_left, transB=trans_right, alpha=alpha)
 
     results: list[Value | None] = [None, None, None]
-    if 0 in b.wants:
+    if 0 in b.requires_grad:
         results[0] = product(right, dy, trans_b, 1) if trans_a else product(dy, right, 0, 1 - trans_b)
-    if 1 in b.wants:
+    if 1 in b.requires_grad:
         results[1] = product(dy, a, 1, trans_a) if trans_b else product(a, dy, 1 - trans_a, 0)
-    if 2 in b.wants:
+    if 2 in b.requires_grad:
         summed = b.summed_to(dy, _infer(b.ctx)[0].shape, 2)
         results[2] = summed if beta == 1 else summed * beta
     return tuple(results[: len(b.x)])

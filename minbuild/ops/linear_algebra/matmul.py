@@ -76,8 +76,8 @@ def _matmul_gradient(b: GradientBuilder) -> Results:
     if 1 in ranks:
         return _vector_gradient(b, *ranks)
     return (
-        _summed(b, 0, _fused(b, b.dy[0], b.x[1], transB=1)) if 0 in b.wants else None,
-        _right_gradient(b) if 1 in b.wants else None,
+        _summed(b, 0, _fused(b, b.dy[0], b.x[1], transB=1)) if 0 in b.requires_grad else None,
+        _right_gradient(b) if 1 in b.requires_grad else None,
     )
 
 
@@ -106,11 +106,11 @@ def _vector_gradient(b: GradientBuilder, a_rank: int, b_rank: int) -> Results:
     dy = b.dy[0].unsqueeze(axes)
     stack = shape[: len(shape) - (a_rank > 1) - (b_rank > 1)]
     results: list[Value | None] = [None, None]
-    if 0 in b.wants:
+    if 0 in b.requires_grad:
         right = b.x[1].unsqueeze([1]) if b_rank == 1 else b.x[1]
         made = _fused(b, dy, right, transB=1)
         results[0] = _to_operand(b, 0, made, (*stack, *(1, *b.ctx.shape(0))[-2:]))
-    if 1 in b.wants:
+    if 1 in b.requires_grad:
         left = b.x[0].unsqueeze([0]) if a_rank == 1 else b.x[0]
         made = _fused(b, left, dy, transA=1)
         results[1] = _to_operand(b, 1, made, (*stack, *(*b.ctx.shape(1), 1)[-2 - (b_rank > 1) :][:2]))
@@ -133,7 +133,7 @@ def _fused_gradient(b: GradientBuilder) -> Results:
         product = b.add("Einsum", *operands, equation=text)
         return product if alpha == 1 else product * alpha
 
-    return tuple(operand_gradient(b, equation, i, write) if i in b.wants else None for i in (0, 1))
+    return tuple(operand_gradient(b, equation, i, write) if i in b.requires_grad else None for i in (0, 1))
 
 
 # -------------------------------------------------------------------------------------------------------- cases

@@ -51,7 +51,7 @@ def _per_row(b: GraphBuilder, dy: Value, i: int) -> Value:
 
 def _dense_gradient(b: GradientBuilder) -> Results:
     scores = gradient_of_scores(b, "SoftmaxCrossEntropyGrad", axis=-1)
-    if 1 not in b.wants or not b.dy[0]:
+    if 1 not in b.requires_grad or not b.dy[0]:
         return scores
     return (scores, b.save(1) * -_per_row(b, b.dy[0], 0))
 

@@ -174,8 +174,8 @@ def _through_y(b: GradientBuilder, saved: Sequence[Value], simple: bool) -> Sequ
     normal = x * saved[-1]
     dx = _fused(b, b.dy[0] * b.x[1], scale=_ones(b), saved=saved, axis=axis, simple=simple)[0]
     shape = b.ctx.shape()
-    d_scale = b.summed_to(b.dy[0] * normal, shape, 1) if 1 in b.wants else None
-    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.wants else None
+    d_scale = b.summed_to(b.dy[0] * normal, shape, 1) if 1 in b.requires_grad else None
+    d_bias = b.summed_to(b.dy[0], shape, 2) if 2 in b.requires_grad else None
     return dx, d_scale, d_bias
 
 

@@ -55,7 +55,7 @@ def _gradient(simple: bool) -> Callable[[GradientBuilder], Results]:
         shape = b.ctx.shape()
 
         def gathered(i: int) -> Value | None:
-            return b.summed_to(total, shape, i) if i in b.wants else None
+            return b.summed_to(total, shape, i) if i in b.requires_grad else None
 
         onto_bias = gathered(3 if simple else 4) if bias else None
         rest = (onto_bias,) if simple else (entries[1], onto_bias)

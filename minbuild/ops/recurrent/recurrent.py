@@ -268,7 +268,7 @@ def gradients_of(
 ) -> Results:
     """The gradients of the inputs that are wanted, out of those of all in `order`; transposed back where the forward
     operator was `turned` to have time first. `states` are the inputs that are states."""
-    wanted = [n if i in b.wants else None for i, n in enumerate(order[: len(b.x)])]
+    wanted = [n if i in b.requires_grad else None for i, n in enumerate(order[: len(b.x)])]
     if not turned:
         return wanted
     return [batch_first(n, "state") if i in (0, *states) else n for i, n in enumerate(wanted)]

@@ -57,7 +57,7 @@ broadcast_gradient_args = Op(
 def _div_grad_body(b: GraphBuilder) -> Results:
     """dA = dY / B and dB = -dA * A / B, each summed over the axes along which its operand was repeated."""
     x, y = ([v.name for v in values] for values in (b.x, b.y))
-    both = GradientBuilder(b.ctx, x=x, y=y, dy=(), wants=(), prefix=f"{b.prefix}/sums", opset=b.opset)
+    both = GradientBuilder(b.ctx, x=x, y=y, dy=(), requires_grad=(), prefix=f"{b.prefix}/sums", opset=b.opset)
     both.nodes = b.nodes
     made = broadcast_shapes(b.ctx.shape(1), b.ctx.shape(2))
     da = b.x[0] / b.x[2]

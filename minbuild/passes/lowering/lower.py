@@ -122,7 +122,7 @@ def _lower(
     lowering, fixed = Lowering(graph, registry, findings, sizes), sizes.sizes
     inputs: list[str] = []
     given = {d for tensor in graph.inputs.values() for d in tensor.shape or ()}
-    told = {name for d in given for name in symbols_in(d) if d == symbol(name) and name not in fixed}
+    known = {name for d in given for name in symbols_in(d) if d == symbol(name) and name not in fixed}
     for input_name, tensor in graph.inputs.items():
         if input_name == RESET_INPUT:
             continue
@@ -133,7 +133,7 @@ def _lower(
             lowering.values[input_name] = Value(input_name, parameters[of].type, Role.GRADIENT, of=of)
         else:
             shape = tuple(substitute(d, fixed) for d in tensor.shape or ())
-            findings.extend(_unreadable(graph.source, input_name, shape, told))
+            findings.extend(_unreadable(graph.source, input_name, shape, known))
             tensor = TensorType(tensor.element, shape)
             lowering.values[input_name] = Value(input_name, tensor, Role.INPUT, index=len(inputs))
             inputs.append(input_name)
@@ -156,10 +156,10 @@ def _lower(
     )
 
 
-def _unreadable(source: str, name: str, shape: Sequence[Dim], told: Set[str]) -> Iterator[str]:
+def _unreadable(source: str, name: str, shape: Sequence[Dim], known: Set[str]) -> Iterator[str]:
     """Findings about dimensions that depend on free ones that no input has by themselves: those in `told`."""
     for axis, dim in enumerate(shape):
-        if not symbols_in(dim) <= told:
+        if not symbols_in(dim) <= known:
             yield (
                 f"{source}: input '{name}': dimension {axis} is {dim}. Only a number or the name of one free "
                 "dimension can be an input's size. Give it a name of its own."
