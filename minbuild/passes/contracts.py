@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from minbuild.ir import RESET_INPUT, Procedure, Program, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.aliases import reads
+from minbuild.passes.analysis.effects import Effects
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 LONGEST_LOOP = 255  # calls: the plan counts the steps of a loop in a byte
@@ -24,12 +25,12 @@ class Invariant:
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A rewrite of a Program: `function` is pure. It may assume the invariants in `requires`, and those in `ensures`
-    hold behind it; `ALWAYS` hold before and behind every pass."""
+    hold behind it: every pass says both, if only `()`. `ALWAYS` hold before and behind every pass."""
 
     name: str
     function: Callable[[Program, Registry], Program]
-    requires: tuple[Invariant, ...] = ()
-    ensures: tuple[Invariant, ...] = ()
+    requires: tuple[Invariant, ...]
+    ensures: tuple[Invariant, ...]
 
 
 class ContractViolation(Exception):
@@ -57,13 +58,14 @@ def _undefined(procedure: Procedure, registry: Registry) -> Iterator[str]:
 
 
 def _read_early(procedure: Procedure, registry: Registry) -> Iterator[str]:
+    effects = Effects(procedure, registry)
     written = {RESET_INPUT}  # the session itself knows whether gradients are reset
     for call in procedure.calls:
         for name in reads(call):
-            owner = procedure.values[root(procedure.alias, name)]
+            owner = procedure.values[effects.owner(name)]
             if owner.role is Role.TEMPORARY and owner.constant is None and owner.name not in written:
                 yield f"node '{call.node}' ({call.op}) reads '{name}' before a call writes it"
-        written.update(root(procedure.alias, name) for name in writes(call))
+        written |= effects.produces(call)
 
 
 def _written_twice(procedure: Procedure, registry: Registry) -> Iterator[str]:
@@ -113,8 +115,9 @@ def _accumulators(procedure: Procedure, registry: Registry) -> Iterator[str]:
 
 
 def _dead(procedure: Procedure, registry: Registry) -> Iterator[str]:
+    effects = Effects(procedure, registry)
     for call in procedure.calls:
-        if not any(call.outputs) and not registry.ops[call.op].mutates:
+        if not effects.writes(call):
             yield f"node '{call.node}' ({call.op}) has no result"
 
 

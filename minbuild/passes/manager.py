@@ -30,9 +30,7 @@ Log = Callable[[str], None]
 _Rewrite = Callable[[Procedure, Registry], Procedure]
 
 
-def _each(
-    rewrite: _Rewrite, requires: tuple[Invariant, ...] = (), ensures: tuple[Invariant, ...] = ()
-) -> Pass:
+def _each(rewrite: _Rewrite, *, requires: tuple[Invariant, ...], ensures: tuple[Invariant, ...]) -> Pass:
     """The pass that applies `rewrite` to every procedure by itself; it has the name of that function."""
 
     def function(program: Program, registry: Registry) -> Program:
@@ -42,20 +40,20 @@ def _each(
 
 
 PASSES: tuple[Pass, ...] = (
-    _each(materialize_symbolic_dims),
-    _each(legalize_half_precision),
-    _each(eliminate_views, ensures=(NO_VIEWS,)),
-    _each(fold_transposes, requires=(NO_VIEWS,)),
-    _each(drop_dead_code, ensures=(NO_DEAD_CALLS,)),
+    _each(materialize_symbolic_dims, requires=(), ensures=()),
+    _each(legalize_half_precision, requires=(), ensures=()),
+    _each(eliminate_views, requires=(), ensures=(NO_VIEWS,)),
+    _each(fold_transposes, requires=(NO_VIEWS,), ensures=()),
+    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,)),
     _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),
-    _each(narrow_pool_indices),
-    _each(fuse_gradient_accumulation, ensures=(NO_ACCUMULATORS,)),
-    _each(drop_dead_code, ensures=(NO_DEAD_CALLS,)),
-    _each(sink_code, requires=(NO_VIEWS, NO_ACCUMULATORS)),
-    _each(rematerialize_cheap, requires=(NO_VIEWS,)),
-    _each(elide_copies),
-    Pass(tile_batches.__name__, tile_batches, (NO_VIEWS, NO_ACCUMULATORS)),
-    _each(hoist_parameter_updates),
+    _each(narrow_pool_indices, requires=(), ensures=()),
+    _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,)),
+    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,)),
+    _each(sink_code, requires=(NO_VIEWS, NO_ACCUMULATORS), ensures=()),
+    _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=()),
+    _each(elide_copies, requires=(), ensures=()),
+    Pass(tile_batches.__name__, tile_batches, requires=(NO_VIEWS, NO_ACCUMULATORS), ensures=()),
+    _each(hoist_parameter_updates, requires=(), ensures=()),
     _each(run_in_place, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_ACCUMULATORS, NO_DEAD_CALLS)),
 )
 

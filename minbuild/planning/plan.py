@@ -25,7 +25,8 @@ from minbuild.ir import (
 )
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
@@ -180,23 +181,21 @@ def changed_before_refusal(program: Program, registry: Registry) -> frozenset[st
     for procedure in program.procedures:
         if procedure.name != "train":
             continue
-        last = max(_loss_at(procedure), *_refusals(procedure, registry))
+        effects = Effects(procedure, registry)
+        last = max(_loss_at(procedure, effects), *_refusals(procedure, registry, effects))
         for call in procedure.calls[: last + 1]:
-            mutated = (call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs))
-            found |= {root(procedure.alias, name) for name in (*writes(call), *mutated) if name}
+            found |= effects.writes(call)
     return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
 
 
-def _loss_at(procedure: Procedure) -> int:
+def _loss_at(procedure: Procedure, effects: Effects) -> int:
     """The place of the last call that writes to the loss; behind all calls without one."""
-    loss = root(procedure.alias, next(iter(procedure.outputs), ""))
-    makers = [
-        i for i, c in enumerate(procedure.calls) if loss in {root(procedure.alias, n) for n in writes(c)}
-    ]
+    loss = effects.owner(next(iter(procedure.outputs), ""))
+    makers = [i for i, call in enumerate(procedure.calls) if loss in effects.produces(call)]
     return max(makers, default=len(procedure.calls))
 
 
-def _refusals(procedure: Procedure, registry: Registry) -> Iterator[int]:
+def _refusals(procedure: Procedure, registry: Registry, effects: Effects) -> Iterator[int]:
     """-1, and the places of calls that check values which no call before them has checked."""
     yield -1
     checked: set[str] = set()
@@ -204,11 +203,10 @@ def _refusals(procedure: Procedure, registry: Registry) -> Iterator[int]:
         functions = registry.ops[call.op].kernels
         if not any(arg.partition(":")[0] in CHECKED_ARGUMENTS for f in functions for arg in f.args):
             continue
-        owners = {root(procedure.alias, name) for name in reads(call)}
-        values = {n for n in owners if _may_be_refused(procedure.values[n])}
+        values = {n for n in effects.reads(call) if _may_be_refused(procedure.values[n])}
         if values - checked:
             yield index
-        checked |= values | {root(procedure.alias, name) for name in writes(call)}
+        checked |= values | effects.produces(call)
 
 
 def _may_be_refused(value: Value) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,7 +276,7 @@ def test_a_pass_that_breaks_an_invariant_is_caught(rewrite: Callable[..., Proced
         return replace(program, procedures=tuple(rewrite(p, operators) for p in program.procedures))
 
     with pytest.raises(ContractViolation, match=f"^after {rewrite.__name__}: {BROKEN[rewrite]}"):
-        run_pass(Pass(rewrite.__name__, function), lowered(linear()), registry())
+        run_pass(Pass(rewrite.__name__, function, requires=(), ensures=()), lowered(linear()), registry())
 
 
 def test_passes_require_what_earlier_ones_ensure() -> None:
@@ -291,12 +294,45 @@ def test_passes_require_what_earlier_ones_ensure() -> None:
 
 def test_contracts_are_checked_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ[CHECKS] == "1"
-    bad = Pass("bad", lambda program, operators: replace(program, procedures=()))
-    monkeypatch.setattr(manager, "PASSES", (bad, Pass("next", lambda program, operators: program)))
+    bad = Pass("bad", lambda program, operators: replace(program, procedures=()), requires=(), ensures=())
+    follower = Pass("next", lambda program, operators: program, requires=(), ensures=())
+    monkeypatch.setattr(manager, "PASSES", (bad, follower))
     assert optimize(lowered(linear()), registry()).procedures == ()
 
 
+def test_a_pass_without_a_contract_is_none() -> None:
+    """Invariants are said even where there are none, so that leaving them out is no oversight."""
+    with pytest.raises(TypeError, match="requires"):
+        Pass("silent", lambda program, operators: program)  # type: ignore[call-arg]
+    for maker in (Pass, manager._each):
+        parameters = inspect.signature(maker).parameters
+        assert all(parameters[name].default is inspect.Parameter.empty for name in ("requires", "ensures"))
+
+
+@pytest.mark.parametrize("name", ["eliminate_views", "fuse_gradient_accumulation"])
+def test_a_pass_that_does_nothing_breaks_what_it_should_ensure(name: str) -> None:
+    number, each = next((i, e) for i, e in enumerate(PASSES) if e.name == name)
+    program = lowered(linear())
+    for earlier in PASSES[:number]:
+        program = run_pass(earlier, program, registry())
+    with pytest.raises(ContractViolation, match=f"after {name}: {each.ensures[0].name}"):
+        run_pass(replace(each, function=lambda given, operators: given), program, registry())
+
+
 # --------------------------------------------------------------------------------------------- effects
+
+
+def test_only_effects_asks_what_operators_update() -> None:
+    """Whoever else asks `Op.mutates` has a copy of the logic that may drift; lowering makes the aliases from it."""
+    allowed = {"passes/analysis/effects.py", "passes/lowering/program_builder.py"}
+    package, found = Path(manager.__file__).parents[1], set()
+    for path in (*(package / "passes").rglob("*.py"), *(package / "planning").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr == "mutates" and id(node) not in called:
+                found.add(path.relative_to(package).as_posix())
+    assert found == allowed
 
 
 def test_effects_name_owners_and_updated_inputs() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from minbuild.ir import Call, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.aliases import root, writes
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES, planned_bytes
@@ -66,10 +66,10 @@ class Tiles:
             self.place(call)
         self.close()
         for index, call in enumerate(self.calls):
-            for name in (*reads(call), *writes(call)):
-                self.uses[root(self.procedure.alias, name)].append(index)
-        for name in self.procedure.outputs:
-            self.uses[root(self.procedure.alias, name)].append(len(self.calls))
+            for owner in self.effects.touches(call):
+                self.uses[owner].append(index)
+        for owner in self.effects.owners(self.procedure.outputs):
+            self.uses[owner].append(len(self.calls))
         self.loops = [loop for tile in self.loops if (loop := self.loop_in(tile))]
 
     def looped(self, loops: Sequence[range]) -> Procedure:
@@ -106,7 +106,7 @@ class Tiles:
 
     def joins(self, call: Call, sliced: frozenset[str], written: set[str]) -> bool:
         """True if one sample of the call needs nothing of the open tile but the same sample."""
-        whole = {root(self.procedure.alias, n) for n in reads(call) if n not in sliced}
+        whole = self.effects.owners(n for n in call.inputs if n not in sliced)
         return not whole & self.tile.written and not written & (self.tile.read | self.tile.written)
 
     def can_precede(self, read: set[str], written: set[str]) -> bool:
@@ -118,7 +118,7 @@ class Tiles:
     def sliced_inputs(self, call: Call) -> frozenset[str] | None:
         """The inputs of a call that go sample by sample, together with its outputs; None if it does not."""
         op, procedure = self.registry.ops[call.op], self.procedure
-        if op.batched_inputs is None or op.mutates:
+        if op.batched_inputs is None or self.effects.mutates(call):
             return None
         alone = set(op.batched_inputs(context_of(call, procedure.values)))
         rank = max(len(procedure.values[n].type.shape or ()) for n in writes(call))
@@ -139,15 +139,15 @@ class Tiles:
     def makes_samples(self, call: Call, output: int, is_sum: bool) -> bool:
         """True if one sample of an output can be made, or added, at a time."""
         value = self.procedure.values[call.outputs[output]]
-        owner = self.procedure.values[root(self.procedure.alias, value.name)]
+        role = self.effects.role(self.effects.owner(value.name))
         if is_sum:
             return output in call.accumulate or self.is_new_sum(call, output)
         shape = value.type.shape or ()
-        return owner.role is Role.TEMPORARY and bool(shape) and shape[0] == self.procedure.samples
+        return role is Role.TEMPORARY and bool(shape) and shape[0] == self.procedure.samples
 
     def is_new_sum(self, call: Call, output: int) -> bool:
         """True if an output is a sum of its own that only updates of variables read: a loop can add it up."""
-        owner = root(self.procedure.alias, call.outputs[output])
+        owner = self.effects.owner(call.outputs[output])
         op = self.registry.ops[call.op]
         return output in op.batch_sums & op.accumulates and owner in self.for_updates and not call.accumulate
 
@@ -155,7 +155,7 @@ class Tiles:
 
     def inner(self, tile: range) -> set[str]:
         """Temporaries that only the calls of a tile make and use."""
-        made = {root(self.procedure.alias, n) for i in tile for n in writes(self.calls[i])}
+        made = {owner for i in tile for owner in self.effects.produces(self.calls[i])}
         used = {name: self.uses[name] for name in made if self.procedure.values[name].role is Role.TEMPORARY}
         return {name for name, at in used.items() if at[0] in tile and at[-1] in tile}
 

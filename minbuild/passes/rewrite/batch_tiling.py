@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from minbuild.ir import Procedure, Program, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import reads, root, writes
 from minbuild.passes.analysis.batch_tiles import Tiles, split_calls
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import live_ranges
 from minbuild.passes.analysis.representative_sizes import planned_bytes
 from minbuild.passes.rewrite.in_place import run_in_place
@@ -54,11 +54,9 @@ def _peak(procedure: Procedure, registry: Registry) -> int:
     """The most bytes of temporaries alive at one call, at the largest planned sizes."""
     procedure = run_in_place(procedure, registry)
     sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
-    accesses = [
-        {owner for n in (*reads(c), *writes(c)) if (owner := root(procedure.alias, n)) in sizes}
-        for c in procedure.calls
-    ]
-    sliced = {root(procedure.alias, n) for n, v in procedure.values.items() if v.sample}
+    effects = Effects(procedure, registry)
+    accesses = [effects.touches(call) & sizes.keys() for call in procedure.calls]
+    sliced = effects.owners(n for n, v in procedure.values.items() if v.sample)
     change: dict[int, int] = defaultdict(int)
     for name, (first, last) in live_ranges(accesses, sliced, procedure.loops).items():
         change[first] += sizes[name]

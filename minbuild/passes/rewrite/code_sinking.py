@@ -61,7 +61,7 @@ class _Sinking:
     def is_movable(self, call: Call) -> bool:
         """True if the call only makes temporaries and adds to gradients."""
         made = {self.effects.role(owner) for owner in self.effects.produces(call)}
-        return not self.registry.ops[call.op].mutates and made <= {Role.TEMPORARY, Role.GRADIENT}
+        return not self.effects.mutates(call) and made <= {Role.TEMPORARY, Role.GRADIENT}
 
     def first_dependent(self, call: Call) -> int | None:
         """The first later call that must stay behind this one, which makes what it changes."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ir.dims import product
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.effects import Effects
 
 ASSIGN = "minbuild:Assign"
 
@@ -33,21 +33,25 @@ class _Work:
 
     procedure: Procedure
     registry: Registry
+    effects: Effects = field(init=False)  # with the aliases so far
     alias: dict[str, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.alias = dict(self.procedure.alias)
         self.calls = list(self.procedure.calls)
+        self.effects = Effects(self.procedure, self.registry)
 
-    def root(self, name: str) -> str:
-        return root(self.alias, name)
+    def add_alias(self, name: str, target: str) -> None:
+        """Has `name` stored in `target` from now on."""
+        self.alias[name] = target
+        self.effects = Effects(replace(self.procedure, alias=self.alias), self.registry)
 
     def alias_to_variable(self, variable: str, value: str, until: int) -> bool:
         """Gives `value` the bytes of the variable, if they may be that from the call on that makes it up to the call
         at `until`; then, as far as it goes, what the value is made of."""
-        target = self.root(variable)
-        if self.root(value) == target:  # an operator that works in place has been there
+        target = self.effects.owner(variable)
+        if self.effects.owner(value) == target:  # an operator that works in place has been there
             return True
         made = self.maker(value)
         if (
@@ -57,28 +61,30 @@ class _Work:
         ):
             return False
         later = (c for c in self.calls[made + 1 : until] if c.op)
-        if any(self.root(n) == target for c in later for n in (*reads(c), *writes(c))):
+        if any(target in self.effects.touches(call) for call in later):
             return False
         sources = list(self.overwritten(made, target, value))
-        self.alias[self.root(value)] = variable
+        self.add_alias(self.effects.owner(value), variable)
         any(self.alias_to_variable(variable, source, made) for source in sources)  # one of them can
         return True
 
     def maker(self, value: str) -> int | None:
         """The call that makes what `value` stands in."""
-        owner = self.root(value)
-        found = (i for i, c in enumerate(self.calls) if c.op and owner in {self.root(n) for n in writes(c)})
+        owner = self.effects.owner(value)
+        found = (i for i, c in enumerate(self.calls) if c.op and owner in self.effects.produces(c))
         return next(found, None)
 
     def same_storage(self, target: str, value: str) -> bool:
         """True if the bytes of `value` are its own, and as many as the variable has, of the same type."""
-        owner, variable = self.procedure.values[self.root(value)], self.procedure.values[target]
+        owner, variable = self.procedure.values[self.effects.owner(value)], self.procedure.values[target]
         sizes = product(owner.type.shape or ()), product(variable.type.shape or ())
         same = owner.type.element is variable.type.element and sizes[0] == sizes[1]
         return same and owner.role is Role.TEMPORARY
 
     def outputs_as(self, call: Call, value: str) -> list[int]:
-        return [i for i, n in enumerate(call.outputs) if n and self.root(n) == self.root(value)]
+        return [
+            i for i, n in enumerate(call.outputs) if n and self.effects.owner(n) == self.effects.owner(value)
+        ]
 
     def is_elementwise_over(self, made: int, target: str, value: str) -> bool:
         """True if the call that makes `value` may write it over the variable: it does not read that, or only element
@@ -87,7 +93,7 @@ class _Work:
         outputs = self.outputs_as(call, value)
         if len(outputs) != 1:
             return False
-        sources = {i for i, n in enumerate(call.inputs) if n and self.root(n) == target}
+        sources = {i for i, n in enumerate(call.inputs) if n and self.effects.owner(n) == target}
         allowed = {source for output, source in self.registry.ops[call.op].in_place if output == outputs[0]}
         return sources <= allowed
 
@@ -95,12 +101,12 @@ class _Work:
         """The inputs that end with the call that makes `value` and whose place that may take. There are none where
         the call reads the variable itself."""
         call = self.calls[made]
-        if any(self.root(n) == target for n in reads(call)):
+        if target in self.effects.reads(call):
             return
         (output,) = self.outputs_as(call, value)
-        kept = {self.root(n) for n in self.procedure.outputs}
-        kept |= {self.root(n) for c in self.calls[made + 1 :] if c.op for n in (*reads(c), *writes(c))}
+        later = (c for c in self.calls[made + 1 :] if c.op)
+        kept = self.effects.owners(self.procedure.outputs).union(*map(self.effects.touches, later))
         for written, source in self.registry.ops[call.op].in_place:
             name = call.inputs[source] if written == output and source < len(call.inputs) else ""
-            if name and self.root(name) not in kept:
+            if name and self.effects.owner(name) not in kept:
                 yield name

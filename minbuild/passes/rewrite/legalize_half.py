@@ -8,6 +8,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import select_kernels
 
 
@@ -67,8 +68,8 @@ def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedu
 
 
 def _updates_half(procedure: Procedure, call: Call, registry: Registry) -> bool:
-    changed = [call.inputs[i] for i in registry.ops[call.op].mutates if i < len(call.inputs)]
-    return any(n and procedure.values[n].type.element in HALVES for n in changed)
+    changed = Effects(procedure, registry).mutates(call)
+    return any(procedure.values[owner].type.element in HALVES for owner in changed)
 
 
 def _served(procedure: Procedure, call: Call, registry: Registry) -> bool:
