@@ -128,7 +128,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
     if (is_sealed(root)) {
       Sums sums = {0, static_cast<uint32_t>(s->fingerprint)}, said;
       const uint8_t* end = sums.add(reader.file.data, reader.file.size - sizeof sums);
-      MB_OPAQUE(end);
+      MB_OPAQUE(end);  // else each address below is worked out again from the file's size
       __builtin_memcpy(&said, end, sizeof said);
       if (said.simple != sums.simple) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
 #if MB_FINGERPRINT

@@ -38,7 +38,7 @@ struct Flatbuffer {
     if (at <= size && bytes <= size - at) copy_bytes(&value, data + at, bytes);
     return value;
   }
-  // As wide as a register: 64-bit code that cuts it short could not end in a jump.
+  // As wide as a register: 64-bit code that cuts it short could not end in a jump to load(), but would call it.
   uintptr_t u32(uint32_t at) const { return static_cast<uintptr_t>(load(at, 4)); }
 
   // Position of the root table, unless the identifier is another.

@@ -1,6 +1,6 @@
 // memcpy and memset for libraries that would import nothing else: what the compiler makes of copied and cleared structs.
-// Vectors go to any address; elsewhere machine words do where they are aligned. What hides `to` keeps the compiler from
-// making calls of memcpy and memset of the loops.
+// Vectors go to any address; elsewhere machine words do where they are aligned. HIDE keeps the compiler from making
+// calls of memcpy and memset of the loops: these functions would then call themselves for ever.
 #include <stddef.h>
 #include <stdint.h>
 

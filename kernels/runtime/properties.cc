@@ -41,7 +41,7 @@ bool put_property(Session* s, int32_t type, int64_t number, Vector name, Vector 
   s->bag_size -= old;
   for (uint32_t i = at; i < s->bag_size; ++i) {
     s->bag[i] = s->bag[i + old];
-    __asm__("" : : : "memory");  // else this becomes a call of memmove, which nothing else needs
+    __asm__("" : : : "memory");  // else this becomes a call of memmove, which nothing brings: it would not link
   }
   if (type == 0) return true;
   Property* property = property_at(s, s->bag_size);

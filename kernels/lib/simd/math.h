@@ -137,7 +137,8 @@ template <class T, int N>
 MB_INLINE Vec<T, N> exp_of_negative(Vec<T, N> x) {
   using F = Format<T>;
   const ExpNumbers<T>* c = &kExpNumbers<T>;
-  if (N == 1) __asm__ volatile("" : "+r"(c));  // single numbers are read where they are, not kept in registers
+  // Single numbers are read where they are, not kept in registers; results are the same either way.
+  if (N == 1) __asm__ volatile("" : "+r"(c));
   ExpParts<T, N> parts(max(Vec<T, N>(c->lowest), x), *c);
   Integers<T, N> bias = typename LaneBits<T>::type(F::bias);
   return exp_of_rest(parts.rest, *c) * bits_as<T>((parts.n + bias) << F::mantissa);
@@ -202,7 +203,8 @@ MB_INLINE Vec<T, N> log_of_normal(Vec<T, N> x) {
   return join(log_parts_of_normal(x, Integers<T, N>(0), *c), *c) + (x - x);
 }
 
-// The same of a single number. x86-64 has an instruction for it, slow, short and exact.
+// The same of a single number. x86-64 has an instruction for it, slow, short and exact: 6 bytes, and no
+// coefficients. Elsewhere, and without it, the last place may differ.
 template <class T>
 MB_INLINE T log_of_one(T x) {
 #if defined(__x86_64__)

@@ -1,5 +1,7 @@
 // Copying and clearing bytes. On x86-64 the processor has instructions for both, shorter than a call and as fast for
-// all but few bytes; elsewhere the C library does it.
+// all but few bytes: with memcpy and memset instead mlp's trainer is 288 bytes larger and computes the same. Elsewhere
+// the C library does it, or runtime/memops.c. `volatile` and "memory" are needed for the results: the compiler does not
+// see what the instructions read and write.
 #ifndef MINBUILD_LIB_TYPES_BYTES_H_
 #define MINBUILD_LIB_TYPES_BYTES_H_
 

@@ -14,7 +14,7 @@ struct Steps {
   int32_t of[kMostAxes];
 
   // `order` names the axes of x from the last one to the first, four bits each; a number that is no axis ends it. An axis
-  // that comes twice is a diagonal.
+  // that comes twice is a diagonal. In one word of the plan, not one an axis: see strided_copy.cc.
   MB_NOINLINE bool read(const Tensor& x, const int32_t* sizes, int axes, int32_t order) {
     int32_t count = 1;
     for (int i = 0; i < axes; ++i) of[i] = 0;
