@@ -95,7 +95,7 @@ class Attribution:
 
 
 def attribute(binary: model.Binary, owners: Owners, kernels: Sequence[model.Kernel]) -> Attribution:
-    """Attribute each byte of `binary.data` to one owner. `kernels` are the selected ones.
+    """Attribute each byte of `binary.data` to one of `owners`. `kernels` are the selected ones.
 
     Raises ToolchainFailed when the file cannot be cut without overlap: then its headers contradict one
     another.

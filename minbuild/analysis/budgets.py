@@ -102,8 +102,9 @@ def _bytes(value: Any, where: str) -> int:
 
 
 def judge(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> tuple[Verdict, ...]:
-    """Everything that is at 90 % of its budget or above, target by target. `old` is the baseline; without one there is
-    no growth. Budgets of targets that are not there wait for them. Raises BadInput where a figure is missing."""
+    """Everything in the record `new` that is at 90 % of `budgets` or above, target by target. `old` is the baseline;
+    without one there is no growth. Budgets of targets that are not there wait for them. Raises BadInput where a
+    figure is missing."""
     return tuple(
         verdict for target in new.targets for verdict in _judge(budgets.of(target.target), target, new, old)
     )

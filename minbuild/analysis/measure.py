@@ -48,8 +48,8 @@ class Use:
 def measure(
     models: Mapping[str, CompiledModel], results: Sequence[TargetResult], notes: tuple[str, ...] = ()
 ) -> SizeReport:
-    """The report on all targets, for models by their names, with further notes. Raises ToolchainFailed when a file's
-    bytes cannot all be attributed."""
+    """The report on all targets, one of `results` for each, for `models` by their names, with further `notes`. Raises
+    ToolchainFailed when a file's bytes cannot all be attributed."""
     facts = tuple(_facts(name, compiled, notes) for name, compiled in models.items())
     if results[0].libraries.trimmed.compiled:
         facts = tuple(replace(each, plan_bytes=0) for each in facts)

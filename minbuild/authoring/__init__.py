@@ -64,7 +64,10 @@ def read_source(path: Path) -> Source:
 
 
 def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:
-    """The graphs and the checkpoint that train `model`. Raises BadInput and Unsupported with all findings."""
+    """The graphs and the checkpoint that train `model`, before anything is written.
+
+    `recipe` says which parameters train, by which loss and optimizer; `operators` is the registry with the gradient
+    rules. Raises BadInput and Unsupported with all findings."""
     settled = resolve_recipe(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
@@ -101,9 +104,12 @@ def make_artifacts(
     prefix: str = "",
     largest: int = LARGEST_FILE,
 ) -> GeneratedArtifacts:
-    """The training artifacts of a model, or of that in an ONNX file; of files with more than `largest` bytes of
-    tensors, data stands in a second one beside each. Raises BadInput and Unsupported with all findings: whatever a
-    trainer could not run is refused here."""
+    """The training artifacts of a model, as files by name.
+
+    `model` is the forward model or the path of its ONNX file; `recipe` is as for `artifacts_of`; `ops_folders` are
+    folders with custom operators; `prefix` begins the name of every file. The tensors of a model with more than
+    `largest` bytes of them stand in a second file beside it. Raises BadInput and Unsupported with all findings:
+    whatever a trainer could not run is refused here."""
     model = read_source(model) if isinstance(model, Path) else model
     operators = registry(ops_folders)
     artifacts = artifacts_of(model, recipe, operators)
@@ -184,8 +190,11 @@ def generate_artifacts(
     prefix: str = "",
     ops_folders: tuple[Path, ...] = (),
 ) -> GeneratedArtifacts:
-    """Makes the artifacts of the ONNX file `model` and writes them into folder `out`. Raises BadInput and
-    Unsupported."""
+    """Makes the artifacts of the ONNX file `model` and writes them into folder `out`.
+
+    `recipe` chooses parameters, loss and optimizer; without one, all parameters train by cross-entropy and AdamW.
+    `prefix` begins the name of every file; `ops_folders` are folders with custom operators. Returns what was written.
+    Raises BadInput and Unsupported."""
     made = make_artifacts(Path(model), recipe or Recipe(loss="cross-entropy"), ops_folders, prefix)
     write_artifacts(made, Path(out))
     return made

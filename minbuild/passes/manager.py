@@ -59,8 +59,10 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimize(program: Program, registry: Registry, log: Log | None = None) -> Program:
-    """Applies all passes in order. `log` receives one line per pass. Raises ContractViolation where contracts are
-    checked (`CHECKS`) and one is broken."""
+    """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
+
+    `registry` holds the operators of its calls; `log` receives one line per pass. Raises ContractViolation where
+    contracts are checked (`CHECKS`) and one is broken."""
     checked = os.environ.get(CHECKS) == "1"
     for number, each in enumerate(PASSES, 1):
         before = sum(len(p.calls) for p in program.procedures)

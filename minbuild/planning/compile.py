@@ -90,9 +90,12 @@ def compile_model(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
 ) -> CompiledModel:
-    """Read, lower, optimise and lay out. `fixed` and `largest` name free dimensions; `log` receives one line
-    per pass; `checks_loss` makes training steps refuse a loss that is not finite; `graphs` are those of
-    graphs.GRAPHS to have. Raises BadInput and Unsupported."""
+    """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
+
+    `fixed` gives free dimensions a size for good; `largest` the sizes, in elements, that the default arena is laid out
+    for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `checks_loss` makes training
+    steps refuse a loss that is not finite; `graphs` names the graphs that the plan has. Raises BadInput and
+    Unsupported."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -119,7 +122,10 @@ def compile_artifacts(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
 ) -> CompiledModel:
-    """The same of artifacts that are read already; `checkpoint` are the bytes that a session starts from."""
+    """`compile_model` of `artifacts` that are in memory.
+
+    `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
+    `log`, `checks_loss` and `graphs` are as there. Raises BadInput and Unsupported."""
     wanted = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(wanted))
     program = select_procedures(lower(wanted, operators, fixed), graphs)
@@ -156,8 +162,10 @@ def compile_models(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
 ) -> tuple[CompiledModel, ...]:
-    """Every folder as `compile_model` does; each of several models takes the sizes that it has dimensions for. Raises
-    BadInput, also for a dimension that none of them has, and Unsupported."""
+    """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss` and `graphs`.
+
+    Of `fixed` and `largest`, a model takes the sizes that it has dimensions for. Raises BadInput, also for a dimension
+    that no model has, and Unsupported."""
     operators = registry(ops_folders)
     sets = [load(folder, operators) for folder in folders]
     free = [_free_dimensions(select_graphs(artifacts, graphs)) for artifacts in sets]
@@ -190,7 +198,7 @@ def compile_models(
 def with_components(
     model: CompiledModel, components: Sequence[str], outputs: Sequence[str] = ()
 ) -> CompiledModel:
-    """The model with optional components of the library, by their names in COMPONENTS, one or several in one text.
+    """`model` with optional `components` of the library, by their names in COMPONENTS, one or several in one text.
     `outputs` of the inference model imply the component `export`. Raises BadInput."""
     chosen = {name.strip() for text in components for name in text.split(",") if name.strip()}
     unknown = sorted(chosen - COMPONENTS.keys())

@@ -57,8 +57,9 @@ class Module:
 
     `train_model_uri` is a training model (.onnx, .ort), a package's folder, or its plan. Trainers of artifacts are
     built when they are first needed, and kept. A package has its evaluation model: `eval_model_uri` is not read then,
-    nor are `session_options` ever. The sizes of free dimensions may differ from call to call; the first batch larger
-    than all before costs a copy of the state. Raises BadInput and Unsupported when the files cannot be used.
+    nor are `session_options` ever. `state` holds the parameters; one state serves one model and its optimizer.
+    `device` is "cpu". The sizes of free dimensions may differ from call to call; the first batch larger than all
+    before costs a copy. Raises BadInput and Unsupported when the files cannot be used.
     """
 
     training: bool
@@ -224,8 +225,8 @@ class Optimizer:
 
 
 class LinearLRScheduler:
-    """The learning rate rises from 0 to `initial_lr` over `warmup_step_count` steps of the optimizer, then
-    falls to 0 at step `total_step_count`.
+    """The learning rate of `optimizer` rises from 0 to `initial_lr` over `warmup_step_count` steps of the optimizer,
+    then falls to 0 at step `total_step_count`.
 
     The arguments mean what they are called. The Python class of onnxruntime passes the two counts to its
     binding the wrong way round: there, (warmup 5, total 20) works as (warmup 20, total 5). To repeat such a

@@ -82,14 +82,17 @@ def generate_artifacts(
     """Writes training, evaluation and optimizer model and checkpoint of `model`, an onnx.ModelProto or the path of one.
 
     Parameters in neither `requires_grad` nor `frozen_params` stay constants of the graphs; without `requires_grad`
-    every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is the
-    loss; a block, a function of a TypedGraphBuilder and the names of outputs, or an ONNX file's path is one of your
-    own, and so is an `optimizer` that is a model or the path of one. `custom_op_library` is a folder like those in
-    `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. With `lora`,
-    names of weights or patterns, adapters of rank `lora_rank` beside their layers train, scaled by lora_alpha /
-    lora_rank, and of the parameters only those in `requires_grad`. Raises, with all
-    findings, BadInput and Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs
-    written for ONNX Runtime catch those.
+    every parameter trains that is not frozen. Both take patterns, too. Without a `loss` the model's first output is
+    the loss; a block, a function of a TypedGraphBuilder and the names of outputs, or an ONNX file's path is one of
+    your own, and so is an `optimizer` that is a model or the path of one. `loss_input_names` are the outputs that the
+    loss takes, `additional_output_names` further outputs of the training and evaluation models. Files go into
+    `artifact_directory`, by default the current one, and their names begin with `prefix`; `ort_format` adds .ort
+    models, `nominal_checkpoint` a checkpoint with names and shapes only. `custom_op_library` is a folder like those
+    in `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. With `lora`,
+    names of weights or patterns, adapters of rank `lora_rank` beside their layers train, scaled by `lora_alpha` /
+    lora_rank, and of the parameters only those in `requires_grad`. Raises, with all findings, BadInput and
+    Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs written for ONNX
+    Runtime catch those.
     """
     try:
         recipe = Recipe(

@@ -105,7 +105,9 @@ class Session:
         *,
         accept_any: bool = False,
     ) -> None:
-        """`plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
+        """A session of `library` that starts from `checkpoint`, a file's bytes, or from None without parameters yet.
+
+        `plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
         in plan order; `arena` is memory to use (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models
         with the same parameters, now and in `load`. Raises TrainerError."""
         self.library = library
@@ -292,8 +294,8 @@ class Session:
 
 
 def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
-    """Bytes of arena a session needs when its free dimensions grow up to `sizes`; `plan` as of a session. Raises
-    TrainerError."""
+    """Bytes of arena that a session of `library` needs when its free dimensions grow up to `sizes`; `plan` as of a
+    session. Raises TrainerError."""
     data, options = aligned_copy(plan), _options(sizes)
     given = (data.ctypes.data if plan else None, data.nbytes)
     no_checkpoint, no_session = (None, 0), None

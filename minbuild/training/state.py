@@ -58,8 +58,10 @@ class CheckpointState:
         checkpoint_uri: str | os.PathLike[str],
         include_optimizer_state: bool = False,
     ) -> None:
-        """Writes a checkpoint that ONNX Runtime reads. The old file survives any failure. The learning rate is part
-        of the optimizer state."""
+        """Writes `state` to the file `checkpoint_uri`, in ONNX Runtime's format. The old file survives any failure.
+
+        `include_optimizer_state` adds moments, the step count and the learning rate. Raises BadInput when the file
+        cannot be written."""
         write_file(Path(checkpoint_uri), state._to_bytes(include_optimizer_state))
 
     @property

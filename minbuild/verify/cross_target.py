@@ -73,8 +73,8 @@ def not_proven(reason: str) -> Verification:
 def prove_foreign(
     here: Baseline, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Verification:
-    """The verdict on the library of another machine, run under an emulator beside this machine's. Raises
-    VerificationFailed when they disagree by more than rounding."""
+    """The verdict on `library`, built for another `target` by `toolchain` and run under an emulator, beside `here`, the
+    results of this machine. Raises VerificationFailed when they disagree by more than rounding."""
     emulator = find_emulator(target)
     if emulator is None:
         return not_proven(why_not_run(target))
@@ -120,8 +120,8 @@ def _sentence(count: int, worst: StepDeviation | None) -> str:
 def measure_stack(
     script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Stack | None:
-    """The depth of the stack in each call of a script; None where programs of the target do not run. Raises
-    VerificationFailed."""
+    """The depth of the stack, in bytes, in each call of `script` with `library` and `plan`; None where programs of
+    `target` do not run here. `toolchain` links the program. Raises VerificationFailed."""
     if find_emulator(target) is None:
         return None
     return runner.stack_of(perform(script, plan, library, target, toolchain))

@@ -59,8 +59,11 @@ def seeded_script(
     saves: bool = True,
     pace: Pace = PACES[0],
 ) -> TestScript:
-    """A few steps of everything a session can do. `program` as lowered, before passes; `saves` says whether the
-    library writes checkpoints."""
+    """A few steps of everything a session can do, on seeded batches.
+
+    `program` is as lowered, before passes; `plan` gives the order of the free dimensions; `checkpoint` is the file that
+    sessions start from, as bytes; `registry` bounds index inputs; `saves` is True for libraries that write checkpoints;
+    `pace` scales batches and learning rate."""
     size = smallest_sizes(program, 4)
     sizes = [dict.fromkeys(plan.symbols, n) for n in (size, size - 1)]
     limits, inputs = index_limits(program, registry), inputs_of(program)
@@ -113,8 +116,10 @@ def _initialization_actions() -> tuple[Action, ...]:
 
 
 def run_script(label: str, script: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
-    """The results of a script with a shared library of this machine, in a process of its own. Raises
-    VerificationFailed, naming the library by `label`, when that crashes or answers with an error."""
+    """The results of `script` with `library`, the bytes of a shared library of this machine, in a process of its own.
+
+    `plan` is empty for a library with a compiled plan; the arena is full of the byte `garbage` beforehand. Raises
+    VerificationFailed, naming the library by `label`, when it crashes or returns an error."""
     with scratch() as folder:
         write_script(folder, script, library, plan, garbage)
         ran = run_python("minbuild.verify.script", (), folder)
@@ -155,8 +160,10 @@ def _last_line(text: str) -> str:
 def prove_equal(
     script: TestScript, plan: bytes, trimmed: bytes, full: bytes, *, compiled: bool = False
 ) -> EquivalenceResult:
-    """Both libraries of this machine compute identical bits, and none of them NaN or infinite; `compiled` says whether
-    the trimmed one has the plan in it. Raises VerificationFailed with all differences."""
+    """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
+
+    `plan` is what both run; `compiled` is True where the trimmed one has it compiled in. Raises VerificationFailed with
+    all differences."""
     ours = run_script("trimmed build", script, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
     theirs = run_script("full build", script, full, plan, FULL_GARBAGE)
     findings = differences(ours, theirs)

@@ -38,8 +38,11 @@ def prove_all(
     recording: Path | None,
     note: Callable[[str], None],
 ) -> tuple[Verification, ...]:
-    """One verification per pair, of all models by their names in the package. `recording` is of the only one. Raises
-    BadInput, and VerificationFailed."""
+    """One verification per target, of all `models`, by their names in the package.
+
+    `bench` builds what is still missing, `pairs` are the trimmed and full libraries of each target, `recording` is the
+    folder of a recorded trajectory, which needs a single model, and `note` receives lines for the user. Raises BadInput
+    and VerificationFailed."""
     if len(models) == 1:
         return prove(bench, next(iter(models.values())), pairs, recording, note)
     if recording is not None:
@@ -85,10 +88,10 @@ def prove(
     note: Callable[[str], None],
     name: str = "the trainer",
 ) -> tuple[Verification, ...]:
-    """One verification per pair. Libraries of this machine are run as they are; what those of others compute
-    is compared with what this machine's do, which are built for that if nobody asked for them. `recording` is
-    a reference trajectory; `note` hears how far each quantity is from it, and `name` is what is
-    proven. Raises VerificationFailed."""
+    """One verification of `model` per pair of `pairs`. Libraries of this machine run as they are; results of other
+    targets are compared with theirs, and `bench` builds them where they were not requested. `recording` is a reference
+    trajectory; `note` receives the distance of each quantity from it; `name` stands for the model in messages. Raises
+    VerificationFailed."""
     try:
         host = host_target()
     except BadInput as error:

@@ -73,8 +73,9 @@ class Trace:
 
 
 def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -> StepScript:
-    """Evaluation, training, training on another batch whose gradients add up, and an optimizer step after each: on the
-    smallest batches that have more than one sample where there can be."""
+    """Evaluation, training, training on another batch whose gradients add up, and an optimizer step after each: on
+    the smallest batches of `model` with more than one sample where that is possible. The session starts from
+    `checkpoint`, a file's bytes; `pace` scales batches and learning rate."""
     program, plan = model.program, model.plan
     size = smallest_sizes(program)
     limits, inputs = index_limits(program, model.registry), inputs_of(program)
@@ -131,8 +132,9 @@ def _order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
 def measure_steps(
     steps: StepScript, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Trace:
-    """The outputs of every step with a library of this machine, and their sensitivity to rounding. Raises
-    VerificationFailed, also where a step changes what is not its own."""
+    """The outputs of each of `steps` with `library`, built for `target`, this machine, by `toolchain` from the plan of
+    `model`, and their sensitivity to rounding. Raises VerificationFailed, also where a step changes memory that is not
+    its own."""
     reply = watch(
         Watch.MEASURE,
         steps.script,

@@ -85,3 +85,51 @@ def test_every_package_says_what_lives_in_it() -> None:
 )
 def test_faults_are_found(text, count) -> None:
     assert len(faults(text)) == count
+
+
+_DOCUMENTED = (
+    "authoring/__init__.py",
+    "training/api.py",
+    "training/artifacts.py",
+    "training/library.py",
+    "training/state.py",
+    "training/onnxblock/blocks.py",
+    "training/onnxblock/checkpoints.py",
+    "training/onnxblock/loss.py",
+    "training/onnxblock/optim.py",
+    "planning/compile.py",
+    "ops/core/definition.py",
+    "ops/core/elementwise.py",
+    "ops/core/graph_builder.py",
+)
+
+
+def undocumented(source: str) -> list[str]:
+    """The arguments of public functions with more than two that neither their docstring nor their class's names."""
+    found: list[str] = []
+
+    def visit(body: list[ast.stmt], owner: str, about: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                visit(node.body, f"{node.name}.", ast.get_docstring(node) or "")
+            elif isinstance(node, ast.FunctionDef) and not re.match(r"_(?!_init__|_call__)", node.name):
+                given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+                names = [a.arg for a in given if a.arg not in ("self", "cls")]
+                text = f"{about} {ast.get_docstring(node) or ''}"
+                missing = [n for n in names if len(names) > 2 and not re.search(rf"`{n}\b", text)]
+                found.extend(f"{owner}{node.name}: {name}" for name in missing)
+
+    visit(ast.parse(source).body, "", "")
+    return found
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("path", _DOCUMENTED)
+def test_arguments_are_documented(path) -> None:
+    assert not undocumented((ROOT / "minbuild" / path).read_text("utf-8"))
+
+
+@pytest.mark.unit
+def test_arguments_without_words_are_found() -> None:
+    assert undocumented('def f(a, b, c):\n    """`a` and `b`."""') == ["f: c"]
+    assert not undocumented("def f(a, b):\n    pass")

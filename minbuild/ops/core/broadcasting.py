@@ -72,7 +72,8 @@ def kernel_element(kernel: KernelFunction, element: ElementType) -> ElementType:
 def call_binary(
     kernel: KernelFunction, ctx: OpContext, left: int = 0, right: int = 1, result_as: str | None = None
 ) -> KernelCall:
-    """`kernel` on two inputs of a node, or with the result so far (`result_as`) in place of the left one."""
+    """`kernel` on the inputs `left` and `right` of the application `ctx`, or with the result so far (`result_as`) in
+    place of the left one."""
     shape = ctx.result_shape()
     loop = broadcast_loop_of(shape, shape if result_as else ctx.shape(left), ctx.shape(right))
     return kernel.call(

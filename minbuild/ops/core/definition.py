@@ -195,7 +195,7 @@ def same_as(i: int = 0) -> ShapeRule:
 
 
 def require_equal(left: Dim, right: Dim, text: str) -> None:
-    """Raises ShapeMismatch, with `text` in front of the two sizes, where they differ."""
+    """Raises ShapeMismatch where the sizes `left` and `right` differ, with `text` in front of the two."""
     if left != right:
         raise ShapeMismatch(f"{text}: {left} is not {right}", (left, right))
 

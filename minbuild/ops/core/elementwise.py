@@ -37,13 +37,18 @@ def kernel_of(
     types: tuple[ElementType, ...] = FLOATS,
     output: str = "y",
 ) -> KernelFunction:
-    """A kernel that makes one output from inputs of the same type and size, by default from `x`."""
+    """A kernel that makes `output` from inputs of the same type and size, by default from `x`.
+
+    `function` is its name in C++, `params` its parameters ("alpha:float"), `types` the element types it is compiled
+    for.
+    """
     slots = (f"{output}:T=", *(f"{name}:T" for name in inputs or ("x",)))
     return KernelFunction(function, slots, params=params, types={"T": types})
 
 
 def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] = ()) -> KernelFunction:
-    """A kernel that makes `dx` from `dy` and what the forward pass left: its input `x` or its output `y`."""
+    """A kernel that makes `dx` from `dy` and `saved`, which the forward pass left: its input `x` or its output `y`.
+    `function` and `params` are as of `kernel_of`."""
     return kernel_of(function, "dy", saved, params=params, output="dx")
 
 
@@ -58,7 +63,8 @@ def numbers(*defaults: tuple[str, float]) -> ParamRule:
 
 
 def lower_to(kernel: KernelFunction, params: ParamRule = no_params, inputs: Sequence[int] = ()) -> LowerRule:
-    """The kernel on these inputs of the node, by default on the first ones in order."""
+    """A call of `kernel` on `inputs` of the node, by default the first ones in order, with the values that `params`
+    gives."""
     chosen = inputs or range(len(kernel.args) - 1)
 
     def lower(ctx: OpContext) -> Sequence[KernelCall]:
@@ -90,8 +96,9 @@ def unary_cases(
     special: np.ndarray | None = SPECIAL,
     smooth: bool = True,
 ) -> Cases:
-    """All shapes with every set of attributes, then special values. `inputs` turns normally distributed numbers
-    into arguments."""
+    """All shapes with every set of `attributes`, then the values `special`. `inputs` turns normally distributed
+    numbers into arguments; `ulps` is the tolerance, in units of float32's last place; `smooth` is False where finite
+    differences do not apply."""
 
     def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for given in attributes:
@@ -111,7 +118,8 @@ def gradient_cases(
     saved: Callable[[np.ndarray], np.ndarray] = lambda x: x * 3,
     smooth: bool = True,
 ) -> Cases:
-    """All shapes of a gradient, then every set of attributes; `saved` makes what the forward pass left."""
+    """All shapes of a gradient, then every set of `attributes`; `saved` makes what the forward pass left; `ulps` and
+    `smooth` are as of `unary_cases`."""
 
     def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for given in attributes:
@@ -136,7 +144,11 @@ def unary(
     rematerialize: Callable[..., Any] | None = None,
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
 ) -> Op:
-    """An operator of one input, whose place its output may take."""
+    """An operator `name` of one input, whose memory its output may take.
+
+    `reference` computes it in numpy, `kernel` on the device with the values of `params`; `cases` test it; `gradient`
+    is its rule; `since` are the versions of `domain` that define it; `rematerialize` and `batched_inputs` are as in
+    Op."""
     return Op(
         name,
         domain=domain,
@@ -165,8 +177,10 @@ def gradient_op(
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None,
     slope: Callable[[GraphBuilder, Value], Value] | None = None,
 ) -> Op:
-    """An operator of `dy` and what the forward pass left, either of whose places its output may take. `slope` writes
-    what `dy` is multiplied with, for gradients of gradients."""
+    """An operator `name` of `dy` and what the forward pass left; its output may take the memory of either.
+
+    `slope` writes the factor of `dy`, for gradients of gradients, where there is no rule `gradient`. `kernel`,
+    `reference`, `cases`, `domain`, `params` and `batched_inputs` are as of `unary`."""
     return Op(
         name,
         domain=domain,

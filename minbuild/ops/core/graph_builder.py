@@ -24,8 +24,9 @@ GEMM_WITHOUT_C = 11  # the first opset in which Gemm may leave out what it adds
 
 
 class GraphBuilder:
-    """Nodes being written. `x` are the inputs of the operator, `y` its outputs, false where absent; `opset` is the
-    version of the default domain that the nodes are for."""
+    """Nodes being written. `x` are the inputs of the operator, `y` its outputs, false where absent; `ctx` is its
+    application, with types, shapes and attributes. The names of all nodes and values begin with `prefix`; `opset` is
+    the version of the default domain that the nodes are for."""
 
     def __init__(
         self, ctx: OpContext, x: Sequence[str], y: Sequence[str], prefix: str, opset: int = LARGEST_OPSET
@@ -55,7 +56,8 @@ class GraphBuilder:
     def many(
         self, count: int, op_type: str, *inputs: Value | str | None, domain: str = "", **attributes: Any
     ) -> tuple[Value, ...]:
-        """A node with `count` outputs: its results. Inputs that are absent are None; others may be given by name."""
+        """A node of operator `op_type` of `domain` with `count` outputs: its results. Inputs that are absent are None;
+        others may be given by name."""
         name = f"{self.prefix}/{op_type}_{len(self.nodes)}"
         outputs = tuple(f"{name}:{i}" for i in range(count))
         version = 1 if domain else self.opset
@@ -87,7 +89,7 @@ class GraphBuilder:
         return self.constant(list(values), ElementType.INT64)
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
-        """`x` where the condition holds, else `y`. A number takes the element type of the other one, or of input 0."""
+        """`x` where `condition` holds, else `y`. A number takes the element type of the other one, or of input 0."""
         element = next((v.element for v in (x, y) if isinstance(v, Value)), None)
         chosen = (v if isinstance(v, Value) else self.constant(v, element) for v in (x, y))
         return self.add("Where", condition, *chosen)
@@ -99,21 +101,22 @@ class GraphBuilder:
     # Operators whose axes are an attribute in older opsets and an input in newer ones.
 
     def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
-        """ReduceSum, ReduceMean, ... over these axes; `x` itself where there are none."""
+        """`op_type`, one of ReduceSum, ReduceMean, ..., of `x` over `axes`; `x` itself where there are none. With
+        `keepdims` reduced axes keep size 1."""
         if not axes:
             return x
         since = 13 if op_type == "ReduceSum" else 18
         return self.over_axes(op_type, x, axes, since, keepdims=int(keepdims))
 
     def over_axes(self, op_type: str, x: Value, axes: Sequence[int], since: int, **attributes: Any) -> Value:
-        """A node whose axes are an input from opset `since` on, an attribute before."""
+        """A node `op_type` on `x` whose `axes` are an input from opset `since` on, an attribute before."""
         if self.opset >= since:
             return self.add(op_type, x, self.integers(axes), **attributes)
         return self.add(op_type, x, axes=tuple(axes), **attributes)
 
 
 def named(builder: GraphBuilder, results: Sequence[Value | None], names: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes that a rule wrote, with its results under `names` ("" where none is read)."""
+    """The nodes that a rule wrote with `builder`, its `results` under `names` ("" where none is read)."""
     renamed: dict[str, str] = {}
     copies = []
     for result, name in zip(results, names, strict=False):
@@ -147,7 +150,8 @@ def named(builder: GraphBuilder, results: Sequence[Value | None], names: Sequenc
 class GradientBuilder(GraphBuilder):
     """The gradient of one application being written: given `dy`, the gradients of its outputs (false where none flows
     in), the rule returns the gradients of its inputs in order, None where there is none. Later inputs may be left
-    out."""
+    out. `requires_grad` holds the positions of the inputs whose gradients are read; `ctx`, `x`, `y`, `prefix` and
+    `opset` are as in GraphBuilder."""
 
     def __init__(
         self,

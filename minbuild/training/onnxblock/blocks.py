@@ -142,7 +142,12 @@ class Cast(Block):
 
 
 class LabelEncoder(Block):
-    """Numbers that become other numbers by a table; what no key equals becomes the default. minbuild has no strings."""
+    """Numbers that become other numbers by a table: one of `keys_floats` and `keys_int64s` beside one of
+    `values_floats` and `values_int64s`, of equal length. A number that no key equals becomes `default_float` or
+    `default_int64`.
+
+    minbuild has no strings: `default_string`, `keys_strings` and `values_strings` are there for ONNX Runtime's sake.
+    """
 
     def __init__(
         self,
@@ -210,8 +215,12 @@ class PassThrough(Block):
 
 
 class Linear(Block):
-    """A dense layer with parameters of its own, which begin as those of torch.nn.Linear do: uniform up to
-    1 / sqrt(in_features), the same numbers each time."""
+    """A dense layer, alpha * x @ weight.T + beta * bias, with parameters of its own: [N, in_features] becomes
+    [N, out_features].
+
+    They begin as those of torch.nn.Linear do, uniform up to 1 / sqrt(`in_features`), the same numbers for the same
+    `seed`. `bias` is False for none; `alpha` and `beta` are Gemm's; the weight is [`out_features`, `in_features`].
+    """
 
     def __init__(
         self,

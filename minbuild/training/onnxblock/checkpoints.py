@@ -20,7 +20,9 @@ def save_checkpoint(
     path_to_checkpoint: str | os.PathLike[str],
     nominal_checkpoint: bool = False,
 ) -> None:
-    """Writes trained and frozen parameters, each an onnx.TensorProto, as a checkpoint. Raises BadInput."""
+    """Writes `parameters`, the trained and the frozen ones, each an onnx.TensorProto, to `path_to_checkpoint`.
+
+    `nominal_checkpoint` leaves out the values. Raises BadInput when the file cannot be written."""
     found = []
     for trainable, tensors in zip((True, False), parameters, strict=True):
         for tensor in tensors:

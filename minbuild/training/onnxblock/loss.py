@@ -56,7 +56,11 @@ class HuberLoss(_Loss):
 
 
 class CrossEntropyLoss(_Loss):
-    """Softmax and cross-entropy. Scores are [N,C,...], labels [N,...] of class numbers."""
+    """Softmax and cross-entropy. Scores are [N,C,...], labels [N,...] of class numbers.
+
+    `weight` is one factor per class, [C]; `reduction` is "mean" or "sum"; labels equal to `ignore_index` count for
+    nothing.
+    """
 
     kind, target = "cross-entropy", "labels"
 
@@ -74,7 +78,11 @@ class NLLLoss(CrossEntropyLoss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """The binary cross-entropy of logits, in a form that does not overflow."""
+    """The binary cross-entropy of logits, in a form that does not overflow.
+
+    `weight` multiplies the loss of each element, `pos_weight` its positive part; both broadcast to the logits' shape.
+    `reduction` is "mean" or "sum".
+    """
 
     kind = "bce"
 

@@ -67,7 +67,12 @@ class _Optimizer(Block):
 
 
 class AdamW(_Optimizer):
-    """Adam with decoupled weight decay, as ONNX Runtime's training tools write it."""
+    """Adam with decoupled weight decay, as ONNX Runtime's training tools write it.
+
+    `betas` are the decay rates of the first and second moment, `eps` is added to the denominator, `weight_decay`
+    multiplies the parameters, and `bias_correction` corrects both moments for their start at zero.
+    `clip_grad` bounds the norm of all gradients first.
+    """
 
     kind = "adamw"
 
@@ -85,7 +90,11 @@ class AdamW(_Optimizer):
 
 
 class Adam(_Optimizer):
-    """Adam; weight decay is added to the gradient."""
+    """Adam; `weight_decay` times the parameter is added to the gradient.
+
+    `betas` are the decay rates of the first and second moment, `eps` is added to the denominator.
+    `clip_grad` bounds the norm of all gradients first.
+    """
 
     kind = "adam"
 
@@ -109,7 +118,10 @@ class SGD(_Optimizer):
 
 
 class Momentum(_Optimizer):
-    """Gradient descent with momentum."""
+    """Gradient descent with `momentum`, the share of the last direction that stays; `nesterov` looks one step ahead.
+
+    `weight_decay` times the parameter is added to the gradient. `clip_grad` bounds the norm of all gradients first.
+    """
 
     kind = "momentum"
 
@@ -124,7 +136,10 @@ class Momentum(_Optimizer):
 
 
 class Adagrad(_Optimizer):
-    """Adagrad."""
+    """Adagrad: rates fall with the sum of squared gradients; `eps` is added to the denominator.
+
+    `weight_decay` times the parameter is added to the gradient. `clip_grad` bounds the norm of all gradients first.
+    """
 
     kind = "adagrad"
 
@@ -135,7 +150,10 @@ class Adagrad(_Optimizer):
 
 
 class RMSProp(_Optimizer):
-    """RMSprop."""
+    """RMSprop: `alpha` is the smoothing constant of the mean square, `eps` is added to the denominator.
+
+    `weight_decay` times the parameter is added to the gradient. `clip_grad` bounds the norm of all gradients first.
+    """
 
     kind = "rmsprop"
 
