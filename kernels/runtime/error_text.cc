@@ -13,7 +13,9 @@ enum : uint32_t { kEnd, kText = 27, kNumber, kBlank, kComma, kColon };
 constexpr uint32_t code_of(const char* letter) {
   if (letter[0] >= 'a' && letter[0] <= 'z') return static_cast<uint32_t>(letter[0] - 'a' + 1);
   if (letter[0] == '%') return letter[1] == 's' ? kText : kNumber;
-  return letter[0] == ' ' ? kBlank : letter[0] == ',' ? kComma : letter[0] == ':' ? kColon : 32;
+  if (letter[0] == ' ') return kBlank;
+  if (letter[0] == ',') return kComma;
+  return letter[0] == ':' ? uint32_t{kColon} : 32;
 }
 struct Text {
   mb_status status;
