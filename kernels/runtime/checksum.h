@@ -15,7 +15,7 @@
 
 namespace minbuild {
 
-// Whether a file whose root table is at `root` is sealed. Where one flipped bit of it leads, there is no such table.
+// True for the position of the root table in a sealed file. Where one flipped bit of it leads, there is no such table.
 constexpr bool is_sealed(uint32_t root) { return (root & ~0x17u) == 64; }
 
 // Fletcher's checksum of bytes, modulo 2^32. Every change of one byte alters the first sum, and so does every piece of up

@@ -47,23 +47,9 @@ class TypedGraphBuilder:
         self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
     ) -> tuple[str, ...]:
         """A node with `count` outputs: their names."""
-        name = self.unused(name or f"composed/{op_type}")
-        outputs = tuple(f"{name}:{i}" for i in range(count))
-        version = self._imported.get(domain, _VERSIONS.get(domain, 1)) if domain else self.opset
-        self.extend(
-            (
-                Node(
-                    op_type,
-                    domain,
-                    version,
-                    name=name,
-                    inputs=tuple(inputs),
-                    outputs=outputs,
-                    attributes=attributes,
-                ),
-            )
-        )
-        return outputs
+        node = self._node(count, op_type, inputs, domain, name=name, attributes=attributes)
+        self.extend((node,))
+        return node.outputs
 
     def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
         """A node with one output: its name."""
@@ -71,20 +57,27 @@ class TypedGraphBuilder:
 
     def add_on_sequence(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         """A node that reads an input which is a sequence, and makes one, at the end of the graph: its output's name."""
-        name = self.unused(f"composed/{op_type}")
-        version = self._imported.get(domain, 1) if domain else self.opset
-        self._untyped.append(
-            Node(
-                op_type,
-                domain,
-                version,
-                name=name,
-                inputs=tuple(inputs),
-                outputs=(f"{name}:0",),
-                attributes=attributes,
-            )
+        node = self._node(1, op_type, inputs, domain, name="", attributes=attributes)
+        self._untyped.append(node)
+        return node.outputs[0]
+
+    def _node(
+        self,
+        count: int,
+        op_type: str,
+        inputs: Sequence[str],
+        domain: str,
+        *,
+        name: str,
+        attributes: Mapping[str, Any],
+    ) -> Node:
+        """A node with `count` outputs under a name of its own, in the version of `domain` that the graph imports."""
+        name = self.unused(name or f"composed/{op_type}")
+        version = self._imported.get(domain, _VERSIONS.get(domain, 1)) if domain else self.opset
+        outputs = tuple(f"{name}:{i}" for i in range(count))
+        return Node(
+            op_type, domain, version, name=name, inputs=tuple(inputs), outputs=outputs, attributes=attributes
         )
-        return f"{name}:0"
 
     def is_sequence(self, name: str) -> bool:
         """True if an input, or what comes of one, is a sequence of tensors of unknown number."""

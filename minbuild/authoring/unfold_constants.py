@@ -45,7 +45,7 @@ _WEIGHT_NORM = (
     ("weight_g", "weight_v"),
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
-# What the inputs of operators are called in modules.
+# Names that modules give to the inputs of operators.
 _NORM = {1: "weight", 2: "bias"}
 _LEAVES = dict.fromkeys(
     ("Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "LayerNormalization"), _NORM

@@ -24,7 +24,7 @@ SHIM = ctypes.CDLL(None)
 DIES, SHORT = 0, -1
 CALLS = {name: ctypes.c_int.in_dll(SHIM, name) for name in ("armed", "calls", "fails", "error_number")}
 FAILED = ctypes.c_char_p.in_dll(SHIM, "failed")
-# What only tidies up behind a success or a failure: without it, something may be left beside the file or package.
+# Calls that only tidy up behind a success or a failure: without them, something may be left beside the file or package.
 CLEANING = {
     "unlink",
     "unlinkat",

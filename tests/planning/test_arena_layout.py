@@ -52,7 +52,7 @@ def test_skyline_follows_the_device_rule_literally() -> None:
         assert peak == max(o + -(-s // 16) * 16 for o, s in zip(expected, sizes, strict=True))
 
 
-def test_lower_bound_is_the_fullest_step() -> None:
+def test_lower_bound_is_the_peak_step() -> None:
     rng = random.Random(4)
     for _ in range(20):
         rows = [(a, a + rng.randrange(9), rng.randrange(99)) for a in (rng.randrange(30) for _ in range(25))]

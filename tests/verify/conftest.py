@@ -1,4 +1,4 @@
-"""What tests of verification share."""
+"""Fixtures that tests of verification share."""
 
 from __future__ import annotations
 

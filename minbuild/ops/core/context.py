@@ -92,7 +92,7 @@ class UnsupportedUse(Exception):
     """The operator is applied in a way that this definition does not cover; the text says which."""
 
 
-# What a rule of an operator raises on inputs, ranks or attribute values that it was not written for.
+# Raised by a rule of an operator on inputs, ranks or attribute values that it was not written for.
 RULE_ERRORS = (
     *(TypeError, ValueError, IndexError, KeyError, AttributeError),
     *(OverflowError, ZeroDivisionError, MemoryError, AssertionError),
