@@ -3,6 +3,7 @@
 #ifndef MINBUILD_TESTS_FAULTS_DISK_H_
 #define MINBUILD_TESTS_FAULTS_DISK_H_
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,9 @@
 #include <vector>
 
 #include "runtime/system.h"
+
+// An error of Disk: from the call that fails on, writes return 0.
+constexpr int kNothingWritten = 1;
 
 struct File {
   std::string bytes, synced;
@@ -27,7 +31,7 @@ struct Disk {
 
   int call = 0;         // calls so far
   int fails = -1;       // the call that fails
-  int error = 0;        // with -errno, or 0: a write stops half way
+  int error = 0;        // with -errno, or 0: a write stops half way, or kNothingWritten
   int keeps = -1;       // the call before which a copy of the disk is kept
   std::shared_ptr<Disk> kept;
   std::vector<std::string> log;

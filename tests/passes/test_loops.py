@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from case_sets import GOLDEN, trainer
 from trainers import contents_of, element_of, library_of, session_of
 
 from minbuild.ir import (
@@ -28,6 +29,7 @@ from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.passes.analysis.aliases import root
+from minbuild.passes.contracts import LONGEST_LOOP
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite import batch_tiling as loops
@@ -254,3 +256,8 @@ def test_divided_calls_make_every_output_once() -> None:
     calls = op.split(call, OpContext(call.attributes, types, (None,) * 3, 1))
     assert [[n for n in c.outputs if n] for c in calls] == [["db2"], ["dw2"], ["dr"]]
     assert [bool(c.accumulate) for c in calls] == [True, True, False]
+
+
+def test_the_longest_loop_is_what_a_step_of_the_plan_can_count() -> None:
+    steps = decode(plan_schema(), trainer(GOLDEN / "dense").data)["steps"]
+    assert np.iinfo(steps.dtype["loop"]).max == LONGEST_LOOP

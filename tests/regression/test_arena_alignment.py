@@ -22,7 +22,8 @@ int main() {
           bool aligned = (at.regions | at.values | at.persistent) % 16 == 0;
           bool apart = at.regions >= session && at.values >= at.regions + spans * span &&
                        at.persistent >= at.values + expressions * 4;
-          if (!aligned || !apart) return printf("%zu %zu %zu %zu\\n", session, span, spans, expressions), 1;
+          bool tight = at.persistent < at.values + expressions * 4 + 16;
+          if (!aligned || !apart || !tight) return printf("%zu %zu %zu %zu\\n", session, span, spans, expressions), 1;
         }
   return 0;
 }

@@ -338,9 +338,10 @@ def test_templates_that_do_not_fit_are_refused(everything: Library) -> None:
         "far too many": b"MBIM" + (2**32 - 1).to_bytes(4, "little") + good[8:],
         "a parameter longer than it is": good[:16] + b"\xff\xff" + good[18:],
         "bytes beyond the end": good[:8] + (2**31).to_bytes(4, "little") + good[12:],
-        "a length that wraps around to the end": b"MBIM"
+        "a length that wraps around, and one back to the end": b"MBIM"
         + (2).to_bytes(4, "little")
-        + (2**32 - 8).to_bytes(8, "little"),
+        + (2**32 - 8).to_bytes(8, "little")
+        + (8).to_bytes(8, "little"),
         "nothing": b"",
     }
     for what, template in bad.items():

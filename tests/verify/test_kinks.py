@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,3 +110,23 @@ def test_a_kink_says_where_it_is() -> None:
     assert (
         text == "element 7 of 'x', input of node 'act', is -2e-07 from its edge at 6, 2 times the last place"
     )
+
+
+class Decided(KinkFinder):
+    """A step of one parameter whose gradient each kink moves by what `moves` says, in place of a real one."""
+
+    moves = {"first": (1.0, 1.0, 2.0), "second": (0.0, 0.0, 2.0)}
+
+    def run(self, flipped: tuple[Kink, ...]) -> SimpleNamespace:
+        near = [Kink(name, "x", 0, 0.0, unit, 1.0) for unit, name in enumerate(self.moves)]
+        moved = sum((np.array(self.moves[kink.node]) for kink in flipped), np.zeros(3))
+        return SimpleNamespace(gradients={"w": moved}, near=near)
+
+
+def test_a_kink_that_explains_nothing_is_no_step_to_one_that_does(finder: KinkFinder) -> None:
+    """Each kink has to bring the gradients nearer to the recorded ones: any two could explain anything."""
+    decided = Decided(finder.artifacts, finder.registry, finder.checkpoint, finder.batch)
+    found, units = {"w": np.zeros(3)}, {"w": 1.0}
+    assert decided.explain(found, {"w": np.array([1.0, 1.0, 0.0])}, units, 0.5) is None
+    kinks_shown, ours = decided.explain(found, {"w": np.array([1.0, 1.0, 2.0])}, units, 0.5) or ((), {})
+    assert [kink.node for kink in kinks_shown] == ["first"] and ours["w"].tolist() == [1, 1, 2]
