@@ -48,3 +48,11 @@ def in_comment(text: str) -> str:
     """Text for a comment of C: nothing in it ends the comment, begins another, or joins lines."""
     shown = printable(text).replace("*/", "* /").replace("/*", "/ *").replace("\\", "/")
     return re.sub(r"\?(?=\?)", "? ", shown)
+
+
+def c_literal(text: str) -> str:
+    """A string literal of C: everything but printable ASCII as an octal escape, which ends after three digits."""
+    plain = "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}" for byte in text.encode()
+    )
+    return f'"{plain}"'

@@ -62,7 +62,14 @@ def emit_package(
         files |= _model_files(model, contents)
         files[f"sample/{model.sample}.c"] = render(values["template"], **values).encode()
     module = next((b.built.shared for t, b in libraries.items() if t.traits.format == "wasm"), None)
-    files |= binding_files(bindings, contents.optional, sources, module)
+    files |= binding_files(
+        bindings,
+        contents.optional,
+        sources,
+        module,
+        plans=[packaged.model.plan_bytes for packaged in models],
+        error_messages=contents.error_messages,
+    )
     files["README.md"] = render(
         "package/README.md.j2",
         **STAMP,

@@ -57,10 +57,10 @@ def decode_plan(plan: bytes) -> dict[str, Any]:
     return decode(plan_schema(is_wide(plan)), plan)
 
 
-def stable_key(text: str) -> int:
+def stable_key(text: str | bytes) -> int:
     """32-bit FNV-1a of a kernel or feature name: the same in every build on every machine."""
     key = 0x811C9DC5
-    for byte in text.encode():
+    for byte in text.encode() if isinstance(text, str) else text:
         key = (key ^ byte) * 0x01000193 & 0xFFFFFFFF
     return key
 

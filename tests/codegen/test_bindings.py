@@ -17,6 +17,7 @@ from programs import CC, CXX, page, run, serve, tool
 from minbuild.codegen.bindings import binding_files, parse_languages, read_header
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
+from minbuild.escape import c_literal
 from minbuild.planning.compile import compile_models
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import OPTIONAL
@@ -191,13 +192,63 @@ def test_swift(dist: Path, expected: np.ndarray) -> None:
     check(losses(run(tool("swift"), "run", "TrainExample", "../..", STEPS, cwd=folder)), expected)
 
 
+# ---------------------------------------------------------------------------- refused batches, in words
+
+REFUSALS = """\
+6 input 'input' is float64, the model takes float32.
+6 input 'input' has the shape [2, 1, 28, 27], the model takes [batch, 1, 28, 28].
+6 input 'labels' has 3 along 'batch', input 'input' has 2.
+6 input 'input' is empty along 'batch', which is 1 at least.
+7 label 10 is outside 0..9 (sample 3 of input 'labels').
+5 batch 5 is above the 4 this session has memory for. Create it with larger sizes.
+5 batch 33 is above the 32 this session has memory for. Create it with larger sizes.
+7 label -1 is outside 0..9 (sample 0 of input 'labels').
+"""  # what each program prints: one mistake a line
+COUNT = "1 1 input was given, the model takes 2: input, labels.\n"  # where inputs have no names
+
+
+def test_refusals_in_javascript(dist: Path) -> None:
+    shutil.copy(PROGRAMS / "refusals.mjs", dist / "bindings/js")
+    assert run(tool("node"), "refusals.mjs", cwd=dist / "bindings/js") == REFUSALS
+
+
+def test_refusals_in_cpp(dist: Path) -> None:
+    folder = dist / "bindings/cpp"
+    flags = (*CXX, "-fno-exceptions", f"-I{dist / 'include'}", "-I.")
+    for words in ("", "-DMINBUILD_WORDS=0"):
+        program = (*filter(None, [words]), PROGRAMS / "refusals.cc", archive(dist), "-o", "refusals")
+        run(*flags, *program, cwd=folder)
+        found = run("./refusals", cwd=folder)
+        if words:  # the library's own text: what it expected where
+            assert "input input: expected 1 as number 1 of type" in found and "is float64" not in found
+        else:
+            few = "6 input 'input' has more or fewer elements than its dimensions say.\n"
+            assert found == REFUSALS + COUNT + few + "0 \n"
+
+
+def test_refusals_in_java(java: Path) -> None:
+    run("javac", "-cp", "classes", "-d", "classes", PROGRAMS / "Refusals.java", cwd=java)
+    assert execute_java(java, "Refusals") == REFUSALS
+
+
+def test_refusals_in_csharp(dist: Path) -> None:
+    assert csharp(dist, PROGRAMS / "Refusals.cs") == REFUSALS + COUNT
+
+
+def test_a_name_is_a_literal_of_c() -> None:
+    """Whatever is in it, it ends no string and is no trigraph."""
+    assert c_literal('a"?\\??/é\n') == r'"a\042\077\134\077\077/\303\251\012"'
+
+
 # ---------------------------------------------------------------------------- libraries that do not save
 
 MUTE = """
-import { TrainingSession, TrainerError } from "./index.js";
+import { Tensor, TrainingSession, TrainerError } from "./index.js";
 import assert from "node:assert/strict";
 const session = await TrainingSession.create(
-  { trainModel: "../../model/trainer.plan", checkpointState: "../../model/checkpoint" });
+  { trainModel: "../../model/trainer.plan", checkpointState: "../../model/checkpoint" }); // of no model known here
+const wrong = { input: new Tensor("float64", new Float64Array(784), [1, 1, 28, 28]), labels: new Tensor("int64", [0]) };
+assert.throws(() => session.runTrainStep(wrong), /^TrainerError: input input: expected 1 as number 1/);
 assert.throws(() => session.saveCheckpoint(), (error) => error instanceof TrainerError
   && error.message.includes("mb_write_checkpoint") && error.message.includes("--checkpoint-writing on"));
 """

@@ -82,7 +82,10 @@ def write_package(artifacts: Path, folder: Path) -> Path:
         module = library.built.shared
         files[library_path(target)] = module
         files[str(Path(library_path(target)).with_name("libminbuild.a"))] = library.built.archive
-    files |= {**sources, **binding_files(LANGUAGES, contents.optional, sources, module)}
+    files |= {
+        **sources,
+        **binding_files(LANGUAGES, contents.optional, sources, module, plans=[model.plan_bytes]),
+    }
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)

@@ -12,6 +12,19 @@
 
 #include "minbuild/trainer.h"
 
+// Refused batches in words, from what model_inputs.h says of the package's models. Define MINBUILD_WORDS as 0 where bytes
+// count more: then a status has the library's own text.
+#ifndef MINBUILD_WORDS
+#if __has_include("model_inputs.h")
+#include "refusal.h"
+#define MINBUILD_WORDS MB_MODEL_WORDS
+#else
+#define MINBUILD_WORDS 0
+#endif
+#elif MINBUILD_WORDS
+#include "refusal.h"
+#endif
+
 namespace minbuild {
 
 // Elements that belong to somebody else.
@@ -132,9 +145,12 @@ class List {
 class Session {
  public:
   Session() = default;
-  Session(Session&& other) noexcept : session_(std::exchange(other.session_, nullptr)) {}
+  Session(Session&& other) noexcept { *this = std::move(other); }
   Session& operator=(Session&& other) noexcept {
     std::swap(session_, other.session_);
+#if MINBUILD_WORDS
+    std::swap(sizes_, other.sizes_);
+#endif
     return *this;
   }
   ~Session() {
@@ -235,11 +251,20 @@ class Session {
   static constexpr const char* unlike_ = "there is no such parameter, or its type or shape is another one";
 
   Status take(mb_status code, Session& made, mb_options& options) {
+#if MINBUILD_WORDS
+    made.sizes_.given = options.symbols != nullptr && options.symbol_count <= MB_MOST_MODEL_SYMBOLS;
+    for (size_t i = 0; made.sizes_.given && i < options.symbol_count; ++i) made.sizes_.of[i] = options.symbols[i];
+#endif
     if (code == MB_OK) *this = std::move(made);
     return {code, options.error};
   }
   Status run(int graph, Span<const mb_tensor> inputs) {
-    return said(mb_run(session_, graph, inputs.data(), inputs.size()));
+    const mb_status code = mb_run(session_, graph, inputs.data(), inputs.size());
+#if MINBUILD_WORDS
+    if (code != MB_OK)
+      mb_explain_refusal(session_, graph, code, inputs.data(), inputs.size(), sizes_.given ? sizes_.of : nullptr);
+#endif
+    return said(code);
   }
   Status set(const mb_property& property) { return said(mb_set_property(session_, &property)); }
   Status said(mb_status code) const { return {code, mb_last_error(session_)}; }
@@ -251,6 +276,12 @@ class Session {
   }
 
   mb_session* session_ = nullptr;
+#if MINBUILD_WORDS
+  struct {
+    bool given = false;
+    int32_t of[MB_MOST_MODEL_SYMBOLS] = {};
+  } sizes_;  // of free dimensions, that the session was created with
+#endif
 };
 
 // The learning rate rises from 0 to `initial` during `warmup` optimizer steps, then falls to 0 at step `total`.

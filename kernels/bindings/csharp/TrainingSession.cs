@@ -11,6 +11,7 @@ namespace Minbuild
     {
         private readonly Memory plan;
         private readonly Memory checkpoint;
+        private readonly int[] sizes;
         private IntPtr session;
         private long warmup, total;
         private float initial = float.NaN;
@@ -27,6 +28,7 @@ namespace Minbuild
         {
             this.plan = new Memory(plan);
             this.checkpoint = new Memory(checkpoint);
+            this.sizes = (int[])sizes.Clone();
             fixed (int* symbols = sizes)
             {
                 var options = new mb_options { symbols = (IntPtr)symbols, symbol_count = new UIntPtr((uint)sizes.Length) };
@@ -151,6 +153,12 @@ namespace Minbuild
             throw new TrainerException(Header.MB_INVALID_ARGUMENT, $"there is no parameter '{name}'; there are {string.Join(", ", ParameterNames)}");
         }
 
+        private Model Described() =>
+            Model.Of(
+                All(2 * Header.MB_TRAIN + Header.MB_INPUTS)
+                    .Concat(All(2 * Header.MB_EVAL + Header.MB_INPUTS))
+                    .Concat(All(Header.MB_PARAMETERS)));
+
         private unsafe IReadOnlyList<Tensor> Step(int graph, Tensor[] inputs)
         {
             var tensors = new mb_tensor[inputs.Length];
@@ -164,7 +172,10 @@ namespace Minbuild
                     for (int axis = 0; axis < tensor.rank; ++axis) dims[axis] = inputs[i].Dims[axis];
                     tensors[i] = tensor;
                 }
-                Must(Native.mb_run(Open, graph, tensors, new UIntPtr((uint)tensors.Length)));
+                int status = Native.mb_run(Open, graph, tensors, new UIntPtr((uint)tensors.Length));
+                string reason = status == Header.MB_OK ? "" : Described()?.Refusal(graph, status, inputs, sizes) ?? "";
+                if (reason != "") throw new TrainerException(status, reason);
+                Must(status);
             }
             finally
             {

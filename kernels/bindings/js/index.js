@@ -5,6 +5,7 @@ import {
   OPTIONS, PARAMETER, PROGRESS, PROPERTY, SESSION, TENSOR,
 } from "./header.js";
 import { Module, TrainerError, bytesOf, compile } from "./module.js";
+import { modelOf, refusal } from "./refusal.js";
 
 export { TrainerError };
 
@@ -39,6 +40,7 @@ export class TrainingSession {
   #staged = { at: 0, room: 0 };
   #template = { at: 0, size: 0 };
   #schedule = null;
+  #sizes = undefined;
 
   /**
    * `trainModel` is the package's trainer.plan, left out where the library has it compiled in; `checkpointState` a
@@ -73,6 +75,7 @@ export class TrainingSession {
     create(checkpointAt, checkpoint?.length ?? 0, module.found);
     this.#module = module;
     this.#session = module.word(module.found);
+    this.#sizes = sizes && Array.from(sizes);
     this.trainingInputNames = this.#names(MB_TRAIN, MB_INPUTS);
     this.trainingOutputNames = this.#names(MB_TRAIN, MB_OUTPUTS);
     this.evalInputNames = this.#names(MB_EVAL, MB_INPUTS);
@@ -310,8 +313,15 @@ export class TrainingSession {
       new ARRAYS[tensor.type](module.memory.buffer, at, tensor.size).set(tensor.data);
       at += sizes[i];
     });
-    this.#must(module.api.mb_run(this.#session, graph, list, tensors.length));
+    const status = module.api.mb_run(this.#session, graph, list, tensors.length);
+    if (status !== MB_OK) throw new TrainerError(status, this.#refusal(graph, status, tensors) || module.text(this.#error));
     return Object.fromEntries(this.#all(2 * graph + MB_OUTPUTS).map((output) => [output.name, this.#copied(output)]));
+  }
+
+  /** The reason in a step's inputs, in words; "" where they do not explain it. */
+  #refusal(graph, status, tensors) {
+    const lists = [2 * MB_TRAIN + MB_INPUTS, 2 * MB_EVAL + MB_INPUTS, MB_PARAMETERS];
+    return refusal(modelOf(lists.flatMap((list) => this.#all(list))), graph, status, tensors, this.#sizes);
   }
 
   #buffer(trainableOnly, what, at, count = 0) {

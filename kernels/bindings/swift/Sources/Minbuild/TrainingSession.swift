@@ -9,6 +9,7 @@ public final class TrainingSession {
     private let session: UnsafeMutablePointer<mb_session>
     private let plan: UnsafeMutableRawBufferPointer
     private let checkpoint: UnsafeMutableRawBufferPointer
+    private let largest: [Int32]  // of free dimensions, that the session was created with
     private var schedule: mb_linear_schedule?
 
     /// A session of a package's trainer.plan, nil where the library has it compiled in, and a checkpoint. `sizes` are the largest sizes of free dimensions in plan
@@ -20,10 +21,11 @@ public final class TrainingSession {
     public init(plan: Data, checkpoint: Data, sizes: [Int] = []) throws {
         self.plan = aligned(plan)
         self.checkpoint = aligned(checkpoint)
+        largest = sizes.map(Int32.init)
         var options = mb_options()
         var made: UnsafeMutablePointer<mb_session>?
         let (planBytes, checkpointBytes) = (self.plan, self.checkpoint)
-        let status: mb_status = sizes.map(Int32.init).withUnsafeBufferPointer { symbols in
+        let status: mb_status = largest.withUnsafeBufferPointer { symbols in
             options.symbols = sizes.isEmpty ? nil : symbols.baseAddress
             options.symbol_count = sizes.count
             return mb_create(
@@ -201,7 +203,14 @@ public final class TrainingSession {
         let memory = inputs.map { aligned(Data($0.bytes)) }
         defer { memory.forEach { $0.deallocate() } }
         let tensors = zip(inputs, memory).map { mb_tensor($0, at: $1.baseAddress) }
-        try must(mb_run(session, graph.rawValue, tensors, tensors.count))
+        let status = mb_run(session, graph.rawValue, tensors, tensors.count)
+        if status != 0 {
+            largest.withUnsafeBufferPointer { sizes in
+                mb_explain_refusal(
+                    session, graph.rawValue, status, tensors, tensors.count, largest.isEmpty ? nil : sizes.baseAddress)
+            }
+        }
+        try must(status)
         return all(2 * graph.rawValue + Int32(MB_OUTPUTS)).map { Tensor(copying: $0.value) }
     }
 }

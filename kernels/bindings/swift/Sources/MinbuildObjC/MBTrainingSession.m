@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "minbuild/trainer.h"
+#include "refusal.h"
 
 NSString* const MBTrainerErrorDomain = @"MBTrainerErrorDomain";
 
@@ -94,7 +95,11 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   mb_tensor* tensors = calloc(inputs.count + 1, sizeof(mb_tensor));
   BOOL well = tensors != NULL ? YES : fail(error, MB_OUT_OF_MEMORY, "there is no memory for the inputs");
   for (NSUInteger i = 0; well && i < inputs.count; ++i) well = [inputs[i] fill:&tensors[i] error:error];
-  well = well && [self must:mb_run(_session, graph, tensors, inputs.count) error:error];
+  if (well) {
+    mb_status status = mb_run(_session, graph, tensors, inputs.count);
+    if (status != MB_OK) mb_explain_refusal(_session, graph, status, tensors, inputs.count, NULL);
+    well = [self must:status error:error];
+  }
   free(tensors);
   if (!well) return nil;
   NSMutableArray<MBTensor*>* outputs = [NSMutableArray array];

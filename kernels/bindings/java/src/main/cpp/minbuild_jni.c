@@ -4,6 +4,7 @@
 
 #include "minbuild/trainer.h"
 #include "components.h"
+#include "refusal.h"
 
 #define NATIVE(type, name) JNIEXPORT type JNICALL Java_ai_onnxruntime_OnnxRuntime_##name
 
@@ -70,11 +71,21 @@ static int fill(JNIEnv* env, jobject data, jint type, jintArray dims, mb_tensor*
   return 1;
 }
 
+/* The error of a refused step, in words where the inputs explain it. `sizes` are those the session was created with. */
+static void refuse(JNIEnv* env, mb_session* session, int graph, mb_status status, const mb_tensor* inputs, size_t count,
+                   jintArray sizes) {
+  jint* given = sizes == NULL ? NULL : (*env)->GetIntArrayElements(env, sizes, NULL);
+  mb_explain_refusal(session, graph, status, inputs, count, (const int32_t*)given);
+  if (given != NULL) (*env)->ReleaseIntArrayElements(env, sizes, given, JNI_ABORT);
+  must(env, status, session);
+}
+
 NATIVE(void, run)(JNIEnv* env, jclass self, jlong session, jint graph, jobjectArray data, jintArray types,
-                  jobjectArray dims) {
+                  jobjectArray dims, jintArray largest) {
   mb_tensor inputs[MAX_INPUTS];
   jint element_types[MAX_INPUTS];
   jsize count = (*env)->GetArrayLength(env, data), i;
+  mb_status status;
   (void)self;
   if (count > MAX_INPUTS) {
     fail(env, MB_INVALID_ARGUMENT, "a step takes at most 64 inputs");
@@ -92,7 +103,8 @@ NATIVE(void, run)(JNIEnv* env, jclass self, jlong session, jint graph, jobjectAr
       return;
     }
   }
-  must(env, mb_run(session_of(session), graph, inputs, (size_t)count), session_of(session));
+  status = mb_run(session_of(session), graph, inputs, (size_t)count);
+  if (status != MB_OK) refuse(env, session_of(session), graph, status, inputs, (size_t)count, largest);
 }
 
 NATIVE(jobjectArray, names)(JNIEnv* env, jclass self, jlong session, jint list) {

@@ -22,7 +22,9 @@ final class OnnxRuntime {
 
   static native void destroy(long session);
 
-  static native void run(long session, int graph, ByteBuffer[] data, int[] types, int[][] dims) throws OrtException;
+  /** `sizes` are those that the session was created with, null for none: an error names one that is too small. */
+  static native void run(long session, int graph, ByteBuffer[] data, int[] types, int[][] dims, int[] sizes)
+      throws OrtException;
 
   static native String[] names(long session, int list);
 

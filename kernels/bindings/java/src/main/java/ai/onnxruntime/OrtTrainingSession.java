@@ -15,6 +15,7 @@ public final class OrtTrainingSession implements AutoCloseable {
   private static volatile long firstSeed;
 
   private long session;
+  private final int[] sizes;
   private final Set<String>[] inputs;
   private final Set<String>[] outputs;
   private long warmup;
@@ -24,6 +25,7 @@ public final class OrtTrainingSession implements AutoCloseable {
   @SuppressWarnings({"unchecked", "rawtypes"})
   OrtTrainingSession(String plan, String checkpoint, int[] sizes) throws OrtException {
     session = OnnxRuntime.create(plan, checkpoint, sizes);
+    this.sizes = sizes == null ? null : sizes.clone();
     OnnxRuntime.setSeed(session, firstSeed);
     inputs = new Set[] {names(OnnxRuntime.TRAIN, OnnxRuntime.INPUTS), names(OnnxRuntime.EVAL, OnnxRuntime.INPUTS)};
     outputs = new Set[] {names(OnnxRuntime.TRAIN, OnnxRuntime.OUTPUTS), names(OnnxRuntime.EVAL, OnnxRuntime.OUTPUTS)};
@@ -96,12 +98,12 @@ public final class OrtTrainingSession implements AutoCloseable {
 
   /** Updates the parameters from the gradients. */
   public void optimizerStep() throws OrtException {
-    OnnxRuntime.run(open(), OnnxRuntime.OPTIMIZER, new ByteBuffer[0], new int[0], new int[0][]);
+    OnnxRuntime.run(open(), OnnxRuntime.OPTIMIZER, new ByteBuffer[0], new int[0], new int[0][], null);
   }
 
   /** New first values for parameters and state, of models that bring their own. */
   public void initialize() throws OrtException {
-    OnnxRuntime.run(open(), OnnxRuntime.INITIALIZE, new ByteBuffer[0], new int[0], new int[0][]);
+    OnnxRuntime.run(open(), OnnxRuntime.INITIALIZE, new ByteBuffer[0], new int[0], new int[0][], null);
   }
 
   public void setLearningRate(float rate) throws OrtException {
@@ -261,7 +263,7 @@ public final class OrtTrainingSession implements AutoCloseable {
       dims[i++] = Arrays.stream(tensor.info.shape).mapToInt(Math::toIntExact).toArray();
     }
     for (String name : requested) indexOf(outputs[graph], name, "output");
-    OnnxRuntime.run(open(), graph, data, types, dims);
+    OnnxRuntime.run(open(), graph, data, types, dims, sizes);
     LinkedHashMap<String, OnnxValue> results = new LinkedHashMap<>();
     int index = 0;
     for (String name : outputs[graph]) {
