@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from minbuild.authoring.artifact_graphs import (
     DONE,
@@ -30,6 +31,7 @@ from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
 from minbuild.authoring.resolve import resolve_recipe
 from minbuild.errors import BadInput, Unsupported
+from minbuild.frontend import pytorch
 from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import exporter_notes
@@ -49,6 +51,7 @@ __all__ = [
     "in_directory",
     "make_artifacts",
     "read_source",
+    "source_of",
     "types_of",
     "write_artifacts",
 ]
@@ -57,9 +60,16 @@ _Types = Mapping[str, TensorType]
 
 
 def read_source(path: Path) -> Source:
-    """The forward model in ONNX file `path`. Raises BadInput and Unsupported."""
+    """The forward model in ONNX file `path`, or in a `torch.export` program (.pt2). Raises BadInput and Unsupported."""
+    if path.suffix in pytorch.SUFFIXES:
+        return source_of(pytorch.read_program(path), path)
     data = read_file(path, "Give the ONNX file of the model.")
-    model = parse_model(data, path)
+    return source_of(parse_model(data, path), path)
+
+
+def source_of(model: Any, path: Path) -> Source:
+    """The forward model of `model`, an onnx.ModelProto that is called `path` in messages. Raises BadInput and
+    Unsupported."""
     return Source(read_model(model, path), opset_in(model), path, exporter_notes(model))
 
 

@@ -24,6 +24,7 @@ class OptimizerOptions:
     nesterov: bool | None = None
     alpha: float | None = None  # RMSprop: how much of the mean square stays
     correct_bias: bool | None = None  # AdamW: of the moments, which begin at zero
+    decay_first: bool | None = None  # AdamW: as PyTorch has it; decay precedes, both moments are corrected
     max_norm: float | None = None  # clip the gradients' common norm first
 
 
@@ -46,7 +47,9 @@ def _options(**values: float | bool | tuple[float, float]) -> OptimizerOptions:
 OPTIMIZERS: Mapping[str, OptimizerModel] = {
     "adamw": OptimizerModel(
         "Adam, parameters decay by themselves", op_type="AdamWOptimizer", domain=MICROSOFT, moments=2, steps=True,
-        defaults=_options(betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True),
+        defaults=_options(
+            betas=(0.9, 0.999), epsilon=1e-6, weight_decay=0.0, correct_bias=True, decay_first=False
+        ),
     ),
     "adam": OptimizerModel(
         "Adam, weight decay added to the gradient", op_type="AdamOptimizer", domain=OWN, moments=2, steps=True,
@@ -150,7 +153,8 @@ def _attributes(name: str, options: OptimizerOptions) -> dict[str, float | int]:
     attributes: dict[str, float | int] = {}
     if "betas" in chosen:
         attributes["alpha"], attributes["beta"] = chosen.pop("betas")
+    decays_first = bool(chosen.pop("decay_first", False))
     attributes |= {n: int(v) if isinstance(v, bool) else float(v) for n, v in chosen.items()}
     if optimizer.op_type == "AdamWOptimizer":
-        attributes["adam_mode"] = 1  # the form that ONNX Runtime's tool writes
+        attributes["adam_mode"] = 0 if decays_first else 1  # 1: the form that ONNX Runtime's tool writes
     return attributes

@@ -62,7 +62,10 @@ Gradients add up over training steps until they are reset: small batches can mak
 
 _CHECKS, _FILES = "Checks", "Files"
 _NUMBERS = "Numbers with commas between, or an .npy file."
-Model = Annotated[Path, typer.Argument(help="ONNX file of the forward model.", metavar="MODEL")]
+Model = Annotated[
+    Path,
+    typer.Argument(help="ONNX file or torch.export program (.pt2) of the forward model.", metavar="MODEL"),
+]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the artifacts.", rich_help_panel=_FILES)]
 
 

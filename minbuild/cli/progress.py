@@ -32,7 +32,7 @@ ArtifactSets = Annotated[
     list[Path],
     typer.Argument(
         help="Folders with training artifacts, or ONNX files with training information, one per model; with --loss, "
-        "ONNX files of forward models.",
+        "ONNX files or torch.export programs (.pt2) of forward models.",
         metavar="ARTIFACTS...",
         show_default=False,
     ),

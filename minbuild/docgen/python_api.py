@@ -21,7 +21,8 @@ MODULES = (
     "minbuild/training/library.py",
     "minbuild/training/onnx_backend.py",
     "minbuild/compat/onnx_backend.py",
-    "minbuild/training/torch.py",
+    "minbuild/training/trainer.py",
+    "minbuild/torch/from_module.py",
 )
 
 

@@ -137,6 +137,11 @@ class Module:
         """The next training step replaces the gradients; until then they keep their values."""
         self._device.lazy_reset_grad()
 
+    def parameter_names(self, trainable_only: bool = False) -> list[str]:
+        """Names of the parameters in the order of `get_contiguous_parameters`."""
+        device = self._device
+        return [n for n in device.order if device.session.parameters[n].gradient or not trainable_only]
+
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements of the parameters."""
         return sum(array.size for array in self._arrays(trainable_only))
@@ -166,9 +171,8 @@ class Module:
         self._state._nominal = False
 
     def _arrays(self, trainable_only: bool) -> list[np.ndarray]:
-        device = self._device
-        session = device.session
-        names = [n for n in device.order if session.parameters[n].gradient or not trainable_only]
+        session = self._device.session
+        names = self.parameter_names(trainable_only)
         arrays = [session.parameter(n) for n in names]
         for name, array in zip(names, arrays, strict=True):
             if array.dtype != np.float32:
