@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Call, Shape, TensorType
+from minbuild.ir import Call
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.context import (
     RULE_ERRORS,
@@ -17,6 +17,7 @@ from minbuild.ops.core.context import (
     UnsupportedUse,
     malformed,
 )
+from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.kernel import (
     BOOL,
     EXTENT,
@@ -37,10 +38,14 @@ from minbuild.ops.core.kernel import (
     float_bits,
     storage_type,
 )
-
-if TYPE_CHECKING:
-    from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-    from minbuild.ops.core.value import Results
+from minbuild.ops.core.shape_rules import (
+    ShapeRule,
+    broadcast_shapes,
+    normalized_axes,
+    require_equal,
+    same_as,
+)
+from minbuild.ops.core.value import Results
 
 __all__ = [
     "BOOL",
@@ -95,7 +100,6 @@ class TestCase:
     smooth: bool = True  # differentiable at these inputs: gradients are checked there
 
 
-ShapeRule = Callable[[OpContext], Sequence[TensorType]]
 LowerRule = Callable[[OpContext], Sequence[KernelCall]]
 Reference = Callable[..., Any]  # (attributes, *inputs) -> array or tuple of arrays
 ShapeValueRule = Callable[[OpContext], Sequence[np.ndarray | None]]
@@ -167,7 +171,7 @@ class Op:
         return self.key.lstrip(":")
 
 
-# ------------------------------------------------------------------------------------ inference rules many share
+# ------------------------------------------------------------------------------- rules that many operators share
 
 
 def itself(call: Call, ctx: OpContext) -> Call:
@@ -183,39 +187,3 @@ def every_input(ctx: OpContext) -> Iterable[int]:
 def first_input(ctx: OpContext) -> Iterable[int]:
     """For `Op.batched_inputs`: the first input, where others are parameters."""
     return (0,)
-
-
-def same_as(i: int = 0) -> ShapeRule:
-    """One output with the type of input `i`."""
-
-    def infer(ctx: OpContext) -> Sequence[TensorType]:
-        return (TensorType(ctx.element(i), ctx.shape(i)),)
-
-    return infer
-
-
-def require_equal(left: Dim, right: Dim, text: str) -> None:
-    """Raises ShapeMismatch where the sizes `left` and `right` differ, with `text` in front of the two."""
-    if left != right:
-        raise ShapeMismatch(f"{text}: {left} is not {right}", (left, right))
-
-
-def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Multidirectional broadcasting. Raises ShapeMismatch where sizes other than one differ, or are different
-    symbols."""
-    rank = max(len(s) for s in shapes)
-    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    result: list[Dim] = []
-    for axis in range(rank):
-        sizes = {s[axis] for s in padded} - {1}
-        if len(sizes) > 1:
-            text = f"cannot broadcast {' with '.join(str(list(s)) for s in shapes)}"
-            first, second = sorted(sizes, key=str)[:2]
-            raise ShapeMismatch(text, (first, second))
-        result.append(sizes.pop() if sizes else 1)
-    return tuple(result)
-
-
-def normalized_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, sorted."""
-    return tuple(sorted(a + rank if a < 0 else a for a in axes))

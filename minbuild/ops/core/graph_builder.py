@@ -15,7 +15,8 @@ import numpy as np
 
 from minbuild.ir import ElementType, Node, Shape, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import OpContext, normalized_axes
+from minbuild.ops.core.context import OpContext
+from minbuild.ops.core.shape_rules import normalized_axes
 from minbuild.ops.core.value import Operand, Results, Value, element_of
 
 LARGEST_OPSET = 1000
@@ -176,7 +177,7 @@ class GradientBuilder(GraphBuilder):
         return frozenset((*names, *self.saved.values()))
 
     def write(self, rule: Callable[[Any], Results]) -> tuple[Value | None, ...]:
-        """Runs a gradient rule: one gradient per input, None for those that are not wanted or zero."""
+        """Runs a gradient rule: one gradient per input, None for those that are not required or zero."""
         results = (super().write(rule) or ())[: len(self.x)]
         padded = (*results, *(None,) * (len(self.x) - len(results)))
         return tuple(g if g and i in self.requires_grad else None for i, g in enumerate(padded))

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Union
+from typing import Any, ClassVar, Protocol, Union
 
 from minbuild.ir import ElementType
 from minbuild.ir.dims import Dim
-
-if TYPE_CHECKING:
-    from minbuild.ops.core.graph_builder import GraphBuilder
 
 _BOOLEAN = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "IsInf", "IsNaN"})
 _TYPE_INPUT = {  # the input whose type the results have, where it is not the first
@@ -28,6 +25,24 @@ _TYPE_INPUT = {  # the input whose type the results have, where it is not the fi
 _INT64 = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size"})
 
 
+class NodeWriter(Protocol):
+    """The writer of a graph, as handles see it: `graph_builder.GraphBuilder`."""
+
+    def add(
+        self, op_type: str, *inputs: Value | str | None, domain: str = "", **attributes: Any
+    ) -> Value: ...
+
+    def constant(self, value: Any, element: ElementType | None = None) -> Value: ...
+
+    def integers(self, values: Iterable[Dim]) -> Value: ...
+
+    def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value: ...
+
+    def over_axes(
+        self, op_type: str, x: Value, axes: Sequence[int], since: int, **attributes: Any
+    ) -> Value: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A value by its name, in the graph that `builder` writes; false where an optional input or output is absent.
@@ -37,7 +52,7 @@ class Value:
 
     __array_ufunc__: ClassVar[None] = None  # numpy's scalars leave arithmetic with a handle to the handle
 
-    builder: GraphBuilder = field(repr=False, compare=False)
+    builder: NodeWriter = field(repr=False, compare=False)
     name: str
     element: ElementType | None = field(default=None, repr=False, compare=False)
 
