@@ -16,8 +16,8 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.planning.library_contents import ROLLBACK
-from minbuild.planning.plan import CHECKED_ARGUMENTS
 from minbuild.planning.plan_encoding import plan_schema
+from minbuild.planning.rollback import CHECKED_ARGUMENTS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError
 

@@ -14,7 +14,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "support"))
 
 from programs import run  # noqa: E402
-from test_report import make_report, make_target  # noqa: E402
+from sample_report import make_report, make_target  # noqa: E402
 
 from minbuild.report import html  # noqa: E402
 
