@@ -16,12 +16,11 @@ from functools import cache
 from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
-from minbuild.options.build_options import OFF, PLAN, SOURCES, BuildOptions, table
+from minbuild.options.build_options import PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.compile_library import (
-    INCLUDES,
     PROGRAM_SOURCES,
     BuildFolder,
     BuildOutput,
@@ -31,6 +30,7 @@ from minbuild.toolchain.compile_library import (
     library_objects,
 )
 from minbuild.toolchain.targets import Target, host_target
+from minbuild.toolchain.zig_flags import compile_command, driver, lto_options, uses_lto
 
 _LINK_CURE = "Build with --cxx g++ or --cxx clang++ to see whether another linker accepts it."
 
@@ -54,7 +54,9 @@ class Zig:
             )
         build_options = self._build_options(target)
         calls = (
-            flag for speed in (False, True) for flag in _compile(target, "c++", build_options, speed=speed)
+            flag
+            for speed in (False, True)
+            for flag in compile_command(target, "c++", build_options, speed=speed)
         )
         kernels = (
             "for speed",
@@ -63,7 +65,7 @@ class Zig:
             "not",
             *build_options.size_for,
         )
-        return (*calls, *kernels, *_lto_options(target, build_options), *_link(target, build_options))
+        return (*calls, *kernels, *lto_options(target, build_options), *_link(target, build_options))
 
     def with_build_options(self, build_options: BuildOptions) -> Zig:
         return replace(self, build_options=build_options)
@@ -81,8 +83,8 @@ class Zig:
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         build_options = self._build_options(target)
-        calls = {s: _compile(target, "c++", build_options, speed=s) for s in (False, True)}
-        lto = _uses_lto(target, build_options)
+        calls = {s: compile_command(target, "c++", build_options, speed=s) for s in (False, True)}
+        lto = uses_lto(target, build_options)
         objects = library_objects(
             sources,
             calls,
@@ -117,7 +119,9 @@ class Zig:
         name = _program_target(target)
         objects = compile_objects(
             sources,
-            lambda unit: _compile(target, "cc" if unit.endswith(".c") else "c++", BuildOptions(), name),
+            lambda unit: compile_command(
+                target, "cc" if unit.endswith(".c") else "c++", BuildOptions(), name
+            ),
             toolchain=self,
             workspace=workspace,
             program=self._program,
@@ -144,7 +148,7 @@ class Zig:
         static = ("-static",) if "musl" in name else ()
         dead = "-Wl,-dead_strip" if target.traits.os == "macos" else "-Wl,--gc-sections"
         link = (
-            *_driver(target, "cc", name),
+            *driver(target, "cc", name),
             *static,
             "-Oz",
             "-s",
@@ -172,7 +176,7 @@ class Zig:
         def helpers(names: tuple[str, ...]) -> bytes:
             return self._extract_helpers(names, target, workspace)
 
-        compile_c = _driver(target, "cc")
+        compile_c = driver(target, "cc")
         if target.traits.format == "wasm":
             return link_wasm.link(objects, self._helpers(target, workspace), workspace, run)
         if target.traits.format == "image":
@@ -181,8 +185,8 @@ class Zig:
             return link_pe.link(objects, compile_c, workspace, run)
         if not target.traits.is_elf:
             return self._link_macos(objects, target, workspace)
-        options = _lto_options(target, build_options)
-        compile_c = _compile(target, "cc", build_options)
+        options = lto_options(target, build_options)
+        compile_c = compile_command(target, "cc", build_options)
         return link_elf.link(
             objects,
             target,
@@ -197,9 +201,9 @@ class Zig:
     def _extract_helpers(self, names: tuple[str, ...], target: Target, workspace: BuildFolder) -> bytes:
         """An object of just these functions: the whole library has a slow memcpy that would replace libc's."""
         workspace.write({"libhelpers.a": self._helpers(target, workspace)})
-        wanted = tuple(f"--undefined={name}" for name in names)
+        undefined = tuple(f"--undefined={name}" for name in names)
         self._run(
-            ("zig", "ld.lld", "-r", "--gc-sections", *wanted, "libhelpers.a", "-o", "extracted"), workspace
+            ("zig", "ld.lld", "-r", "--gc-sections", *undefined, "libhelpers.a", "-o", "extracted"), workspace
         )
         return workspace.read("extracted")
 
@@ -219,104 +223,15 @@ class Zig:
         return found
 
     def _link_macos(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> Linked:
-        link = (*_driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
-        self._run((*link, "twin"), workspace)
+        link = (*driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
+        self._run((*link, "unstripped"), workspace)
         self._run((*link, "stripped", "-s"), workspace)
         return Linked(
-            workspace.read("stripped"), workspace.read("twin"), "", (*link, target.traits.shared_name, "-s")
+            workspace.read("stripped"),
+            workspace.read("unstripped"),
+            "",
+            (*link, target.traits.shared_name, "-s"),
         )
-
-
-def _driver(target: Target, language: str, name: str = "", mode: str = "") -> tuple[str, ...]:
-    cpu = f"{target.cpu or target.traits.cpu}{mode}"
-    return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={cpu}")
-
-
-def _compile(
-    target: Target, language: str, build_options: BuildOptions, name: str = "", *, speed: bool = False
-) -> tuple[str, ...]:
-    cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
-    # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
-    level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")
-    common = flags.compile_flags(build_options, target)
-    return (
-        *_driver(target, language, name, "" if name else target.traits.mode),
-        *cxx,
-        *level,
-        "-fno-sanitize=all",
-        *(() if speed else _small(target)),
-        *(common if language == "c++" else (f for f in common if f not in _CXX_ONLY)),
-        *target.traits.flags,
-        *INCLUDES,
-    )
-
-
-def _uses_lto(target: Target, build_options: BuildOptions) -> bool:
-    """True if a link optimises; links of other formats cannot."""
-    return target.traits.is_elf and build_options.lto != OFF
-
-
-def _lto_options(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
-    """The options that the compiler inside of the linker needs again. Functions know themselves what they are for.
-
-    It sees all callers of a function, so that each saves just the registers that another changes. What it moves into
-    its callers besides is shorter only where instructions have one size.
-    """
-    if not _uses_lto(target, build_options):
-        return ()
-    if build_options.optimize == "speed":
-        return ("--lto-O2",)
-    small = tuple(word for word in _small(target) if not word.startswith("-f"))
-    if target.traits.arch == "x86_64":
-        # What was extended to 64 bits is used so in other blocks, too: up to 32 bytes less.
-        return ("--lto-O1", *small, *_mllvm("-enable-ipra", "-aggressive-ext-opt"))
-    return ("--lto-O2", *small, *_mllvm("-enable-ipra"))
-
-
-def _mllvm(*options: str) -> tuple[str, ...]:
-    return tuple(word for option in options for word in ("-mllvm", option))
-
-
-# What clang does for speed even where size is all that counts. Loops that matter are vectors already, and no
-# slower without.
-_SMALL = (
-    "-fno-jump-tables",
-    "-fno-vectorize",
-    "-fno-slp-vectorize",
-    "-fno-strict-aliasing",  # keeps values in registers that are shorter to read again
-    *_mllvm(
-        "-disable-lsr",  # induction variables of their own for every address
-        "-disable-machine-licm",  # constants in registers around loops
-        "-indvars-widen-indvars=0",  # 64-bit counters for 32-bit ones
-        "-enable-pre=false",  # loads and sums copied to where they may be spared
-        "-split-spill-mode=size",  # values go to the stack where that is short
-        "-enable-gvn-sink",  # what branches end with alike, once behind them
-        "-apply-ext-tsp-for-size",  # blocks in the order that needs the fewest jumps
-        "-jump-threading-threshold=2",  # blocks copied to spare a jump
-    ),
-)
-# Both sides of a branch computed to choose between the results, or not: it pays for processors with instructions that
-# compute on a condition.
-_ONE_SIDE = _mllvm("-phi-node-folding-threshold=0")
-_NEITHER_SIDE = (*_ONE_SIDE, *_mllvm("-bonus-inst-threshold=0"))
-_BOTH_SIDES = _mllvm("-bonus-inst-threshold=4")
-# Where an entry is but a byte or two.
-_JUMP_TABLES = ("-fjump-tables",)
-_SMALL_ON = {
-    "x86_64": _NEITHER_SIDE,
-    "aarch64": (*_BOTH_SIDES, *_JUMP_TABLES),
-    "arm": _ONE_SIDE,
-    "thumb": _ONE_SIDE,
-    "riscv64": _NEITHER_SIDE,
-    "wasm32": _JUMP_TABLES,
-}
-
-
-def _small(target: Target) -> tuple[str, ...]:
-    return (*_SMALL, *_SMALL_ON.get(target.traits.arch, ()))
-
-
-_CXX_ONLY = ("-fno-rtti", "-fno-threadsafe-statics", "-fno-exceptions")
 
 
 def _link(target: Target, build_options: BuildOptions) -> tuple[str, ...]:

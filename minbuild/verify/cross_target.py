@@ -20,7 +20,8 @@ from minbuild.verify.differential import REPORT
 from minbuild.verify.double_precision import DoubleRun, in_double_precision
 from minbuild.verify.script import Results, TestScript
 from minbuild.verify.script_runner import Watch, perform, watch
-from minbuild.verify.steps import Trace, follow_steps
+from minbuild.verify.step_script import Trace
+from minbuild.verify.steps import follow_steps
 
 # Runs that differ in rounding only: what any of them is off by, another machine may be off by a few times.
 _RUNS, _MORE_RUNS = 3, 12

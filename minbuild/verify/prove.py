@@ -27,7 +27,8 @@ from minbuild.verify.differential import (
     seeded_script,
 )
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import first_difference, look_at_steps, measure_steps, step_script
+from minbuild.verify.step_script import step_script
+from minbuild.verify.steps import first_difference, look_at_steps, measure_steps
 from minbuild.verify.trajectory_check import follow
 
 

@@ -5,128 +5,24 @@ is, has a name."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import prod
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
-from minbuild.ir import ElementType, Kernel, Plan, Routine, Step
-from minbuild.ir.dims import evaluate
+from minbuild.ir import ElementType
 from minbuild.ir.size_report import StepDeviation
 from minbuild.ops import Registry
 from minbuild.planning.compile import CompiledModel
-from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import Target, Toolchain
-from minbuild.verify.differential import PACES, REPORT, Pace
-from minbuild.verify.rounding import bounds, depth_of
-from minbuild.verify.script import Action, TestScript
+from minbuild.verify.differential import REPORT
 from minbuild.verify.script_runner import Watch, watch
+from minbuild.verify.step_deviation import deviation_of, sentence, step_name
+from minbuild.verify.step_script import Execution, Output, StepScript, Trace
 
-_GRAPHS = {"train": "train", "eval": "eval", "optimizer": "optimize", "initialize": "initialize"}  # of verbs
 _RANGES = ("the session's memory", "the plan", "the checkpoint")
-
-
-@dataclass(frozen=True, slots=True)
-class Execution:
-    """One execution of a step: in which graph, its number there, and sizes of the free dimensions."""
-
-    graph: str
-    number: int
-    step: Step
-    kernel: Kernel
-    sizes: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The output of a step in one argument; `movement` as steps.cc measures it, None where bits have to be the same."""
-
-    slot: int
-    element: ElementType
-    data: memoryview
-    movement: np.ndarray | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepScript:
-    """A script that runs every graph of a plan, with the steps that this takes, in order."""
-
-    script: TestScript
-    executions: tuple[Execution, ...]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """The outputs of every step of a script on this machine."""
-
-    steps: StepScript
-    outputs: tuple[tuple[Output, ...], ...]
-
-    @cached_property
-    def data(self) -> bytes:
-        """All of it in order, as the runner reads it."""
-        return b"".join(output.data for outputs in self.outputs for output in outputs)
-
-
-def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -> StepScript:
-    """Evaluation, training, training on another batch whose gradients add up, and an optimizer step after each: on
-    the smallest batches of `model` with more than one sample where that is possible. The session starts from
-    `checkpoint`, a file's bytes; `pace` scales batches and learning rate."""
-    program, plan = model.program, model.plan
-    size = smallest_sizes(program)
-    limits, inputs = index_limits(program, model.registry), inputs_of(program)
-    graphs = {p.name: p.inputs for p in program.procedures}
-    batches: dict[str, tuple[np.ndarray, ...]] = {}
-    sizes: dict[str, Mapping[str, int]] = {}
-    for number in range(2):
-        at = dict.fromkeys(plan.symbols, size - number)
-        arrays = seeded_batch(inputs, limits, at, number, pace.scale)
-        for graph in ("train", "eval"):
-            if graph in graphs:
-                sizes[f"{graph} {number}"] = at
-                batches[f"{graph} {number}"] = tuple(arrays[name] for name in graphs[graph])
-    actions = [Action("create", "start"), Action("rate", repr(pace.rate))]
-    actions += [Action("eval", "eval 0")] if "eval" in graphs else []
-    for number in range(2):
-        actions += [Action("train", f"train {number}")] if "train" in graphs else [Action("copy")]
-        actions += [Action("optimizer")] if "optimize" in graphs else []
-    actions += [Action("initialize")] if "initialize" in graphs else []
-    script = TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, tuple(actions))
-    return StepScript(script, tuple(_executions(plan, script, sizes)))
-
-
-def _executions(
-    plan: Plan, script: TestScript, sizes: Mapping[str, Mapping[str, int]]
-) -> Iterator[Execution]:
-    routines = {routine.name: routine for routine in plan.routines}
-    now: Mapping[str, int] = dict.fromkeys(plan.symbols, script.sizes[0] if script.sizes else 1)
-    for action in script.actions:
-        graph = _GRAPHS.get(action.verb)
-        if graph is None:
-            continue
-        now = sizes.get(action.operand, now)
-        for number in _order(routines[graph], now):
-            step = routines[graph].steps[number]
-            yield Execution(graph, number, step, plan.kernels[step.kernel], now)
-
-
-def _order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
-    """Numbers of the steps as they run; loops run once per sample."""
-    samples, sample, number = evaluate(routine.samples, sizes), 0, 0
-    while number < len(routine.steps):
-        yield number
-        loop = routine.steps[number].loop
-        if loop:
-            sample += 1
-            if sample < samples:
-                number -= loop
-            else:
-                sample = 0
-        number += 1
 
 
 def measure_steps(
@@ -144,7 +40,7 @@ def measure_steps(
         toolchain=toolchain,
         registry=model.registry,
     )
-    return Trace(steps, tuple(_answers(reply, steps, library, model.registry, str(target), measured=True)))
+    return Trace(steps, tuple(_outputs(reply, steps, library, model.registry, str(target), measured=True)))
 
 
 def look_at_steps(
@@ -161,7 +57,7 @@ def look_at_steps(
         toolchain=toolchain,
         registry=model.registry,
     )
-    return len(list(_answers(reply, steps, library, model.registry, str(target), measured=False)))
+    return len(list(_outputs(reply, steps, library, model.registry, str(target), measured=False)))
 
 
 def first_difference(
@@ -178,10 +74,10 @@ def first_difference(
         *(Watch.FOLLOW, steps.script, model.plan_bytes, ours, target, toolchain, model.registry),
         trace=trace.data,
     )
-    found = _answers(reply, steps, ours, model.registry, str(target), measured=False)
+    found = _outputs(reply, steps, ours, model.registry, str(target), measured=False)
     for execution, expected, outputs in zip(steps.executions, trace.outputs, found, strict=True):
-        for wanted, given in zip(expected, outputs, strict=True):
-            deviation = _deviation(execution, replace(wanted, movement=None), given, model.plan)
+        for reference, given in zip(expected, outputs, strict=True):
+            deviation = deviation_of(execution, replace(reference, movement=None), given, model.plan)
             if deviation is not None:
                 return sentence(deviation)
     return ""
@@ -198,10 +94,10 @@ def follow_steps(
         trace=trace.data,
     )
     worst: StepDeviation | None = None
-    found = _answers(reply, steps, library, model.registry, str(target), measured=False)
+    found = _outputs(reply, steps, library, model.registry, str(target), measured=False)
     for execution, expected, outputs in zip(steps.executions, trace.outputs, found, strict=True):
         for ours, theirs in zip(expected, outputs, strict=True):
-            deviation = _deviation(execution, ours, theirs, model.plan)
+            deviation = deviation_of(execution, ours, theirs, model.plan)
             if deviation is not None and (worst is None or deviation.units > worst.units):
                 worst = deviation
             if worst is not None and not worst.units <= 1:
@@ -209,30 +105,13 @@ def follow_steps(
     return len(steps.executions), worst
 
 
-def sentence(d: StepDeviation) -> str:
-    """Where a step is off, and by how much."""
-    return (
-        f"{_name(d.graph, d.step, d.kernel, d.node)} computes something else than on this machine with the same "
-        f"inputs: argument {d.output}, element {d.element} is {d.found:.9g}, expected {d.expected:.9g}, "
-        + (
-            f"which is {d.units:.3g} times what rounding allows."
-            if d.bound
-            else "and rounding has no part in it."
-        )
-    )
-
-
-def _name(graph: str, number: int, kernel: str, node: str) -> str:
-    return f"step {number} of {graph} ({kernel} of node '{node}')"
-
-
-def _answers(
+def _outputs(
     reply: bytes, steps: StepScript, library: BuiltLibrary, registry: Registry, label: str, *, measured: bool
 ) -> Iterator[tuple[Output, ...]]:
     """The outputs of every step. Raises VerificationFailed where one wrote elsewhere too."""
     view, at = memoryview(reply), 0
     for execution in steps.executions:
-        name = _name(execution.graph, execution.number, execution.kernel.symbol, execution.step.node)
+        name = step_name(execution.graph, execution.number, execution.kernel.symbol, execution.step.node)
         if at + 16 > len(view):
             raise VerificationFailed(f"{label}: the runner ended before {name}. {REPORT}")
         row, count, place, offset = struct.unpack_from("<IIii", view, at)
@@ -268,50 +147,3 @@ def _written(execution: Execution, registry: Registry) -> list[int]:
         for slot, (spec, arg) in enumerate(zip(specs, execution.step.args, strict=True))
         if "=" in spec and arg >= 0
     ]
-
-
-def _deviation(execution: Execution, ours: Output, theirs: Output, plan: Plan) -> StepDeviation | None:
-    """The worst element of an output; None where all bits are the same."""
-    if ours.data == theirs.data:
-        return None
-    kind = ours.element.dtype
-    expected, found = np.frombuffer(ours.data, kind), np.frombuffer(theirs.data, kind)
-    a, b = expected.astype(np.float64), found.astype(np.float64)
-    if ours.movement is None:
-        bound = np.zeros(a.shape)
-        off = np.where(expected.view(f"u{kind.itemsize}") == found.view(f"u{kind.itemsize}"), 0.0, np.inf)
-    else:
-        bound = _bound(execution, ours, expected, plan)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            off = np.where(same, 0.0, np.abs(a - b) / bound)
-        off = np.where(np.isnan(off), np.inf, off)
-    at = int(off.argmax())
-    return StepDeviation(
-        *(execution.graph, execution.number, execution.kernel.symbol, execution.step.node, ours.slot, at),
-        *(float(off[at]), float(b[at]), float(a[at]), float(bound[at])),
-    )
-
-
-def _bound(execution: Execution, output: Output, expected: np.ndarray, plan: Plan) -> np.ndarray:
-    assert output.movement is not None
-    step, sizes = execution.step, execution.sizes
-    shapes = {slot: _shape(plan, arg, sizes) for slot, arg in enumerate(step.args) if arg >= 0}
-    reals = {
-        slot for slot, (number, _, _) in enumerate(execution.kernel.args) if _real(number) and slot in shapes
-    }
-    written = {slot for slot, (_, writes, _) in enumerate(execution.kernel.args) if writes}
-    depth = depth_of([prod(shapes[s]) for s in reals & written], [prod(shapes[s]) for s in reals - written])
-    doubles = all(execution.kernel.args[s][0] == ElementType.DOUBLE for s in reals)
-    shape = shapes[output.slot]
-    return bounds(
-        output.element, expected.reshape(shape), output.movement.reshape(shape), depth, doubles
-    ).reshape(-1)
-
-
-def _real(number: int) -> bool:
-    return number in ElementType._value2member_map_ and ElementType(number).is_real
-
-
-def _shape(plan: Plan, arg: int, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(evaluate(d, sizes) for d in plan.tensors[arg].shape)

@@ -25,7 +25,8 @@ from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
 from minbuild.verify.differential import TRIMMED_GARBAGE, run_script, seeded_script  # noqa: E402
 from minbuild.verify.prove import starting_point  # noqa: E402
-from minbuild.verify.steps import measure_steps, step_script  # noqa: E402
+from minbuild.verify.step_script import step_script  # noqa: E402
+from minbuild.verify.steps import measure_steps  # noqa: E402
 
 pytestmark = pytest.mark.targets
 

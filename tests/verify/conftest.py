@@ -16,7 +16,8 @@ from minbuild.toolchain import (
 from minbuild.verify import differential as verify
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.script import TestScript
-from minbuild.verify.steps import measure_steps, step_script
+from minbuild.verify.step_script import step_script
+from minbuild.verify.steps import measure_steps
 
 
 @pytest.fixture(scope="module")

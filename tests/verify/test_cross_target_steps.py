@@ -20,7 +20,8 @@ from minbuild.toolchain import (
 )
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.cross_target import Baseline
-from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps, step_script
+from minbuild.verify.step_script import step_script
+from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps
 
 RUN = "Status run_kernel(const Call& call, uint32_t row) {"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
-from minbuild.frontend.files import map_array
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
+from minbuild.frontend.onnx.tensor_reader import TensorReader
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol
 
@@ -94,6 +93,7 @@ class _Reader:
             if not 1 <= version <= MOST_VERSIONS
         ]
         self.missing: list[str] = []
+        self.tensors = TensorReader(path, self.damage, self.missing)
 
     def graph(self) -> Graph:
         stored = {t.name: t for t in self.proto.initializer}
@@ -107,7 +107,7 @@ class _Reader:
         if self.proto.sparse_initializer:
             self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
         initializers = {
-            name: self.tensor(t, f"initializer '{name}'") for name, t in stored.items() if name in read
+            name: self.tensors.read(t, f"initializer '{name}'") for name, t in stored.items() if name in read
         }
         self.raise_findings()
         return without_sequences(
@@ -127,22 +127,24 @@ class _Reader:
         if self.missing:
             raise Unsupported(self.missing)
 
-    def inputs(self, stored: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, ElementType]]:
+    def inputs(self, initializers: Mapping[str, Any]) -> tuple[dict[str, TensorType], dict[str, ElementType]]:
         """Typed inputs and sequence inputs. Old files list initializers among them: constants here."""
         tensors: dict[str, TensorType] = {}
         sequences: dict[str, ElementType] = {}
         for value in self.proto.input:
-            if value.name in stored:
+            if value.name in initializers:
                 continue
             if value.name in tensors or value.name in sequences or not value.name:
                 self.damage.append(f"input '{value.name}' is declared twice or has no name")
             kind = value.type.WhichOneof("value")
             inner = value.type.sequence_type.elem_type
             if kind == "tensor_type":
-                element = self.element(value.type.tensor_type.elem_type, f"input '{value.name}'")
+                element = self.tensors.element(value.type.tensor_type.elem_type, f"input '{value.name}'")
                 tensors[value.name] = TensorType(element, self.shape(value))
             elif kind == "sequence_type" and inner.WhichOneof("value") == "tensor_type":
-                sequences[value.name] = self.element(inner.tensor_type.elem_type, f"input '{value.name}'")
+                sequences[value.name] = self.tensors.element(
+                    inner.tensor_type.elem_type, f"input '{value.name}'"
+                )
             elif kind is None:
                 self.damage.append(f"input '{value.name}' has no type")
             else:
@@ -171,19 +173,6 @@ class _Reader:
             else:  # protobuf gives bytes for what is not UTF-8
                 self.damage.append(f"input '{value.name}' has a size in axis {axis} whose name is no text")
         return tuple(dims)
-
-    def element(self, number: int, label: str) -> ElementType:
-        """The element type; FLOAT after a finding."""
-        if number in ElementType._value2member_map_:
-            return ElementType(number)
-        if number in TensorProto.DataType.values() and number != TensorProto.UNDEFINED:
-            name = TensorProto.DataType.Name(number).lower()
-            self.missing.append(
-                f"{self.file}: {label} has element type {name}, which is not supported. Convert it."
-            )
-        else:
-            self.damage.append(f"{label} has the unknown element type {number}")
-        return ElementType.FLOAT
 
     def node(self, proto: NodeProto, index: int) -> Node:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
@@ -223,9 +212,9 @@ class _Reader:
             AttributeProto.STRINGS: lambda: tuple(
                 s.decode("utf-8", "backslashreplace") for s in proto.strings
             ),
-            AttributeProto.TENSOR: lambda: self.tensor(proto.t, f"{label}: attribute '{proto.name}'"),
+            AttributeProto.TENSOR: lambda: self.tensors.read(proto.t, f"{label}: attribute '{proto.name}'"),
             AttributeProto.TENSORS: lambda: tuple(
-                self.tensor(t, f"{label}: attribute '{proto.name}'") for t in proto.tensors
+                self.tensors.read(t, f"{label}: attribute '{proto.name}'") for t in proto.tensors
             ),
         }
         if proto.type in plain:
@@ -244,7 +233,7 @@ class _Reader:
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph inside of a node. What it reads from around it is looked at with the whole."""
         outer, self.proto = self.proto, proto
-        stored = {t.name: self.tensor(t, f"initializer '{t.name}'") for t in proto.initializer}
+        stored = {t.name: self.tensors.read(t, f"initializer '{t.name}'") for t in proto.initializer}
         nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
         unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
         inputs = {i.name: unknown for i in proto.input if i.name not in stored}
@@ -257,48 +246,6 @@ class _Reader:
             outputs=tuple(o.name for o in proto.output),
             initializers=stored,
         )
-
-    def tensor(self, proto: TensorProto, label: str) -> np.ndarray:
-        """The elements of `proto`; an empty array after a finding."""
-        found = len(self.damage) + len(self.missing)
-        dtype, shape = self.element(proto.data_type, label).dtype, tuple(int(d) for d in proto.dims)
-        if any(d < 0 for d in shape) or len(shape) > 32:
-            self.damage.append(f"{label} has the impossible shape {list(shape)}")
-        if len(self.damage) + len(self.missing) > found:
-            return np.empty(0, dtype)
-        if proto.data_location == TensorProto.EXTERNAL:
-            return self.external(proto, dtype, shape, label)
-        if proto.HasField("raw_data"):
-            size = prod(shape) * dtype.itemsize
-            if len(proto.raw_data) != size:
-                self.damage.append(
-                    f"{label} has {len(proto.raw_data)} bytes, but {dtype.name}{list(shape)} takes {size}"
-                )
-                return np.empty(0, dtype)
-            return np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).reshape(shape)
-        try:
-            if proto.data_type == TensorProto.BFLOAT16:
-                # Versions of onnx differ in what they make of it.
-                bits = np.array(proto.int32_data, np.int64).astype(np.uint16)
-                return bits.view(dtype).reshape(shape)
-            return np.ascontiguousarray(numpy_helper.to_array(proto), dtype).reshape(shape)
-        except (ValueError, TypeError) as error:
-            self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")
-            return np.empty(0, dtype)
-
-    def external(self, proto: TensorProto, dtype: np.dtype, shape: tuple[int, ...], label: str) -> np.ndarray:
-        entries = {e.key: e.value for e in proto.external_data}
-        folder = self.path.parent.resolve()
-        try:
-            target = (folder / entries["location"]).resolve()
-            offset = int(entries.get("offset", "0"))
-            inside = target.is_relative_to(folder)
-        except (KeyError, ValueError, OSError):
-            inside = False
-        if not inside:
-            self.damage.append(f"{label} is stored at {entries}, which is not a place beside the model")
-            return np.empty(0, dtype)
-        return map_array(target, dtype, shape, offset, f"{label} of {self.file}")
 
     def check_order(self, nodes: tuple[Node, ...], outputs: tuple[str, ...], known: set[str]) -> None:
         """Every name is defined once, and before it is read."""

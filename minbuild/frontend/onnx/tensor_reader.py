@@ -1,0 +1,77 @@
+"""Tensors of ONNX files as arrays: typed fields, raw bytes, and data in files beside the model."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from minbuild.frontend.files import map_array
+from minbuild.ir import ElementType
+
+
+class TensorReader:
+    """Tensors of the file `path`. Damage is appended to `damage`, types without support to `missing`."""
+
+    def __init__(self, path: Path, damage: list[str], missing: list[str]) -> None:
+        self.path, self.file = path, path.name
+        self.damage, self.missing = damage, missing
+
+    def element(self, number: int, label: str) -> ElementType:
+        """The element type; FLOAT after a finding."""
+        if number in ElementType._value2member_map_:
+            return ElementType(number)
+        if number in TensorProto.DataType.values() and number != TensorProto.UNDEFINED:
+            name = TensorProto.DataType.Name(number).lower()
+            self.missing.append(
+                f"{self.file}: {label} has element type {name}, which is not supported. Convert it."
+            )
+        else:
+            self.damage.append(f"{label} has the unknown element type {number}")
+        return ElementType.FLOAT
+
+    def read(self, proto: TensorProto, label: str) -> np.ndarray:
+        """The elements of `proto`; an empty array after a finding."""
+        found = len(self.damage) + len(self.missing)
+        dtype, shape = self.element(proto.data_type, label).dtype, tuple(int(d) for d in proto.dims)
+        if any(d < 0 for d in shape) or len(shape) > 32:
+            self.damage.append(f"{label} has the impossible shape {list(shape)}")
+        if len(self.damage) + len(self.missing) > found:
+            return np.empty(0, dtype)
+        if proto.data_location == TensorProto.EXTERNAL:
+            return self._external(proto, dtype, shape, label)
+        if proto.HasField("raw_data"):
+            size = prod(shape) * dtype.itemsize
+            if len(proto.raw_data) != size:
+                self.damage.append(
+                    f"{label} has {len(proto.raw_data)} bytes, but {dtype.name}{list(shape)} takes {size}"
+                )
+                return np.empty(0, dtype)
+            return np.frombuffer(proto.raw_data, dtype.newbyteorder("<")).reshape(shape)
+        try:
+            if proto.data_type == TensorProto.BFLOAT16:
+                # Versions of onnx differ in what they make of it.
+                bits = np.array(proto.int32_data, np.int64).astype(np.uint16)
+                return bits.view(dtype).reshape(shape)
+            return np.ascontiguousarray(numpy_helper.to_array(proto), dtype).reshape(shape)
+        except (ValueError, TypeError) as error:
+            self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")
+            return np.empty(0, dtype)
+
+    def _external(
+        self, proto: TensorProto, dtype: np.dtype, shape: tuple[int, ...], label: str
+    ) -> np.ndarray:
+        entries = {e.key: e.value for e in proto.external_data}
+        folder = self.path.parent.resolve()
+        try:
+            target = (folder / entries["location"]).resolve()
+            offset = int(entries.get("offset", "0"))
+            inside = target.is_relative_to(folder)
+        except (KeyError, ValueError, OSError):
+            inside = False
+        if not inside:
+            self.damage.append(f"{label} is stored at {entries}, which is not a place beside the model")
+            return np.empty(0, dtype)
+        return map_array(target, dtype, shape, offset, f"{label} of {self.file}")

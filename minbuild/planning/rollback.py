@@ -1,0 +1,54 @@
+"""Rollback: the variables that a session restores when a training step is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from minbuild.ir import Procedure, Program, Role, Value
+from minbuild.ops import Registry
+from minbuild.passes.analysis.effects import Effects
+
+# Arguments of kernels whose values a kernel may refuse: indices that name nothing, and their like.
+CHECKED_ARGUMENTS = frozenset({"indices", "labels", "lengths", "rois", "images", "ratio"})
+
+
+def changed_before_refusal(program: Program, registry: Registry) -> frozenset[str]:
+    """The variables that a training step may have changed when it is refused: those written before its first output,
+    the loss, is known (running statistics), and before the last call that may refuse values of the batch. In artifacts
+    that is never behind the loss. A model that carries its own training may read indices behind updates: then all
+    variables updated before are among them. Counters of random draws are restored in any case."""
+    found: set[str] = set()
+    for procedure in program.procedures:
+        if procedure.name != "train":
+            continue
+        effects = Effects(procedure, registry)
+        last = max(_loss_at(procedure, effects), *_refusals(procedure, registry, effects))
+        for call in procedure.calls[: last + 1]:
+            found |= effects.writes(call)
+    return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
+
+
+def _loss_at(procedure: Procedure, effects: Effects) -> int:
+    """The place of the last call that writes to the loss; behind all calls without one."""
+    loss = effects.owner(next(iter(procedure.outputs), ""))
+    makers = [i for i, call in enumerate(procedure.calls) if loss in effects.produces(call)]
+    return max(makers, default=len(procedure.calls))
+
+
+def _refusals(procedure: Procedure, registry: Registry, effects: Effects) -> Iterator[int]:
+    """-1, and the places of calls that check values which no call before them has checked."""
+    yield -1
+    checked: set[str] = set()
+    for index, call in enumerate(procedure.calls):
+        functions = registry.ops[call.op].kernels
+        if not any(arg.partition(":")[0] in CHECKED_ARGUMENTS for f in functions for arg in f.args):
+            continue
+        values = {n for n in effects.reads(call) if _may_be_refused(procedure.values[n])}
+        if values - checked:
+            yield index
+        checked |= values | effects.produces(call)
+
+
+def _may_be_refused(value: Value) -> bool:
+    """Indices that are computed or given, and real numbers that are given."""
+    return value.role is Role.INPUT or not (value.type.element.is_real or value.role is Role.CONSTANT)
