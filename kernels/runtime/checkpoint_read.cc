@@ -12,7 +12,7 @@ struct Reader {
   bool apply;              // else it only looks whether all is there
   uint32_t module, group;  // where they are in the file
   // What take() is after, and where it binds that, null to copy it: here, as arguments go through memory, too.
-  Tensor want;
+  Tensor expected;
   uint32_t type;
   Span* bound;
 
@@ -26,24 +26,24 @@ struct Reader {
     return kNowhere;
   }
 
-  // Takes the data of the tensor `name` in such a list, if it has the type and shape of `want`: copies it there, or makes
+  // Takes the data of the tensor `name` in such a list, if it has the type and shape of `expected`: copies it there, or makes
   // it the data of `bound`.
   MB_NOINLINE bool take(uint32_t table, uint32_t slot, const char* name) const {
     uint32_t entry = find(table, slot, name);
-    Bytes length = bytes_of(want, type);
+    Bytes length = bytes_of(expected, type);
     Vector dims = file.vector(entry, checkpoint::kTensor_dims, 8),
            found = file.vector(entry, checkpoint::kTensor_data, 1);
-    if (found.data == nullptr || found.count != length || dims.count != static_cast<uint32_t>(want.rank) ||
+    if (found.data == nullptr || found.count != length || dims.count != static_cast<uint32_t>(expected.rank) ||
         file.scalar(entry, checkpoint::kTensor_element, 4) != type)
       return false;
     for (uint32_t i = 0; i < dims.count; ++i) {
       int64_t dim;
       __builtin_memcpy(&dim, dims.data + 8 * i, sizeof dim);
-      if (dim != want.dims[i]) return false;
+      if (dim != expected.dims[i]) return false;
     }
     if (!apply) return true;
     if (bound == nullptr) {
-      copy_bytes(want.data, found.data, length);
+      copy_bytes(expected.data, found.data, length);
     } else {
       *bound = {reinterpret_cast<char*>(const_cast<uint8_t*>(found.data)), length};
       s->keeps_checkpoint = true;
@@ -55,7 +55,7 @@ struct Reader {
   MB_NOINLINE bool read(uint32_t i) {
     const plan::Parameter& parameter = s->parameter(i);
     const char* name = s->name(parameter.name);
-    const plan::Tensor& t = s->resolve(parameter.tensor, &want);
+    const plan::Tensor& t = s->resolve(parameter.tensor, &expected);
     type = t.type;
     const bool trained = i < s->trained;
     // What is trained lies in memory with its gradient and moments, other parameters among what persists, or they are
@@ -64,7 +64,7 @@ struct Reader {
     if (trained ? t.region != kTrained : t.region != kPersistent) {
       if (trained || t.region != s->bound(i)) return false;
       bound = &s->regions[t.region];
-    } else if (want.data == nullptr) {
+    } else if (expected.data == nullptr) {
       return false;
     }
     if (file.data == nullptr) return bound == nullptr || bound->data != nullptr;
@@ -74,9 +74,9 @@ struct Reader {
     if (!trained || group == kNowhere) return true;
     // Moments lie behind the gradients, in the same layout.
     uint32_t state = find(group, checkpoint::kGroup_states, name);
-    want.data += s->trainable_bytes;
+    expected.data += s->trainable_bytes;
     for (uint32_t k = 0; k < s->count[plan::kMoments]; ++k) {
-      want.data += s->trainable_bytes;
+      expected.data += s->trainable_bytes;
       if (!take(state, checkpoint::kState_moments, s->moment(k))) return false;
     }
     return true;
@@ -89,7 +89,7 @@ static_assert(checkpoint::kTensor_name == checkpoint::kState_parameter &&
 }  // namespace
 
 mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
-  // No checkpoint reads as an empty one, from which only frozen parameters are wanted that are nowhere else.
+  // Without a checkpoint an empty one is read, and every frozen parameter must have its data elsewhere.
   Reader reader;
   reader.s = s;
   reader.file = {static_cast<const uint8_t*>(bytes), bytes == nullptr ? 0 : static_cast<uint32_t>(size)};

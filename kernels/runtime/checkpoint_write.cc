@@ -139,13 +139,13 @@ struct Writer {
   }
 
   uint32_t bytes_of(List what, uint32_t i, uint32_t parameter) {
-    const mb_sink wanted = sink;
+    const mb_sink destination = sink;
     const uint32_t here = at;
     sink = nullptr;
     at = 0;
     element(what, i, parameter);
     const uint32_t size = at;
-    sink = wanted;
+    sink = destination;
     at = here;
     return size;
   }

@@ -43,9 +43,9 @@ struct Flatbuffer {
 
   // Position of the root table, unless the identifier is another.
   MB_INLINE uint32_t root(const char (&id)[5]) const {
-    uint32_t wanted;
-    __builtin_memcpy(&wanted, id, sizeof wanted);
-    return u32(4) == wanted ? static_cast<uint32_t>(u32(0)) : kNowhere;
+    uint32_t expected;
+    __builtin_memcpy(&expected, id, sizeof expected);
+    return u32(4) == expected ? static_cast<uint32_t>(u32(0)) : kNowhere;
   }
 
   // Position of a field of the table at `table`.

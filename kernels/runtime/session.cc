@@ -47,16 +47,16 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
       const mb_tensor& input = *next++;
       Span* region = &s->regions[kBound + index];
       if (!s->damaged) *region = {static_cast<char*>(input.data), kAnySize};
-      Tensor want;
-      const plan::Tensor& t = s->resolve(port.tensor, &want);
-      if (!s->damaged) region->size = bytes_of(want, t.type);
+      Tensor expected;
+      const plan::Tensor& t = s->resolve(port.tensor, &expected);
+      if (!s->damaged) region->size = bytes_of(expected, t.type);
       // From here on as callers see it: a type, a rank, dimensions.
-      want.count = t.type;
-      const int32_t *wanted = &want.count, *given = &input.type;
+      expected.count = t.type;
+      const int32_t *required = &expected.count, *given = &input.type;
 #if MB_SYMBOLS
       const auto* shape = s->shape(t);
 #endif
-      for (int k = 0; k < 2 + want.rank; ++k) {
+      for (int k = 0; k < 2 + expected.rank; ++k) {
 #if MB_SYMBOLS
         if (walk == 0) {
           if (k < 2) continue;
@@ -65,8 +65,8 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
           continue;
         }
 #endif
-        if (input.data == nullptr || given[k] != wanted[k])
-          return fail(s, Failure::kInput, word_of(s->name(port.name)), wanted[k], k + 1);
+        if (input.data == nullptr || given[k] != required[k])
+          return fail(s, Failure::kInput, word_of(s->name(port.name)), required[k], k + 1);
       }
     }
 #if MB_SYMBOLS

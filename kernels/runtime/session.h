@@ -81,7 +81,7 @@ struct Span {
 #if MB_COMPILED
 #include "runtime/compiled_session.inc"
 #else
-// The plan is read in place, and no index in it is trusted: `at` answers one that is out of range with the plan's first
+// The plan is read in place, and no index in it is trusted: for one that is out of range `at` returns the plan's first
 // bytes, whatever they are, and remembers; who asked looks at `damaged` before anything comes of it. The progress that
 // callers see, and kernels as tensors, is the end of the persistent region.
 struct Session : mb_session {

@@ -27,7 +27,7 @@ class Owner:
 
 
 class Classifier:
-    """Answers for one build: its owners and its selected kernels."""
+    """Categories of one build, from its owners and its selected kernels."""
 
     def __init__(self, owners: Owners, kernels: Sequence[model.Kernel]) -> None:
         self._sources = {demangle(name): path for name, path in owners.sources.items()}

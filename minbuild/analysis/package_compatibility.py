@@ -50,10 +50,10 @@ def read_package(folder: Path) -> InstalledPackage:
         )
         if manifest["tool"] != TOOL:
             raise ValueError("another tool made it")
-        wanted = manifest["graphs"]
-        graphs = tuple(name for name in EVERY if name in wanted)
+        listed = manifest["graphs"]
+        graphs = tuple(name for name in EVERY if name in listed)
         if not graphs:
-            raise ValueError(f"no graphs among {wanted!r}")
+            raise ValueError(f"no graphs among {listed!r}")
         holds, targets = from_dict(manifest["holds"]), tuple(manifest["targets"])
         compiled_in = dict(manifest["model"]) if manifest.get("flavor") == COMPILED else {}
         return InstalledPackage(
@@ -81,32 +81,32 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
         return () if own and same else (_ANOTHER.format(package.folder),)
     contents = contents_of((model,))
     needed = capabilities_of(contents)
-    holds, where = package.capabilities, str(package.folder)
-    if needed.plan != holds.plan:
+    available, where = package.capabilities, str(package.folder)
+    if needed.plan != available.plan:
         return (
-            f"{where}: reads plans of version {holds.plan}, and this minbuild writes version {needed.plan}. Reduce "
+            f"{where}: reads plans of version {available.plan}, and this minbuild writes version {needed.plan}. Reduce "
             f"again, or use minbuild {package.minbuild}.",
         )
-    return (*_kernels(contents, needed, holds, model, where), *_parts(needed, holds, where))
+    return (*_kernels(contents, needed, available, model, where), *_parts(needed, available, where))
 
 
 def _kernels(
-    contents: LibraryContents, needed: Capabilities, holds: Capabilities, model: CompiledModel, where: str
+    contents: LibraryContents, needed: Capabilities, available: Capabilities, model: CompiledModel, where: str
 ) -> Iterator[str]:
     asking = _asking(model)
-    functions = {symbol.partition("<")[0] for symbol in holds.kernels}
+    functions = {symbol.partition("<")[0] for symbol in available.kernels}
     for kernel in contents.kernels:
         symbol, nodes = kernel.symbol, _example(asking[kernel])
-        if symbol not in holds.kernels:
+        if symbol not in available.kernels:
             what = "type" if kernel.function in functions else "kernel"
             yield f"{where}: lacks the {what} {symbol}, which {nodes} needs. Reduce for both models together."
-        elif holds.kernels[symbol] != needed.kernels[symbol]:
+        elif available.kernels[symbol] != needed.kernels[symbol]:
             yield f"{where}: its kernel {symbol} takes other arguments, for {nodes}. Reduce again with this minbuild."
     stems = {kernel.stem: kernel for kernel in contents.kernels}
-    for feature in sorted(needed.features - holds.features):
+    for feature in sorted(needed.features - available.features):
         stem, _, name = feature.partition(".")
         nodes = _example([n for k in asking if k.stem == stem for n in asking[k]])
-        if stems[stem].symbol in holds.kernels:
+        if stems[stem].symbol in available.kernels:
             yield f"{where}: lacks the feature '{name}' of {stem}.cc, for {nodes}. Reduce for both models together."
 
 
@@ -123,13 +123,13 @@ def _example(nodes: Sequence[str]) -> str:
     return f"node '{nodes[0]}'" if nodes else "the model"
 
 
-def _parts(needed: Capabilities, holds: Capabilities, where: str) -> Iterator[str]:
-    if needed.symbols and not holds.symbols:
+def _parts(needed: Capabilities, available: Capabilities, where: str) -> Iterator[str]:
+    if needed.symbols and not available.symbols:
         yield f"{where}: knows no free dimensions. Fix them with --dim, or reduce for both models together."
-    elif needed.expressions - holds.expressions:
-        names = ", ".join(sorted(needed.expressions - holds.expressions))
+    elif needed.expressions - available.expressions:
+        names = ", ".join(sorted(needed.expressions - available.expressions))
         yield f"{where}: lacks {names} in sizes. Fix dimensions with --dim, or reduce for both models together."
-    if needed.loops and not holds.loops:
+    if needed.loops and not available.loops:
         yield f"{where}: runs no steps per sample. Reduce for both models together."
-    if needed.draws and not holds.draws:
+    if needed.draws and not available.draws:
         yield f"{where}: saves no seeds of single nodes. Reduce for both models together."

@@ -81,9 +81,9 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     settled = resolve_recipe(model, recipe, operators)
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
-    wanted = (*train, *recipe.input_gradients)
+    wrt = (*train, *recipe.input_gradients)
     made = differentiate(
-        graph, settled.losses[0], wanted=wanted, registry=operators, opset=model.opset, stops=recipe.stops
+        graph, settled.losses[0], wrt=wrt, registry=operators, opset=model.opset, stops=recipe.stops
     )
     notes = list(settled.notes)
     if lost := [n for n in train if n not in made.gradients]:
@@ -158,7 +158,7 @@ def types_of(artifacts: TrainingArtifacts, operators: Registry) -> dict[str, _Ty
 def write_artifacts(made: GeneratedArtifacts, out: Path) -> tuple[str, ...]:
     """Puts the files into folder `out`; each is complete before it takes the place of an old one. Files of an earlier
     set under the same prefix that are not in this one would be taken for part of it: they are removed, and their names
-    answered. Raises BadInput."""
+    returned. Raises BadInput."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:

@@ -117,14 +117,14 @@ def _from_file(compose: TypedGraphBuilder, path: Path, names: tuple[str, ...]) -
         raise BadInput(
             f"{path}: imports opset {opset_of(data, path)}, but the model imports {compose.opset}. Convert one of them."
         )
-    wanted = tuple(loss.inputs)
-    if len(wanted) < len(names):
+    inputs = tuple(loss.inputs)
+    if len(inputs) < len(names):
         raise BadInput(
-            f"{path}: takes {len(wanted)} inputs, but the loss is to be taken of {len(names)} outputs: "
+            f"{path}: takes {len(inputs)} inputs, but the loss is to be taken of {len(names)} outputs: "
             f"{', '.join(names)}."
         )
-    given = dict(zip(wanted, names, strict=False))
-    for name in wanted[len(names) :]:
+    given = dict(zip(inputs, names, strict=False))
+    for name in inputs[len(names) :]:
         given[name] = compose.input(name, loss.inputs[name])
     for name, array in loss.initializers.items():
         given[name] = compose.add("Constant", name=f"loss/{name}", value=np.asarray(array))

@@ -173,8 +173,8 @@ def loss_mismatches(options: LossOptions, prediction: TensorType) -> Iterator[st
     for option in ("pos_weight", "weights"):
         found = np.shape(getattr(options, option)) if getattr(options, option) is not None else ()
         if not _broadcasts(found, shape):
-            wanted = f"[{', '.join(map(str, shape))}]"
-            yield f"{option}: an array of shape {list(found)} does not broadcast to the prediction, {wanted}."
+            expected = f"[{', '.join(map(str, shape))}]"
+            yield f"{option}: an array of shape {list(found)} does not broadcast to the prediction, {expected}."
 
 
 def _broadcasts(small: Sequence[int], shape: Sequence[Dim]) -> bool:

@@ -43,23 +43,23 @@ def chosen(
     named = [n for n in frozen if n != _REST or n in parameters]
     held = _matching("frozen", named, graph, [*parameters, *statistics], findings)
     usual = set(parameters) - held - set(constants)
-    wanted = _matching("train", train, graph, parameters, findings) if train else usual
+    trained = _matching("train", train, graph, parameters, findings) if train else usual
     if findings:
         raise BadInput("\n".join(findings))
-    if both := sorted(wanted & held):
+    if both := sorted(trained & held):
         raise BadInput(f"{', '.join(both)}: both trained and frozen. Name it in one of the lists.")
     if not parameters:
         raise BadInput(
             f"{graph.source}: it has no parameters, which are constants of real numbers that nodes read. A training "
             "model has them in its checkpoint: give the folder of both to minbuild reduce."
         )
-    if not wanted:
+    if not trained:
         raise BadInput(
             f"{graph.source}: no parameter is left to train. Its parameters are: {listed(parameters)}."
         )
-    rest = set(parameters) - wanted if len(named) < len(frozen) else set()
+    rest = set(parameters) - trained if len(named) < len(frozen) else set()
     fixed = held | rest | statistics
-    return tuple(n for n in candidates if n in wanted), tuple(n for n in candidates if n in fixed)
+    return tuple(n for n in candidates if n in trained), tuple(n for n in candidates if n in fixed)
 
 
 def has_parameters(graph: Graph, scalars: Collection[str] = ()) -> bool:

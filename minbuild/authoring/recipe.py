@@ -11,7 +11,7 @@ from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
 
-# A loss of one's own: writes nodes behind the outputs named, and answers with the name of a single number; or with
+# A loss of one's own: writes nodes behind the outputs named, and returns the name of a single number; or with
 # several names, of which the first is the loss and the others are returned beside it.
 OwnLoss = Callable[..., "str | Sequence[str]"]
 

@@ -94,10 +94,10 @@ def _split(
     graph: Graph, recipe: Recipe, frozen: Sequence[str], model: Source
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Parameters that train, and that do not."""
-    said = model.metadata
-    if recipe.tolerant and not recipe.train and not has_parameters(graph, said.parameters):
+    metadata = model.metadata
+    if recipe.tolerant and not recipe.train and not has_parameters(graph, metadata.parameters):
         return (), ()
-    return chosen(graph, recipe.train, frozen, said.constants, said.parameters)
+    return chosen(graph, recipe.train, frozen, metadata.constants, metadata.parameters)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:

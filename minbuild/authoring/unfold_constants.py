@@ -74,13 +74,13 @@ class _Unfolding:
     lengths: list[str] = field(default_factory=list)  # those whose scale the file does not tell
 
     def __post_init__(self) -> None:
-        graph, said = self.model.graph, self.model.metadata
+        graph, metadata = self.model.graph, self.model.metadata
         self.opset = self.model.opset
         self.nodes = list(graph.nodes)
         self.arrays = {n: np.asarray(a) for n, a in graph.initializers.items()}
-        self.lost, self.folded = list(said.lost), dict(said.folded)
+        self.lost, self.folded = list(metadata.lost), dict(metadata.folded)
         self.start: list[Node] = []  # those that compute the constants
-        self.scopes = dict(said.scopes)
+        self.scopes = dict(metadata.scopes)
         self.taken = {*graph.inputs, *(n for node in graph.nodes for n in node.outputs)}
 
     def result(self) -> tuple[Source, tuple[str, ...]]:
@@ -89,7 +89,7 @@ class _Unfolding:
         nodes = (*self.start, *self.nodes)
         read = {n for node in nodes for n in names_read(node)} | set(self.model.graph.outputs)
         arrays = {n: a for n, a in self.arrays.items() if n in read}
-        said = replace(self.model.metadata, lost=tuple(self.lost), folded=self.folded)
+        metadata = replace(self.model.metadata, lost=tuple(self.lost), folded=self.folded)
         graph = replace(self.model.graph, nodes=nodes, initializers=arrays)
         made = listed(dict.fromkeys(self.made))
         note = f"{made}: folded into constants by the exporter; here they are tensors of their own again."
@@ -98,7 +98,7 @@ class _Unfolding:
                 f" {listed(self.lengths)}: directions of normalised weights, whose lengths the file does not tell; "
                 "they begin as the weights. Export with optimize=False to keep them."
             )
-        return replace(self.model, graph=graph, metadata=said), (note,)
+        return replace(self.model, graph=graph, metadata=metadata), (note,)
 
     def add(self, name: str, array: np.ndarray) -> None:
         """One more parameter, or statistic, of the module."""
@@ -312,8 +312,8 @@ def _applied(functions: Sequence[str], x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    return bool(np.allclose(found, wanted, rtol=_CLOSE, atol=0))
+def _close(found: np.ndarray, expected: np.ndarray) -> bool:
+    return bool(np.allclose(found, expected, rtol=_CLOSE, atol=0))
 
 
 def _weight_norm_pair(parameters: Sequence[str]) -> tuple[str, str] | None:

@@ -46,8 +46,8 @@ Exit codes: 0 fine, 1 internal error, 2 bad input, 3 unsupported operator or typ
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"minbuild {__version__}")
         raise typer.Exit
 

@@ -46,14 +46,14 @@ def ort_config(
         if style not in STYLES:
             raise BadInput(f"--style {style}: no such style. Choose from {', '.join(STYLES)}.")
         more = [read_config(path) for path in merge or ()]
-        wanted = union([requirements(artifacts, style, tuple(ops_dir or ())), *more])
+        required = union([requirements(artifacts, style, tuple(ops_dir or ())), *more])
         if check is not None:
-            findings = missing_operators(wanted, _text(check), str(check))
+            findings = missing_operators(required, _text(check), str(check))
             if findings:
                 raise Unsupported(list(findings))
             print_lines(f"{check}: holds everything that {', '.join(map(str, artifacts))} need.")
             return
-        text = render_config(wanted, [*sources(artifacts), *(path.name for path in merge or ())])
+        text = render_config(required, [*sources(artifacts), *(path.name for path in merge or ())])
         if out is None:
             print(printable_lines(text), end="")
             return

@@ -16,10 +16,10 @@ def scan(
 ) -> None:
     """List the operators of ARTIFACTS, and every unsupported node."""
     with exit_with_code(verbose):
-        answer = scanning.scan(artifacts, tuple(ops_dir or ()))
+        result = scanning.scan(artifacts, tuple(ops_dir or ()))
         if json_output:
-            print(for_json(json.dumps(scanning.as_dict(answer), indent=1, ensure_ascii=False)))
+            print(for_json(json.dumps(scanning.as_dict(result), indent=1, ensure_ascii=False)))
         else:
             screen = Console(highlight=False)
-            scanning.print_scan(answer, screen if screen.is_terminal else Console(highlight=False, width=160))
-        scanning.check(answer)
+            scanning.print_scan(result, screen if screen.is_terminal else Console(highlight=False, width=160))
+        scanning.check(result)

@@ -163,5 +163,5 @@ def parse_pair(option: str, text: str | None) -> tuple[float, float] | None:
     if numbers is None:
         return None
     if numbers.shape != (2,):
-        raise BadInput(f"{option} {text}: two numbers are wanted, such as 0.9,0.999.")
+        raise BadInput(f"{option} {text}: two numbers are expected, such as 0.9,0.999.")
     return float(numbers[0]), float(numbers[1])

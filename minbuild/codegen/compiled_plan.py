@@ -114,7 +114,7 @@ class _Compiler:
             "memory_places": self.memory_places,
             "accumulates": any(k[3] for k in steps.kinds),
             "loops": steps.loops,
-            "walks": self.loops,
+            "per_sample": self.loops,
             "relative": steps.relative,
             "records": records,
             "shape_at": shape_at if indexed else [],
@@ -181,9 +181,9 @@ class _Compiler:
         shape_at: dict[tuple[int, ...], int] = {}
         records = []
         for i in self.order:
-            at, _, region, element, walks = self.tensors[i]
+            at, _, region, element, per_sample = self.tensors[i]
             own = [dims.index[d] for d in self._dims(self.tensors[i])]
-            words = (len(own) | (walks << 7), element, *own)
+            words = (len(own) | (per_sample << 7), element, *own)
             if words not in shape_at:
                 shape_at[words] = len(shapes)
                 shapes += words
@@ -202,12 +202,12 @@ class _Compiler:
     def _names(self) -> tuple[bytes, dict[int, int]]:
         """Names that the device knows, and where each is by its place in the plan."""
         tables = self.tables
-        wanted = [int(p[0]) for name in ("ports", "parameters") for p in tables[name].tolist()]
-        wanted += tables["moments"].tolist()
+        offsets = [int(p[0]) for name in ("ports", "parameters") for p in tables[name].tolist()]
+        offsets += tables["moments"].tolist()
         if self.kernel_names:
-            wanted += [int(name) for key, name in tables["kernels"].tolist() if int(key) in self.rows]
+            offsets += [int(name) for key, name in tables["kernels"].tolist() if int(key) in self.rows]
         pool, where = bytearray(), dict[int, int]()
-        for at in wanted:
+        for at in offsets:
             if at not in where:
                 where[at] = len(pool)
                 pool += self.names[at : self.names.index(b"\0", at) + 1]

@@ -62,9 +62,9 @@ def encode_steps(
     the order of their first use. Raises Unsupported for more than 255 kinds of steps."""
     relative = len(number) > 0xFF
     words = tables["params"].tolist()
-    wanted = [tuple(words[step.params : step.params + counts[step.row]]) for step in steps]
-    pool = _superstring(wanted)
-    where = {each: _find(pool, each) for each in set(wanted)}
+    step_params = [tuple(words[step.params : step.params + counts[step.row]]) for step in steps]
+    pool = _superstring(step_params)
+    where = {each: _find(pool, each) for each in set(step_params)}
     kinds: dict[tuple[int, ...], int] = {}
     code: list[int] = []
     loops: list[tuple[int, ...]] = []
@@ -73,7 +73,7 @@ def encode_steps(
     for first, count, samples, port, inputs, outputs, _ in tables["graphs"].tolist():
         graphs.append((len(code), newest, count, port, inputs, outputs, samples))
         starts = []
-        for step, given in zip(steps[first : first + count], wanted[first : first + count], strict=True):
+        for step, given in zip(steps[first : first + count], step_params[first : first + count], strict=True):
             starts.append((len(code), newest))
             if step.loop:
                 loops.append((*starts[len(starts) - step.loop], step.loop))
@@ -142,6 +142,6 @@ def _has(whole: Sequence[int], part: Sequence[int]) -> bool:
     return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
 
 
-def _find(pool: Sequence[int], wanted: Sequence[int]) -> int:
-    """Where `wanted` is in the pool."""
-    return next(at for at in range(len(pool) + 1) if tuple(pool[at : at + len(wanted)]) == tuple(wanted))
+def _find(pool: Sequence[int], params: Sequence[int]) -> int:
+    """Where `params` is in the pool."""
+    return next(at for at in range(len(pool) + 1) if tuple(pool[at : at + len(params)]) == tuple(params))

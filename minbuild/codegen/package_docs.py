@@ -163,7 +163,7 @@ def _with_comment(call: str, comment: str) -> str:
 
 
 def _evaluates_loss(procedures: Mapping[str, Procedure], train: Procedure) -> bool:
-    """True if evaluation takes inputs of a training step and answers with the loss first, as that does."""
+    """True if evaluation takes inputs of a training step and returns the loss first, as that does."""
     evaluate = procedures.get("eval")
     return (
         evaluate is not None

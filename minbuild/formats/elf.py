@@ -56,8 +56,8 @@ def structures(label: str, data: bytes) -> tuple[Structure, ...]:
 def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
     """The symbols of an object, without labels that are named alike in every object. Raises BadInput."""
     for s in parse(label, data).symbols(SYMTAB):
-        wanted = s.type in (OBJECT, FUNC, TLS, IFUNC) or s.section == 0
-        if wanted and not s.name.startswith((".L", "$")):
+        kept = s.type in (OBJECT, FUNC, TLS, IFUNC) or s.section == 0
+        if kept and not s.name.startswith((".L", "$")):
             yield ObjectSymbol(s.name, s.defined, s.defined and s.binding == GLOBAL)
 
 

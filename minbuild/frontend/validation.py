@@ -120,7 +120,7 @@ def _clash(declared: TensorType, element: int, shape: tuple[int, ...] | None) ->
 
 def _moments(checkpoint: Checkpoint, name: str, optimizer: Graph) -> Iterator[str]:
     """Saved optimizer state covers every trainable parameter with every moment the optimizer graph takes."""
-    wanted = [
+    required = [
         f"momentum{i}" for i in range(max(len(optimizer.sequences) - 2, 0))
     ]  # without params, gradients
     for group in checkpoint.groups:
@@ -130,7 +130,7 @@ def _moments(checkpoint: Checkpoint, name: str, optimizer: Graph) -> Iterator[st
             if not p.trainable:
                 continue
             moments = group.moments.get(p.name, {})
-            for moment in wanted:
+            for moment in required:
                 label = f"{name}: optimizer state '{moment}' of parameter '{p.name}'"
                 if moment not in moments:
                     yield f"{label} is missing"

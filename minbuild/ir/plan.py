@@ -38,8 +38,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class PlanTensor:
-    """A tensor as the device sees it: where (region and offset or index), what type, what shape. One that `walks`
-    is as many bytes further in every round of a loop as it has."""
+    """A tensor as the device sees it: where (region and offset or index), what type, what shape. A
+    `per_sample` one starts one sample later, which is its own size in bytes, in every round of a loop."""
 
     region: int
     at: int

@@ -36,7 +36,7 @@ UNNAMED = "trainer"  # a model whose files have no prefix
 class CompiledModel:
     """Everything known before a compiler runs."""
 
-    artifacts: TrainingArtifacts  # all that was found, also graphs that are not wanted
+    artifacts: TrainingArtifacts  # all that was found, also graphs that are not selected
     registry: Registry
     program: Program  # as lowered, before passes
     plan: Plan
@@ -126,13 +126,13 @@ def compile_artifacts(
 
     `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
     `log`, `checks_loss` and `graphs` are as there. Raises BadInput and Unsupported."""
-    wanted = select_graphs(artifacts, graphs)
-    _check_names("--dim", fixed, _free_dimensions(wanted))
-    program = select_procedures(lower(wanted, operators, fixed), graphs)
+    selected = select_graphs(artifacts, graphs)
+    _check_names("--dim", fixed, _free_dimensions(selected))
+    program = select_procedures(lower(selected, operators, fixed), graphs)
     program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program) if checks_loss else program
     if not updates(graphs):
-        checkpoint = write_checkpoint(wanted.checkpoint)
+        checkpoint = write_checkpoint(selected.checkpoint)
     _check_names("--max-dim", largest, program.symbols)
     optimized = optimize(program, operators, log)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}

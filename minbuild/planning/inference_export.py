@@ -52,7 +52,7 @@ class Inference:
 
 def fill_template(template: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
     """The ONNX file that the device exports from a template: `parameters` are those of the plan, in its order,
-    `outputs` those that are wanted. Raises BadInput for other outputs than the template has."""
+    `outputs` those that are requested. Raises BadInput for other outputs than the template has."""
     (count,) = struct.unpack_from("<I", template, 4)
     words = struct.unpack_from(f"<{2 * count}I", template, 8)
     at, file = 8 + 8 * count, bytearray()

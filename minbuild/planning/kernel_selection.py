@@ -90,14 +90,14 @@ def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
 
 def safety_of(build_options: BuildOptions) -> frozenset[str]:
     """The members of SAFETY that the options leave on."""
-    wanted = {
+    enabled = {
         ROLLBACK: build_options.rollback == ON,
         FINITE: build_options.finite_checks in (GRADIENTS, ALL),
         CHECKSUMS: build_options.checkpoint_checks == ON,
         FINGERPRINT: build_options.checkpoint_checks == ON and build_options.accept_checkpoint == SAME,
         FLUSH: build_options.denormals == "flush",
     }
-    return frozenset(name for name in SAFETY if wanted[name])
+    return frozenset(name for name in SAFETY if enabled[name])
 
 
 def _check_excluded(models: Sequence[CompiledModel], extra: ExtraRequirements, registry: Registry) -> None:
@@ -155,7 +155,7 @@ def _fits(kernel: Kernel, function: KernelFunction, types: frozenset[ElementType
 def _wished(
     extra: ExtraRequirements, registry: Registry, note: Callable[[str], None]
 ) -> tuple[set[Kernel], set[str]]:
-    """Kernels of the operators that are wanted by name, with all their features."""
+    """Kernels of the operators that are requested by name, with all their features."""
     kernels: set[Kernel] = set()
     features: set[str] = set()
     allowed, excluded = _allowed(extra), set(extra.exclude)

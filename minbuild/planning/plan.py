@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,12 +26,12 @@ from minbuild.ir import (
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES
 from minbuild.passes.analysis.aliases import root
-from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
-from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, skyline
+from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, solution_of
 from minbuild.planning.arena.validator import validate
+from minbuild.planning.rollback import changed_before_refusal
 
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 
@@ -89,8 +89,8 @@ class _Builder:
         self.persistent_bytes = self.learning_rate_at + 8
         self.rollback_bytes = self.persistent_bytes - (start if rollback_at is None else rollback_at)
 
-    def tensor(self, region: int, at: int, tensor: TensorType, walks: bool = False) -> int:
-        entry = PlanTensor(region, at, tensor.element, tensor.shape or (), walks)
+    def tensor(self, region: int, at: int, tensor: TensorType, per_sample: bool = False) -> int:
+        entry = PlanTensor(region, at, tensor.element, tensor.shape or (), per_sample)
         return self.tensors.setdefault(entry, len(self.tensors))
 
     def constant(self, value: Value) -> int:
@@ -108,15 +108,15 @@ class _Builder:
         tensor: TensorType,
         buffers: Mapping[str, int],
         first_port: int,
-        walks: bool = False,
+        per_sample: bool = False,
     ) -> int:
-        """The plan tensor for a view of type `tensor` on the bytes of `owner`, or on one sample of it if it `walks`."""
+        """The plan tensor for a view of type `tensor` on the bytes of `owner`, or one sample of them (`per_sample`)."""
         if owner.role is Role.TEMPORARY:
-            return self.tensor(ARENA, buffers[owner.name], tensor, walks)
+            return self.tensor(ARENA, buffers[owner.name], tensor, per_sample)
         if owner.role is Role.INPUT:
-            return self.tensor(INPUTS, first_port + owner.index, tensor, walks)
+            return self.tensor(INPUTS, first_port + owner.index, tensor, per_sample)
         if owner.role is Role.CONSTANT:
-            return self.tensor(CONSTANTS, self.constant(owner), tensor, walks)
+            return self.tensor(CONSTANTS, self.constant(owner), tensor, per_sample)
         if owner.name in self.frozen_at:
             return self.tensor(FROZEN, self.frozen_at[owner.name], tensor)
         return self.tensor(PERSISTENT, self.persistent(owner), tensor)
@@ -166,52 +166,6 @@ def build_plan(program: Program, registry: Registry) -> Plan:
         draw_bytes=8 * len(builder.draws_at) - 8,
         fingerprint=program.fingerprint,
     )
-
-
-# Arguments of kernels whose values a kernel may refuse: indices that name nothing, and their like.
-CHECKED_ARGUMENTS = frozenset({"indices", "labels", "lengths", "rois", "images", "ratio"})
-
-
-def changed_before_refusal(program: Program, registry: Registry) -> frozenset[str]:
-    """The variables that a training step may have changed when it is refused: those written before its first output,
-    the loss, is known (running statistics), and before the last call that may refuse values of the batch. In artifacts
-    that is never behind the loss. A model that carries its own training may read indices behind updates: then all
-    variables updated before are among them. Counters of random draws are restored in any case."""
-    found: set[str] = set()
-    for procedure in program.procedures:
-        if procedure.name != "train":
-            continue
-        effects = Effects(procedure, registry)
-        last = max(_loss_at(procedure, effects), *_refusals(procedure, registry, effects))
-        for call in procedure.calls[: last + 1]:
-            found |= effects.writes(call)
-    return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
-
-
-def _loss_at(procedure: Procedure, effects: Effects) -> int:
-    """The place of the last call that writes to the loss; behind all calls without one."""
-    loss = effects.owner(next(iter(procedure.outputs), ""))
-    makers = [i for i, call in enumerate(procedure.calls) if loss in effects.produces(call)]
-    return max(makers, default=len(procedure.calls))
-
-
-def _refusals(procedure: Procedure, registry: Registry, effects: Effects) -> Iterator[int]:
-    """-1, and the places of calls that check values which no call before them has checked."""
-    yield -1
-    checked: set[str] = set()
-    for index, call in enumerate(procedure.calls):
-        functions = registry.ops[call.op].kernels
-        if not any(arg.partition(":")[0] in CHECKED_ARGUMENTS for f in functions for arg in f.args):
-            continue
-        values = {n for n in effects.reads(call) if _may_be_refused(procedure.values[n])}
-        if values - checked:
-            yield index
-        checked |= values | effects.produces(call)
-
-
-def _may_be_refused(value: Value) -> bool:
-    """Indices that are computed or given, and real numbers that are given."""
-    return value.role is Role.INPUT or not (value.type.element.is_real or value.role is Role.CONSTANT)
 
 
 def _device_role(builder: _Builder, value: Value) -> Role:
@@ -285,12 +239,12 @@ def _laid_out(
     ordered = order_buffers(buffers_of(procedure, selections, loops), assignments)
     accesses = accesses_of(procedure, selections)
     for assignment in assignments:
-        offsets, peak = skyline(ordered, buffer_sizes(ordered, assignment))
+        solution = solution_of(ordered, buffer_sizes(ordered, assignment))
         validate(
             procedure.name,
             ordered,
-            offsets=offsets,
-            peak=peak,
+            offsets=solution.offsets,
+            peak=solution.height,
             assignment=assignment,
             accesses=accesses,
             loops=checked(procedure, loops),
@@ -300,8 +254,8 @@ def _laid_out(
 
 def _as_slot(tensor: TensorType, slot: int) -> TensorType:
     """Kernels that only move elements see any type as the unsigned one of its size."""
-    wanted = ElementType(slot) if slot in STORAGE_TYPES else tensor.element
-    return replace(tensor, element=wanted) if wanted.size == tensor.element.size else tensor
+    stored = ElementType(slot) if slot in STORAGE_TYPES else tensor.element
+    return replace(tensor, element=stored) if stored.size == tensor.element.size else tensor
 
 
 def peak_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:
@@ -309,6 +263,6 @@ def peak_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:
     peak = bound = 0
     for routine in plan.routines:
         each = buffer_sizes(routine.buffers, sizes)
-        peak = max(peak, skyline(routine.buffers, each)[1])
+        peak = max(peak, solution_of(routine.buffers, each).height)
         bound = max(bound, lower_bound(routine.buffers, each))
     return peak, bound

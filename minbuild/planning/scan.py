@@ -137,7 +137,7 @@ def _row(
 
 
 def as_dict(result: Scan) -> dict[str, Any]:
-    """The answer as plain data, for JSON."""
+    """The result as plain data, for JSON."""
     return {
         "operators": [asdict(row) for row in result.operators],
         "findings": list(result.findings),
@@ -148,7 +148,7 @@ def as_dict(result: Scan) -> dict[str, Any]:
 
 
 def print_scan(result: Scan, console: Console) -> None:
-    """The answer as a table, then notes and findings."""
+    """The result as a table, then notes and findings."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title, side in (
         ("Operator", "left"),

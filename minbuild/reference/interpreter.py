@@ -184,8 +184,8 @@ class ReferenceTrainer:
             given.append(np.array(_pooled_shape(op, node, values, makers), np.int64))
         if op.generator is not None:
             return self._drawn(graph, node, op, given)
-        answer = op.reference(node.attributes, *given)
-        results = answer if isinstance(answer, tuple) else (answer,)
+        found = op.reference(node.attributes, *given)
+        results = found if isinstance(found, tuple) else (found,)
         for source, output in op.mutates.items():
             # Running statistics change in place, whether or not the node names the output.
             if output is not None and node.inputs[source] in self.parameters:

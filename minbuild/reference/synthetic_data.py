@@ -30,15 +30,15 @@ _PLAIN_INTEGERS = 2  # what nobody reads as an index is a flag or a count: 0 or 
 _SIZES = (2, 3, 4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tensor is empty
 
 
-def smallest_sizes(program: Program, least: int = 2) -> int:
-    """The smallest size from `least` on for all free dimensions at which, also with one less, every tensor has
+def smallest_sizes(program: Program, minimum: int = 2) -> int:
+    """The smallest size from `minimum` on for all free dimensions at which, also with one less, every tensor has
     elements."""
     shapes = {v.type.shape or () for p in program.procedures for v in p.values.values()}
     dims = {d for shape in shapes for d in shape if not isinstance(d, int)}
-    for size in (n for n in _SIZES if n >= least):
+    for size in (n for n in _SIZES if n >= minimum):
         if all(evaluate(d, dict.fromkeys(program.symbols, n)) > 0 for d in dims for n in (size, size - 1)):
             return size
-    return least
+    return minimum
 
 
 def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:

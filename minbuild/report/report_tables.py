@@ -11,7 +11,7 @@ from minbuild.report.verdict import proof, verdict
 
 
 def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
-    """The numbers people come for, the most wanted first."""
+    """The key figures of a report, the most requested first."""
     facts = report.model
     model = model_bytes(report)
     stack = target.stack

@@ -21,22 +21,22 @@ def fit(table: Table, width: int) -> tuple[Table, tuple[int, ...], int]:
     words = [
         each if table.numeric(i) else [w for c in each for w in c.split()] for i, each in enumerate(cells)
     ]
-    least, most = (tuple(max(map(len, each), default=0) for each in found) for found in (words, cells))
+    narrowest, most = (tuple(max(map(len, each), default=0) for each in found) for found in (words, cells))
     texts = [i for i in columns if not table.numeric(i)]
     gaps = _CLOSE if table.close else _GAPS
-    gap = next((g for g in gaps if sum(least) + g * (len(columns) - 1) <= width), gaps[-1])
+    gap = next((g for g in gaps if sum(narrowest) + g * (len(columns) - 1) <= width), gaps[-1])
     room = width - gap * (len(columns) - 1)
-    least = _narrowed(least, tuple(min(size, _SHORTEST) for size in least), texts, room)
-    return _cut(table, least), _narrowed(most, least, texts, room), gap
+    narrowest = _narrowed(narrowest, tuple(min(size, _SHORTEST) for size in narrowest), texts, room)
+    return _cut(table, narrowest), _narrowed(most, narrowest, texts, room), gap
 
 
 def _narrowed(
-    widths: tuple[int, ...], least: tuple[int, ...], columns: list[int], room: int
+    widths: tuple[int, ...], narrowest: tuple[int, ...], columns: list[int], room: int
 ) -> tuple[int, ...]:
-    """The widths with the widest of these columns made narrower, as often as needed and not below `least`."""
+    """The widths with the widest of these columns made narrower, as often as needed and not below `narrowest`."""
     found = list(widths)
     while sum(found) > room:
-        able = [i for i in columns if found[i] > least[i]]
+        able = [i for i in columns if found[i] > narrowest[i]]
         if not able:
             break
         found[max(able, key=lambda i: found[i])] -= 1

@@ -66,7 +66,7 @@ class CMake:
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
         workspace.write({f"package/{name}": data for name, data in sources.items()})
-        # The package strips by default; here the symbols are wanted first.
+        # The package strips by default; here the symbols are needed first.
         configure = self._configure(target, "package", "build", "-DMINBUILD_STRIP=OFF")
         build = (
             "cmake",
@@ -154,7 +154,9 @@ def find_cmake(file: Path, cxx: str | None = None) -> CMake:
             "--cmake-toolchain: `cmake` is not installed. Run `python -m pip install cmake`."
         )
     with Processes() as processes:
-        said = processes.run((path, "--version"), Path.cwd(), clean_environment({}), timeout=60).out.decode()
-    version = said.splitlines()[0].replace(" version", "") if said else "cmake"
+        output = processes.run(
+            (path, "--version"), Path.cwd(), clean_environment({}), timeout=60
+        ).out.decode()
+    version = output.splitlines()[0].replace(" version", "") if output else "cmake"
     text = hashlib.sha256(file.read_bytes()).hexdigest()
     return CMake(file.resolve(), text, path, version, shutil.which("ninja") is not None)

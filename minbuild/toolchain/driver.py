@@ -111,14 +111,14 @@ class Driver:
         level = again if build_options.lto == ON else ()
         link = (*self._link(target), *level, *objects.linked, *stub, *helpers, "-o")
         strip = () if build_options.strip == OFF else ("-s",)
-        self._run((*link, "twin"), workspace)
+        self._run((*link, "unstripped"), workspace)
         self._run((*link, "stripped", *strip), workspace)
         archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
         self._run(archive, workspace)
         line = (*link, target.traits.shared_name, *strip)
         return BuildOutput(
             shared=workspace.read("stripped"),
-            unstripped=workspace.read("twin"),
+            unstripped=workspace.read("unstripped"),
             archive=workspace.read("libminbuild.a"),
             map="",
             commands=(*objects.commands, " ".join(line), " ".join(archive)),
@@ -201,7 +201,7 @@ def _cpu(target: Target) -> tuple[str, ...]:
 
 @cache
 def find_driver(cxx: str) -> Driver:
-    """Ask a compiler, given by name or path, who it is. Raises ToolchainFailed when it does not answer."""
+    """Identify a compiler given by name or path. Raises ToolchainFailed when it does not behave like gcc or clang."""
     path = shutil.which(cxx)
     if path is None:
         raise ToolchainFailed(
@@ -211,7 +211,7 @@ def find_driver(cxx: str) -> Driver:
     path = str(Path(path).absolute())
     version, machine = _query(path, cxx, "--version"), _query(path, cxx, "-dumpmachine").strip()
     if not machine:
-        raise ToolchainFailed(f"--cxx {cxx}: does not behave like gcc or clang (no answer to -dumpmachine).")
+        raise ToolchainFailed(f"--cxx {cxx}: does not behave like gcc or clang (no output of -dumpmachine).")
     first = version.splitlines()[0].strip()
     number = re.search(r"(\d+)\.\d+", re.sub(r"\([^)]*\)", "", first))
     ar = shutil.which(_query(path, cxx, "-print-prog-name=ar").strip()) or shutil.which("ar")

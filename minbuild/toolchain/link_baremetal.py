@@ -42,8 +42,8 @@ def link(
     """
     workspace.write({"image.ld": LAYOUT})
     link = (*_LINK, *_PAGE, *objects)
-    said = run((*link, "--warn-unresolved-symbols", "--error-limit=0", "-o", "twin"))
-    missing = tuple(sorted(set(_UNDEFINED.findall(said))))
+    output = run((*link, "--warn-unresolved-symbols", "--error-limit=0", "-o", "unstripped"))
+    missing = tuple(sorted(set(_UNDEFINED.findall(output))))
     ours = [name for name in missing if "::" in name or "(" in name]
     if ours:
         raise ToolchainFailed(
@@ -54,8 +54,8 @@ def link(
     if extracted:
         workspace.write({"helpers.o": extracted})
         link = (*link, "helpers.o")
-    run((*link, "--emit-relocs", "--Map=twin.map", "-o", "twin"))
+    run((*link, "--emit-relocs", "--Map=unstripped.map", "-o", "unstripped"))
     run((*link, "--strip-all", "-o", "stripped"))
-    text = workspace.read("twin.map").decode(errors="replace")
+    text = workspace.read("unstripped.map").decode(errors="replace")
     command = (*link, "--strip-all", "-o", "minbuild.elf")
-    return Linked(workspace.read("stripped"), workspace.read("twin"), text, command, extracted)
+    return Linked(workspace.read("stripped"), workspace.read("unstripped"), text, command, extracted)

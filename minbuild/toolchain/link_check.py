@@ -121,10 +121,10 @@ def check_link(
     `symbols`: demangled names of the unstripped library. `exports`, `imports`: dynamic names of the shared library,
     where macOS's leading underscore is gone.
     """
-    wanted = {instantiation(name) for name in selected}
+    expected = {instantiation(name) for name in selected}
     functions = {instantiation(name).partition("<")[0] for name in kernels}
     found = {instantiation(name) for name in symbols if _is_kernel_call(name)}
-    strays = sorted(name for name in found if name.partition("<")[0] in functions and name not in wanted)
+    strays = sorted(name for name in found if name.partition("<")[0] in functions and name not in expected)
     findings = [f"kernel {name} is in it but was not selected" for name in strays]
     findings += [
         f"{name} is exported, only mb_* may be" for name in sorted(exports) if not name.startswith("mb_")

@@ -133,18 +133,18 @@ def link(
     strip = () if build_options.strip == OFF else ("--strip-all",)
     link = (*link, "-o")
     run((*link, "stripped", *strip))
-    shared, unstripped = workspace.read("stripped"), workspace.read("twin")
+    shared, unstripped = workspace.read("stripped"), workspace.read("unstripped")
     if build_options.section_headers == "needed":
         shared, unstripped = trim_headers(shorten_hash(shared)), shorten_hash(unstripped)
-    text = workspace.read("twin.map").decode(errors="replace")
+    text = workspace.read("unstripped.map").decode(errors="replace")
     return Linked(shared, unstripped, text, (*link, target.traits.shared_name, *strip))
 
 
 def _link_unstripped(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> tuple[str, ...]:
     """Link with symbols and relocations; the names no input defines."""
     report = ("-z", "defs", "--warn-unresolved-symbols", "--error-limit=0")
-    said = run((*link, "--emit-relocs", "--Map=twin.map", *report, "-o", "twin"))
-    return tuple(sorted(set(_UNDEFINED.findall(said))))
+    output = run((*link, "--emit-relocs", "--Map=unstripped.map", *report, "-o", "unstripped"))
+    return tuple(sorted(set(_UNDEFINED.findall(output))))
 
 
 def _stub(

@@ -37,12 +37,12 @@ def link(
     """
     workspace.write({"libhelpers.a": helpers})
     link = (*_LINK, *objects, "libhelpers.a")
-    run((*link, "--emit-relocs", "--Map=twin.map", "-o", "twin"))
+    run((*link, "--emit-relocs", "--Map=unstripped.map", "-o", "unstripped"))
     run((*link, *_SHIPPED, "-o", "stripped"))
     command = (*_LINK, *_SHIPPED, *objects, "libhelpers.a", "-o", "minbuild.wasm")
     return Linked(
         workspace.read("stripped"),
-        workspace.read("twin"),
-        workspace.read("twin.map").decode(errors="replace"),
+        workspace.read("unstripped"),
+        workspace.read("unstripped.map").decode(errors="replace"),
         command,
     )

@@ -160,7 +160,7 @@ def _names(argument: str, given: Sequence[str] | None) -> tuple[str, ...]:
     """A text is a sequence of letters to Python, which nobody means."""
     if isinstance(given, str):
         raise WrongType(
-            f"{argument}: '{given}' is one text, but a list of names is wanted. Put it in brackets."
+            f"{argument}: '{given}' is one text, but a list of names is expected. Put it in brackets."
         )
     return tuple(given or ())
 

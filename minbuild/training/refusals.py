@@ -13,14 +13,14 @@ INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE = 1, 6, 7  # mb_status
 
 def refusal(plan: bytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
     """The reason in the inputs why a step ended with `status`, or "" where they do not explain it."""
-    wanted = read_plan_inputs(plan).of(graph)
-    if status == INVALID_ARGUMENT and len(inputs) != len(wanted):
-        names = ", ".join(each.name for each in wanted)
-        return f"{_count(len(inputs))} given, the model takes {len(wanted)}: {names}."
+    expected = read_plan_inputs(plan).of(graph)
+    if status == INVALID_ARGUMENT and len(inputs) != len(expected):
+        names = ", ".join(each.name for each in expected)
+        return f"{_count(len(inputs))} given, the model takes {len(expected)}: {names}."
     if status == BAD_SHAPE:
-        return _unlike(wanted, inputs)
+        return _unlike(expected, inputs)
     if status == BAD_VALUE:
-        return next(_labels_outside(wanted, inputs), "")
+        return next(_labels_outside(expected, inputs), "")
     return ""
 
 
@@ -28,12 +28,12 @@ def _count(number: int) -> str:
     return "1 input was" if number == 1 else f"{number} inputs were"
 
 
-def _unlike(wanted: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> str:
+def _unlike(expected: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> str:
     """The first input whose type, rank or size is not what the model takes."""
     found: dict[
         str, tuple[str, int]
     ] = {}  # free dimension -> the input that had it first, and its size there
-    for each, array in zip(wanted, inputs, strict=False):
+    for each, array in zip(expected, inputs, strict=False):
         name, dtype = f"input '{each.name}'", each.type.dtype
         if array.dtype != dtype:
             cure = f" Convert it with astype(numpy.{dtype})." if hasattr(np, str(dtype)) else ""
@@ -53,9 +53,9 @@ def _unlike(wanted: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> str:
     return ""
 
 
-def _labels_outside(wanted: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> Iterator[str]:
+def _labels_outside(expected: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> Iterator[str]:
     """Labels of a loss that are no class, where an input has them as they are."""
-    for each, array in zip(wanted, inputs, strict=True):
+    for each, array in zip(expected, inputs, strict=True):
         if each.labels is None:
             continue
         outside = (array < 0) | (array >= each.labels.classes)

@@ -19,7 +19,7 @@ from minbuild.toolchain import run_python
 from minbuild.verify.script import EXIT_BAD_VALUE, Action, Results, TestScript, read_results, write_script
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
-# kernel which reads what nobody wrote cannot get the same answer twice.
+# kernel which reads what nobody wrote cannot get the same result twice.
 TRIMMED_GARBAGE, FULL_GARBAGE = 0xFF, 0xA5
 REPORT = "This is a mistake in minbuild or in a kernel, not in your model: please report this text."
 FIRST = "step 1"

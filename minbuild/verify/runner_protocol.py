@@ -1,4 +1,4 @@
-"""The script and the answers of `templates/verify/runner.c`, which performs a script where no Python runs."""
+"""The script and the replies of `templates/verify/runner.c`, which performs a script where no Python runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def decode(reply: bytes, like: Results) -> dict[str, np.ndarray]:
     for (name, array), data in zip(like.items(), _records(reply), strict=False):
         if name != "checkpoint" and len(data) != array.nbytes:
             raise VerificationFailed(
-                f"the runner answered {len(data)} bytes for '{name}', expected {array.nbytes}."
+                f"the runner returned {len(data)} bytes for '{name}', expected {array.nbytes}."
             )
         found[name] = np.frombuffer(data, array.dtype) if name == "checkpoint" else _as(data, array)
     if len(found) != len(like):
@@ -82,7 +82,7 @@ def decode(reply: bytes, like: Results) -> dict[str, np.ndarray]:
 
 
 def stack_of(reply: bytes) -> Stack:
-    """The depth of the stack: the last piece of an answer, a 32-bit number for each verb. Raises
+    """The depth of the stack: the last piece of a reply, a 32-bit number for each verb. Raises
     VerificationFailed."""
     pieces = list(_records(reply))
     if not pieces or len(pieces[-1]) != 4 * len(_VERBS):

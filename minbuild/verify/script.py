@@ -16,7 +16,7 @@ import numpy as np
 from minbuild.errors import MinbuildError
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
 
-# The library answered with an error, which is on standard error: that a value is out of range, or another.
+# The library returned an error, which is on standard error: that a value is out of range, or another.
 EXIT_BAD_VALUE, _EXIT_REFUSED = 4, 3
 _BAD_VALUE = 7  # MB_BAD_VALUE
 
@@ -99,9 +99,9 @@ def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple
         yield action.label, np.frombuffer(session.checkpoint(True), np.uint8)
     else:
         for name in session.parameters:
-            wanted = session.gradient(name) if action.verb == "gradients" else session.parameter(name)
-            if wanted is not None:
-                yield f"{action.label}/{name}", wanted.copy()
+            tensor = session.gradient(name) if action.verb == "gradients" else session.parameter(name)
+            if tensor is not None:
+                yield f"{action.label}/{name}", tensor.copy()
 
 
 # --------------------------------------------------------------------------- the same, as files of a folder

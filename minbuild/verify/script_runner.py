@@ -39,9 +39,9 @@ def perform(
     files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE)}
     if target.traits.format == "wasm":
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
-        return _answer(library.built.shared, target, {**files, "runner.mjs": text})
+        return _reply(library.built.shared, target, {**files, "runner.mjs": text})
     sources = _sources(target, {"MB_SAVES": _saves(script), "MB_STEPS": 0, "MB_MEASURES": 0})
-    return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)
+    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 
 def watch(
@@ -70,7 +70,7 @@ def watch(
     }
     if target.traits.format == "wasm":
         files["runner.mjs"] = (assets.root("templates") / "verify" / "host_wasm.mjs").read_bytes()
-    return _answer(build_program(sources, library.built.archive, target, toolchain), target, files)
+    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 
 def _saves(script: TestScript) -> int:
@@ -106,7 +106,7 @@ def _watching(library: BuiltLibrary, registry: Registry) -> dict[str, bytes]:
     return sources
 
 
-def _answer(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes:
+def _reply(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes:
     with scratch():
         ran = run_program(program, target=target, files=files)
     emulator = find_emulator(target)
@@ -116,7 +116,7 @@ def _answer(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes
             f"name an older processor with --target {target.name}:CPU. If neither helps, please report this text."
         )
     if ran.code:
-        # A chip has one channel for answers and errors.
-        reply = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
-        raise VerificationFailed(f"{target}: {death(ran.code, reply)} {REPORT}")
+        # A chip has one channel for replies and errors.
+        message = ran.err or ran.out[-200:].rpartition(b"\0")[2].decode(errors="replace")
+        raise VerificationFailed(f"{target}: {death(ran.code, message)} {REPORT}")
     return ran.out

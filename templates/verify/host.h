@@ -8,16 +8,16 @@
 unsigned char* host_read(const char* name, size_t* size);
 /* The next bytes of the file `trace`. */
 void host_next(void* to, size_t size);
-/* Adds to the answer. */
+/* Adds to the reply. */
 void host_write(const void* data, size_t size);
 /* Memory that suits every type, all of it until what is given back last is taken last; ends the program without any. */
 void* host_take(size_t size);
 void host_give_back(void* memory);
 /* Ends the program, and says why. */
 void host_fail(const char* what, const char* why);
-/* Ends the program with the answer as it is. */
+/* Ends the program with the reply as it is. */
 void host_stop(void);
-/* Whether the whole answer was written. */
+/* Whether the whole reply was written. */
 int host_finish(void);
 
 #endif

@@ -66,7 +66,7 @@ static void reset(void) {
 
 static void fault(void) { host_fail("processor", "fault"); }
 
-static intptr_t answer = -1;
+static intptr_t reply = -1;
 static char* top = heap_start;
 
 void host_fail(const char* what, const char* why) {
@@ -116,8 +116,8 @@ void host_next(void* to, size_t size) {
 }
 
 void host_write(const void* data, size_t size) {
-  if (answer < 0) answer = open_file(":tt", MODE_WRITE);
-  write_file(answer, data, size);
+  if (reply < 0) reply = open_file(":tt", MODE_WRITE);
+  write_file(reply, data, size);
 }
 
 int host_finish(void) { return 1; }

@@ -1,5 +1,5 @@
 /* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
- * linked with, and answers what is to be recorded, each piece with its size in front, and last how deep the stack was in
+ * linked with, and sends what is to be recorded, each piece with its size in front, and last how deep the stack was in
  * each kind of call. The script is written by minbuild/verify/runner_protocol.py. */
 #include "host.h"
 #include "minbuild/trainer.h"

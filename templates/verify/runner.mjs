@@ -50,7 +50,7 @@ function stackTop() {
 const top = stackTop();
 const depths = new Uint32Array(VERB.count);
 
-// What a call answers; notes how deep it went.
+// The result of a call; records the depth of the stack that it reached.
 function measured(verb, call) {
   const stack = bytes(0, top).fill(PAINT), status = call();
   const deepest = bytes(0, top).findIndex((byte) => byte !== PAINT);

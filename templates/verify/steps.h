@@ -7,10 +7,10 @@
 /* What is done at every step besides running it. */
 enum {
   STEPS_RUN,     /* nothing */
-  STEPS_FOLLOW,  /* answers what the step wrote, and replaces it by what the file `trace` has next */
-  STEPS_MEASURE, /* answers what the step wrote, and how far rounding of its inputs moves that */
+  STEPS_FOLLOW,  /* sends what the step wrote, and replaces it by what the file `trace` has next */
+  STEPS_MEASURE, /* sends what the step wrote, and how far rounding of its inputs moves that */
   STEPS_DISTURB, /* rounds its inputs otherwise */
-  STEPS_LOOK     /* answers only whether it changed what is not its own */
+  STEPS_LOOK     /* sends only whether it changed what is not its own */
 };
 /* `seed` is that of the disturbance. */
 void steps_choose(int what, unsigned seed, int garbage);

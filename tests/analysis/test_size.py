@@ -77,9 +77,9 @@ def test_other_formats_are_refused() -> None:
             elf.parse("x", data)
 
 
-def test_a_twin_of_another_link_is_refused(x86: Library, tmp_path: Path) -> None:
+def test_an_unstripped_library_of_another_link_is_refused(x86: Library, tmp_path: Path) -> None:
     other = bytearray(x86.unstripped)
-    parsed = elf.parse("twin", x86.unstripped)
+    parsed = elf.parse("unstripped", x86.unstripped)
     table = next(at for name, at, _ in parsed.structures if name == "section headers")
     index = 1 + [s.name for s in parsed.sections].index(".text")
     at = table + index * 64 + 32  # sh_size

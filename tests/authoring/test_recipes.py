@@ -232,7 +232,9 @@ def test_the_command_says_everything_it_cannot_read(model, minbuild, tmp_path):
         "artifacts", model, "--out", tmp_path / "made", "--class-weights", ",", "--betas", "1,2,3"
     )
     assert said.code == 2
-    assert "--class-weights ,: no numbers" in said.err and "--betas 1,2,3: two numbers are wanted" in said.err
+    assert (
+        "--class-weights ,: no numbers" in said.err and "--betas 1,2,3: two numbers are expected" in said.err
+    )
 
 
 def test_a_model_that_is_not_there(minbuild, tmp_path):

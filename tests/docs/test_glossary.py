@@ -39,11 +39,12 @@ def modules() -> frozenset[str]:
 
 @cache
 def definitions() -> frozenset[str]:
-    """Names that Python code defines for others: classes, functions, methods, fields, constants. Local names are
-    free."""
+    """Names that Python code defines for others: classes, functions, methods, their arguments, fields, constants. Local
+    names are free."""
     found: set[str] = set()
     for path in (ROOT / "minbuild").rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
+        found.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
         for owner in ast.walk(tree):
             if not isinstance(owner, (ast.Module, ast.ClassDef)):
                 continue

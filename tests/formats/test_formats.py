@@ -171,7 +171,7 @@ def test_random_damage_never_escapes_as_another_error(library: Library) -> None:
                 assert "damaged" in str(error)
 
 
-def test_a_twin_of_another_link_is_refused(library: Library) -> None:
+def test_an_unstripped_library_of_another_link_is_refused(library: Library) -> None:
     longer = {
         **SOURCES,
         "src/runtime/session.cc": SOURCES["src/runtime/session.cc"]

@@ -14,7 +14,7 @@ from arena_buffers import (
     BATCHES,
     buffers_of,
     check,
-    lifetimes,
+    lifespans,
     training_graph,
     worst_ratio,
 )
@@ -24,14 +24,15 @@ from hypothesis import strategies as st
 from minbuild.ir import Buffer
 from minbuild.ir.dims import Dim, symbol
 from minbuild.planning.arena import layout as memory
-from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, order_buffers, skyline
+from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, order_buffers, solution_of
+from minbuild.planning.arena.placement import Solution
 from minbuild.planning.arena.supports import supports_of
 
 pytestmark = pytest.mark.unit
 
 
-def test_skyline_follows_the_device_rule_literally() -> None:
-    """The rule, written as its quadratic definition, on random lifetimes including empty and odd sizes."""
+def test_the_solution_follows_the_device_rule_literally() -> None:
+    """The rule, written as its quadratic definition, on random lifespans including empty and odd sizes."""
     rng = random.Random(3)
     for count in (1, 2, 7, 40, 120):
         rows = [
@@ -47,9 +48,9 @@ def test_skyline_follows_the_device_rule_literally() -> None:
                 if rows[j][0] <= last and first <= rows[j][1]
             ]
             expected.append(max(below, default=0))
-        offsets, peak = skyline(buffers, sizes)
-        assert offsets == expected
-        assert peak == max(o + -(-s // 16) * 16 for o, s in zip(expected, sizes, strict=True))
+        solution = solution_of(buffers, sizes)
+        assert solution.offsets == tuple(expected)
+        assert solution.height == max(o + -(-s // 16) * 16 for o, s in zip(expected, sizes, strict=True))
 
 
 def test_lower_bound_is_the_peak_step() -> None:
@@ -62,13 +63,13 @@ def test_lower_bound_is_the_peak_step() -> None:
 
 def test_nothing_to_place() -> None:
     assert order_buffers((), BATCHES) == ()
-    assert skyline((), ()) == ([], 0)
+    assert solution_of((), ()) == Solution((), 0)
     assert lower_bound((), ()) == 0
 
 
-def test_touching_lifetimes_are_alive_together() -> None:
-    offsets, peak = skyline(buffers_of((0, 3, 16), (3, 5, 16), (4, 6, 16)), [16, 16, 16])
-    assert (offsets, peak) == ([0, 16, 32], 48)
+def test_touching_lifespans_are_alive_together() -> None:
+    solution = solution_of(buffers_of((0, 3, 16), (3, 5, 16), (4, 6, 16)), [16, 16, 16])
+    assert solution == Solution((0, 16, 32), 48)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_the_search_goes_on_until_the_bound_is_reached(
 def brute_force_peak(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
     """The best peak of all orders."""
     pairs = list(zip(buffers, sizes, strict=True))
-    return min(skyline(*zip(*p, strict=True))[1] for p in itertools.permutations(pairs))  # type: ignore[arg-type]
+    return min(solution_of(*zip(*p, strict=True)).height for p in itertools.permutations(pairs))  # type: ignore[arg-type]
 
 
 def test_small_cases_are_optimal() -> None:
@@ -161,7 +162,7 @@ def test_small_cases_are_optimal() -> None:
         ]
         buffers = buffers_of(*rows)
         order = order_buffers(buffers, [{}])
-        assert skyline(order, buffer_sizes(order, {}))[1] == brute_force_peak(
+        assert solution_of(order, buffer_sizes(order, {})).height == brute_force_peak(
             buffers, buffer_sizes(buffers, {})
         )
 
@@ -203,7 +204,7 @@ def test_batches_that_only_scale_cost_no_peak() -> None:
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(lifetimes, min_size=1, max_size=24))
+@given(st.lists(lifespans, min_size=1, max_size=24))
 def test_any_buffers_give_a_sound_layout(rows: list[tuple[int, int, int, bool]]) -> None:
     buffers = buffers_of(*((a, a + n, size * BATCH if grows else size) for a, n, size, grows in rows))
     order = order_buffers(buffers, BATCHES)

@@ -11,13 +11,13 @@ from arena_buffers import (
     BATCH,
     accesses_of,
     buffers_of,
-    lifetimes,
+    lifespans,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minbuild.ir import Buffer
-from minbuild.planning.arena.layout import aligned, buffer_sizes, skyline
+from minbuild.planning.arena.layout import aligned, buffer_sizes, solution_of
 from minbuild.planning.arena.validator import LayoutFault, Loops, validate
 
 pytestmark = pytest.mark.unit
@@ -63,9 +63,9 @@ Mutation = Callable[[], tuple[set[str], str]]
         (lambda: broken_rules(uses=(*USES[:3], ("a", "b"), ("c",))), {"access"}, "step 3 uses buffer 'a'"),
         (lambda: broken_rules(uses=(("a", "b"), *USES[1:])), {"access"}, "step 0 uses buffer 'b'"),
         (lambda: broken_rules(uses=(("ghost",), *USES[1:])), {"access"}, "'ghost', which has no place"),
-        (lambda: broken_rules(uses=USES[:4]), {"lifetime"}, "steps are 0 to 3"),
-        (lambda: broken_rules((replace(SOUND[0], first=-1), *SOUND[1:])), {"lifetime"}, "'a' is alive"),
-        (lambda: broken_rules((replace(SOUND[0], last=-1), *SOUND[1:])), {"lifetime"}, "from step 0 to -1"),
+        (lambda: broken_rules(uses=USES[:4]), {"lifespan"}, "steps are 0 to 3"),
+        (lambda: broken_rules((replace(SOUND[0], first=-1), *SOUND[1:])), {"lifespan"}, "'a' is alive"),
+        (lambda: broken_rules((replace(SOUND[0], last=-1), *SOUND[1:])), {"lifespan"}, "from step 0 to -1"),
         (lambda: broken_rules((replace(SOUND[0], bytes=-BATCH), *SOUND[1:])), {"size"}, "has -4 bytes"),
         (lambda: broken_rules((replace(SOUND[0], name="c"), *SOUND[1:])), {"name"}, "0 and 2 are both"),
         # Larger or longer-lived than when it was planned.
@@ -86,12 +86,12 @@ def test_every_broken_rule_is_named(mutation: Mutation, rules: set[str], said: s
     assert "batch=4" in text
 
 
-def test_a_longer_lifetime_than_planned_is_an_overlap() -> None:
+def test_a_longer_lifespan_than_planned_is_an_overlap() -> None:
     planned = buffers_of((0, 1, 32), (2, 3, 32))
     longer = (replace(planned[0], last=2), planned[1])
-    offsets, peak = skyline(planned, [32, 32])
+    solution = solution_of(planned, [32, 32])
     with pytest.raises(LayoutFault, match=r"\[0, 32\) belong to two buffers at step 2"):
-        validate("eval", longer, offsets, peak, {}, accesses_of(longer))
+        validate("eval", longer, solution.offsets, solution.height, {}, accesses_of(longer))
 
 
 LOOPED = buffers_of(
@@ -101,7 +101,8 @@ LOOPED = buffers_of(
 
 def loop_faults(buffers: Sequence[Buffer], loops: Loops) -> tuple[set[str], str]:
     """The rules that the checker names where only loops may be wrong, and its text."""
-    offsets, peak = skyline(buffers, buffer_sizes(buffers, {"batch": 4}))
+    solution = solution_of(buffers, buffer_sizes(buffers, {"batch": 4}))
+    offsets, peak = solution.offsets, solution.height
     try:
         validate("train", buffers, offsets, peak, {"batch": 4}, accesses_of(buffers), loops)
     except LayoutFault as fault:
@@ -120,12 +121,12 @@ def test_what_outlives_a_round_is_alive_through_the_loop() -> None:
     assert loop_faults(sound, Loops(((1, 3),), {own.name: 4}))[0] == {"loop"}
 
 
-def test_rounds_see_no_more_than_a_buffer_has() -> None:
+def test_rounds_access_no_more_than_a_buffer_has() -> None:
     (whole,) = buffers_of((0, 3, 16 * BATCH))
     assert loop_faults((whole,), Loops(((1, 3),), {whole.name: 16 * BATCH})) == (set(), "")
     rules, said = loop_faults((whole,), Loops(((1, 3),), {whole.name: 17 * BATCH}))
     assert rules == {"loop"}
-    assert f"rounds see 68 bytes of buffer '{whole.name}', which has 64" in said
+    assert f"rounds access 68 bytes of buffer '{whole.name}', which has 64" in said
 
 
 def test_many_findings_are_counted_not_listed() -> None:
@@ -135,14 +136,15 @@ def test_many_findings_are_counted_not_listed() -> None:
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
-@given(st.lists(lifetimes, min_size=2, max_size=14), st.integers(0, 13), st.integers(-300, 300))
+@given(st.lists(lifespans, min_size=2, max_size=14), st.integers(0, 13), st.integers(-300, 300))
 def test_a_shifted_buffer_is_always_found(
     rows: list[tuple[int, int, int, bool]], which: int, shift: int
 ) -> None:
     """Overlap and extent against a byte-by-byte picture of each step."""
     buffers = buffers_of(*((a, a + n, size) for a, n, size, _ in rows))
     sizes = [aligned(b) for b in buffer_sizes(buffers, {})]
-    offsets, peak = skyline(buffers, sizes)
+    solution = solution_of(buffers, sizes)
+    offsets, peak = list(solution.offsets), solution.height
     offsets[which % len(rows)] += shift
     clash = any(
         a.first <= b.last

@@ -1,4 +1,4 @@
-"""Buffers with lifetimes, as trainers have them: shared by tests of the arena."""
+"""Buffers with lifespans, as trainers have them: shared by tests of the arena."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from minbuild.ir import Buffer
 from minbuild.ir.dims import Dim, symbol
-from minbuild.planning.arena.layout import buffer_sizes, lower_bound, skyline
+from minbuild.planning.arena.layout import buffer_sizes, lower_bound, solution_of
 from minbuild.planning.arena.validator import validate
 
 BATCH = symbol("batch")
@@ -34,13 +34,13 @@ def worst_ratio(order: Sequence[Buffer], assignments: Sequence[dict[str, int]]) 
     for assignment in assignments:
         sizes = buffer_sizes(order, assignment)
         bound = lower_bound(order, sizes)
-        ratios.append(skyline(order, sizes)[1] / bound if bound else 1.0)
+        ratios.append(solution_of(order, sizes).height / bound if bound else 1.0)
     return max(ratios)
 
 
 def check(order: Sequence[Buffer], assignment: dict[str, int]) -> None:
-    offsets, peak = skyline(order, buffer_sizes(order, assignment))
-    validate("train", order, offsets, peak, assignment, accesses_of(order))
+    solution = solution_of(order, buffer_sizes(order, assignment))
+    validate("train", order, solution.offsets, solution.height, assignment, accesses_of(order))
 
 
 def training_graph(layers: int, seed: int, gradients_kept: bool) -> tuple[Buffer, ...]:
@@ -63,7 +63,7 @@ def training_graph(layers: int, seed: int, gradients_kept: bool) -> tuple[Buffer
     return buffers_of(*rows)
 
 
-# -------------------------------------------------------------------------------------------- skyline, bound
+# -------------------------------------------------------------------------------------------- solution, bound
 
 
-lifetimes = st.tuples(st.integers(0, 25), st.integers(0, 12), st.integers(0, 300), st.booleans())
+lifespans = st.tuples(st.integers(0, 25), st.integers(0, 12), st.integers(0, 300), st.booleans())

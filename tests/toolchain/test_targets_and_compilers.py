@@ -154,7 +154,7 @@ def test_the_ndks_toolchain_file_is_told_the_architecture(tmp_path: Path) -> Non
 def test_thumb_is_what_32_bit_boards_get(cache: Path) -> None:
     """Bit 0 of a function's address says Thumb."""
     built = build_library(SOURCES, parse_target("arm-linux-musleabihf"), find_toolchain())
-    file = elf.parse("twin", built.unstripped)
+    file = elf.parse("unstripped", built.unstripped)
     table = next(s for s in file.sections if s.type == elf.SYMTAB)
     symbols = struct.iter_unpack("<IIIBBH", built.unstripped[table.offset : table.offset + table.size])
     functions = [value for _, value, _, info, _, section in symbols if info & 15 == elf.FUNC and section]

@@ -79,17 +79,17 @@ def test_no_memory_is_writable_and_executable(zig_built: BuildOutput) -> None:
     )
 
 
-def test_twin_loads_what_the_library_loads(zig_built: BuildOutput) -> None:
+def test_the_unstripped_library_loads_what_the_library_loads(zig_built: BuildOutput) -> None:
     programs, _, _ = elf64(zig_built.shared)
-    twin_programs, twin_sections, _ = elf64(zig_built.unstripped)
-    assert programs == twin_programs
+    unstripped_programs, unstripped_sections, _ = elf64(zig_built.unstripped)
+    assert programs == unstripped_programs
     head = 64  # tells where the section headers are: the loader does not look
     for kind, _flags, offset, _v, _p, size, *_ in programs:
         if kind == 1:
             start = max(offset, head)
             assert zig_built.shared[start : offset + size] == zig_built.unstripped[start : offset + size]
-    assert b"_ZN8minbuild4gemmIfEEhRKNS_4CallE" in twin_sections[".strtab"]
-    assert ".rela.text" in twin_sections, "references between functions are read from here"
+    assert b"_ZN8minbuild4gemmIfEEhRKNS_4CallE" in unstripped_sections[".strtab"]
+    assert ".rela.text" in unstripped_sections, "references between functions are read from here"
 
 
 def test_the_map_names_the_object_of_a_function(cache: Path) -> None:

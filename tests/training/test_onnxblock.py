@@ -224,7 +224,7 @@ def test_the_command_says_what_it_made_and_what_it_will_need(model, minbuild, tm
     [
         (("--class-weights", "1,two"), "--class-weights 1,two: no numbers"),
         (("--class-weights", "gone.npy"), "gone.npy: no such file"),
-        (("--betas", "0.9"), "--betas 0.9: two numbers are wanted"),
+        (("--betas", "0.9"), "--betas 0.9: two numbers are expected"),
         (("--loss", "huber", "--ignore-index", "1"), "ignore_index does nothing with the loss huber"),
     ],
 )

@@ -141,8 +141,9 @@ struct PackedConv {
 
   // The product for `outputs` outputs of y, whose rows are y_step apart. C is what is made: outputs, weights or rows of X.
   Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
-    if (c.wanted == C::kOutputs) return {filters, outputs, depth, w, depth, 1, nullptr, 0, 0, to, to_step};
-    if (c.wanted == C::kWeights) return {filters, depth, outputs, y, y_step, 1, nullptr, 0, 0, w, depth, 1, 1, true};
+    if (c.propagation == C::kOutputs) return {filters, outputs, depth, w, depth, 1, nullptr, 0, 0, to, to_step};
+    if (c.propagation == C::kWeights)
+      return {filters, depth, outputs, y, y_step, 1, nullptr, 0, 0, w, depth, 1, 1, true};
     const intptr_t columns = outputs < kMadeColumns || in_place ? outputs : kMadeColumns;
     return {made_channels * c.taps, columns, filters, w, 1, depth, y, y_step, 1, to, to_step ? to_step : columns};
   }
@@ -159,7 +160,7 @@ struct PackedConv {
     const int64_t outputs = images * image, columns = outputs < kMadeColumns ? outputs : kMadeColumns;
     const int64_t most = kMadeElements / (columns * c.taps);
     made_channels = in_place || most > channels ? channels : most < 1 ? 1 : intptr_t(most);
-    const int64_t some = c.wanted != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
+    const int64_t some = c.propagation != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
     constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
     if (all > kMost || gathered > kMost || some > kMost) return false;
     const int64_t before = int64_t(align16(c.taps * sizeof(int))) + (all + gathered + some) * int64_t(sizeof(T));
@@ -219,25 +220,25 @@ struct PackedConv {
   MB_NOINLINE void run(T* x, intptr_t x_step, T* y, intptr_t y_step, T* w, const T* bias, int count) {
     const intptr_t outputs = count * image;
     if (in_place) {
-      Gemm<T> g = product(outputs, y, image, w, c.wanted == C::kOutputs ? y : x, image);
-      if (c.wanted != C::kInputs) g.b = x, g.b_row = image, g.b_col = 1;
-      if (c.wanted == C::kWeights) exchange(g.b_row, g.b_col);
-      if (c.wanted == C::kOutputs) g.accumulate = start(y, image, bias);
+      Gemm<T> g = product(outputs, y, image, w, c.propagation == C::kOutputs ? y : x, image);
+      if (c.propagation != C::kInputs) g.b = x, g.b_row = image, g.b_col = 1;
+      if (c.propagation == C::kWeights) exchange(g.b_row, g.b_col);
+      if (c.propagation == C::kOutputs) g.accumulate = start(y, image, bias);
       return multiply(g, pack_columns<T>, &g);
     }
     const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
     T* out = images == 1 ? y : grid;
-    if (c.wanted == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
+    if (c.propagation == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
     else
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
-    if (c.wanted != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
-    if (c.wanted == C::kOutputs) {
+    if (c.propagation != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
+    if (c.propagation == C::kOutputs) {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
       g.accumulate = start(out, outputs, bias);
       const SeenColumns<T> packer = {seen};
       multiply(g, pack_with<T, SeenColumns<T>>, &packer);
       if (images > 1) gather_outputs(y, y_step, count, true);
-    } else if (c.wanted == C::kWeights) {
+    } else if (c.propagation == C::kWeights) {
       const SeenAcross<T> packer = {seen};
       multiply(product(outputs, out, outputs, w, nullptr, 0), pack_with<T, SeenAcross<T>>, &packer);
     } else {

@@ -1,7 +1,7 @@
 // Convolution over one to three spatial axes, and its gradients.
 //
 // On padded phase planes (lib/nn/phase_planes.h) a convolution is a sum over taps of products of three matrices, and so are
-// its gradients; only which of them is wanted changes. For a tap, with X[C,flat] the planes of x as the tap sees them,
+// its gradients; only the tensor to compute differs. For a tap, with X[C,flat] the planes of x as the tap sees them,
 // Y[M,flat] the outputs or their gradient on the same grid (zeros or leftovers between rows), W[M,C] the tap's weights:
 //   output           Y += W  * X
 //   input gradient   X += W' * Y
@@ -19,17 +19,17 @@ constexpr int kAxes = MB_CONV_VOLUME ? 3 : 2;
 constexpr bool kFewer = MB_CONV_VOLUME || MB_CONV_LINES;  // some convolutions have
 constexpr int kWhole = 16;  // rows of the grid are a multiple of as many elements long, so that tiles are never partial
 using Images = Planes<kAxes, bool(MB_CONV_STRIDES)>;
-enum Wanted : int { kOutput, kInputGradient, kWeightGradient };
+enum Propagation : int { kOutput, kInputGradient, kWeightGradient };
 
 // All taps of one filter on one channel, over a multiple of kWhole elements.
 template <class T>
 struct TapsBody {
   template <class W>
-  static MB_INLINE void run(Wanted wanted, int count, T* planes, T* y, T* w, const int* places, int taps) {
+  static MB_INLINE void run(Propagation propagation, int count, T* planes, T* y, T* w, const int* places, int taps) {
     using V = typename W::template of<T>;
     for (; taps > 0; --taps, ++places, ++w) {
       T* x = planes + *places;
-      if (wanted == kWeightGradient) {
+      if (propagation == kWeightGradient) {
         V sums[2] = {T(0), T(0)};
         for (int i = 0; i < count; i += 2 * V::size)
           unroll<2>([&](auto s) MB_LAMBDA {
@@ -37,8 +37,8 @@ struct TapsBody {
           });
         *w += sum(sums[0] + sums[1]);
       } else {
-        const T* from = wanted == kOutput ? x : y;
-        T* to = wanted == kOutput ? y : x;
+        const T* from = propagation == kOutput ? x : y;
+        T* to = propagation == kOutput ? y : x;
         for (int i = 0; i < count; i += V::size) muladd(V(*w), V::load(from + i), V::load(to + i)).store(to + i);
       }
     }
@@ -68,11 +68,11 @@ struct SeenPacker {
 template <class T>
 struct Conv {
   static constexpr int kLast = kAxes - 1;
-  static constexpr Wanted kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
+  static constexpr Propagation kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
   // In this order the members used most stand first, where x86-64 and Arm address them with one byte instead of four.
   T *planes, *grid;
   int* places;  // where each tap finds the first output
-  Wanted wanted;
+  Propagation propagation;
   int batch, groups, taps;
   // Bits of all that keeps windows from being pointwise: zero if windows are single elements side by side, so that x
   // itself is its only plane.
@@ -172,8 +172,8 @@ struct Conv {
     if (reinterpret_cast<char*>(places + taps) - bytes.data > bytes.count) return false;
     if (!disjoint(written, sizeof(T), bytes, 1)) return false;  // results must not become places
     // Padding of what is read, gaps in the grid. What is written needs none, or clears it for every image.
-    char* begin = reinterpret_cast<char*>(wanted == kInputGradient ? grid : planes);
-    char* end = wanted == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
+    char* begin = reinterpret_cast<char*>(propagation == kInputGradient ? grid : planes);
+    char* end = propagation == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
     clear_bytes(begin, size_t(end - begin));
     find_places(places);
     return true;
@@ -183,10 +183,10 @@ struct Conv {
   MB_NOINLINE void multiply(T* x, T* y, T* w, bool add) {
     const intptr_t channels = xs.channels, filters = ys.channels, depth = channels * taps, flat = ys.size;
     Gemm<T> product = {filters, flat, depth, w, depth, 1, x, xs.step, 1, y, flat};
-    if (wanted != kOutput) {
+    if (propagation != kOutput) {
       product.m = channels;
       product.b = y;
-      if (wanted == kInputGradient) {
+      if (propagation == kInputGradient) {
         product.k = filters;
         product.a_row = taps, product.a_col = depth;
         product.b_row = flat;
@@ -199,11 +199,11 @@ struct Conv {
       }
     }
     product.accumulate = add;
-    if (wanted == kWeightGradient || pointwise()) return multiply_strided(product);
+    if (propagation == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
     const SeenPacker<T> seen = {x, places, taps, xs.step};
     // For inputs, rows of Y are whole tiles: read in place.
-    const bool direct = wanted == kInputGradient;
+    const bool direct = propagation == kInputGradient;
     minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, SeenPacker<T>>,
                           direct ? static_cast<const void*>(&product) : &seen);
   }
@@ -213,16 +213,16 @@ struct Conv {
     // Grids are whole vectors, images that take their place are not.
     using V = typename Width<MB_CONV_POINTWISE ? sizeof(T) : 16>::template of<T>;
     T *image = x, *outputs = y;
-    bool add = wanted == kWeightGradient;
+    bool add = propagation == kWeightGradient;
     if (!pointwise()) {
-      add = wanted != kOutput;
+      add = propagation != kOutput;
       x = planes;
       y = grid;
-      if (wanted == kInputGradient) clear_bytes(x, size_t(y - x) * sizeof(T));
+      if (propagation == kInputGradient) clear_bytes(x, size_t(y - x) * sizeof(T));
       else xs.move(image, x, false);
-      if (wanted != kOutput) ys.move(outputs, y, false);
+      if (propagation != kOutput) ys.move(outputs, y, false);
     }
-    if (wanted == kOutput && (bias || depthwise())) {
+    if (propagation == kOutput && (bias || depthwise())) {
       add = true;
       T* to = y;
       for (int m = 0; m < ys.channels; ++m) {
@@ -232,18 +232,18 @@ struct Conv {
     }
     if (depthwise()) {
 #if MB_DISPATCHES
-      run_avx2<TapsBody<T>>(wanted, ys.size, x, y, w, static_cast<const int*>(places), taps);
+      run_avx2<TapsBody<T>>(propagation, ys.size, x, y, w, static_cast<const int*>(places), taps);
 #else
-      dispatch<TapsBody<T>>(wanted, ys.size, x, y, w, static_cast<const int*>(places), taps);
+      dispatch<TapsBody<T>>(propagation, ys.size, x, y, w, static_cast<const int*>(places), taps);
 #endif
-    } else if (wanted == kOutput || pointwise()) {
+    } else if (propagation == kOutput || pointwise()) {
       multiply(x, y, w, add);
     } else {
       for (int t = 0; t < taps; ++t) multiply(x + places[t], y, w + t, true);
     }
     if (pointwise()) return;
-    if (wanted == kOutput) ys.move(outputs, y, true);
-    if (wanted == kInputGradient) xs.move(image, x, true);
+    if (propagation == kOutput) ys.move(outputs, y, true);
+    if (propagation == kInputGradient) xs.move(image, x, true);
   }
 };
 
@@ -280,21 +280,22 @@ MB_INLINE void run_images(Conv<T>& c, PackedConv<T, Conv<T>>& packed, const Tens
   }
 }
 
-// `layout` is `c` itself, or a PackedConv over it. Parameter 0 is the wanted tensor; Conv reads the others. Gradients
-// permute (y, x, w): the wanted tensor is argument 0, and y takes its place among the inputs.
+// `layout` is `c` itself, or a PackedConv over it. Parameter 0 is the propagation, which selects the tensor to compute;
+// Conv reads the others. Gradients permute (y, x, w): the tensor to compute is argument 0, and y takes its place among
+// the inputs.
 template <class T, class Layout>
 MB_INLINE Status convolve(const Call& call, Conv<T>& c, Layout& layout) {
-  c.wanted = Wanted(call.params[0]);
+  c.propagation = Propagation(call.params[0]);
   const Tensor &out = call[0], &bias = call[3];
   const Tensor *y = &out, *x = &call[1], *w = &call[2];
-  if (c.wanted == kInputGradient) exchange(y, x);
-  if (c.wanted == kWeightGradient) exchange(y, w);
-  if (unsigned(c.wanted) > kWeightGradient) return Status::kBadPlan;
+  if (c.propagation == kInputGradient) exchange(y, x);
+  if (c.propagation == kWeightGradient) exchange(y, w);
+  if (unsigned(c.propagation) > kWeightGradient) return Status::kBadPlan;
   if (!c.read(*x, *y, *w, call.params + 1)) return Status::kBadPlan;
   if (!layout.lay_out(out, call[4])) return Status::kBadPlan;
-  if (bias && (!MB_CONV_BIAS || c.wanted != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
+  if (bias && (!MB_CONV_BIAS || c.propagation != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
   // Sums start at zero, and inputs that no tap reads have no gradient.
-  if (c.wanted != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
+  if (c.propagation != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
   run_images(c, layout, *y, *x, *w, bias);
   return Status::kOk;
 }

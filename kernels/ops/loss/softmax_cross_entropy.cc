@@ -31,7 +31,7 @@ struct SoftmaxRow {
       }
     }
     if (gradient) return;
-    // In this order nothing cancels: at the largest score the answer is the logarithm alone.
+    // In this order nothing cancels: at the largest score the result is the logarithm alone.
     T log_sum = log_of_one(sum);
     for (int c = 0; c < classes; ++c) y[c * step] = x[c * step] - largest - log_sum;
   }

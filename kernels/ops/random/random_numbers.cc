@@ -129,9 +129,9 @@ Status multinomial(const Call& call) {
     double total = 0;
     for (int c = 0; c < classes; ++c) sum[c] = total += exp(Vec<double, 1>(double(row[c]) - double(largest))).v[0];
     for (int s = 0; s < y.dims[1]; ++s) {
-      double wanted = uniform<double>(engine) * total;
+      double threshold = uniform<double>(engine) * total;
       int c = 0;
-      while (c < classes - 1 && !(wanted < sum[c])) ++c;
+      while (c < classes - 1 && !(threshold < sum[c])) ++c;
       *to++ = static_cast<I>(c);
     }
   }

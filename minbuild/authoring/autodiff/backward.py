@@ -115,20 +115,20 @@ class Tape:
 
 
 def differentiate(
-    graph: Graph, loss: str, wanted: Sequence[str], registry: Registry, opset: int, stops: Sequence[str] = ()
+    graph: Graph, loss: str, wrt: Sequence[str], registry: Registry, opset: int, stops: Sequence[str] = ()
 ) -> Differentiated:
-    """The gradients of the scalar `loss` with respect to the initializers `wanted`, in the default domain's version
+    """The gradients of the scalar `loss` with respect to the initializers `wrt`, in the default domain's version
     `opset`; the values `stops` count as constants. Raises Unsupported with every node that stands in the way."""
     tape = Tape(graph, registry, opset)
-    tape.record(wanted)
-    return _Sweep(tape, loss, tuple(wanted), frozenset(stops)).run()
+    tape.record(wrt)
+    return _Sweep(tape, loss, tuple(wrt), frozenset(stops)).run()
 
 
 class _Sweep:
     """One pass from the loss back."""
 
-    def __init__(self, tape: Tape, loss: str, wanted: tuple[str, ...], stops: frozenset[str]) -> None:
-        self.tape, self.loss, self.wanted, self.stops = tape, loss, wanted, stops
+    def __init__(self, tape: Tape, loss: str, wrt: tuple[str, ...], stops: frozenset[str]) -> None:
+        self.tape, self.loss, self.wrt, self.stops = tape, loss, wrt, stops
         self.path = self._path()
         self.uses: dict[str, int] = defaultdict(int)  # how many contributions a gradient gets
         for application in tape.applications:
@@ -145,8 +145,8 @@ class _Sweep:
         return any(n in self.path and i in application.op.differentiable for i, n in enumerate(outputs) if n)
 
     def _path(self) -> frozenset[str]:
-        """Values between what is wanted and the loss: both depend on it and lead to the loss."""
-        depends = set(self.wanted)
+        """Values on paths to the loss: each depends on one of `wrt`, and the loss depends on it."""
+        depends = set(self.wrt)
         for application in self.tape.applications:
             if depends.isdisjoint(application.node.inputs):
                 continue
@@ -174,7 +174,7 @@ class _Sweep:
                     findings.append(self._finding(application, str(error)))
         if findings:
             raise Unsupported(list(reversed(findings)))
-        gradients = {name: self._total(name) for name in self.wanted if self.contributions.get(name)}
+        gradients = {name: self._total(name) for name in self.wrt if self.contributions.get(name)}
         forward = [self.forward.get(i, a.node) for i, a in enumerate(self.tape.applications)]
         ones = np.ones(_static(loss), loss.element.dtype)
         types = {n: v.type for n, v in self.tape.lowering.values.items()}

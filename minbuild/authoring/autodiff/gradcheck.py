@@ -39,15 +39,15 @@ def _checked(artifacts: TrainingArtifacts, operators: Registry) -> list[str]:
     check = _Check(artifacts, operators)
     random = np.random.default_rng(_SEED)
     everywhere = {n: random.standard_normal(p.shape) for n, p in check.start.items()}
-    found, wanted = check.derivatives(everywhere)
-    lines = [_line(_ALL, found, wanted)]
-    if _agree(found, wanted):
+    found, expected = check.derivatives(everywhere)
+    lines = [_line(_ALL, found, expected)]
+    if _agree(found, expected):
         return lines
     wrong = []
     for name, direction in everywhere.items():
-        found, wanted = check.derivatives({name: direction})
-        if not _agree(found, wanted):
-            wrong.append(_line(name, found, wanted))
+        found, expected = check.derivatives({name: direction})
+        if not _agree(found, expected):
+            wrong.append(_line(name, found, expected))
     raise VerificationFailed(
         "These gradients are not the derivative of the loss:\n" + "\n".join(wrong or lines)
     )
@@ -98,9 +98,9 @@ def _unrounded(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-def _agree(found: float, wanted: float) -> bool:
-    return bool(abs(found - wanted) <= TOLERANCE * max(abs(wanted), 1e-3))
+def _agree(found: float, expected: float) -> bool:
+    return bool(abs(found - expected) <= TOLERANCE * max(abs(expected), 1e-3))
 
 
-def _line(name: str, found: float, wanted: float) -> str:
-    return f"gradient check, {name}: {found:.9g} by the gradients, {wanted:.9g} by the loss"
+def _line(name: str, found: float, expected: float) -> str:
+    return f"gradient check, {name}: {found:.9g} by the gradients, {expected:.9g} by the loss"

@@ -178,7 +178,7 @@ class _Expansion:
     # ---------------------------------------------------------------------------------------------- writing
 
     def write(self, request: _Request, part: _Part) -> list[str]:
-        """Puts forward and backward nodes in place. Answers with what went wrong."""
+        """Puts forward and backward nodes in place. Returns the faults found."""
         if not request.in_place:
             part, request = self.copied(part, request)
         try:

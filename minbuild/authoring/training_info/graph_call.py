@@ -41,7 +41,7 @@ class _Call:
     def __init__(self, node: Node, model: TrainingModel) -> None:
         self.node, self.model = node, model
         self.given = _matched(node.attributes.get("input_names"), model.inputs, node.inputs)
-        self.wanted = _matched(node.attributes.get("output_names"), model.inference.outputs, node.outputs)
+        self.requested = _matched(node.attributes.get("output_names"), model.inference.outputs, node.outputs)
 
     def problems(self) -> Iterator[str]:
         called, stored = self.node.attributes.get("graph_name"), self.model.inference.initializers
@@ -55,8 +55,8 @@ class _Call:
             if not self.given.get(n)
         )
         outputs = self.model.inference.outputs
-        yield from (f"the inference graph has no output '{n}'" for n in self.wanted if n not in outputs)
-        if len(self.node.inputs) > len(self.given) or len(self.node.outputs) > len(self.wanted):
+        yield from (f"the inference graph has no output '{n}'" for n in self.requested if n not in outputs)
+        if len(self.node.inputs) > len(self.given) or len(self.node.outputs) > len(self.requested):
             yield "it has more inputs or outputs than the inference graph"
 
     def nodes(self) -> list[Node]:
@@ -65,9 +65,9 @@ class _Call:
         made = {n for node in graph.nodes for n in node.outputs if n}
         names = {n: f"{prefix}/{n}" for n in made}
         names |= {n: value for n, value in self.given.items() if value}
-        names |= {n: value for n, value in self.wanted.items() if value and n in made}
+        names |= {n: value for n, value in self.requested.items() if value and n in made}
         nodes = [renamed(node, lambda n: names.get(n, n), prefix) for node in graph.nodes]
-        for name, value in self.wanted.items():
+        for name, value in self.requested.items():
             if value and name not in made:  # an input or initializer that is an output as well
                 source = (names.get(name, name),)
                 nodes.append(

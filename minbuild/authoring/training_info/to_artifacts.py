@@ -85,14 +85,14 @@ class _Merged:
     def append(self, entry: TrainingEntry, number: int) -> None:
         """One more entry, which sees the updates of those before it."""
         step = without_graph_calls(entry, self.model)
-        wanted = set(step.outputs) | set(entry.updates.values())
-        step = replace(step, nodes=leading_to(step.nodes, wanted | names_in_gradients(step.nodes)))
+        required = set(step.outputs) | set(entry.updates.values())
+        step = replace(step, nodes=leading_to(step.nodes, required | names_in_gradients(step.nodes)))
         returned = _returned(entry, step)
         step = without_gradient_nodes(step, self.variables, self.operators, self.model.opset)
         bound = {*entry.updates, *entry.resets, *self.model.inference.initializers}
         if number:  # inference is what the first entry returns
             returned = [n for n in returned if n in entry.outputs]
-        plain = with_bound_statistics(leading_to(step.nodes, wanted), entry.updates)
+        plain = with_bound_statistics(leading_to(step.nodes, required), entry.updates)
         step, new_name = self._unique(replace(step, nodes=plain), number, bound)
         nodes = self._with_own_bytes(step.nodes, returned, new_name)
         values = {v: new_name.get(y, y) for v, y in entry.updates.items()}

@@ -23,14 +23,14 @@ _COMPOUND = frozenset(
 )
 
 
-def missing_operators(wanted: Requirements, text: str, path: str) -> tuple[str, ...]:
+def missing_operators(required: Requirements, text: str, path: str) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that a build with the configuration `text` would not have and the
     artifacts need. Raises BadInput where `text` is not a configuration."""
     given = parse_config(text, path)
     found = [
-        finding for key, types in wanted.operators.items() for finding in _operator(key, types, given, path)
+        finding for key, types in required.operators.items() for finding in _operator(key, types, given, path)
     ]
-    needed = {(domain, name) for domain, _, name in wanted.operators}
+    needed = {(domain, name) for domain, _, name in required.operators}
     return (*found, *_lost(needed, text, given, path))
 
 

@@ -142,8 +142,8 @@ class EffectiveGraph:
 class _Recorder(Lowering):
     """Lowers a graph for its types, and notes the nodes that ONNX Runtime has kernels for.
 
-    A configuration can be wanted for operators that have no kernels here. What they return is taken to be of the type
-    of their first input, as it is with all that ONNX Runtime has for training, and of unknown shape."""
+    A configuration may contain operators without kernels here. Their results get the type of their first input, as all
+    training operators of ONNX Runtime have it, and an unknown shape."""
 
     recorded: list[Node] = field(default_factory=list)
     inside: bool = False  # of a node that was noted

@@ -113,8 +113,8 @@ def _gelu(graph: EffectiveGraph) -> bool:
 
 def _halves_root(node: Node, graph: EffectiveGraph) -> bool:
     number = graph.number(node.inputs[1]) if len(node.inputs) == 2 else None
-    wanted = {"Div": math.sqrt(2), "Mul": math.sqrt(0.5)}.get(node.op_type)
-    return number is not None and wanted is not None and math.isclose(number, wanted, rel_tol=1e-3)
+    expected = {"Div": math.sqrt(2), "Mul": math.sqrt(0.5)}.get(node.op_type)
+    return number is not None and expected is not None and math.isclose(number, expected, rel_tol=1e-3)
 
 
 def _layer_norm(graph: EffectiveGraph) -> bool:

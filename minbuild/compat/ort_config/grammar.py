@@ -118,17 +118,17 @@ def _names(names: Any, where: str) -> frozenset[str]:
 # --------------------------------------------------------------------------------------------------- writing
 
 
-def render_config(wanted: Requirements, sources: Sequence[str]) -> str:
+def render_config(required: Requirements, sources: Sequence[str]) -> str:
     """The file: `sources` in comments, then one line per domain and opset. An operator at several opsets has the types
     of all of them in each line, because ONNX Runtime keeps those of the last line only."""
     lines = ["# Generated from model/s:", *(f"# - {source}" for source in sorted(sources))]
-    if wanted.everything:
+    if required.everything:
         lines.append(ALL)
-    if wanted.allowed is not None:
-        lines.append(f"{ALLOWED};{','.join(sorted(wanted.allowed))}")
-    for domain, version in sorted({(d, v) for d, v, _ in wanted.operators}):
-        names = sorted(n for d, v, n in wanted.operators if (d, v) == (domain, version))
-        written = (name + _json(wanted.types_of(domain, name)) for name in names)
+    if required.allowed is not None:
+        lines.append(f"{ALLOWED};{','.join(sorted(required.allowed))}")
+    for domain, version in sorted({(d, v) for d, v, _ in required.operators}):
+        names = sorted(n for d, v, n in required.operators if (d, v) == (domain, version))
+        written = (name + _json(required.types_of(domain, name)) for name in names)
         lines.append(f"{domain};{version};{','.join(written)}")
     return "\n".join(lines) + "\n"
 

@@ -39,16 +39,16 @@ def exporter_notes(model: ModelProto) -> ExporterMetadata:
     parameters = {n for n, kind in kinds.items() if kind == _PARAMETER}
     if not parameters:
         return ExporterMetadata()
-    said = {v.name: {p.key: p.value for p in v.metadata_props} for v in model.graph.value_info}
+    properties = {v.name: {p.key: p.value for p in v.metadata_props} for v in model.graph.value_info}
     constants: list[str] = []
     folded: dict[str, tuple[str, ...]] = {}
     found: set[str] = set()
     for tensor in model.graph.initializer:
-        remarks = said.get(tensor.name, {})
+        remarks = properties.get(tensor.name, {})
         sources = {tensor.name, *_names(remarks.get(_FOLDED, ""))}
         found |= sources
-        told = _KIND in remarks or _FOLDED in remarks
-        if told and remarks.get(_KIND) != _PARAMETER and not sources & parameters:
+        described = _KIND in remarks or _FOLDED in remarks
+        if described and remarks.get(_KIND) != _PARAMETER and not sources & parameters:
             constants.append(tensor.name)
         elif _FOLDED in remarks and tensor.name not in parameters:
             folded[tensor.name] = tuple(sorted(sources - {tensor.name}))
@@ -66,7 +66,7 @@ def exporter_notes(model: ModelProto) -> ExporterMetadata:
 
 
 def _scope(node: NodeProto) -> str | None:
-    """The path of the submodule that a node is of; None where that is not said."""
+    """The path of the submodule that a node is of; None where the exporter did not record it."""
     remark = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
     modules = _names(remark)  # from the outermost to the node itself
     return modules[-2] if len(modules) > 1 else None

@@ -22,9 +22,9 @@ def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -
     nodes: list[Node] = []
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
     for node in graph.nodes:
-        wanted = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
-        wanted = wanted and read.isdisjoint(node.outputs[1:])
-        nodes += _pair(node, graph, opset, added) if wanted else (node,)
+        expands = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
+        expands = expands and read.isdisjoint(node.outputs[1:])
+        nodes += _pair(node, graph, opset, added) if expands else (node,)
     if not added:
         return graph
     return replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **added})

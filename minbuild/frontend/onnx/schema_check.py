@@ -66,9 +66,9 @@ def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({}
     for name, kind in kinds.items():
         declared = schema.attributes.get(name)
         if declared is not None and _number(declared) != kind:
-            wanted = onnx.AttributeProto.AttributeType.Name(_number(declared)).lower()
+            expected = onnx.AttributeProto.AttributeType.Name(_number(declared)).lower()
             given = onnx.AttributeProto.AttributeType.Name(kind).lower() if kind in _KINDS else str(kind)
-            yield f"has attribute '{name}' of type {given}; the operator takes {wanted}"
+            yield f"has attribute '{name}' of type {given}; the operator takes {expected}"
     count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
     if len(node.inputs) > schema.max_input:  # whatever is absent among them
         count = len(node.inputs)

@@ -131,8 +131,8 @@ def _findings(
             cure = did_you_mean(name, pairs) or f" There are: {listed(pairs)}."
             yield f"--state-values: '{name}' is no state of {path}.{cure}"
         elif name in inputs and _is_fixed(inputs[name]) and array.shape != _shape(inputs[name]):
-            wanted = list(_shape(inputs[name]))
-            yield f"--state-values: '{name}' has shape {list(array.shape)}, but {path} wants {wanted}."
+            expected = list(_shape(inputs[name]))
+            yield f"--state-values: '{name}' has shape {list(array.shape)}, but {path} takes {expected}."
 
 
 def _shape(value: ValueInfoProto) -> tuple[int, ...]:

@@ -43,9 +43,13 @@ _FEATURES = {
 # As in packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
 _LARGE_WORK = 1 << 22  # multiplications an image
-OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # what is wanted of the kernel
+OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # the tensor that the kernel computes
 conv_kernel = KernelFunction(
-    "conv", ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"), ("wanted:int", *_WINDOW), _TYPES, _FEATURES
+    "conv",
+    ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"),
+    ("propagation:int", *_WINDOW),
+    _TYPES,
+    _FEATURES,
 )
 packed_kernel = KernelFunction(
     "conv_packed", conv_kernel.args, conv_kernel.params, conv_kernel.types, conv_kernel.features
@@ -148,7 +152,7 @@ class Layer:
             return False
         return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
 
-    def packed_scratch(self, wanted: int) -> TensorType:
+    def packed_scratch(self, propagation: int) -> TensorType:
         """As packed_conv.h lays it out: places of taps, planes of the images of a pass, their outputs side by side,
         rows of X, packed blocks."""
         image = product([a.outputs for a in self.axes])
@@ -157,7 +161,7 @@ class Layer:
         phases = int(np.prod([a.phases for a in self.axes]))
         planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)
         gathered = images * (image * self.filters) if image < _PASS_OUTPUTS else 0
-        made = max(_MADE_ELEMENTS, self.taps * _MADE_COLUMNS) if wanted == INPUT_GRADIENT else 0
+        made = max(_MADE_ELEMENTS, self.taps * _MADE_COLUMNS) if propagation == INPUT_GRADIENT else 0
         rest = self.taps * 4 + 16 + PACKED_BYTES + _BEYOND_PANELS
         return TensorType(
             ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + rest,)
@@ -180,20 +184,20 @@ class Layer:
             "volume": len(self.axes) == 3,
             "lines": len(self.axes) == 1,
         }
-        return tuple(name for name, wanted in (asked | others).items() if wanted)
+        return tuple(name for name, used in (asked | others).items() if used)
 
 
 def call_layer(
-    layer: Layer, wanted: int, names: Sequence[str], bias: str = "", accumulate: int = 0
+    layer: Layer, propagation: int, names: Sequence[str], bias: str = "", accumulate: int = 0
 ) -> KernelCall:
-    """One run of the kernel; `names` are what is wanted, then the other two of (outputs, input, weights)."""
+    """One run of the kernel; `names` are the tensor to compute, then the other two of (outputs, input, weights)."""
     packs = layer.packs
     return (packed_kernel if packs else conv_kernel).call(
         *names,
         bias,
-        layer.packed_scratch(wanted) if packs else layer.scratch(),
+        layer.packed_scratch(propagation) if packs else layer.scratch(),
         types=(layer.element,),
-        params=(wanted, *layer.params()),
+        params=(propagation, *layer.params()),
         features=layer.features(bias=bool(bias)),
         accumulate=accumulate,
     )

@@ -34,13 +34,13 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
     mode = attributes.get("auto_pad", "NOTSET")
     pads = tuple(attributes.get("pads", ())) if mode == "NOTSET" else ()
     pads = pads or (0,) * (2 * count)
-    wanted = tuple(attributes.get("output_shape", ()))[-count:] or (None,) * count
+    requested = tuple(attributes.get("output_shape", ()))[-count:] or (None,) * count
     strides, dilations, more = each("strides", 1), each("dilations", 1), each("output_padding", 0)
     window = []
     for i, size in enumerate(x[2:]):
         reach = dilations[i] * (taps[i] - 1)
         whole = (size - 1) * strides[i] + reach + 1 + more[i]
-        size_out, before = _extent(size * strides[i], whole, wanted[i], (pads[i], pads[count + i]), mode)
+        size_out, before = _extent(size * strides[i], whole, requested[i], (pads[i], pads[count + i]), mode)
         # Padding behind the end that makes the convolution give exactly the input's size.
         after = (size - 1) * strides[i] + reach + 1 - size_out - before
         window.append(
@@ -49,11 +49,13 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
     return tuple(window)
 
 
-def _extent(same: Dim, whole: Dim, wanted: int | None, pads: tuple[int, int], mode: str) -> tuple[Dim, int]:
+def _extent(
+    same: Dim, whole: Dim, requested: int | None, pads: tuple[int, int], mode: str
+) -> tuple[Dim, int]:
     """The size of the result along an axis, and how much of its `whole` is cut off in front."""
-    if wanted is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
+    if requested is None and mode not in ("SAME_UPPER", "SAME_LOWER"):
         return whole - pads[0] - pads[1], pads[0]
-    size = same if wanted is None else wanted
+    size = same if requested is None else requested
     total = whole - size
     if not isinstance(total, int):
         raise UnsupportedUse("output_shape needs spatial sizes that are known when the trainer is built")

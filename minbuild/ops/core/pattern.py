@@ -49,7 +49,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """`build` answers what to put in place of a match, or None to leave it alone. It may assume that nothing
+    """`build` returns the replacement of a match, or None to leave it alone. It may assume that nothing
     else reads what the inner calls produce."""
 
     pattern: Pattern

@@ -153,8 +153,8 @@ def _grown(ctx: OpContext) -> tuple[int, ...]:
     pooled = _pooled(ctx.attributes, ctx.shape())
     if not ctx.has(2):
         return (0,) * len(pooled)
-    wanted = _whole(ctx.dims(2)[2:], "the output shape")
-    return tuple(w - p for w, p in zip(wanted, pooled, strict=True))
+    requested = _whole(ctx.dims(2)[2:], "the output shape")
+    return tuple(w - p for w, p in zip(requested, pooled, strict=True))
 
 
 def _unpool_body(b: GraphBuilder) -> Results:

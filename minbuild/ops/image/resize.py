@@ -47,22 +47,22 @@ def _stretches(
     seen = {a: (float(ends[i]), float(ends[i + len(axes)])) for i, a in enumerate(axes)}
     found = []
     common = _common_scale(attributes, shape, axes, given) if scales is None else None
-    for axis, wanted in zip(axes, given, strict=True):
+    for axis, target in zip(axes, given, strict=True):
         size = shape[axis]
-        same = wanted == 1 if scales is not None else wanted == size and common is None
+        same = target == 1 if scales is not None else target == size and common is None
         if same and seen[axis] == (0.0, 1.0):
             continue
-        if not isinstance(size, int) or not isinstance(wanted, (int, float)):
+        if not isinstance(size, int) or not isinstance(target, (int, float)):
             raise UnsupportedUse(
                 f"resizes axis {axis} of size {size}, which must be known when the trainer is built"
             )
         if common is not None:
             found.append(Stretch(axis, size, int(common * size + 0.5), float(np.float32(common)), seen[axis]))
         elif scales is not None:
-            outputs = made[axis] if made else int(np.floor(np.float32(wanted) * np.float32(size)))
-            found.append(Stretch(axis, size, outputs, float(wanted), seen[axis]))  # type: ignore[arg-type]
+            outputs = made[axis] if made else int(np.floor(np.float32(target) * np.float32(size)))
+            found.append(Stretch(axis, size, outputs, float(target), seen[axis]))  # type: ignore[arg-type]
         else:
-            found.append(Stretch(axis, size, int(wanted), wanted / max(size, 1), seen[axis]))
+            found.append(Stretch(axis, size, int(target), target / max(size, 1), seen[axis]))
     if any(s.size == 0 or s.scale <= 0 for s in found):
         raise UnsupportedUse(f"resizes an axis of {list(shape)} that has no elements, or to none")
     return sorted(found, key=lambda s: (s.outputs / s.size, -s.axis))
@@ -75,12 +75,12 @@ def _common_scale(
     policy = attributes.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return None
-    pairs = [(wanted, shape[axis]) for axis, wanted in zip(axes, sizes, strict=True)]
+    pairs = [(target, shape[axis]) for axis, target in zip(axes, sizes, strict=True)]
     if not all(isinstance(d, int) and d for pair in pairs for d in pair):
         raise UnsupportedUse(
             f"keep_aspect_ratio_policy {policy} needs sizes that are known when the trainer is built"
         )
-    ratios = [wanted / size for wanted, size in pairs]
+    ratios = [target / size for target, size in pairs]
     return min(ratios) if policy == "not_larger" else max(ratios)
 
 
@@ -185,8 +185,8 @@ def resized(
 ) -> np.ndarray:
     if scales is None and sizes is None:
         attributes, roi, scales = {**attributes, **_OPSET_10}, None, roi
-    wanted = None if sizes is None or _absent(sizes) else [int(d) for d in sizes]
-    stretches = _stretches(attributes, x.shape, roi, None if _absent(scales) else scales, wanted)
+    given = None if sizes is None or _absent(sizes) else [int(d) for d in sizes]
+    stretches = _stretches(attributes, x.shape, roi, None if _absent(scales) else scales, given)
     outside = np.zeros((1,) * x.ndim, bool)
     y = np.asarray(x, np.float64)
     for stretch in stretches:

@@ -117,8 +117,8 @@ def _eye_infer(ctx: OpContext) -> Sequence[TensorType]:
     shape = ctx.shape()
     if len(shape) not in (1, 2):
         raise UnsupportedUse(f"it makes matrices, not something like {list(shape)}")
-    wanted = ctx.attribute("dtype")
-    element = ctx.element() if wanted is None else ElementType(int(wanted))
+    requested = ctx.attribute("dtype")
+    element = ctx.element() if requested is None else ElementType(int(requested))
     return (TensorType(element, shape if len(shape) == 2 else (shape[0], shape[0])),)
 
 

@@ -91,7 +91,7 @@ def _features(ctx: OpContext, scores: int, weights: int) -> tuple[str, ...]:
         "inner": ctx.rank(scores) > 2,
         "many": not (isinstance(classes, int) and classes <= _FEW_CLASSES),
     }
-    return tuple(name for name, wanted in asked.items() if wanted)
+    return tuple(name for name, used in asked.items() if used)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:

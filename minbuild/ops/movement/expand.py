@@ -62,7 +62,7 @@ def _call(ctx: OpContext, factor: float = 1, size: TensorType | None = None, use
         loop.extent,
         types=(ctx.element(),),
         params=(*loop.axes, *_factor_words(factor, ctx.element()), use_size),
-        features=tuple(name for name, wanted in asked.items() if wanted),
+        features=tuple(name for name, used in asked.items() if used),
     )
 
 

@@ -42,21 +42,21 @@ def _not_below_zero(dim: Dim) -> Dim:
     return dim if least is not None and least >= 0 else dim_max(dim, 0)
 
 
-def _place(wanted: Dim, dim: Dim, low: int, high: Dim) -> Dim:
+def _place(index: Dim, dim: Dim, low: int, high: Dim) -> Dim:
     """A start or end, counted from the front and brought into `low`..`high`. A free size is taken to lie within: the
     device refuses to go where nothing is."""
-    if isinstance(wanted, Poly):
-        return wanted
+    if isinstance(index, Poly):
+        return index
     if isinstance(dim, int) and isinstance(high, int):
-        return min(max(wanted + dim if wanted < 0 else wanted, low), high)
-    if wanted >= 2**31 - 1:
+        return min(max(index + dim if index < 0 else index, low), high)
+    if index >= 2**31 - 1:
         return high
-    if wanted <= -(2**31):
+    if index <= -(2**31):
         return low
-    if wanted < 0:
-        return _not_below_zero(dim + wanted) if low == 0 else dim_max(dim + wanted, low)
+    if index < 0:
+        return _not_below_zero(dim + index) if low == 0 else dim_max(dim + index, low)
     least = _least(high)
-    return wanted if least is not None and wanted <= least else dim_min(wanted, high)
+    return index if least is not None and index <= least else dim_min(index, high)
 
 
 def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:

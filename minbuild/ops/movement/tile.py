@@ -71,8 +71,8 @@ def _interleaved(b: GradientBuilder, repeats: Sequence[Dim]) -> Value:
     """The same sizes where some are known to the device only."""
     own, parts = b.x[0].shape(), []
     for i, repeat in enumerate(repeats):
-        for source, wanted in ((b.x[1], repeat != 1), (own, True)):
-            if wanted:
+        for source, needed in ((b.x[1], repeat != 1), (own, True)):
+            if needed:
                 parts.append(b.add("Slice", source, b.integers([i]), b.integers([i + 1])))
     return b.add("Concat", *parts, axis=0)
 

@@ -75,7 +75,7 @@ mean_variance_normalization = Op(
 
 
 def _length(b: GraphBuilder) -> Value:
-    """The norms, with 1 where all elements are 0: the answer is 0 there."""
+    """The norms, with 1 where all elements are 0: the result is 0 there."""
     name = "ReduceL1" if b.ctx.attribute("p", 2) == 1 else "ReduceL2"
     return nonzero(b, b.reduce(name, b.x[0], (b.ctx.axis(-1),)), b.ctx.element())
 

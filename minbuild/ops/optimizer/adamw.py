@@ -56,7 +56,7 @@ def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
             corrects,
             mode,
         ),
-        features=tuple(name for name, wanted in asked.items() if wanted),
+        features=tuple(name for name, used in asked.items() if used),
     )
 
 

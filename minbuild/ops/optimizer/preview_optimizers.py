@@ -111,7 +111,7 @@ def _momentum_meaning(
 
 
 def _groups(items: Sequence[Any], kinds: int) -> list[Sequence[Any]]:
-    """Tensors come kind after kind: all variables, then all gradients, ...; the answer is one group for each
+    """Tensors come kind after kind: all variables, then all gradients, ...; the result is one group for each
     variable."""
     count = len(items) // kinds
     return [items[i::count] for i in range(count)]

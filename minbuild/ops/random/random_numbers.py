@@ -262,8 +262,8 @@ def _multinomial_reference(
     rows, samples = len(x), int(attributes.get("sample_size", 1))
     sums = np.cumsum(np.exp(x - x.max(axis=1, keepdims=True)), axis=1)
     drawn = uniform(_total(attributes, draws), rows * samples, ElementType.DOUBLE).reshape(rows, samples)
-    wanted = drawn * sums[:, -1:]
-    found = (sums[:, None, :] <= wanted[:, :, None]).sum(axis=2)
+    threshold = drawn * sums[:, -1:]
+    found = (sums[:, None, :] <= threshold[:, :, None]).sum(axis=2)
     return np.minimum(found, x.shape[1] - 1).astype(np.int64), draws + 1
 
 

@@ -252,8 +252,8 @@ def swapped(
     x = [time_first(n, "x") if i in (0, *inputs) else n for i, n in enumerate(b.x)]
     attributes = {**b.ctx.attributes, "layout": 0}
     made = b.many(len(b.y), op_type, *x, domain=domain, **attributes)
-    wanted = [name if y else None for name, y in zip(made, b.y, strict=True)]
-    return [batch_first(n, k) if k else n for n, k in zip(wanted, kinds, strict=False)]
+    present = [name if y else None for name, y in zip(made, b.y, strict=True)]
+    return [batch_first(n, k) if k else n for n, k in zip(present, kinds, strict=False)]
 
 
 def body_of(
@@ -266,12 +266,12 @@ def body_of(
 def gradients_of(
     b: GradientBuilder, order: Sequence[Value | None], states: Sequence[int], turned: bool
 ) -> Results:
-    """The gradients of the inputs that are wanted, out of those of all in `order`; transposed back where the forward
+    """The gradients of the inputs that are required, out of those of all in `order`; transposed back where the forward
     operator was `turned` to have time first. `states` are the inputs that are states."""
-    wanted = [n if i in b.requires_grad else None for i, n in enumerate(order[: len(b.x)])]
+    required = [n if i in b.requires_grad else None for i, n in enumerate(order[: len(b.x)])]
     if not turned:
-        return wanted
-    return [batch_first(n, "state") if i in (0, *states) else n for i, n in enumerate(wanted)]
+        return required
+    return [batch_first(n, "state") if i in (0, *states) else n for i, n in enumerate(required)]
 
 
 def swap_arrays(arrays: Sequence[np.ndarray | None], inputs: Sequence[int]) -> list[np.ndarray | None]:

@@ -37,7 +37,7 @@ def _lower(smallest: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
             TensorType(ctx.element(), groups),
             types=(ctx.element(),),
             params=tuple(asked.values()),
-            features=tuple(name for name, wanted in asked.items() if wanted),
+            features=tuple(name for name, used in asked.items() if used),
         )
         return (call,)
 

@@ -55,7 +55,7 @@ def reduce_over(
         TensorType(tensor.element, groups),
         types=(tensor.element,),
         params=(int(mean),),
-        features=tuple(name for name, wanted in asked.items() if wanted),
+        features=tuple(name for name, used in asked.items() if used),
         accumulate=accumulate,
     )
 

@@ -29,17 +29,19 @@ def _shaped(ctx: OpContext, shape: Shape) -> Sequence[TensorType]:
 
 
 def _reshape_shape(ctx: OpContext) -> Shape:
-    shape, wanted = ctx.shape(), ctx.dims(1)
+    shape, requested = ctx.shape(), ctx.dims(1)
     keep_zero = bool(ctx.attribute("allowzero", 0))
-    dims: list[Dim] = [shape[i] if d == 0 and not keep_zero else d for i, d in enumerate(wanted)]
+    dims: list[Dim] = [shape[i] if d == 0 and not keep_zero else d for i, d in enumerate(requested)]
     if -1 in dims:
         at = dims.index(-1)
         rest = divide_exactly(product(shape), product(dims[:at] + dims[at + 1 :]))
         if rest is None:
             _match_what_stays(shape, dims, at)
-            raise UnsupportedUse(f"cannot tell what -1 stands for when {list(shape)} becomes {list(wanted)}")
+            raise UnsupportedUse(
+                f"cannot tell what -1 stands for when {list(shape)} becomes {list(requested)}"
+            )
         dims[at] = rest
-    require_equal(product(shape), product(dims), f"cannot reshape {list(shape)} to {list(wanted)}")
+    require_equal(product(shape), product(dims), f"cannot reshape {list(shape)} to {list(requested)}")
     return tuple(dims)
 
 

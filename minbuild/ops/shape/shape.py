@@ -1,4 +1,4 @@
-"""Operators that answer with shapes or constants: known when the trainer is built, absent from the device."""
+"""Operators whose results are shapes or constants: folded when the trainer is built, absent from the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pieces of the arena a procedure's steps need, and from which step to which."""
+"""Buffers of a procedure: its temporaries and the scratch memory of its steps, with their lifespans."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def scratch_name(step: int, slot: int) -> str:
 def buffers_of(
     procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
 ) -> tuple[Buffer, ...]:
-    """Every temporary with its lifetime; as large as its owner, which views share."""
-    alive = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
+    """Every temporary with its lifespan; as large as its owner, which views share."""
+    live = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)
-        if owner in alive:
-            alive[owner] = (alive[owner][0], max(len(selections) - 1, 0))
-    temporaries = [Buffer(n, *span, size_of(procedure.values[n].type)) for n, span in alive.items()]
+        if owner in live:
+            live[owner] = (live[owner][0], max(len(selections) - 1, 0))
+    temporaries = [Buffer(n, *span, size_of(procedure.values[n].type)) for n, span in live.items()]
     scratch = [
         Buffer(scratch_name(index, slot), index, index, size_of(arg))
         for index, selection in enumerate(selections)
@@ -51,12 +51,12 @@ def accesses_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[
 
 def tiled_of(procedure: Procedure) -> Mapping[str, Dim]:
     """Temporaries that loops read one sample at a time: the bytes of all rounds together."""
-    walked = {}
+    tiled = {}
     for name, value in procedure.values.items():
         owner = root(procedure.alias, name)
         if value.sample and procedure.values[owner].role is Role.TEMPORARY:
-            walked[owner] = size_of(value.type) * procedure.samples
-    return walked
+            tiled[owner] = size_of(value.type) * procedure.samples
+    return tiled
 
 
 def loops_of(procedure: Procedure, selections: Sequence[Selection]) -> tuple[range, ...]:

@@ -17,7 +17,7 @@ from minbuild.ir import Buffer
 from minbuild.ir.dims import evaluate
 from minbuild.planning.arena.heuristics import ranked_orders
 from minbuild.planning.arena.local_search import Search
-from minbuild.planning.arena.placement import Order, Problem, bound_of, lifespans_of, load_of, stack
+from minbuild.planning.arena.placement import Order, Problem, Solution, bound_of, lifespans_of, load_of, stack
 
 ALIGNMENT = 16  # bytes; the device rounds every size up to it
 
@@ -36,16 +36,16 @@ def buffer_sizes(buffers: Sequence[Buffer], assignment: Mapping[str, int]) -> tu
     return tuple(evaluate(buffer.bytes, assignment) for buffer in buffers)
 
 
-def skyline(buffers: Sequence[Buffer], sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets and peak in bytes of `buffers` put down in the order given, exactly as the device does it."""
+def solution_of(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Solution:
+    """The layout of `buffers`, of `sizes` in bytes, put down in the order given, exactly as the device does it."""
     spans, columns = lifespans_of(buffers)
     rounded = _aligned(buffers, sizes)
     offsets = stack(spans, columns, rounded, range(len(spans)))
-    return offsets, max(map(add, offsets, rounded), default=0)
+    return Solution(tuple(offsets), max(map(add, offsets, rounded), default=0))
 
 
 def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
-    """The most bytes alive at any one step, aligned: no layout of these lifetimes is smaller."""
+    """The most bytes alive at any one step, aligned: no layout of these lifespans is smaller."""
     spans, columns = lifespans_of(buffers)
     return bound_of(spans, columns, _aligned(buffers, sizes))
 
@@ -53,7 +53,7 @@ def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
 def order_buffers(buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]]) -> tuple[Buffer, ...]:
     """The placement order with the smallest worst ratio of peak to lower bound over `assignments`.
 
-    Ties fall to the sum of the ratios. Raises ValueError without assignments, for a lifetime that ends before
+    Ties fall to the sum of the ratios. Raises ValueError without assignments, for a lifespan that ends before
     it starts, and for a negative size.
     """
     if not assignments:

@@ -6,20 +6,20 @@ from collections.abc import Mapping
 
 from minbuild.ir import Routine, TrainingArtifacts
 from minbuild.ir.size_report import Arena, LiveTensor
-from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, skyline
+from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, solution_of
 from minbuild.planning.phases import step_phases
 
 
 def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
     """The height of a graph's arena at these sizes."""
-    return skyline(routine.buffers, buffer_sizes(routine.buffers, assignment))[1]
+    return solution_of(routine.buffers, buffer_sizes(routine.buffers, assignment)).height
 
 
 def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping[str, int]) -> Arena:
     """A graph's arena at these sizes: its height, its lower bound, and the tensors live at that step. Sizes
     are those in the arena, rounded up to its alignment, so that they add up to the bound."""
     sizes = buffer_sizes(routine.buffers, assignment)
-    peak = skyline(routine.buffers, sizes)[1]
+    peak = solution_of(routine.buffers, sizes).height
     bound = lower_bound(routine.buffers, sizes)
     if not bound:
         return Arena(routine.name, peak, bound)

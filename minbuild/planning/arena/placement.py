@@ -32,6 +32,14 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Solution:
+    """A layout: the offset of every buffer in the order given, and the height of the arena, both in bytes."""
+
+    offsets: tuple[int, ...]
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """A packing problem. Assignments that only scale all sizes are one load."""
 
@@ -47,10 +55,10 @@ def load_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> Lo
 
 
 def lifespans_of(buffers: Sequence[Buffer]) -> tuple[list[Lifespan], int]:
-    """Lifetimes over as few columns as tell who meets whom, and the number of columns.
+    """Lifespans over as few columns as show which buffers overlap in time, and the number of columns.
 
-    Two lifetimes that meet share the later of their first steps, so steps where nothing starts say nothing
-    new; and of starts without an end between them the last one sees everything the others see.
+    Two overlapping lifespans share the later of their first steps, so steps at which no buffer starts add no
+    information; and of starts without an end between them the last one overlaps everything that the others do.
     """
     for buffer in buffers:
         if buffer.last < buffer.first:

@@ -20,7 +20,7 @@ _SHOWN = 10  # findings printed in a message
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule: `name`, `size`, `lifetime`, `access`, `loop`, `offset`, `alignment`, `extent` or `overlap`."""
+    """A broken rule: `name`, `size`, `lifespan`, `access`, `loop`, `offset`, `alignment`, `extent` or `overlap`."""
 
     rule: str
     text: str
@@ -61,11 +61,11 @@ def validate(
     """Raises LayoutFault with every rule the layout of procedure `where` breaks at `assignment`.
 
     `buffers` stand in placement order, `offsets` and `peak` (bytes) are what the planner claims for them, and
-    `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifetimes
+    `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifespans
     that make sense, so faults in those are raised first.
     """
     sizes = [evaluate(buffer.bytes, assignment) for buffer in buffers]
-    basics = [*_names(buffers, offsets), *_sizes(buffers, sizes), *_lifetimes(buffers, len(accesses))]
+    basics = [*_names(buffers, offsets), *_sizes(buffers, sizes), *_lifespans(buffers, len(accesses))]
     if basics:
         raise LayoutFault(where, assignment, basics)
     rounded = [(size + _GRANULE - 1) // _GRANULE * _GRANULE for size in sizes]
@@ -83,11 +83,11 @@ def validate(
 def _names(buffers: Sequence[Buffer], offsets: Sequence[int]) -> Iterator[Violation]:
     if len(offsets) != len(buffers):
         yield Violation("offset", f"{len(offsets)} offsets for {len(buffers)} buffers")
-    seen: dict[str, int] = {}
+    first: dict[str, int] = {}
     for i, buffer in enumerate(buffers):
-        if buffer.name in seen:
-            yield Violation("name", f"buffers {seen[buffer.name]} and {i} are both called '{buffer.name}'")
-        seen.setdefault(buffer.name, i)
+        if buffer.name in first:
+            yield Violation("name", f"buffers {first[buffer.name]} and {i} are both called '{buffer.name}'")
+        first.setdefault(buffer.name, i)
 
 
 def _sizes(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Violation]:
@@ -96,10 +96,10 @@ def _sizes(buffers: Sequence[Buffer], sizes: Sequence[int]) -> Iterator[Violatio
             yield Violation("size", f"buffer '{buffer.name}' has {size} bytes ({buffer.bytes})")
 
 
-def _lifetimes(buffers: Sequence[Buffer], steps: int) -> Iterator[Violation]:
+def _lifespans(buffers: Sequence[Buffer], steps: int) -> Iterator[Violation]:
     for buffer in buffers:
         if not 0 <= buffer.first <= buffer.last < steps:
-            yield Violation("lifetime", f"{_alive(buffer)}, but the steps are 0 to {steps - 1}")
+            yield Violation("lifespan", f"{_alive(buffer)}, but the steps are 0 to {steps - 1}")
 
 
 def _accesses(buffers: Sequence[Buffer], accesses: Sequence[Iterable[str]]) -> Iterator[Violation]:
@@ -124,7 +124,9 @@ def _loops(
     for buffer, size in zip(buffers, sizes, strict=True):
         needed = evaluate(loops.tiled.get(buffer.name, 0), assignment)
         if needed > size:
-            yield Violation("loop", f"rounds see {needed} bytes of buffer '{buffer.name}', which has {size}")
+            yield Violation(
+                "loop", f"rounds access {needed} bytes of buffer '{buffer.name}', which has {size}"
+            )
         for first, last in loops.steps:
             within = first <= buffer.first and buffer.last <= last and buffer.name not in loops.tiled
             used = any(buffer.name in names for names in accesses[first : last + 1])

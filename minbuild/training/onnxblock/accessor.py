@@ -27,7 +27,7 @@ class ModelAccessor:
         """`builder` makes the typed graph when it is first needed; `model` is its ModelProto, if there is one."""
         self.path = path
         self._begin, self._builder = builder, None if model is not None else builder()
-        self._model, self._seen = model, fingerprint(model) if model is not None else b""
+        self._model, self._fingerprint = model, fingerprint(model) if model is not None else b""
         self._written = 0  # nodes of the builder that the ModelProto has
 
     @classmethod
@@ -68,7 +68,7 @@ class ModelAccessor:
         if self._builder is None:
             self._builder = self._begin()
             self._note()
-        elif self._model is not None and fingerprint(self._model) != self._seen:
+        elif self._model is not None and fingerprint(self._model) != self._fingerprint:
             self._builder.restart(read_model(self._model, self.path), opset_in(self._model))
             self._note()
         return self._builder
@@ -83,7 +83,7 @@ class ModelAccessor:
         self._written = len(self._builder.nodes)
         self._known = {*self._builder.inputs, *self._builder.initializers}
         if self._model is not None:
-            self._seen = fingerprint(self._model)
+            self._fingerprint = fingerprint(self._model)
 
     def _through(self, action: Callable[[TypedGraphBuilder], Any]) -> Any:
         """Writes, then brings the ModelProto up to date."""

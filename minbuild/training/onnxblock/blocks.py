@@ -1,4 +1,4 @@
-"""The blocks: each writes a node or a few, and answers with the names of what they compute."""
+"""The blocks: each writes one or more nodes and returns the names of their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Names = str | tuple[str, ...]
 
 
 class Block:
-    """A part of a model. Subclasses write it in `build`, which takes and answers names of values; calling the block
+    """A part of a model. Subclasses write it in `build`, which takes and returns names of values; calling the block
     builds it into the current graph."""
 
     def __init__(self, temp_file_name: str = "") -> None:

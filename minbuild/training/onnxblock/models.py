@@ -16,7 +16,7 @@ from minbuild.training.onnxblock.blocks import Block
 
 
 class ForwardBlock(Block):
-    """A model that only computes. Subclasses write it in `build`; what that answers are the model's outputs."""
+    """A model that only computes. Subclasses write it in `build`, which returns the model's outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,12 +27,12 @@ class ForwardBlock(Block):
         self._made = (self.base, (names,) if isinstance(names, str) else tuple(names))
         return names
 
-    def _built(self, wanted: str = "model") -> tuple[TypedGraphBuilder, tuple[str, ...]]:
+    def _built(self, attribute: str = "model") -> tuple[TypedGraphBuilder, tuple[str, ...]]:
         made = getattr(self, "_made", None)
         if made is None:
             raise BadInput(
                 f"{type(self).__name__}: not built yet. Please build the training model first before trying to "
-                f"retrieve the {wanted}. Call it inside of onnxblock.base."
+                f"retrieve the {attribute}. Call it inside of onnxblock.base."
             )
         return made[0].compose, made[1]
 
@@ -47,7 +47,7 @@ class ForwardBlock(Block):
 
 
 class TrainingBlock(ForwardBlock):
-    """A model that trains: `build` answers the loss, and further outputs after it."""
+    """A model that trains: `build` returns the loss, and further outputs after it."""
 
     def __init__(self) -> None:
         super().__init__()

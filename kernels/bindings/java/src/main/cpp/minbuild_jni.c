@@ -125,14 +125,14 @@ NATIVE(jobjectArray, names)(JNIEnv* env, jclass self, jlong session, jint list) 
 
 NATIVE(jintArray, describe)(JNIEnv* env, jclass self, jlong session, jint list, jint index) {
   mb_parameter found = {0};
-  jintArray answer;
+  jintArray description;
   (void)self;
   mb_get(session_of(session), list, (size_t)index, &found);
-  answer = (*env)->NewIntArray(env, 1 + found.value.rank);
-  if (answer == NULL) return NULL;
-  (*env)->SetIntArrayRegion(env, answer, 0, 1, (const jint*)&found.value.type);
-  (*env)->SetIntArrayRegion(env, answer, 1, found.value.rank, (const jint*)found.value.dims);
-  return answer;
+  description = (*env)->NewIntArray(env, 1 + found.value.rank);
+  if (description == NULL) return NULL;
+  (*env)->SetIntArrayRegion(env, description, 0, 1, (const jint*)&found.value.type);
+  (*env)->SetIntArrayRegion(env, description, 1, found.value.rank, (const jint*)found.value.dims);
+  return description;
 }
 
 NATIVE(jobject, value)(JNIEnv* env, jclass self, jlong session, jint list, jint index) {

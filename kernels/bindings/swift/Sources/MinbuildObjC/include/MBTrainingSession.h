@@ -48,7 +48,7 @@ extern NSString* const MBTrainerErrorDomain;
 /** With `any` also those of another model whose parameters have the same names, types and shapes. */
 - (BOOL)loadCheckpoint:(NSData*)checkpoint acceptAny:(BOOL)any error:(NSError**)error;
 
-/* Libraries without these parts answer MB_UNSUPPORTED. */
+/* Libraries without these components return MB_UNSUPPORTED. */
 - (BOOL)exportModelWithTemplate:(NSString*)templatePath toPath:(NSString*)path error:(NSError**)error;
 /** An NSString, or an NSNumber of a double or float for a real, of anything else for an integer; nil removes it. */
 - (BOOL)setProperty:(nullable id)value named:(NSString*)name error:(NSError**)error;
