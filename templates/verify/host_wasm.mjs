@@ -18,9 +18,9 @@ const host = {
   read: (name, to) => bytes(to, file(name).length).set(file(name)),
   next(to, size) {
     trace ??= openSync("trace");
-    const wanted = bytes(to, size);
+    const expected = bytes(to, size);
     for (let at = 0; at < size; ) {
-      const count = readSync(trace, wanted, at, size - at);
+      const count = readSync(trace, expected, at, size - at);
       if (count === 0) throw new Error("trace: ends too early");
       at += count;
     }

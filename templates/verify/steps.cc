@@ -264,19 +264,19 @@ void answer(const Arguments& arguments, uint32_t row, const int32_t* stray, cons
 }
 
 #if MB_MEASURES
-// Leaves what the step wrote, with inputs as they were; answers it with its noise, if that is wanted.
+// Leaves what the step wrote, with inputs as they were; answers it with its noise, if that is expected.
 void measure(const Arguments& arguments, uint32_t number, const int32_t* stray) {
-  const bool wanted = chosen == STEPS_MEASURE;
+  const bool expected = chosen == STEPS_MEASURE;
   Kept kept;
-  keep(arguments, wanted, &kept);
-  for (int draw = 0; wanted && draw < kDraws; ++draw) {
+  keep(arguments, expected, &kept);
+  for (int draw = 0; expected && draw < kDraws; ++draw) {
     restore(arguments);
     move_inputs(arguments, true);
     if (run_kernel_itself(arguments.call, number) == Status::kOk) add_noise(arguments, kept);
   }
   restore(arguments);
   put_back(arguments, kept);
-  if (wanted) answer(arguments, number, stray, &kept);
+  if (expected) answer(arguments, number, stray, &kept);
   forget(arguments, kept);
 }
 #endif

@@ -83,18 +83,18 @@ namespace Minbuild
         public string Refusal(int graph, int status, Tensor[] tensors, int[] sizes)
         {
             if (graph != Header.MB_TRAIN && graph != Header.MB_EVAL) return "";
-            Input[] wanted = graphs[graph];
-            if (status == Header.MB_INVALID_ARGUMENT && wanted.Length != tensors.Length)
+            Input[] expected = graphs[graph];
+            if (status == Header.MB_INVALID_ARGUMENT && expected.Length != tensors.Length)
             {
                 string given = tensors.Length == 1 ? "1 input was" : $"{tensors.Length} inputs were";
-                return $"{given} given, the model takes {wanted.Length}: {string.Join(", ", wanted.Select(input => input.Name))}.";
+                return $"{given} given, the model takes {expected.Length}: {string.Join(", ", expected.Select(input => input.Name))}.";
             }
-            if (wanted.Length != tensors.Length) return "";
+            if (expected.Length != tensors.Length) return "";
             switch (status)
             {
-                case Header.MB_BAD_SHAPE: return Unlike(wanted, tensors);
-                case Header.MB_BAD_VALUE: return LabelOutside(wanted, tensors);
-                case Header.MB_OUT_OF_MEMORY: return TooLarge(wanted, tensors, sizes);
+                case Header.MB_BAD_SHAPE: return Unlike(expected, tensors);
+                case Header.MB_BAD_VALUE: return LabelOutside(expected, tensors);
+                case Header.MB_OUT_OF_MEMORY: return TooLarge(expected, tensors, sizes);
                 default: return "";
             }
         }
@@ -103,13 +103,13 @@ namespace Minbuild
             $"[{string.Join(", ", dims.Select(dim => dim >= 0 ? dim.ToString() : dim == -1 ? "?" : symbols[-2 - dim].Name))}]";
 
         /// <summary>The first input whose type, rank or size is not what the model takes.</summary>
-        private string Unlike(Input[] wanted, Tensor[] tensors)
+        private string Unlike(Input[] expected, Tensor[] tensors)
         {
             // Free dimension -> the input that had it first, and its size there.
             var found = new Dictionary<int, KeyValuePair<string, int>>();
-            for (int i = 0; i < wanted.Length; ++i)
+            for (int i = 0; i < expected.Length; ++i)
             {
-                Input input = wanted[i];
+                Input input = expected[i];
                 Tensor tensor = tensors[i];
                 string name = $"input '{input.Name}'";
                 if (tensor.Type != input.Type)
@@ -130,11 +130,11 @@ namespace Minbuild
         }
 
         /// <summary>A label of a loss that is no class, where an input has the labels as they are.</summary>
-        private static string LabelOutside(Input[] wanted, Tensor[] tensors)
+        private static string LabelOutside(Input[] expected, Tensor[] tensors)
         {
-            for (int i = 0; i < wanted.Length; ++i)
+            for (int i = 0; i < expected.Length; ++i)
             {
-                Input input = wanted[i];
+                Input input = expected[i];
                 IReadOnlyList<int> dims = tensors[i].Dims;
                 if (input.Classes == 0) continue;
                 for (int at = 0; at < tensors[i].Data.Length; ++at)
@@ -150,12 +150,12 @@ namespace Minbuild
         }
 
         /// <summary>A free dimension that is larger than the session was created for.</summary>
-        private string TooLarge(Input[] wanted, Tensor[] tensors, int[] sizes)
+        private string TooLarge(Input[] expected, Tensor[] tensors, int[] sizes)
         {
-            for (int i = 0; i < wanted.Length; ++i)
-                for (int axis = 0; axis < wanted[i].Dims.Length; ++axis)
+            for (int i = 0; i < expected.Length; ++i)
+                for (int axis = 0; axis < expected[i].Dims.Length; ++axis)
                 {
-                    int dim = wanted[i].Dims[axis], size = tensors[i].Dims[axis];
+                    int dim = expected[i].Dims[axis], size = tensors[i].Dims[axis];
                     if (dim > -2) continue;
                     Symbol symbol = symbols[-2 - dim];
                     int room = sizes.Length > 0 ? sizes[-2 - dim] : symbol.Largest;

@@ -27,18 +27,18 @@ export function modelOf(described, models = MODELS) {
  * those that the session was created with, if any.
  */
 export function refusal(model, graph, status, tensors, sizes) {
-  const wanted = graph === MB_TRAIN || graph === MB_EVAL ? model?.graphs[graph] : undefined;
-  if (wanted?.length !== tensors.length) return "";
-  if (status === MB_BAD_SHAPE) return unlike(model, wanted, tensors);
-  if (status === MB_BAD_VALUE) return labelOutside(wanted, tensors);
-  return status === MB_OUT_OF_MEMORY ? tooLarge(model, wanted, tensors, sizes) : "";
+  const expected = graph === MB_TRAIN || graph === MB_EVAL ? model?.graphs[graph] : undefined;
+  if (expected?.length !== tensors.length) return "";
+  if (status === MB_BAD_SHAPE) return unlike(model, expected, tensors);
+  if (status === MB_BAD_VALUE) return labelOutside(expected, tensors);
+  return status === MB_OUT_OF_MEMORY ? tooLarge(model, expected, tensors, sizes) : "";
 }
 
 /** The first input whose type, rank or size is not what the model takes. */
-function unlike({ symbols }, wanted, tensors) {
+function unlike({ symbols }, expected, tensors) {
   const written = (dims) => `[${dims.map((dim) => (dim >= 0 ? dim : (symbols[-2 - dim]?.name ?? "?"))).join(", ")}]`;
   const found = new Map(); // free dimension -> the input that had it first, and its size there
-  for (const [i, { name: named, type, dims }] of wanted.entries()) {
+  for (const [i, { name: named, type, dims }] of expected.entries()) {
     const tensor = tensors[i], name = `input '${named}'`;
     if (ELEMENTS[tensor.type] !== type) return `${name} is ${tensor.type}, the model takes ${TYPES[type]}.`;
     if (tensor.dims.length !== dims.length || dims.some((dim, axis) => dim >= 0 && dim !== tensor.dims[axis]))
@@ -56,8 +56,8 @@ function unlike({ symbols }, wanted, tensors) {
 }
 
 /** A label of a loss that is no class, where an input has the labels as they are. */
-function labelOutside(wanted, tensors) {
-  for (const [i, { name, classes, ignored }] of wanted.entries()) {
+function labelOutside(expected, tensors) {
+  for (const [i, { name, classes, ignored }] of expected.entries()) {
     if (!classes) continue;
     const { data, dims } = tensors[i];
     const at = data.findIndex((label) => !(label >= 0 && label < classes) && !(ignored !== null && Number(label) === ignored));
@@ -70,8 +70,8 @@ function labelOutside(wanted, tensors) {
 }
 
 /** A free dimension that is larger than the session was created for. */
-function tooLarge({ symbols }, wanted, tensors, sizes) {
-  for (const [i, { dims }] of wanted.entries())
+function tooLarge({ symbols }, expected, tensors, sizes) {
+  for (const [i, { dims }] of expected.entries())
     for (const [axis, dim] of dims.entries()) {
       if (dim > -2) continue;
       const { name, largest } = symbols[-2 - dim], size = tensors[i].dims[axis], room = sizes?.[-2 - dim] ?? largest;

@@ -60,9 +60,9 @@ static inline void mb_add_number(mb_text* text, int64_t number) {
 }
 
 static inline const char* mb_type_name(int32_t type) {
-  static const char* const names[17] = {"of no type", "float32", "uint8",  "int8",    "uint16",  "int16",
-                                        "int32",      "int64",   "string", "bool",    "float16", "float64",
-                                        "uint32",     "uint64",  "?",      "?",       "bfloat16"};
+  static const char* const names[17] = {"of no type", "float32", "uint8",  "int8", "uint16",  "int16",
+                                        "int32",      "int64",   "string", "bool", "float16", "float64",
+                                        "uint32",     "uint64",  "?",      "?",    "bfloat16"};
   return type >= 0 && type < 17 ? names[type] : "of no type";
 }
 
@@ -114,13 +114,15 @@ static inline int mb_count_refused(mb_text* text, const mb_model* model, int gra
   mb_add_number(text, (int64_t)count);
   mb_add(text, count == 1 ? " input was given, the model takes " : " inputs were given, the model takes ");
   mb_add_number(text, (int64_t)model->counts[graph]);
-  for (i = 0; i < model->counts[graph]; ++i) mb_add(text, i > 0 ? ", " : ": "), mb_add(text, model->inputs[graph][i].name);
+  for (i = 0; i < model->counts[graph]; ++i)
+    mb_add(text, i > 0 ? ", " : ": "), mb_add(text, model->inputs[graph][i].name);
   mb_add(text, ".");
   return 1;
 }
 
 /* The size along a free dimension of the first input that has it; one has. */
-static inline int32_t mb_first_size(const mb_model_input* inputs, const mb_tensor* tensors, int32_t symbol, size_t* first) {
+static inline int32_t mb_first_size(const mb_model_input* inputs, const mb_tensor* tensors, int32_t symbol,
+                                    size_t* first) {
   int32_t axis;
   for (*first = 0;; ++*first)
     for (axis = 0; axis < inputs[*first].rank; ++axis)
@@ -133,34 +135,34 @@ static inline int mb_shape_refused(mb_text* text, const mb_model* model, const m
   size_t i, first;
   int32_t axis;
   for (i = 0; i < count; ++i) {
-    const mb_model_input* wanted = &inputs[i];
+    const mb_model_input* expected = &inputs[i];
     const mb_tensor* tensor = &tensors[i];
-    int unlike = tensor->rank != wanted->rank;
-    if (tensor->type != wanted->type) {
-      mb_add_name(text, wanted->name);
+    int unlike = tensor->rank != expected->rank;
+    if (tensor->type != expected->type) {
+      mb_add_name(text, expected->name);
       mb_add(text, " is "), mb_add(text, mb_type_name(tensor->type));
-      mb_add(text, ", the model takes "), mb_add(text, mb_type_name(wanted->type)), mb_add(text, ".");
+      mb_add(text, ", the model takes "), mb_add(text, mb_type_name(expected->type)), mb_add(text, ".");
       return 1;
     }
     if (tensor->rank < 0) {
-      mb_add_name(text, wanted->name), mb_add(text, " has more or fewer elements than its dimensions say.");
+      mb_add_name(text, expected->name), mb_add(text, " has more or fewer elements than its dimensions say.");
       return 1;
     }
-    for (axis = 0; !unlike && axis < wanted->rank; ++axis)
-      unlike = wanted->dims[axis] >= 0 && wanted->dims[axis] != tensor->dims[axis];
+    for (axis = 0; !unlike && axis < expected->rank; ++axis)
+      unlike = expected->dims[axis] >= 0 && expected->dims[axis] != tensor->dims[axis];
     if (unlike) {
-      mb_add_name(text, wanted->name);
+      mb_add_name(text, expected->name);
       mb_add(text, " has the shape "), mb_add_shape(text, NULL, tensor->rank, tensor->dims);
-      mb_add(text, ", the model takes "), mb_add_shape(text, model, wanted->rank, wanted->dims), mb_add(text, ".");
+      mb_add(text, ", the model takes "), mb_add_shape(text, model, expected->rank, expected->dims), mb_add(text, ".");
       return 1;
     }
-    for (axis = 0; axis < wanted->rank; ++axis) {
-      const int32_t symbol = wanted->dims[axis], size = tensor->dims[axis];
+    for (axis = 0; axis < expected->rank; ++axis) {
+      const int32_t symbol = expected->dims[axis], size = tensor->dims[axis];
       int32_t before;
       if (symbol > -2) continue;
       before = mb_first_size(inputs, tensors, symbol, &first);
       if (before == size && size > 0) continue;
-      mb_add_name(text, wanted->name);
+      mb_add_name(text, expected->name);
       mb_add(text, size == before ? " is empty along '" : " has ");
       if (size != before) mb_add_number(text, size), mb_add(text, " along '");
       mb_add(text, model->symbols[-2 - symbol].name);
@@ -174,19 +176,20 @@ static inline int mb_shape_refused(mb_text* text, const mb_model* model, const m
 }
 
 /* A label of a loss that is no class, where an input has the labels as they are. */
-static inline int mb_label_refused(mb_text* text, const mb_model_input* inputs, const mb_tensor* tensors, size_t count) {
+static inline int mb_label_refused(mb_text* text, const mb_model_input* inputs, const mb_tensor* tensors,
+                                   size_t count) {
   size_t i, at, size;
   int32_t axis;
   for (i = 0; i < count; ++i) {
-    const mb_model_input* wanted = &inputs[i];
-    if (wanted->classes == 0 || (wanted->type != MB_INT64 && wanted->type != MB_INT32)) continue;
+    const mb_model_input* expected = &inputs[i];
+    if (expected->classes == 0 || (expected->type != MB_INT64 && expected->type != MB_INT32)) continue;
     for (axis = 0, size = 1; axis < tensors[i].rank; ++axis) size *= (size_t)tensors[i].dims[axis];
     for (at = 0; at < size; ++at) {
-      const int64_t label = wanted->type == MB_INT64 ? ((const int64_t*)tensors[i].data)[at]
-                                                     : ((const int32_t*)tensors[i].data)[at];
-      if ((label >= 0 && label < wanted->classes) || (wanted->ignores && label == wanted->ignored)) continue;
+      const int64_t label =
+          expected->type == MB_INT64 ? ((const int64_t*)tensors[i].data)[at] : ((const int32_t*)tensors[i].data)[at];
+      if ((label >= 0 && label < expected->classes) || (expected->ignores && label == expected->ignored)) continue;
       mb_add(text, "label "), mb_add_number(text, label);
-      mb_add(text, " is outside 0.."), mb_add_number(text, wanted->classes - 1);
+      mb_add(text, " is outside 0.."), mb_add_number(text, expected->classes - 1);
       if (tensors[i].rank == 1) {
         mb_add(text, " (sample "), mb_add_number(text, (int64_t)at);
       } else {
@@ -195,7 +198,7 @@ static inline int mb_label_refused(mb_text* text, const mb_model_input* inputs, 
           place[axis] = (int32_t)(at % (size_t)tensors[i].dims[axis]);
         mb_add(text, " (place "), mb_add_shape(text, NULL, tensors[i].rank, place);
       }
-      mb_add(text, " of "), mb_add_name(text, wanted->name), mb_add(text, ").");
+      mb_add(text, " of "), mb_add_name(text, expected->name), mb_add(text, ").");
       return 1;
     }
   }
@@ -226,19 +229,19 @@ static inline int mb_size_refused(mb_text* text, const mb_model* model, const mb
  * where they do not explain it. `sizes` are those that the session was created with, null for none. */
 static inline void mb_explain_refusal(mb_session* session, int graph, mb_status status, const mb_tensor* inputs,
                                       size_t count, const int32_t* sizes) {
-  char words[sizeof ((mb_options*)0)->error] = "";
+  char words[sizeof((mb_options*)0)->error] = "";
   mb_text text = {NULL, sizeof words - 1};
   const mb_model* model = graph == MB_TRAIN || graph == MB_EVAL ? mb_model_of(session) : NULL;
-  const mb_model_input* wanted;
+  const mb_model_input* expected;
   int found = 0;
   if (model == NULL) return;
   text.at = words;
-  wanted = model->inputs[graph];
+  expected = model->inputs[graph];
   if (status == MB_INVALID_ARGUMENT) found = mb_count_refused(&text, model, graph, count);
   if (count != model->counts[graph] && !found) return;
-  if (status == MB_BAD_SHAPE) found = mb_shape_refused(&text, model, wanted, inputs, count);
-  if (status == MB_BAD_VALUE) found = mb_label_refused(&text, wanted, inputs, count);
-  if (status == MB_OUT_OF_MEMORY) found = mb_size_refused(&text, model, wanted, inputs, count, sizes);
+  if (status == MB_BAD_SHAPE) found = mb_shape_refused(&text, model, expected, inputs, count);
+  if (status == MB_BAD_VALUE) found = mb_label_refused(&text, expected, inputs, count);
+  if (status == MB_OUT_OF_MEMORY) found = mb_size_refused(&text, model, expected, inputs, count, sizes);
   if (found) mb_copy(session->error, words, (size_t)(text.at - words) + 1);
 }
 
