@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from minbuild import __version__
-from minbuild.cli import artifacts, cache, check, diff, export, ort_config, reduce, scan, why
+from minbuild.cli import artifacts, cache, check, diff, export, ort_config, reduce, scan, split, why
 
 app = typer.Typer(
     name="minbuild",
@@ -61,10 +61,10 @@ def _options(
     pass
 
 
-_EPILOGS = {"artifacts": artifacts.EXAMPLES}
+_EPILOGS = {"artifacts": artifacts.EXAMPLES, "split": split.EXAMPLES}
 
 for command in (
-    *(reduce.reduce, scan.scan, artifacts.artifacts, ort_config.ort_config),
+    *(reduce.reduce, scan.scan, artifacts.artifacts, split.split, ort_config.ort_config),
     *(check.check, diff.diff, export.export, why.why, why.explain, cache.cache),
 ):
     app.command(command.__name__.replace("_", "-"), epilog=_EPILOGS.get(command.__name__))(command)

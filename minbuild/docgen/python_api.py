@@ -22,6 +22,7 @@ MODULES = (
     "minbuild/training/onnx_backend.py",
     "minbuild/compat/onnx_backend.py",
     "minbuild/training/trainer.py",
+    "minbuild/training/feature_cache.py",
     "minbuild/torch/from_module.py",
 )
 
