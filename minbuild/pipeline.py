@@ -14,7 +14,8 @@ from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, parse_languages
 from minbuild.codegen.flavor import choose_flavor
-from minbuild.codegen.library_builder import LibraryBuilder
+from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
+from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
@@ -46,6 +47,7 @@ class Request:
     - `extra`: kernels and types beyond those of the models
     - `analysis`: measure the size waterfall, the leave-one-out sizes and the suggestions, which take many builds
     - `bindings`: languages of the package besides C
+    - `abi`: interface of a second library beside the trainer's own (ABIS), "" for none
     - `require_proof`: refuse a target that is NOT PROVEN
     - `force`: replace a package that holds foreign or edited files
     - `board`: flash and RAM that the report compares with
@@ -65,6 +67,7 @@ class Request:
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
     analysis: bool = True
     bindings: tuple[str, ...] = ()
+    abi: str = ""
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
     require_proof: bool = False
     force: bool = False
@@ -94,6 +97,10 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
     languages = parse_languages(request.bindings, build_options.file_io == ON)
     targets = parse_targets(request.targets, languages)
+    if request.abi:
+        own_toolchain = request.cxx is not None or request.cmake_toolchain is not None
+        check_abi(request.abi, len(request.artifacts), build_options, own_toolchain)
+        abi_targets(request.abi, targets)
     if request.require_proof:
         _require_runnable(targets)
     for target in targets:
@@ -108,7 +115,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
     )
-    planned = tuple(with_components(model, request.components, request.export_outputs) for model in planned)
+    add_components = with_abi if request.abi else with_components
+    planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         for note in (*model.artifacts.notes, _memory_line(model)):
@@ -145,6 +153,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         build_options=tuple(build_options.as_text.items()),
         board=request.board,
     )
+    others = _other_libraries(request, planned, builder, pairs) if request.abi else {}
     progress.stage(f"Writing {request.out}")
     package = emit_package(
         _packaged(models, report),
@@ -153,9 +162,26 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         report,
         bindings=languages,
         build_options=build_options,
+        other_libraries=others,
     )
     write_package(request.out, package, request.force)
     return report
+
+
+def _other_libraries(
+    request: Request,
+    models: Sequence[CompiledModel],
+    builder: LibraryBuilder,
+    pairs: Sequence[TrimmedAndFull],
+) -> dict[str, bytes]:
+    """Libraries with the interface that the request asks for, by their paths in the package."""
+    abi = abi_targets(request.abi, [pair.target for pair in pairs])
+    builder.stage(f"Building the library with the interface of {request.abi} for {', '.join(map(str, abi))}")
+    artifacts = request.artifacts[0]
+    folder = artifacts if artifacts.is_dir() else artifacts.parent
+    files = [path for suffix in ("*.onnx", "*.ort") for path in sorted(folder.glob(suffix))]
+    libraries = {pair.target: pair.trimmed for pair in pairs if pair.target in abi}
+    return build_abi(models[0], libraries, builder.toolchain.build_options, files, builder.builds)
 
 
 def _packaged(models: Mapping[str, CompiledModel], report: SizeReport) -> tuple[PackagedModel, ...]:

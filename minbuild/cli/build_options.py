@@ -9,6 +9,7 @@ import typer
 
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
+from minbuild.codegen.ort_abi import ABIS
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.report.boards import known_boards
 from minbuild.toolchain import proven_targets, unproven_targets
@@ -126,6 +127,15 @@ Bindings = Annotated[
         "LANGUAGE",
         f"Language bindings to include in the package: {_listed(dict(LANGUAGES))}. "
         f"{_REPEATABLE}; js implies --target wasm32.",
+    ),
+]
+Abi = Annotated[
+    str | None,
+    _option(
+        CONTENTS,
+        "INTERFACE",
+        "A library with another interface beside the trainer's own, with the model inside, on Linux: "
+        f"{_listed(dict(ABIS))}. Implies --with properties,buffers,export.",
     ),
 ]
 Reference = Annotated[

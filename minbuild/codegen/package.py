@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from minbuild import __version__
@@ -45,15 +46,18 @@ def emit_package(
     *,
     bindings: Sequence[str] = (),
     build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
+    other_libraries: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Package:
     """Every file of the package of these models; the same arguments give the same bytes. `libraries` were built of
-    `contents` as `build_options` say; `bindings` are names of languages."""
+    `contents` as `build_options` say; `bindings` are names of languages; `other_libraries`, by their paths, have other
+    interfaces."""
     sources = next(iter(libraries.values())).sources
     samples = tuple(model.sample for model in models)
     files = {**sources, **cmake_files(sources, samples, build_options)}
     for target, library in libraries.items():
         files[library_path(target)] = library.built.shared
         files[f"lib/{folder_of(target)}/libminbuild.a"] = library.built.archive
+    files |= other_libraries
     files["report/report.json"] = json_report.render(report).encode()
     files["report/report.md"] = markdown.render(report).encode()
     files["report/report.html"] = html.render(report).encode()

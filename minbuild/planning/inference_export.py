@@ -50,6 +50,17 @@ class Inference:
         return EXPORT_TEMPLATE + struct.pack(f"<{len(words)}I", *words) + fixed
 
 
+def template_outputs(template: bytes) -> tuple[str, ...]:
+    """The outputs of the model that a template makes."""
+    (count,) = struct.unpack_from("<I", template, 4)
+    words = struct.unpack_from(f"<{2 * count}I", template, 8)
+    at, file = 8 + 8 * count, bytearray()
+    for size, number in zip(words[::2], words[1::2], strict=True):
+        file += bytes(size) if number else template[at : at + size]
+        at += 0 if number else size
+    return tuple(read_graph(bytes(file), Path("model.onnx")).outputs)
+
+
 def fill_template(template: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
     """The ONNX file that the device exports from a template: `parameters` are those of the plan, in its order,
     `outputs` those that are requested. Raises BadInput for other outputs than the template has."""

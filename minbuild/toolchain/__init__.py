@@ -19,6 +19,7 @@ from minbuild.toolchain.cache import Cache, digest, user_cache
 from minbuild.toolchain.cmake import find_cmake
 from minbuild.toolchain.compile_library import (
     BuildOutput,
+    Interface,
     Sources,
     Toolchain,
     build_folder,
@@ -44,6 +45,7 @@ __all__ = [
     "BuildOutput",
     "BuildJob",
     "Builds",
+    "Interface",
     "ProgramResult",
     "Target",
     "Toolchain",

@@ -76,6 +76,14 @@ class BuildOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class Interface:
+    """The interface of a library other than the trainer's own: its name for loaders, and the symbols it exports."""
+
+    soname: str
+    exports: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Linked:
     """The linker's output; fields as in Built. `helpers` is an object with the compiler's
     helpers that an archive for machines without an operating system has to bring along, b"" for none.

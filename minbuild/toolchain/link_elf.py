@@ -9,7 +9,7 @@ from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain import builtin_memops as link_bytes
 from minbuild.toolchain import flags
-from minbuild.toolchain.compile_library import BuildFolder, Linked
+from minbuild.toolchain.compile_library import BuildFolder, Interface, Linked
 from minbuild.toolchain.strip_headers import shorten_hash, trim_headers
 from minbuild.toolchain.targets import Target
 
@@ -78,21 +78,37 @@ def layout(target: Target, build_options: BuildOptions) -> bytes:
     return text.replace("DISCARDED", discarded).replace("DATA;", f"{start};").encode()
 
 
-def call(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
+def call(target: Target, build_options: BuildOptions, interface: Interface | None = None) -> tuple[str, ...]:
     """The linker and its options."""
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
     fold = f"--icf={'none' if build_options.icf == OFF else 'all'}"
     unwind = ("--eh-frame-hdr",) if build_options.unwind_tables == ON else ()
-    own = ("-shared", "-soname", target.traits.shared_name, fold, "--no-rosegment", *unwind)
+    own = (
+        "-shared",
+        "-soname",
+        interface.soname if interface else target.traits.shared_name,
+        fold,
+        "--no-rosegment",
+        *unwind,
+    )
     script = ("-T", "layout.ld", "--version-script=exports.map")
     return ("zig", "ld.lld", *own, *flags.link_flags(build_options, target), *script)
 
 
-def recipe(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
+def recipe(
+    target: Target, build_options: BuildOptions, interface: Interface | None = None
+) -> tuple[str, ...]:
     """The inputs that decide the bytes."""
     finish = f"{build_options.strip} {build_options.section_headers}"
-    files = (layout(target, build_options), flags.exports(build_options), link_bytes.source())
-    return (*call(target, build_options), *(file.decode() for file in files), finish)
+    files = (layout(target, build_options), _exports(build_options, interface), link_bytes.source())
+    return (*call(target, build_options, interface), *(file.decode() for file in files), finish)
+
+
+def _exports(build_options: BuildOptions, interface: Interface | None) -> bytes:
+    """The version script."""
+    if interface is None:
+        return flags.exports(build_options)
+    return f"{{ global: {'; '.join(interface.exports)}; local: *; }};\n".encode()
 
 
 def link(
@@ -104,11 +120,14 @@ def link(
     compile_c: tuple[str, ...],
     workspace: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
+    interface: Interface | None = None,
 ) -> Linked:
     """The library and its unstripped copy. `options` come on top of `call`; `helpers` makes one object of just these
     functions of the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
-    workspace.write({"layout.ld": layout(target, build_options), "exports.map": flags.exports(build_options)})
-    link = (*call(target, build_options), *options, *objects)
+    workspace.write(
+        {"layout.ld": layout(target, build_options), "exports.map": _exports(build_options, interface)}
+    )
+    link = (*call(target, build_options, interface), *options, *objects)
     missing = _link_unstripped(link, run)
     needed = tuple(name for name in missing if _HELPER.match(name))
     if needed:

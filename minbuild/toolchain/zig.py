@@ -24,6 +24,7 @@ from minbuild.toolchain.compile_library import (
     PROGRAM_SOURCES,
     BuildFolder,
     BuildOutput,
+    Interface,
     Linked,
     Sources,
     compile_objects,
@@ -42,6 +43,7 @@ class Zig:
     home: Path
     version: str
     build_options: BuildOptions = BuildOptions()
+    interface: Interface | None = None
 
     def describe(self) -> str:
         return f"ziglang {self.version}"
@@ -65,7 +67,12 @@ class Zig:
             "not",
             *build_options.size_for,
         )
-        return (*calls, *kernels, *lto_options(target, build_options), *_link(target, build_options))
+        link = _link(target, build_options, self.interface)
+        return (*calls, *kernels, *lto_options(target, build_options), *link)
+
+    def with_interface(self, interface: Interface) -> Zig:
+        """The same, for ELF libraries that export another interface than the trainer's."""
+        return replace(self, interface=interface)
 
     def with_build_options(self, build_options: BuildOptions) -> Zig:
         return replace(self, build_options=build_options)
@@ -196,6 +203,7 @@ class Zig:
             compile_c=compile_c,
             workspace=workspace,
             run=run,
+            interface=self.interface,
         )
 
     def _extract_helpers(self, names: tuple[str, ...], target: Target, workspace: BuildFolder) -> bytes:
@@ -234,7 +242,7 @@ class Zig:
         )
 
 
-def _link(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
+def _link(target: Target, build_options: BuildOptions, interface: Interface | None) -> tuple[str, ...]:
     if target.traits.format == "wasm":
         return link_wasm.recipe(target)
     if target.traits.format == "image":
@@ -243,7 +251,7 @@ def _link(target: Target, build_options: BuildOptions) -> tuple[str, ...]:
         return link_pe.recipe(target)
     if not target.traits.is_elf:
         return flags.link_macos(target)
-    return link_elf.recipe(target, build_options)
+    return link_elf.recipe(target, build_options, interface)
 
 
 def _program_target(target: Target) -> str:
