@@ -26,11 +26,12 @@ def chosen(
     frozen: Sequence[str],
     constants: Collection[str] = (),
     scalars: Collection[str] = (),
+    losses: Collection[str] = (),
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of trained and of frozen parameters, in the order of the model's initializers.
 
     `train` and `frozen` hold names, patterns with * and ?, `bias` (vectors added at the end of a layer) or `last:N`
-    (those of the last N layers that have any); `frozen` may hold `rest`, all that do not train. Nothing in `train`
+    (those of the last N layers that have any and that `losses` depend on); `frozen` may hold `rest`, all that do not train. Nothing in `train`
     means every parameter that is not frozen, and is none of the `constants`. Parameters in neither are constants of the
     models: nothing can change them, but what follows from them is worked out beforehand. What normalisation keeps as
     running statistics is frozen, never trained. Single numbers are parameters where they are named in full, or among
@@ -41,6 +42,7 @@ def chosen(
     parameters = [n for n in candidates if n not in statistics]
     findings: list[str] = []
     named = [n for n in frozen if n != _REST or n in parameters]
+    graph = _behind(graph, losses) if losses else graph
     held = _matching("frozen", named, graph, [*parameters, *statistics], findings)
     usual = set(parameters) - held - set(constants)
     trained = _matching("train", train, graph, parameters, findings) if train else usual
@@ -60,6 +62,16 @@ def chosen(
     rest = set(parameters) - trained if len(named) < len(frozen) else set()
     fixed = held | rest | statistics
     return tuple(n for n in candidates if n in trained), tuple(n for n in candidates if n in fixed)
+
+
+def _behind(graph: Graph, losses: Collection[str]) -> Graph:
+    """The graph without the nodes that no loss depends on: models have further outputs."""
+    needed, kept = set(losses), []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed |= names_read(node)
+            kept.append(node)
+    return replace(graph, nodes=tuple(reversed(kept)))
 
 
 def has_parameters(graph: Graph, scalars: Collection[str] = ()) -> bool:

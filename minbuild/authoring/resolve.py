@@ -71,7 +71,7 @@ def resolve_recipe(
     split, notes = None, tuple[str, ...]()
     if made is not None or not _is_own(recipe.loss):
         frozen, notes = known_frozen(graph, recipe.frozen) if recipe.tolerant else (recipe.frozen, ())
-        split = tried(lambda: _split(graph, recipe, frozen, model))
+        split = tried(lambda: _split(graph, recipe, frozen, model, losses))
         findings += _wrong_values(model, recipe, graph)
     optimizer = tried(lambda: (_optimizer(recipe),))
     if findings:
@@ -91,13 +91,13 @@ def _plain(model: Source, operators: Registry) -> tuple[Source, tuple[str, ...]]
 
 
 def _split(
-    graph: Graph, recipe: Recipe, frozen: Sequence[str], model: Source
+    graph: Graph, recipe: Recipe, frozen: Sequence[str], model: Source, losses: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Parameters that train, and that do not."""
     metadata = model.metadata
     if recipe.tolerant and not recipe.train and not has_parameters(graph, metadata.parameters):
         return (), ()
-    return chosen(graph, recipe.train, frozen, metadata.constants, metadata.parameters)
+    return chosen(graph, recipe.train, frozen, metadata.constants, metadata.parameters, losses)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:

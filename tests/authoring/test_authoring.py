@@ -204,6 +204,16 @@ def test_parameters_are_chosen_by_name_pattern_and_place(train, trained):
     assert [p.name for p in loaded.checkpoint.parameters if p.trainable] == trained
 
 
+def test_last_layers_are_those_before_the_loss_of_models_with_several_outputs():
+    two = source(
+        "m (float[n,4] x) => (float[n,3] y, float[n,3] z) { a = MatMul (x, body_w) y = MatMul (a, y_w) "
+        "b = MatMul (a, z_w) z = MatMul (b, w) }",
+        dict(zip(("body_w", "y_w", "z_w", "w"), uniform((4, 6), (6, 3), (6, 3), (3, 3)), strict=True)),
+    )
+    loaded = artifacts_of(two, Recipe(loss="mse", loss_inputs=("y",), train=("last:2",)), registry())
+    assert [p.name for p in loaded.checkpoint.parameters if p.trainable] == ["body_w", "y_w"]
+
+
 def test_nothing_below_the_first_trained_parameter_is_differentiated():
     everything, head = (
         operators(artifacts_of(DEEP, Recipe(loss="mse", train=train), registry()))

