@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from minbuild.errors import BadInput
-from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read
+from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read, with_graphs
 from minbuild.ir import Graph
 from minbuild.options.did_you_mean import did_you_mean, listed
 
@@ -31,11 +31,11 @@ def chosen(
     """The names of trained and of frozen parameters, in the order of the model's initializers.
 
     `train` and `frozen` hold names, patterns with * and ?, `bias` (vectors added at the end of a layer) or `last:N`
-    (those of the last N layers that have any and that `losses` depend on); `frozen` may hold `rest`, all that do not train. Nothing in `train`
-    means every parameter that is not frozen, and is none of the `constants`. Parameters in neither are constants of the
-    models: nothing can change them, but what follows from them is worked out beforehand. What normalisation keeps as
-    running statistics is frozen, never trained. Single numbers are parameters where they are named in full, or among
-    `scalars`. Raises BadInput for what matches nothing, and what is in both.
+    (those of the last N layers that have any and that `losses` depend on); `frozen` may hold `rest`, all that do not
+    train. Nothing in `train` means every parameter that is not frozen, and is none of the `constants`. Parameters in
+    neither are constants of the models: nothing can change them, but what follows from them is worked out beforehand.
+    What normalisation keeps as running statistics is frozen, never trained. Single numbers are parameters where they
+    are named in full, or among `scalars`. Raises BadInput for what matches nothing, and what is in both.
     """
     candidates = parameter_names(graph, {*scalars, *train, *frozen})
     statistics = _running_statistics(graph)
@@ -85,12 +85,24 @@ def with_lifted_constants(graph: Graph) -> Graph:
     if has_parameters(graph):
         return graph
     lifted: dict[str, np.ndarray] = {}
+    graph = _without_constants(graph, lifted)
+    return replace(graph, initializers={**graph.initializers, **lifted})
+
+
+def _without_constants(graph: Graph, lifted: dict[str, np.ndarray]) -> Graph:
+    """The graph, and those in its nodes, without Constant nodes of tensors of real numbers, which go to `lifted`."""
+    kept = []
     for node in graph.nodes:
         value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
-        if isinstance(value, np.ndarray) and value.dtype.kind in "fV" and value.ndim > 0:
-            lifted[node.outputs[0]] = value
-    kept = tuple(node for node in graph.nodes if node.outputs[:1] == () or node.outputs[0] not in lifted)
-    return replace(graph, nodes=kept, initializers={**graph.initializers, **lifted})
+        real = (
+            value if isinstance(value, np.ndarray) and value.dtype.kind in "fV" and value.ndim > 0 else None
+        )
+        if real is not None and node.outputs[0] not in lifted and node.outputs[0] not in graph.outputs:
+            lifted[node.outputs[0]] = real
+            continue
+        inner = with_graphs(node.attributes, lambda each: _without_constants(each, lifted))
+        kept.append(replace(node, attributes=inner))
+    return replace(graph, nodes=tuple(kept))
 
 
 def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

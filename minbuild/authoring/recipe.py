@@ -30,16 +30,16 @@ class LoraOptions:
 class Recipe:
     """The training setup of a model.
 
-    `train` and `frozen` name parameters (see parameters.py). `loss` is one of losses.LOSSES, the path of an ONNX
-    file (own_loss.py), or a function of a TypedGraphBuilder and names; empty when output `loss_output` (by default
-    the first) is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first.
-    `optimizer` is one of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the
-    training and evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls
-    detach. `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts
-    what ONNX Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes`
-    fixes free dimensions of the inputs, by name. With `lora`, adapters train, and of the parameters only
-    those in `train`. `nominal` asks for a checkpoint without data beside the other, `ort` for the models in ONNX
-    Runtime's own format beside the ONNX files.
+    `train` and `frozen` name parameters (see parameters.py). `loss` is one of losses.LOSSES, the path of an ONNX file
+    (own_loss.py), or a function of a TypedGraphBuilder and names; empty when output `loss_output` (by default the
+    first) is the loss already. `loss_inputs` are the outputs the loss is taken of, by default the first. `optimizer`
+    is one of optimizers.OPTIMIZERS, an optimizer model, or empty. `outputs` are further values that the training and
+    evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls detach.
+    `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts what ONNX
+    Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes` fixes free
+    dimensions of the inputs, by name, and inputs that are a single whole number. With `lora`, adapters train, and of
+    the parameters only those in `train`. `nominal` asks for a checkpoint without data beside the other, `ort` for the
+    models in ONNX Runtime's own format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""

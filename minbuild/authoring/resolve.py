@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
+from minbuild.authoring.fixed_inputs import is_whole_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.optimizers import optimizer_graph
@@ -53,6 +54,7 @@ def resolve_recipe(
     """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
     is in the model."""
     findings = list(also)
+    model, recipe = with_fixed_inputs(model, recipe)
     model, told = _plain(model, operators)
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
@@ -84,8 +86,12 @@ def _plain(model: Source, operators: Registry) -> tuple[Source, tuple[str, ...]]
     """The model with weights as initializers, also those that its exporter folded into constants, without Gradient
     nodes, and with quantisation through which gradients flow; and notes. Raises Unsupported."""
     model, unfolded = with_unfolded_constants(model)
-    graph, notes = with_fake_quantization(with_lifted_constants(model.graph))
-    names = parameter_names(graph, model.metadata.parameters)
+    taken, scalars = with_known_branches(model.graph, operators), model.metadata.parameters
+    graph, notes = with_fake_quantization(with_lifted_constants(taken))
+    names = parameter_names(graph, scalars)
+    there = parameter_names(taken, scalars)
+    if lost := [n for n in parameter_names(model.graph, scalars) if n not in there]:
+        notes = (f"{listed(lost)}: the branches that read them are never taken; they do not train.", *notes)
     graph = without_gradient_nodes(graph, names, operators, model.opset)
     return replace(model, graph=graph), (*unfolded, *notes)
 
@@ -147,7 +153,8 @@ def free_dimensions(graph: Graph) -> tuple[str, ...]:
 
 def _unknown_sizes(model: Source, recipe: Recipe) -> Iterator[str]:
     """Sizes given to dimensions that no input has."""
-    free = free_dimensions(model.graph)
+    whole = (n for n, t in model.graph.inputs.items() if is_whole_number(t))
+    free = (*free_dimensions(model.graph), *whole)
     for name in recipe.sizes:
         if name not in free:
             cure = did_you_mean(name, free) or f" The inputs have: {listed(free) or 'none'}."

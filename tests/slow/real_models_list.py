@@ -56,10 +56,10 @@ OTHER_SIZE = 2  # of free dimensions whose name says nothing
 class Setting:
     """How a model is run.
 
-    sizes    of free dimensions, beside SIZES
+    sizes    of free dimensions, beside SIZES, and inputs of one whole number that are fixed in the trainer
     output   that the loss is taken of; the first by default
     whole    inputs of integers -> their contents are drawn below this number
-    fixed    inputs -> the number that all their elements are
+    fixed    inputs -> the number that all their elements are, where they stay inputs
     train    which parameters train
     """
 
@@ -90,9 +90,9 @@ SETTINGS = {
     "rapidocr_onnxruntime/ch_PP-OCRv4_rec_infer.onnx": Setting(sizes={"?": 48}),
     "rapidocr_onnxruntime/ch_ppocr_mobile_v2.0_cls_infer.onnx": Setting(sizes={"x_0": 1, "?": 48}),
     "@ricky0123-vad-web/silero_vad_v5.onnx": Setting(
-        sizes={"input_0": 1, "input_1": 576, "state_1": 1}, fixed=_SR
+        sizes={"input_0": 1, "input_1": 576, "state_1": 1, **_SR}
     ),
-    "silero_vad/silero_vad.onnx": Setting(sizes={"input_0": 1, "input_1": 576, "state_1": 1}, fixed=_SR),
+    "silero_vad/silero_vad.onnx": Setting(sizes={"input_0": 1, "input_1": 576, "state_1": 1, **_SR}),
     "silero_vad/silero_vad_16k_op15.onnx": Setting(fixed=_SR),
     "silero_vad/silero_vad_op18_ifless.onnx": Setting(sizes={"sequence": 576}, fixed=_SR),
     "slovorez/slovorez-test.onnx": Setting(sizes={"unk__191": 12}, whole={"input_layer": 30}),

@@ -75,21 +75,20 @@ def _normalizer_body(b: GraphBuilder) -> Results:
     """Rows whose norm is zero stay as they are, as in ONNX Runtime."""
     norm, last = _norm(b.ctx.attributes), (b.ctx.rank() - 1,)
     x = b.x[0].cast(FLOAT)
-    if norm == "MAX":
-        size = x.max(last)
-    else:
-        size = x.abs().sum(last) if norm == "L1" else (x * x).sum(last).sqrt()
+    sizes = {
+        "MAX": lambda: x.max(last),
+        "L1": lambda: x.abs().sum(last),
+        "L2": lambda: (x * x).sum(last).sqrt(),
+    }
+    size = sizes[norm]()
     zero = size.equal(b.constant(0, FLOAT))
     return x / b.add("Where", zero, b.constant(1, FLOAT), size)
 
 
 def _normalizer_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     x = x if x.dtype.kind == "f" else x.astype(np.float32)
-    norm = _norm(attributes)
-    if norm == "MAX":
-        size = x.max(-1, keepdims=True)
-    else:
-        size = np.linalg.norm(x, 1 if norm == "L1" else 2, -1, keepdims=True)
+    order = {"MAX": 0, "L1": 1, "L2": 2}[_norm(attributes)]
+    size = np.linalg.norm(x, order, -1, keepdims=True) if order else x.max(-1, keepdims=True)
     return x / np.where(size == 0, 1, size)
 
 

@@ -34,9 +34,13 @@ def _reshape_shape(ctx: OpContext) -> Shape:
     dims: list[Dim] = [shape[i] if d == 0 and not keep_zero else d for i, d in enumerate(requested)]
     if -1 in dims:
         at = dims.index(-1)
-        kept = {i for i, d in enumerate(wanted) if d == 0 and not keep_zero and shape[i] != 0}  # equal factors
+        kept = {
+            i for i, d in enumerate(wanted) if d == 0 and not keep_zero and shape[i] != 0
+        }  # equal factors
         whole = product(tuple(d for i, d in enumerate(shape) if i not in kept))
-        rest = divide_exactly(whole, product(tuple(d for i, d in enumerate(dims) if i != at and i not in kept)))
+        rest = divide_exactly(
+            whole, product(tuple(d for i, d in enumerate(dims) if i != at and i not in kept))
+        )
         if rest is None:
             _match_what_stays(shape, dims, at)
             raise UnsupportedUse(

@@ -29,6 +29,10 @@ _NEEDS_SIZE = re.compile(
 )
 
 
+class _FollowsFromReported(UnsupportedUse):
+    """A part of a node needs a value that was not made, for a reason reported already."""
+
+
 @dataclass
 class Lowering:
     """One graph being lowered, node by node: what is known so far, and what came out.
@@ -62,7 +66,7 @@ class Lowering:
             if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
                 self.report(node, _NO_OPERATOR)
             return
-        problem = None
+        problem, count = None, len(self.findings)
         try:
             parts = self.parts(op, node)
             if parts is not None:
@@ -72,6 +76,8 @@ class Lowering:
                 self.apply(op, node, asked)
             else:
                 problem = _NO_OPERATOR
+        except _FollowsFromReported:
+            self.broken.update(node.outputs)
         except UnsupportedUse as error:
             problem = str(error)
             if isinstance(error, ShapeMismatch):
@@ -84,6 +90,26 @@ class Lowering:
         if problem is not None:
             self.broken.update(node.outputs)
             self.report(node, problem)
+        self.explain_branches(node, count)
+
+    def explain_branches(self, node: Node, count: int) -> None:
+        """Adds to the findings from `count` on how to choose a branch of `node`, where it is an If on data."""
+        if node.op_type != "If" or node.domain or len(self.findings) == count:
+            return
+        whole = [
+            n
+            for n, t in self.graph.inputs.items()
+            if not t.element.is_real and t.shape is not None and all(d == 1 for d in t.shape)
+        ]
+        if (
+            self.content(node.inputs[0]) is None
+            and whole
+            and f"--dim {whole[0]}=" not in self.findings[count]
+        ):
+            self.findings[count] += (
+                f" Both branches of If '{node.name}' are built, as its condition depends on data. Where an input "
+                f"chooses the branch, fix that: --dim {whole[0]}=... (inputs of one whole number: {', '.join(whole)})."
+            )
 
     def report(self, node: Node, problem: str) -> None:
         """One more finding, with the option that cures it where a size that is free stands in the way."""
@@ -101,15 +127,19 @@ class Lowering:
 
     def shape(self, name: str) -> Shape:
         """The dimensions of a value."""
-        if name not in self.values:
-            raise UnsupportedUse(f"its input '{name}' is produced by no earlier node")
-        return self.values[name].type.shape or ()
+        return self.type_of(name).shape or ()
 
     def element(self, name: str) -> ElementType:
         """The element type of a value."""
+        return self.type_of(name).element
+
+    def type_of(self, name: str) -> TensorType:
+        """The type of a value. Raises UnsupportedUse where there is no such value."""
+        if name in self.broken:
+            raise _FollowsFromReported(f"'{name}' was not made")
         if name not in self.values:
             raise UnsupportedUse(f"its input '{name}' is produced by no earlier node")
-        return self.values[name].type.element
+        return self.values[name].type
 
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no kernel of its own."""
