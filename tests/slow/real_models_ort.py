@@ -38,6 +38,7 @@ def generate(model: str, folder: str, job: str) -> None:
 
     asked = json.loads(Path(job).read_text())
     proto = onnx.load(model)
+    Path(folder).mkdir(exist_ok=True)
     names = {i.name for i in proto.graph.initializer}
     train = asked["train"]
     if lacking := [n for n in train if n not in names]:
