@@ -42,7 +42,7 @@ def is_whole_number(tensor: TensorType) -> bool:
 
 
 class _Known:
-    """The scope of nodes of which nothing but some contents is known."""
+    """A scope in which some contents are known, and no types."""
 
     def __init__(self, known: dict[str, np.ndarray]) -> None:
         self.known = known

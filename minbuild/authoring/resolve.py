@@ -103,7 +103,8 @@ def _split(
     metadata = model.metadata
     if recipe.tolerant and not recipe.train and not has_parameters(graph, metadata.parameters):
         return (), ()
-    return chosen(graph, recipe.train, frozen, metadata.constants, metadata.parameters, losses)
+    known = {"constants": metadata.constants, "scalars": metadata.parameters, "losses": losses}
+    return chosen(graph, recipe.train, frozen, **known)
 
 
 def _is_own(loss: str | OwnLoss) -> bool:

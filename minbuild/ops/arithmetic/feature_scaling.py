@@ -15,7 +15,7 @@ _FEATURES = (0.5, -1.5, 2.0)
 
 
 def _constants(attributes: Mapping[str, Any], columns: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What is subtracted from each column, and what it is multiplied by."""
+    """Offset and scale of each column."""
     offset, scale = (
         np.asarray(attributes.get(n, d), np.float32) for n, d in (("offset", (0,)), ("scale", (1,)))
     )

@@ -34,9 +34,8 @@ def _reshape_shape(ctx: OpContext) -> Shape:
     dims: list[Dim] = [shape[i] if d == 0 and not keep_zero else d for i, d in enumerate(requested)]
     if -1 in dims:
         at = dims.index(-1)
-        kept = {
-            i for i, d in enumerate(wanted) if d == 0 and not keep_zero and shape[i] != 0
-        }  # equal factors
+        copied = (i for i, d in enumerate(ctx.dims(1)) if d == 0 and not keep_zero)
+        kept = {i for i in copied if shape[i] != 0}  # equal factors, which may be sums
         whole = product(tuple(d for i, d in enumerate(shape) if i not in kept))
         rest = divide_exactly(
             whole, product(tuple(d for i, d in enumerate(dims) if i != at and i not in kept))
