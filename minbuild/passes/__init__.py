@@ -1,5 +1,5 @@
 """Passes over a Program. `manager` applies them in order; `lowering/` builds the Program, `rewrite/` improves it.
 
-A pass is a pure function over frozen data. `contracts` holds what passes require and ensure, which tests check after
-each; docs/adding-a-pass.md leads through a new one.
+A pass is a pure function over frozen data. `contracts` and `invariants` hold what passes require, ensure and preserve,
+which tests check around each; docs/adding-a-pass.md leads through a new one.
 """

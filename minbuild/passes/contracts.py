@@ -1,17 +1,12 @@
-"""Contracts of passes: invariants of a Procedure that passes require and ensure, checked by the runner in tests."""
+"""Contracts of passes: what a pass requires, ensures and preserves, checked by the runner in tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from minbuild.ir import RESET_INPUT, Procedure, Program, Role
+from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import reads
-from minbuild.passes.analysis.effects import Effects
-
-ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
-LONGEST_LOOP = 255  # calls: the plan counts the steps of a loop in a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +18,26 @@ class Invariant:
 
 
 @dataclass(frozen=True, slots=True)
+class Relation:
+    """A property of a rewrite. `violations` compares a procedure before it with the one after it, and yields one text
+    for every difference that the rewrite may not make."""
+
+    name: str
+    violations: Callable[[Procedure, Procedure], Iterator[str]]
+
+
+@dataclass(frozen=True, slots=True)
 class Pass:
-    """A rewrite of a Program: `function` is pure. It may assume the invariants in `requires`, and those in `ensures`
-    hold behind it: every pass says both, if only `()`. `ALWAYS` hold before and behind every pass."""
+    """A rewrite of a Program: `function` is pure. It may assume the invariants in `requires`; those in `ensures` hold
+    behind it, and between the programs before and after it the relations in `preserves`. Every pass says what it
+    requires and ensures, if only `()`. The invariants `ALWAYS` hold before and behind every pass, and the relation
+    `SAME_INTERFACE` across it."""
 
     name: str
     function: Callable[[Program, Registry], Program]
     requires: tuple[Invariant, ...]
     ensures: tuple[Invariant, ...]
+    preserves: tuple[Relation, ...] = ()
 
 
 class ContractViolation(Exception):
@@ -39,94 +46,28 @@ class ContractViolation(Exception):
 
 def check(program: Program, registry: Registry, invariants: Sequence[Invariant], where: str) -> None:
     """Raises ContractViolation with everything in `program` that breaks the first broken one of `invariants`; later
-    ones may rely on it. `where` is the place among the passes, for the message."""
+    ones may rely on it. `registry` holds the operators, `where` is the place among the passes, for the message."""
     for invariant in invariants:
-        found = [
+        _raise(
             f"{where}: {invariant.name}: {procedure.name}: {text}"
             for procedure in program.procedures
             for text in invariant.violations(procedure, registry)
-        ]
-        if found:
-            raise ContractViolation("\n".join(found[:10]))
+        )
 
 
-def _undefined(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    names = [n for call in procedure.calls for n in (*call.inputs, *call.outputs)]
-    for name in dict.fromkeys((*names, *procedure.inputs, *procedure.outputs, *procedure.alias)):
-        if name and name not in procedure.values:
-            yield f"'{name}' has no type"
+def check_relations(before: Program, after: Program, relations: Sequence[Relation], where: str) -> None:
+    """Raises ContractViolation with all differences between `before` and `after` that the first broken one of
+    `relations` forbids. `where` is the place among the passes, for the message."""
+    own = {procedure.name: procedure for procedure in after.procedures}
+    _raise(f"{where}: procedure '{p.name}' is lost" for p in before.procedures if p.name not in own)
+    for relation in relations:
+        _raise(
+            f"{where}: {relation.name}: {procedure.name}: {text}"
+            for procedure in before.procedures
+            for text in relation.violations(procedure, own[procedure.name])
+        )
 
 
-def _read_early(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    effects = Effects(procedure, registry)
-    written = {RESET_INPUT}  # the session itself knows whether gradients are reset
-    for call in procedure.calls:
-        for name in reads(call):
-            owner = procedure.values[effects.owner(name)]
-            if owner.role is Role.TEMPORARY and owner.constant is None and owner.name not in written:
-                yield f"node '{call.node}' ({call.op}) reads '{name}' before a call writes it"
-        written |= effects.produces(call)
-
-
-def _written_twice(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    written: set[str] = set()
-    for call in procedure.calls:
-        for i, name in enumerate(call.outputs):
-            if name and i not in call.accumulate and procedure.values[name].role is Role.TEMPORARY:
-                if name in written:
-                    yield f"node '{call.node}' ({call.op}) writes '{name}' a second time"
-                written.add(name)
-
-
-def _cyclic(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    done: set[str] = set()
-    for start in procedure.alias:
-        chain = {start: None}
-        name = start
-        while name in procedure.alias and name not in done:
-            name = procedure.alias[name]
-            if name in chain:
-                yield f"'{start}' is an alias of itself"
-                break
-            chain[name] = None
-        done.update(chain)
-
-
-def _bad_loops(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    end = 0
-    for loop in procedure.loops:
-        if loop.start < end or loop.stop > len(procedure.calls):
-            yield f"the loop over calls {loop.start} to {loop.stop - 1} overlaps another one or the end"
-        if len(loop) > LONGEST_LOOP:
-            yield f"the loop at call {loop.start} has {len(loop)} calls"
-        end = loop.stop
-
-
-def _views(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    for call in procedure.calls:
-        if registry.ops[call.op].is_view:
-            yield f"node '{call.node}' ({call.op}) is a view"
-
-
-def _accumulators(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    for call in procedure.calls:
-        if call.op == ACCUMULATOR:
-            yield f"node '{call.node}' still accumulates '{call.inputs[1]}' by itself"
-
-
-def _dead(procedure: Procedure, registry: Registry) -> Iterator[str]:
-    effects = Effects(procedure, registry)
-    for call in procedure.calls:
-        if not effects.writes(call):
-            yield f"node '{call.node}' ({call.op}) has no result"
-
-
-TYPED = Invariant("every name has a type", _undefined)
-ACYCLIC_ALIASES = Invariant("no value is an alias of itself", _cyclic)
-TOPOLOGICAL = Invariant("values are written before they are read", _read_early)
-SINGLE_WRITER = Invariant("every temporary has one writer", _written_twice)
-DISJOINT_LOOPS = Invariant("loops are disjoint and short", _bad_loops)
-NO_VIEWS = Invariant("views are aliases", _views)
-NO_ACCUMULATORS = Invariant("gradients are accumulated where they are made", _accumulators)
-NO_DEAD_CALLS = Invariant("every call has a result", _dead)
-ALWAYS = (TYPED, ACYCLIC_ALIASES, TOPOLOGICAL, SINGLE_WRITER, DISJOINT_LOOPS)
+def _raise(found: Iterator[str]) -> None:
+    if lines := list(found):
+        raise ContractViolation("\n".join(lines[:10]))

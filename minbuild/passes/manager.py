@@ -8,7 +8,22 @@ from dataclasses import replace
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
-from minbuild.passes.contracts import ALWAYS, NO_ACCUMULATORS, NO_DEAD_CALLS, NO_VIEWS, Invariant, Pass, check
+from minbuild.passes.contracts import Invariant, Pass, Relation, check, check_relations
+from minbuild.passes.invariants import (
+    ALWAYS,
+    CALLS_REPEATED,
+    HALVES_SERVED,
+    NARROW_INDICES,
+    NO_ACCUMULATORS,
+    NO_DEAD_CALLS,
+    NO_MORE_CALLS,
+    NO_NEW_CALLS,
+    NO_SYMBOLIC_DATA,
+    NO_VIEWS,
+    SAME_CALLS,
+    SAME_INTERFACE,
+    SAMPLES_IN_LOOPS,
+)
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.code_sinking import sink_code
@@ -30,31 +45,49 @@ Log = Callable[[str], None]
 _Rewrite = Callable[[Procedure, Registry], Procedure]
 
 
-def _each(rewrite: _Rewrite, *, requires: tuple[Invariant, ...], ensures: tuple[Invariant, ...]) -> Pass:
+def _each(
+    rewrite: _Rewrite,
+    *,
+    requires: tuple[Invariant, ...],
+    ensures: tuple[Invariant, ...],
+    preserves: tuple[Relation, ...] = (),
+) -> Pass:
     """The pass that applies `rewrite` to every procedure by itself; it has the name of that function."""
 
     def function(program: Program, registry: Registry) -> Program:
         return replace(program, procedures=tuple(rewrite(p, registry) for p in program.procedures))
 
-    return Pass(rewrite.__name__, function, requires, ensures)
+    return Pass(rewrite.__name__, function, requires, ensures, preserves)
 
+
+_LINEAR = (NO_VIEWS, NO_ACCUMULATORS)  # before these, calls may not be moved or repeated
 
 PASSES: tuple[Pass, ...] = (
-    _each(materialize_symbolic_dims, requires=(), ensures=()),
-    _each(legalize_half_precision, requires=(), ensures=()),
-    _each(eliminate_views, requires=(), ensures=(NO_VIEWS,)),
-    _each(fold_transposes, requires=(NO_VIEWS,), ensures=()),
-    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,)),
-    _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),
-    _each(narrow_pool_indices, requires=(), ensures=()),
-    _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,)),
-    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,)),
-    _each(sink_code, requires=(NO_VIEWS, NO_ACCUMULATORS), ensures=()),
-    _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=()),
-    _each(elide_copies, requires=(), ensures=()),
-    Pass(tile_batches.__name__, tile_batches, requires=(NO_VIEWS, NO_ACCUMULATORS), ensures=()),
-    _each(hoist_parameter_updates, requires=(), ensures=()),
-    _each(run_in_place, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_ACCUMULATORS, NO_DEAD_CALLS)),
+    _each(materialize_symbolic_dims, requires=(), ensures=(NO_SYMBOLIC_DATA,)),
+    _each(legalize_half_precision, requires=(), ensures=(HALVES_SERVED,)),
+    _each(eliminate_views, requires=(), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
+    _each(fold_transposes, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
+    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
+    _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS), preserves=(NO_MORE_CALLS,)),
+    _each(narrow_pool_indices, requires=(), ensures=(NARROW_INDICES,), preserves=(SAME_CALLS,)),
+    _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,), preserves=(NO_MORE_CALLS,)),
+    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
+    _each(sink_code, requires=_LINEAR, ensures=_LINEAR, preserves=(SAME_CALLS,)),
+    _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
+    _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
+    Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
+    _each(
+        hoist_parameter_updates,
+        requires=(SAMPLES_IN_LOOPS,),
+        ensures=(SAMPLES_IN_LOOPS,),
+        preserves=(SAME_CALLS,),
+    ),
+    _each(
+        run_in_place,
+        requires=(NO_VIEWS,),
+        ensures=(*_LINEAR, NO_DEAD_CALLS, SAMPLES_IN_LOOPS),
+        preserves=(SAME_CALLS,),
+    ),
 )
 
 
@@ -74,8 +107,10 @@ def optimize(program: Program, registry: Registry, log: Log | None = None) -> Pr
 
 
 def run_pass(each: Pass, program: Program, registry: Registry) -> Program:
-    """Applies one pass and checks its contract. Raises ContractViolation."""
+    """Applies one pass and checks its contract: the result of `each` on `program`, whose operators `registry` holds.
+    Raises ContractViolation."""
     check(program, registry, (*ALWAYS, *each.requires), f"before {each.name}")
-    program = each.function(program, registry)
-    check(program, registry, (*ALWAYS, *each.ensures), f"after {each.name}")
-    return program
+    made = each.function(program, registry)
+    check_relations(program, made, (SAME_INTERFACE, *each.preserves), f"across {each.name}")
+    check(made, registry, (*ALWAYS, *each.ensures), f"after {each.name}")
+    return made

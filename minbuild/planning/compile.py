@@ -130,7 +130,7 @@ def compile_artifacts(
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), graphs)
     program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
-    program = check_loss(program) if checks_loss else program
+    program = check_loss(program, operators) if checks_loss else program
     if not updates(graphs):
         checkpoint = write_checkpoint(selected.checkpoint)
     _check_names("--max-dim", largest, program.symbols)

@@ -29,7 +29,7 @@ from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.ops.core.definition import Op, OpContext, TestCase
 from minbuild.passes.analysis.aliases import root
-from minbuild.passes.contracts import LONGEST_LOOP
+from minbuild.passes.invariants import LONGEST_LOOP
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite import batch_tiling as loops

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import os
-from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -14,82 +11,24 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from linear_model import BATCH, FLOAT, linear, lowered, node
 
 from minbuild.errors import Unsupported
 from minbuild.ir import (
-    Checkpoint,
-    ElementType,
-    Graph,
-    Node,
-    Parameter,
     Procedure,
-    Program,
     TensorType,
     TrainingArtifacts,
 )
-from minbuild.ir.dims import symbol
-from minbuild.ops import Registry, registry
+from minbuild.ops import registry
 from minbuild.passes import manager
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.schedule import Schedule
-from minbuild.passes.contracts import ContractViolation, Pass
 from minbuild.passes.lowering.lower import lower
-from minbuild.passes.manager import CHECKS, PASSES, optimize, run_pass
+from minbuild.passes.manager import PASSES, optimize
 from minbuild.planning.plan import build_plan, peak_bytes
 
 pytestmark = pytest.mark.unit
-
-FLOAT, INT64 = ElementType.FLOAT, ElementType.INT64
-BATCH = symbol("batch")
-
-
-def node(op: str, inputs: str, outputs: str, domain: str = "", **attributes: object) -> Node:
-    return Node(
-        op, domain, 17, f"{op}_{outputs}", tuple(inputs.split(",")), tuple(outputs.split(",")), attributes
-    )
-
-
-def linear(extra: tuple[Node, ...] = (), outputs: tuple[str, ...] = ("loss",)) -> TrainingArtifacts:
-    """y = relu(x w'), loss = sum of y, with the gradient of w as ORT writes it."""
-    nodes = (
-        node("Gemm", "x,w", "h", transB=1),
-        node("Relu", "h", "y"),
-        node("ReduceSum", "y", "loss", keepdims=0),
-        node("Shape", "y", "shape"),
-        node("Expand", "one,shape", "dy"),
-        node("ReluGrad", "dy,y", "dh", domain="com.microsoft"),
-        node("Gemm", "dh,x", "dw", transA=1, beta=0.0),
-        node("Identity", "dw", "w_grad"),
-        *extra,
-        node(
-            "InPlaceAccumulatorV2",
-            "w_grad.accumulation.buffer,w_grad,lazy_reset_grad",
-            "w_grad.accumulation.out",
-            domain="com.microsoft",
-        ),
-    )
-    weight = TensorType(FLOAT, (3, 4))
-    inputs = {
-        "x": TensorType(FLOAT, (BATCH, 4)),
-        "w": weight,
-        "w_grad.accumulation.buffer": weight,
-        "lazy_reset_grad": TensorType(ElementType.BOOL, (1,)),
-    }
-    graph = Graph(
-        "training_model.onnx",
-        nodes,
-        inputs,
-        {},
-        (*outputs, "w_grad.accumulation.out"),
-        {"one": np.array(1, np.float32)},
-    )
-    parameter = Parameter("w", FLOAT, (3, 4), True, np.zeros((3, 4), np.float32))
-    return TrainingArtifacts(graph, None, None, Checkpoint((parameter,)), {})
-
-
-def lowered(artifacts: TrainingArtifacts) -> Program:
-    return lower(artifacts, registry(), {})
 
 
 def optimized(artifacts: TrainingArtifacts) -> Procedure:
@@ -238,87 +177,6 @@ def test_what_takes_many_calls_is_kept() -> None:
     assert not [call for call in train.calls if "again" in call.outputs[0]]
 
 
-# ------------------------------------------------------------------------------------------- contracts
-
-
-def without_first(procedure: Procedure, registry: Registry) -> Procedure:
-    return replace(procedure, calls=procedure.calls[1:])
-
-
-def repeated(procedure: Procedure, registry: Registry) -> Procedure:
-    return replace(procedure, calls=(procedure.calls[0], *procedure.calls))
-
-
-def self_aliased(procedure: Procedure, registry: Registry) -> Procedure:
-    return replace(procedure, alias={**procedure.alias, "h": "y", "y": "h"})
-
-
-def untyped(procedure: Procedure, registry: Registry) -> Procedure:
-    return replace(procedure, values={n: v for n, v in procedure.values.items() if n != "h"})
-
-
-def overlapping(procedure: Procedure, registry: Registry) -> Procedure:
-    return replace(procedure, loops=(range(0, 2), range(1, 3)))
-
-
-BROKEN = {
-    without_first: r"values are written before they are read: train: node 'Relu_y' \(:Relu\) reads 'h'",
-    repeated: r"every temporary has one writer: train: node 'Gemm_h' \(:Gemm\) writes 'h' a second time",
-    self_aliased: "no value is an alias of itself: train: 'h'",
-    untyped: "every name has a type: train: 'h'",
-    overlapping: "loops are disjoint and short: train: the loop over calls 1 to 2",
-}
-
-
-@pytest.mark.parametrize("rewrite", BROKEN, ids=lambda rewrite: rewrite.__name__)
-def test_a_pass_that_breaks_an_invariant_is_caught(rewrite: Callable[..., Procedure]) -> None:
-    def function(program: Program, operators: Registry) -> Program:
-        return replace(program, procedures=tuple(rewrite(p, operators) for p in program.procedures))
-
-    with pytest.raises(ContractViolation, match=f"^after {rewrite.__name__}: {BROKEN[rewrite]}"):
-        run_pass(Pass(rewrite.__name__, function, requires=(), ensures=()), lowered(linear()), registry())
-
-
-def test_passes_require_what_earlier_ones_ensure() -> None:
-    """Each required invariant is one that lowering alone does not give, and that an earlier pass ensures."""
-    ensured: set[str] = set()
-    for each in PASSES:
-        assert {i.name for i in each.requires} <= ensured, each.name
-        ensured |= {i.name for i in each.ensures}
-    late = next(each for each in PASSES if each.name == "sink_code")
-    with pytest.raises(
-        ContractViolation, match="before sink_code: views are aliases: train: node 'Identity_w_grad'"
-    ):
-        run_pass(late, lowered(linear()), registry())
-
-
-def test_contracts_are_checked_in_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert os.environ[CHECKS] == "1"
-    bad = Pass("bad", lambda program, operators: replace(program, procedures=()), requires=(), ensures=())
-    follower = Pass("next", lambda program, operators: program, requires=(), ensures=())
-    monkeypatch.setattr(manager, "PASSES", (bad, follower))
-    assert optimize(lowered(linear()), registry()).procedures == ()
-
-
-def test_a_pass_without_a_contract_is_none() -> None:
-    """Invariants are said even where there are none, so that leaving them out is no oversight."""
-    with pytest.raises(TypeError, match="requires"):
-        Pass("silent", lambda program, operators: program)  # type: ignore[call-arg]
-    for maker in (Pass, manager._each):
-        parameters = inspect.signature(maker).parameters
-        assert all(parameters[name].default is inspect.Parameter.empty for name in ("requires", "ensures"))
-
-
-@pytest.mark.parametrize("name", ["eliminate_views", "fuse_gradient_accumulation"])
-def test_a_pass_that_does_nothing_breaks_what_it_should_ensure(name: str) -> None:
-    number, each = next((i, e) for i, e in enumerate(PASSES) if e.name == name)
-    program = lowered(linear())
-    for earlier in PASSES[:number]:
-        program = run_pass(earlier, program, registry())
-    with pytest.raises(ContractViolation, match=f"after {name}: {each.ensures[0].name}"):
-        run_pass(replace(each, function=lambda given, operators: given), program, registry())
-
-
 # --------------------------------------------------------------------------------------------- effects
 
 
@@ -328,9 +186,9 @@ def test_only_effects_asks_what_operators_update() -> None:
     package, found = Path(manager.__file__).parents[1], set()
     for path in (*(package / "passes").rglob("*.py"), *(package / "planning").rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr == "mutates" and id(node) not in called:
+        called = {id(each.func) for each in ast.walk(tree) if isinstance(each, ast.Call)}
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Attribute) and each.attr == "mutates" and id(each) not in called:
                 found.add(path.relative_to(package).as_posix())
     assert found == allowed
 

@@ -119,7 +119,7 @@ def test_a_weight_that_is_read_again_waits(tmp_path):
 
 def test_no_update_comes_before_the_loss_is_checked(tmp_path):
     operators = registry()
-    program = optimize(check_loss(lower(by_adam(tmp_path), operators, {})), operators)
+    program = optimize(check_loss(lower(by_adam(tmp_path), operators, {}), operators), operators)
     order = kernels_of(build_plan(program, operators))
     checked = order.index("loss_is_finite")
     assert checked < order.index("preview_adam")

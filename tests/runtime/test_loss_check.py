@@ -88,7 +88,7 @@ def test_what_leads_to_the_loss_comes_first():
     )
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("sum", "other"), {})
     artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
-    (procedure,) = check_loss(lower(artifacts, registry(), {})).procedures
+    (procedure,) = check_loss(lower(artifacts, registry(), {}), registry()).procedures
     assert [call.op for call in procedure.calls] == [":ReduceSum", CHECK, ":Relu"]
     assert procedure.outputs == ("sum", "other")
 
@@ -100,4 +100,4 @@ def test_a_first_output_that_is_no_loss_is_refused():
     )
     artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
     with pytest.raises(Unsupported, match="Put the loss first, or leave loss out"):
-        check_loss(lower(artifacts, registry(), {}))
+        check_loss(lower(artifacts, registry(), {}), registry())

@@ -1,4 +1,4 @@
-"""Alias analysis: the value that owns the storage of another."""
+"""Alias analysis: the value that owns the storage of another. Rewrites ask `effects.Effects` instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def root(alias: Mapping[str, str], name: str) -> str:
     return name
 
 
-def reads(call: Call) -> Iterable[str]:
-    """Names of the inputs that are present."""
+def present_inputs(call: Call) -> Iterable[str]:
+    """Names of the inputs that the call has, by the names it reads them by."""
     return (name for name in call.inputs if name)
 
 
-def writes(call: Call) -> Iterable[str]:
-    """Names of the outputs that are present."""
+def present_outputs(call: Call) -> Iterable[str]:
+    """Names of the outputs that the call has, by the names it writes them by."""
     return (name for name in call.outputs if name)

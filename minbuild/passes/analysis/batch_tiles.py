@@ -16,11 +16,11 @@ import numpy as np
 from minbuild.ir import Call, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root, writes
+from minbuild.passes.analysis.aliases import present_outputs, root
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES, planned_bytes
-from minbuild.passes.contracts import LONGEST_LOOP
+from minbuild.passes.invariants import LONGEST_LOOP
 from minbuild.passes.rewrite.hoist_updates import read_by_updates
 
 FILL = ":ConstantOfShape"
@@ -121,7 +121,7 @@ class Tiles:
         if op.batched_inputs is None or self.effects.mutates(call):
             return None
         alone = set(op.batched_inputs(context_of(call, procedure.values)))
-        rank = max(len(procedure.values[n].type.shape or ()) for n in writes(call))
+        rank = max(len(procedure.values[n].type.shape or ()) for n in present_outputs(call))
         names = set()
         for i, name in enumerate(call.inputs):
             shape = procedure.values[name].type.shape or () if name else ()

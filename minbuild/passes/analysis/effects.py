@@ -7,7 +7,7 @@ and the inputs that its operator updates in place (`Op.mutates`), such as runnin
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
@@ -16,11 +16,21 @@ from minbuild.passes.analysis.aliases import root
 
 class Effects:
     """Effects of the calls of one procedure, also of calls that a rewrite makes for it. Aliases are those that the
-    procedure had when this was made."""
+    procedure had when this was made, and those that `share` added since."""
 
     def __init__(self, procedure: Procedure, registry: Registry) -> None:
-        self._alias, self._values, self._ops = procedure.alias, procedure.values, registry.ops
+        self._alias, self._values, self._ops = dict(procedure.alias), procedure.values, registry.ops
         self._owners: dict[str, str] = {}
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """The value whose bytes another is stored in, as `Procedure.alias` has it."""
+        return self._alias
+
+    def share(self, name: str, target: str) -> None:
+        """Has `name` stored in the bytes of `target` from now on."""
+        self._alias[name] = target
+        self._owners.clear()
 
     def owner(self, name: str) -> str:
         """The value that owns the bytes of `name`."""

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from minbuild.ir import Call, Procedure
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.ir import Procedure
+from minbuild.passes.analysis.aliases import present_inputs
+from minbuild.passes.analysis.effects import Effects
 
 
-def last_uses(procedure: Procedure, alias: Mapping[str, str] | None = None) -> dict[str, int]:
-    """For every owner of storage the last call that touches it; outputs of the procedure are used after the last call.
-    `alias` replaces the procedure's own aliases."""
-    alias = procedure.alias if alias is None else alias
+def last_uses(procedure: Procedure, effects: Effects) -> dict[str, int]:
+    """For every owner of storage the last call that touches it; outputs of the procedure are used after the last
+    call."""
     last: dict[str, int] = {}
     for index, call in enumerate(procedure.calls):
-        for name in (*reads(call), *writes(call)):
-            last[root(alias, name)] = index
-    for name in procedure.outputs:
-        last[root(alias, name)] = len(procedure.calls)
+        for owner in effects.touches(call):
+            last[owner] = index
+    for owner in effects.owners(procedure.outputs):
+        last[owner] = len(procedure.calls)
     return last
 
 
-def first_writes(calls: Sequence[Call], alias: Mapping[str, str]) -> dict[str, int]:
+def first_writes(procedure: Procedure, effects: Effects) -> dict[str, int]:
     """For every owner of storage the first call with it as output."""
     first: dict[str, int] = {}
-    for index, call in enumerate(calls):
-        for name in writes(call):
-            first.setdefault(root(alias, name), index)
+    for index, call in enumerate(procedure.calls):
+        for owner in effects.produces(call):
+            first.setdefault(owner, index)
     return first
 
 
-def readers(procedure: Procedure) -> dict[str, list[int]]:
+def readers(procedure: Procedure, effects: Effects) -> dict[str, list[int]]:
     """For every owner of storage the calls that read it, once per input; an output of the procedure counts as a reader
     at the end."""
     found: dict[str, list[int]] = defaultdict(list)
     for index, call in enumerate(procedure.calls):
-        for name in reads(call):
-            found[root(procedure.alias, name)].append(index)
+        for name in present_inputs(call):
+            found[effects.owner(name)].append(index)
     for name in procedure.outputs:
-        found[root(procedure.alias, name)].append(len(procedure.calls))
+        found[effects.owner(name)].append(len(procedure.calls))
     return found
 
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, TensorType, Value
-from minbuild.ir.dims import never_negative
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import INT64, UnsupportedUse
 from minbuild.passes.analysis.instruction_selection import context_of
-
-MOST = 8  # axes of a tensor, of which a call writes the sizes
+from minbuild.passes.analysis.symbolic_data import is_symbolic_data
 
 
 def materialize_symbolic_dims(procedure: Procedure, registry: Registry) -> Procedure:
@@ -34,25 +32,18 @@ def materialize_symbolic_dims(procedure: Procedure, registry: Registry) -> Proce
 
 def _read(procedure: Procedure, registry: Registry, call: Call) -> Iterator[str]:
     """The inputs that hold free dimensions and that a kernel of the call would read as data."""
-    free = {n: procedure.values[n].constant for n in call.inputs if n and _is_free(procedure.values[n])}
-    select = registry.ops[call.op].lower
-    if not free or select is None:
+    free = {
+        n: procedure.values[n].constant
+        for n in call.inputs
+        if n and is_symbolic_data(procedure.values[n].constant)
+    }
+    lower = registry.ops[call.op].lower
+    if not free or lower is None:
         return
     known = {n: c for n in call.inputs if n and (c := procedure.values[n].constant) is not None}
     try:
-        launches = tuple(select(context_of(call, procedure.values, known)))
-    except UnsupportedUse:  # told when kernels are selected for good
+        kernel_calls = tuple(lower(context_of(call, procedure.values, known)))
+    except UnsupportedUse:  # reported when kernels are selected for good
         return
-    read = {arg for launch in launches for arg in launch.args if isinstance(arg, str)}
+    read = {arg for kernel_call in kernel_calls for arg in kernel_call.args if isinstance(arg, str)}
     yield from (name for name in free if name in read)
-
-
-def _is_free(value: Value) -> bool:
-    """True if a value holds free dimensions that can be sizes of one tensor."""
-    content = value.constant
-    return (
-        content is not None
-        and content.dtype == object
-        and content.size <= MOST
-        and all(never_negative(d) for d in content.ravel().tolist())
-    )

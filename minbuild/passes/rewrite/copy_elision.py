@@ -24,7 +24,7 @@ def elide_copies(procedure: Procedure, registry: Registry) -> Procedure:
     for index, call in enumerate(procedure.calls):
         if call.op == ASSIGN and work.alias_to_variable(call.inputs[0], call.inputs[1], index):
             work.calls[index] = replace(call, op="")
-    return replace(procedure, calls=tuple(c for c in work.calls if c.op), alias=work.alias)
+    return replace(procedure, calls=tuple(c for c in work.calls if c.op), alias=dict(work.effects.aliases))
 
 
 @dataclass
@@ -34,18 +34,11 @@ class _Work:
     procedure: Procedure
     registry: Registry
     effects: Effects = field(init=False)  # with the aliases so far
-    alias: dict[str, str] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.alias = dict(self.procedure.alias)
         self.calls = list(self.procedure.calls)
         self.effects = Effects(self.procedure, self.registry)
-
-    def add_alias(self, name: str, target: str) -> None:
-        """Has `name` stored in `target` from now on."""
-        self.alias[name] = target
-        self.effects = Effects(replace(self.procedure, alias=self.alias), self.registry)
 
     def alias_to_variable(self, variable: str, value: str, until: int) -> bool:
         """Gives `value` the bytes of the variable, if they may be that from the call on that makes it up to the call
@@ -64,7 +57,7 @@ class _Work:
         if any(target in self.effects.touches(call) for call in later):
             return False
         sources = list(self.overwritten(made, target, value))
-        self.add_alias(self.effects.owner(value), variable)
+        self.effects.share(self.effects.owner(value), variable)
         any(self.alias_to_variable(variable, source, made) for source in sources)  # one of them can
         return True
 

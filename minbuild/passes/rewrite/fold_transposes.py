@@ -9,7 +9,7 @@ from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.linear_algebra.einsum_equation import Equation
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
-from minbuild.passes.analysis.aliases import writes
+from minbuild.passes.analysis.aliases import present_outputs
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.liveness import readers
 
@@ -40,8 +40,8 @@ class _Folding:
         self.calls = dict(enumerate(self.procedure.calls))
         self.effects = Effects(self.procedure, self.registry)
         self.accesses = Accesses(self.procedure, self.effects)
-        self.made_by = {name: i for i, call in self.calls.items() for name in writes(call)}
-        self.read_by = readers(self.procedure)
+        self.made_by = {name: i for i, call in self.calls.items() for name in present_outputs(call)}
+        self.read_by = readers(self.procedure, self.effects)
 
     def product(self, index: int, call: Call) -> Call:
         op = self.registry.ops[call.op]

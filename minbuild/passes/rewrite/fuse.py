@@ -12,7 +12,7 @@ from functools import cache
 from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, Rewrite, RewritingOp
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.passes.analysis.aliases import present_inputs, present_outputs
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.liveness import readers
 from minbuild.passes.rewrite.view_elimination import without_view
@@ -29,7 +29,7 @@ def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
     while index < len(graph.calls):
         changed = _rewritten(graph, index, rules)
         index = index + 1 if changed is None else changed
-    return replace(procedure, calls=tuple(filter(None, graph.calls)), alias=graph.alias)
+    return replace(procedure, calls=tuple(filter(None, graph.calls)), alias=dict(graph.effects.aliases))
 
 
 @cache
@@ -66,14 +66,10 @@ class _Graph:
     def __init__(self, procedure: Procedure, registry: Registry) -> None:
         self.procedure, self.registry = procedure, registry
         self.calls: list[Call | None] = list(procedure.calls)
-        self.alias = dict(procedure.alias)
-        self.made_by = {self.root(n): i for i, c in enumerate(procedure.calls) for n in writes(c)}
-        self.read_by = readers(procedure)  # an output is read at the end
-        effects = Effects(procedure, registry)
+        self.effects = effects = Effects(procedure, registry)  # with the aliases so far
+        self.made_by = {n: i for i, c in enumerate(procedure.calls) for n in effects.produces(c)}
+        self.read_by = readers(procedure, effects)  # an output is read at the end
         self.accesses = Accesses(procedure, effects)
-
-    def root(self, name: str) -> str:
-        return root(self.alias, name)
 
     def call(self, index: int) -> Call:
         found = self.calls[index]
@@ -107,14 +103,17 @@ class _Graph:
             if found.names.get(pattern, value) == value:
                 yield _Found({**found.names, pattern: value}, found.calls)
             return
-        owner = self.root(value)
+        owner = self.effects.owner(value)
         maker = self.made_by.get(owner)
         if maker is None or len(self.read_by[owner]) != 1 or maker in found.calls:
             return
         values = self.procedure.values
         made = self.call(maker)
         # A view in between would change the shape that the pattern's operators see.
-        if len(list(writes(made))) == 1 and values[value].type == values[made.outputs[0] or value].type:
+        if (
+            len(list(present_outputs(made))) == 1
+            and values[value].type == values[made.outputs[0] or value].type
+        ):
             yield from self._call(pattern, maker, found)
 
     def match(self, found: _Found) -> Match:
@@ -129,13 +128,12 @@ class _Graph:
         Only what outlives the procedure is ever changed: everything else is written once."""
         index = max(found.calls)
         last = self.call(index)
-        if len(list(writes(last))) != 1 or not last.outputs[0] or last.accumulate:
+        if len(list(present_outputs(last))) != 1 or not last.outputs[0] or last.accumulate:
             return False
-        owners = {self.root(name) for name in found.names.values()}
+        owners = self.effects.owners(found.names.values())
         between = range(min(found.calls), index)
         return not any(
-            self.procedure.values[owner].role.persists and self.accesses.written_in(owner, between)
-            for owner in owners
+            self.effects.role(owner).persists and self.accesses.written_in(owner, between) for owner in owners
         )
 
     def replace(self, found: _Found, replacement: Replacement) -> int | None:
@@ -153,28 +151,30 @@ class _Graph:
             outputs=old[-1].outputs,
             attributes=dict(replacement.attributes),
         )
-        kept = without_view(new, self.procedure, self.alias, self.registry)
+        kept = without_view(new, self.procedure, self.effects, self.registry)
         if kept is not None and self._is_view(kept) and not any(self._is_view(call) for call in old):
             return None
         for i, call in zip(sorted(found.calls), old, strict=True):
             self.calls[i] = None
-            for name in reads(call):
-                self.read_by[self.root(name)].remove(i)
-            for name in writes(call):
-                if self.made_by.get(owner := self.root(name)) == i:
+            for name in present_inputs(call):
+                self.read_by[self.effects.owner(name)].remove(i)
+            for owner in self.effects.produces(call):
+                if self.made_by.get(owner) == i:
                     del self.made_by[owner]
         self.calls[index] = kept
         if kept is None:
             result = new.outputs[0]
-            self.read_by[self.root(result)] = sorted(
-                [*self.read_by[self.root(result)], *self.read_by.pop(result, ())]
+            self.read_by[self.effects.owner(result)] = sorted(
+                [*self.read_by[self.effects.owner(result)], *self.read_by.pop(result, ())]
             )
         else:
-            self.made_by[self.root(kept.outputs[0])] = index
-            for name in reads(kept):
-                insort(self.read_by[self.root(name)], index)
+            self.made_by[self.effects.owner(kept.outputs[0])] = index
+            for name in present_inputs(kept):
+                insort(self.read_by[self.effects.owner(name)], index)
         left = (
-            self.read_by[owner] for name in found.names.values() if (owner := self.root(name)) in self.made_by
+            self.read_by[owner]
+            for name in found.names.values()
+            if (owner := self.effects.owner(name)) in self.made_by
         )
         return min((min(found.calls), *(only[0] for only in left if len(only) == 1)))
 

@@ -10,28 +10,29 @@ from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root, writes
+from minbuild.passes.analysis.aliases import present_outputs
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import readers
-from minbuild.passes.contracts import ACCUMULATOR
+from minbuild.passes.invariants import ACCUMULATOR
 
 
 def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Procedure:
     """Without InPlaceAccumulatorV2."""
-    alias = dict(procedure.alias)
-    read_by = readers(procedure)
+    effects = Effects(procedure, registry)
+    read_by = readers(procedure, effects)
     made_by = {
-        root(alias, n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n
+        effects.owner(n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n
     }
     adds: dict[int, set[int]] = {}
     after: dict[int, list[Call]] = {}
     for call in procedure.calls:
         if call.op != ACCUMULATOR:
             continue
-        buffer, gradient = call.inputs[0], root(alias, call.inputs[1])
+        buffer, gradient = call.inputs[0], effects.owner(call.inputs[1])
         maker = made_by.get(gradient)
-        temporary = procedure.values[gradient].role is Role.TEMPORARY
+        temporary = effects.role(gradient) is Role.TEMPORARY
         if maker and temporary and len(read_by[gradient]) == 1 and _can_add(procedure, registry, maker):
-            alias[gradient] = buffer
+            effects.share(gradient, buffer)
             adds.setdefault(maker[0], set()).add(maker[1])
         else:
             step = Call(
@@ -48,10 +49,12 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
         if call.op != ACCUMULATOR:
             calls.append(replace(call, accumulate=frozenset(adds.get(index, ()))))
         calls += after.get(index, [])
-    return replace(procedure, calls=tuple(calls), alias=alias)
+    return replace(procedure, calls=tuple(calls), alias=dict(effects.aliases))
 
 
 def _can_add(procedure: Procedure, registry: Registry, maker: tuple[int, int]) -> bool:
     index, output = maker
     call = procedure.calls[index]
-    return output in registry.ops[call.op].accumulates and len(set(writes(call))) == len(list(writes(call)))
+    return output in registry.ops[call.op].accumulates and len(set(present_outputs(call))) == len(
+        list(present_outputs(call))
+    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import last_uses
 from minbuild.passes.analysis.representative_sizes import planned_bytes
@@ -33,7 +32,8 @@ class _Candidate:
 
 def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls, those that update variables as early as they may be."""
-    calls = _marked(procedure, _candidates(procedure, registry))
+    effects = Effects(procedure, registry)
+    calls = _marked(procedure, effects, _candidates(procedure, effects))
     loops = procedure.loops
     for index in range(len(calls)):
         if calls[index].hoistable:
@@ -49,8 +49,9 @@ def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedu
 
 def read_by_updates(procedure: Procedure, registry: Registry) -> frozenset[str]:
     """Temporaries that nothing reads but updates of persistent values."""
-    calls = _candidates(procedure, registry)
-    made = {name for index in _updating(procedure, calls) for name in calls[index].written}
+    effects = Effects(procedure, registry)
+    calls = _candidates(procedure, effects)
+    made = {name for index in _updating(procedure, effects, calls) for name in calls[index].written}
     return frozenset(name for name in made if procedure.values[name].role is Role.TEMPORARY)
 
 
@@ -81,21 +82,20 @@ def _behind(loop: range, moved: Sequence[int]) -> range:
     return range(loop.start + by, loop.stop + by)
 
 
-def _candidates(procedure: Procedure, registry: Registry) -> list[_Candidate]:
-    effects = Effects(procedure, registry)
+def _candidates(procedure: Procedure, effects: Effects) -> list[_Candidate]:
     return [_Candidate(call, effects.reads(call), effects.writes(call)) for call in procedure.calls]
 
 
-def _marked(procedure: Procedure, calls: Sequence[_Candidate]) -> list[_Candidate]:
+def _marked(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate]) -> list[_Candidate]:
     """The calls, with marks at those that only lead to updates and make no more temporaries than they use up."""
     sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
-    last = last_uses(procedure)
+    last = last_uses(procedure, effects)
 
     def bytes_of(names: frozenset[str]) -> int:
         return sum(sizes.get(name, 0) for name in names)
 
     marked = list(calls)
-    for index in _updating(procedure, calls):
+    for index in _updating(procedure, effects, calls):
         call = calls[index]
         freed = bytes_of(frozenset(name for name in call.read if last[name] == index))
         if bytes_of(call.written - call.read) <= freed:
@@ -103,11 +103,11 @@ def _marked(procedure: Procedure, calls: Sequence[_Candidate]) -> list[_Candidat
     return marked
 
 
-def _updating(procedure: Procedure, calls: Sequence[_Candidate]) -> list[int]:
+def _updating(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate]) -> list[int]:
     """Positions of the calls outside of loops whose results nobody reads but updates of what persists. Gradients of
     artifacts, which are added to buffers, are left where they are."""
     values = procedure.values
-    needed = {root(procedure.alias, name) for name in procedure.outputs}  # by other calls
+    needed = set(effects.owners(procedure.outputs))  # by other calls
     inside = {index for loop in procedure.loops for index in loop}
     found = []
     for index in reversed(range(len(calls))):

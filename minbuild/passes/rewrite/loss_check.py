@@ -7,22 +7,24 @@ from dataclasses import replace
 
 from minbuild.errors import Unsupported
 from minbuild.ir import Call, Procedure, Program
-from minbuild.passes.analysis.aliases import reads, root, writes
+from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import present_outputs
+from minbuild.passes.analysis.effects import Effects
 
 CHECK = "minbuild:LossIsFinite"
 
 
-def check_loss(program: Program) -> Program:
-    """With the check in the training step. Running statistics, which belong to the way to the loss, have seen the
-    batch by then. Raises Unsupported where no loss can be found."""
-    procedures = tuple(_checked(p) if p.name == "train" else p for p in program.procedures)
+def check_loss(program: Program, registry: Registry) -> Program:
+    """`program` with the check in the training step; `registry` holds its operators. Running statistics, which the loss
+    depends on, are updated from the batch by then. Raises Unsupported where no loss can be found."""
+    procedures = tuple(_checked(p, registry) if p.name == "train" else p for p in program.procedures)
     return replace(program, procedures=procedures)
 
 
-def _checked(procedure: Procedure) -> Procedure:
+def _checked(procedure: Procedure, registry: Registry) -> Procedure:
     """The first output is the loss, as in all artifacts."""
     loss = next(iter(procedure.outputs), "")
-    maker = next((call for call in procedure.calls if loss in writes(call)), None)
+    maker = next((call for call in procedure.calls if loss in present_outputs(call)), None)
     if maker is None or loss in procedure.alias or not procedure.values[loss].type.element.is_real:
         raise Unsupported(
             [
@@ -32,7 +34,7 @@ def _checked(procedure: Procedure) -> Procedure:
             ]
         )
     unchecked = f"{loss} (unchecked)"
-    first = _leading_to(procedure, loss)
+    first = _leading_to(procedure, Effects(procedure, registry), loss)
     before = [c for i, c in enumerate(procedure.calls) if i in first]
     before = [
         replace(c, outputs=tuple(unchecked if n == loss else n for n in c.outputs))
@@ -46,13 +48,13 @@ def _checked(procedure: Procedure) -> Procedure:
     return replace(procedure, calls=(*before, check, *after), values=values)
 
 
-def _leading_to(procedure: Procedure, name: str) -> frozenset[int]:
-    """The calls without which `name` is not made: they come first, whatever order the file has them in."""
-    needed, found = {root(procedure.alias, name)}, set()
-    maker = next(i for i, call in enumerate(procedure.calls) if name in writes(call))
+def _leading_to(procedure: Procedure, effects: Effects, name: str) -> frozenset[int]:
+    """The calls that `name` depends on: they come first, in whatever order the file has them."""
+    needed, found = {effects.owner(name)}, set[int]()
+    maker = next(i for i, call in enumerate(procedure.calls) if name in present_outputs(call))
     for index in reversed(range(maker + 1)):  # what is changed behind it does not lead to it
         call = procedure.calls[index]
-        if any(root(procedure.alias, n) in needed for n in writes(call)):
+        if needed & effects.produces(call):
             found.add(index)
-            needed |= {root(procedure.alias, n) for n in reads(call)}
+            needed |= effects.reads(call)
     return frozenset(found)

@@ -7,7 +7,7 @@ from math import prod
 
 from minbuild.ir import Call, ElementType, Procedure, TensorType
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import readers
 
 POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
@@ -16,17 +16,22 @@ POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
 def narrow_pool_indices(procedure: Procedure, registry: Registry) -> Procedure:
     """Indices that only MaxPoolGrad reads become a byte, the place in the window, of windows up to 256."""
     values = dict(procedure.values)
-    read_by = readers(procedure)
+    effects = Effects(procedure, registry)
+    read_by = readers(procedure, effects)
     for call in procedure.calls:
         name = call.outputs[1] if call.op == POOL and len(call.outputs) > 1 else ""
-        if name and prod(call.attributes["kernel_shape"]) <= 256 and _private(procedure, name, read_by[name]):
+        if (
+            name
+            and prod(call.attributes["kernel_shape"]) <= 256
+            and _private(procedure, effects, name, read_by[name])
+        ):
             narrow = TensorType(ElementType.UINT8, values[name].type.shape)
             values[name] = replace(values[name], type=narrow)
     return replace(procedure, values=values)
 
 
-def _private(procedure: Procedure, name: str, readers_of: list[int]) -> bool:
+def _private(procedure: Procedure, effects: Effects, name: str, readers_of: list[int]) -> bool:
     """True if gradients of pooling read `name`, by that name, and nothing else does."""
     calls: list[Call] = [procedure.calls[i] for i in readers_of if i < len(procedure.calls)]
     straight = all(call.op == GRADIENT and call.inputs[1] == name for call in calls)
-    return straight and len(calls) == len(readers_of) and root(procedure.alias, name) == name
+    return straight and len(calls) == len(readers_of) and effects.owner(name) == name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.representative_sizes import planned_size
 from minbuild.passes.rewrite.copy_elision import ASSIGN
@@ -33,12 +33,14 @@ class _Rematerialization:
     added: dict[int, list[Call]] = field(default_factory=lambda: defaultdict(list))  # before that call
     renamed: dict[int, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     values: dict[str, Value] = field(default_factory=dict)
+    effects: Effects = field(init=False)
     dropped: set[str] = field(default_factory=set)  # values that are not kept across their widest gap
     made: dict[str, tuple[str, int]] = field(
         default_factory=dict
     )  # its latest second copy, and before which call
 
     def __post_init__(self) -> None:
+        self.effects = Effects(self.procedure, self.registry)
         for index, call in enumerate(self.procedure.calls):
             self.makers.update((name, index) for name in call.outputs if name)
             for name in set(call.inputs) - {""}:
@@ -48,7 +50,7 @@ class _Rematerialization:
         # among them: by the time they are assigned, what they were made of may have changed.
         assigned = [call.inputs[1] for call in self.procedure.calls if call.op == ASSIGN]
         alias, outputs = self.procedure.alias, self.procedure.outputs
-        self.fixed = {root(alias, n) for n in (*alias, *outputs, *assigned)}
+        self.fixed = self.effects.owners((*alias, *outputs, *assigned))
 
     def gap(self, name: str) -> int | None:
         """The first reader behind the widest gap between readers of `name`, if that is wide enough."""
@@ -59,8 +61,8 @@ class _Rematerialization:
 
     def kept_until(self, name: str, index: int) -> bool:
         """True if the value is there at call `index` without any doing."""
-        value = self.procedure.values[root(self.procedure.alias, name)]
-        if value.role is not Role.TEMPORARY or name in self.fixed:
+        role = self.effects.role(self.effects.owner(name))
+        if role is not Role.TEMPORARY or name in self.fixed:
             return True
         return name not in self.dropped and max(self.reads.get(name, ()), default=-1) >= index
 
@@ -78,7 +80,7 @@ class _Rematerialization:
     def is_cheap(self, call: Call) -> bool:
         """Real work is worth doing twice where it is little and what it is done on is there for nothing."""
         work = self.work(call)
-        given = self.procedure.values[root(self.procedure.alias, call.inputs[0])].role is Role.INPUT
+        given = self.effects.role(self.effects.owner(call.inputs[0])) is Role.INPUT
         return work == 0 or (given and work * LARGEST_SHARE <= self.total_work)
 
     def work(self, call: Call) -> int:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.effects import Effects
 
 
 def eliminate_views(procedure: Procedure, registry: Registry) -> Procedure:
     """Without calls of view operators. A view of an input that the procedure returns becomes a copy: the input's bytes
     are the caller's, and gone after the step."""
-    alias = dict(procedure.alias)
-    kept = (without_view(call, procedure, alias, registry) for call in procedure.calls)
-    return replace(procedure, calls=tuple(call for call in kept if call is not None), alias=alias)
+    effects = Effects(procedure, registry)
+    kept = (without_view(call, procedure, effects, registry) for call in procedure.calls)
+    calls = tuple(call for call in kept if call is not None)
+    return replace(procedure, calls=calls, alias=dict(effects.aliases))
 
 
-def without_view(
-    call: Call, procedure: Procedure, alias: MutableMapping[str, str], registry: Registry
-) -> Call | None:
-    """The call itself, a copy in its place, or None where `alias` now has its result."""
+def without_view(call: Call, procedure: Procedure, effects: Effects, registry: Registry) -> Call | None:
+    """The call itself, a copy in its place, or None where its result is an alias in `effects` now."""
     if not registry.ops[call.op].is_view:
         return call
     source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
-    if result in procedure.outputs and procedure.values[root(alias, source)].role is Role.INPUT:
+    if result in procedure.outputs and effects.role(effects.owner(source)) is Role.INPUT:
         return replace(call, op="minbuild:Copy", inputs=(source,), attributes={})
-    alias[result] = alias.get(source, source)  # the owner: chains of views are as long as models say
+    effects.share(result, effects.owner(source))  # the owner: chains of views are as long as models say
     return None
