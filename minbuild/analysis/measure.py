@@ -99,9 +99,9 @@ def build_report(
     results: Sequence[TargetResult],
     phases: Uses = Uses({}, {}),  # noqa: B008 (frozen)
 ) -> SizeReport:
-    """The report of one model on one or more targets. `uses` maps the stem of each kernel file to the nodes
-    that run its kernels, see `uses_by_stem`; `phases` tells when. Raises ToolchainFailed when a file's bytes cannot
-    all be attributed."""
+    """The report of one model, described by `facts`, on the targets of `results`, one or more. `uses` maps the stem of
+    each kernel file to the nodes that run its kernels, see `uses_by_stem`; `phases` assigns them to phases of training.
+    Raises ToolchainFailed when a file's bytes cannot all be attributed."""
     return SizeReport(SCHEMA, facts, tuple(_target_report(r, facts, uses, phases) for r in results))
 
 

@@ -129,9 +129,9 @@ def measure_stack(
 
 
 def agreement(found: Results, here: Baseline, label: str) -> Agreement:
-    """The worst deviation of a whole run from this machine's, in units of noise that is measured on the same
-    batches: runs with other rounding, and double precision. Raises VerificationFailed where it is several times more
-    than that."""
+    """The worst deviation of the results `found` on another target from those of this machine, `here`, in units of
+    noise that is measured on the same batches: runs with other rounding, and double precision. `label` names the target
+    in messages. Raises VerificationFailed where it is several times more than that."""
     off = _off(found, here.expected)
     if not any(off.values()):
         return Agreement(0.0)

@@ -29,8 +29,8 @@ class DoubleRun:
 
 
 def in_double_precision(model: CompiledModel, script: TestScript, like: Results) -> DoubleRun:
-    """The results of the actions of `script` in double precision, under the names that `like` has them; checkpoints are
-    left out."""
+    """The results of the actions of `script` on the graphs of `model` in double precision, under the names that they
+    have in `like`; checkpoints are left out."""
     elements = largest_graph(model, script)
     if elements > MOST_ELEMENTS:
         return DoubleRun(

@@ -47,8 +47,9 @@ def depth_of(outputs: Sequence[int], inputs: Sequence[int]) -> float:
 
 
 def bounds(element: ElementType, values: Array, movement: Array, depth: float, doubles: bool) -> Array:
-    """The bound of each element of an output whose values on this machine are `values`; `doubles` says whether the
-    step computes in double precision."""
+    """The bound of each element of an output of type `element` whose values on this machine are `values`, in their
+    units and shape. `movement`, of that shape, is how far each element moved when inputs were rounded; `depth` is the
+    number of terms in its sums, as `depth_of` has it; `doubles` is true if the step computes in double precision."""
     epsilon = _EPSILON[ElementType.DOUBLE if doubles else ElementType.FLOAT]
     moved = np.nan_to_num(movement.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     rows = moved.reshape(-1, moved.shape[-1]) if moved.ndim and moved.size else moved.reshape(1, -1)

@@ -38,8 +38,8 @@ _CALLS = {
 
 
 def encode(script: TestScript, garbage: int, watch: int = 0) -> bytes:
-    """The script: the garbage byte, what to do at each step (three bits) with a seed above it, the sizes, then
-    actions; everything in little-endian 32-bit words."""
+    """The bytes of `script` for the runner: the byte `garbage` that memory is filled with, `watch` (the task at each
+    step in three bits, a seed above it), the sizes, then actions; everything in little-endian 32-bit words."""
     head = struct.pack(f"<III{len(script.sizes)}i", garbage, watch, len(script.sizes), *script.sizes)
     return b"".join((head, *(_action(a, script) for a in script.actions)))
 

@@ -60,8 +60,9 @@ Results = Mapping[str, np.ndarray]
 
 
 def perform(script: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
-    """Performs the actions in this process and returns the results, in order. `garbage` is the byte the arena is full
-    of beforehand. Raises TrainerError where the library refuses."""
+    """Performs the actions of `script` in this process and returns the results, in order. `library` is the loaded one,
+    `plan` holds the bytes of its plan, and `garbage` is the byte the arena is full of beforehand. Raises TrainerError
+    where the library refuses."""
     results: dict[str, np.ndarray] = {}
     session: Session | None = None
     for action in script.actions:
@@ -126,7 +127,8 @@ def _arrays(script: TestScript) -> list[np.ndarray]:
 
 
 def write_script(folder: Path, script: TestScript, library: bytes, plan: bytes, garbage: int) -> None:
-    """Everything the worker needs, as files in `folder`."""
+    """Everything that the worker needs, as files in `folder`: the actions of `script` with the byte `garbage` that
+    memory is filled with, and the bytes of `library` and `plan`."""
     (folder / "library").write_bytes(library)
     (folder / "plan").write_bytes(plan)
     (folder / "script.json").write_text(json.dumps(_script(script, garbage)), encoding="utf-8")

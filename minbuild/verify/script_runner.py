@@ -34,8 +34,9 @@ class Watch(IntEnum):
 def perform(
     script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
-    """The reply of the runner that performs a script: the library as it ships in a WebAssembly module, the static
-    one in a program everywhere else. Raises VerificationFailed where it crashes or refuses."""
+    """The reply of the runner that performs `script` with the bytes of `plan` on `target`: `library` as it ships in a
+    WebAssembly module, the static one in a program, linked by `toolchain`, everywhere else. Raises VerificationFailed
+    where it crashes or refuses, ToolchainFailed where the program cannot be built."""
     files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE)}
     if target.traits.format == "wasm":
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()

@@ -28,11 +28,13 @@ def sentence(d: StepDeviation) -> str:
 
 
 def step_name(graph: str, number: int, kernel: str, node: str) -> str:
+    """Step `number` of `graph`, which runs `kernel` for `node`, as messages name it."""
     return f"step {number} of {graph} ({kernel} of node '{node}')"
 
 
 def deviation_of(execution: Execution, ours: Output, theirs: Output, plan: Plan) -> StepDeviation | None:
-    """The worst element of an output; None where all bits are the same."""
+    """The worst element of an output of `execution`, a step of `plan`: `ours` has the values of this machine, `theirs`
+    those of the run compared with it. None where all bits are the same."""
     if ours.data == theirs.data:
         return None
     kind = ours.element.dtype

@@ -46,8 +46,8 @@ def measure_steps(
 def look_at_steps(
     steps: StepScript, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> int:
-    """The number of steps that change nothing but their outputs and scratch. Raises VerificationFailed where one
-    does."""
+    """The number of `steps` that change nothing but their outputs and scratch, when `library`, built by `toolchain`
+    from the plan of `model`, runs on `target`. Raises VerificationFailed where one does."""
     reply = watch(
         Watch.LOOK,
         steps.script,
@@ -68,7 +68,9 @@ def first_difference(
     target: Target,
     toolchain: Toolchain,
 ) -> str:
-    """The first step whose bits are not those of `theirs`, given the same inputs; "" without any."""
+    """A sentence on the first of `steps` in which the library `ours` computes other bits than `theirs` from the same
+    inputs; "" without any. `toolchain` built both for `target` from the plan of `model`. Raises VerificationFailed
+    where a step changes memory that is not its own."""
     trace = measure_steps(steps, model, theirs, target, toolchain)
     reply = watch(
         *(Watch.FOLLOW, steps.script, model.plan_bytes, ours, target, toolchain, model.registry),
@@ -86,8 +88,9 @@ def first_difference(
 def follow_steps(
     trace: Trace, model: CompiledModel, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> tuple[int, StepDeviation | None]:
-    """The number of steps that were compared with those of this machine, and the worst of them. Raises
-    VerificationFailed where one is off by more than rounding, or changes what is not its own."""
+    """The number of steps of `library` on `target` that were compared with `trace`, recorded on this machine, and the
+    worst of them. `toolchain` built the library from the plan of `model`. Raises VerificationFailed where one is off by
+    more than rounding, or changes memory that is not its own."""
     steps = trace.steps
     reply = watch(
         *(Watch.FOLLOW, steps.script, model.plan_bytes, library, target, toolchain, model.registry),

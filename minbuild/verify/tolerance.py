@@ -39,8 +39,8 @@ class Deviation:
 def deviations(
     reference: Reference, results: Results, finders: Mapping[str, KinkFinder] | None = None
 ) -> tuple[Deviation, ...]:
-    """The worst deviation of each quantity that was recorded. `finders` look for kinks where gradients of a kind are
-    off."""
+    """The worst deviation of `results` from `reference`, for each quantity that was recorded. `finders` look for kinks
+    where gradients of a kind are off."""
     arrays, noise = reference.arrays, _loss_noise(reference)
     losses = _losses(results)
     found = [

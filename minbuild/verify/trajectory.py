@@ -89,8 +89,8 @@ def _noise(meta: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def reference_script(reference: Reference, program: Program, checkpoint: bytes) -> TestScript:
-    """The recording's own steps, and the first ones after its last checkpoint. Raises BadInput when its
-    batches do not fit the model."""
+    """The steps of the recording `reference`, and the first ones after its last checkpoint, for the inputs of
+    `program`, started from `checkpoint`, a file's bytes. Raises BadInput when its batches do not fit the model."""
     inputs, arrays = inputs_of(program), reference.arrays
     batches: dict[str, tuple[np.ndarray, ...]] = {}
     sizes: dict[str, int] = {}

@@ -22,8 +22,9 @@ from minbuild.verify.trajectory import Reference, read_reference, reference_scri
 def follow(
     recording: Path, model: CompiledModel, library: BuiltLibrary, note: Callable[[str], None]
 ) -> float:
-    """The worst deviation of a library of this machine from a recorded trajectory, in units of its noise.
-    Raises BadInput, and VerificationFailed above the limit."""
+    """The worst deviation of `library`, built for this machine from the plan of `model`, from the trajectory in file
+    `recording`, in units of its noise. `note` takes remarks for the user. Raises BadInput, and VerificationFailed above
+    the limit."""
     if not {TRAIN, OPTIMIZE} <= set(model.graphs):
         raise BadInput(
             f"--reference {recording}: is of training, for which the device needs the graphs {TRAIN} and {OPTIMIZE}. "

@@ -22,8 +22,9 @@ def run_what_if(
     extra: ExtraRequirements,
     checks_loss: bool,
 ) -> list[WhatIfResults]:
-    """All of them, for the target of each pair: every library that it takes is built side by side with the others, then
-    looked at. Raises ToolchainFailed."""
+    """All what-if analyses of `models`, for the target of each of `pairs`. `bench` builds every variant, side by side;
+    `extra` is what libraries contain beyond the models, `checks_loss` true if their training steps abort on a loss that
+    is not finite. Raises ToolchainFailed."""
     contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
     bench.stage("Planning what else could be smaller (--no-analysis leaves this and what follows out)")
     build_options = toolchain.build_options

@@ -105,7 +105,8 @@ class Tiles:
         self.tile = _OpenTile()
 
     def joins(self, call: Call, sliced: frozenset[str], written: set[str]) -> bool:
-        """True if one sample of the call needs nothing of the open tile but the same sample."""
+        """True if one sample of `call`, which reads its inputs `sliced` by sample and changes the storage `written`,
+        needs nothing of the open tile but the same sample."""
         whole = self.effects.owners(n for n in call.inputs if n not in sliced)
         return not whole & self.tile.written and not written & (self.tile.read | self.tile.written)
 
@@ -137,7 +138,8 @@ class Tiles:
         return frozenset(names) or None
 
     def makes_samples(self, call: Call, output: int, is_sum: bool) -> bool:
-        """True if one sample of an output can be made, or added, at a time."""
+        """True if `call` can write one sample of output number `output` at a time, or add it where the output `is_sum`
+        over the batch."""
         value = self.procedure.values[call.outputs[output]]
         role = self.effects.role(self.effects.owner(value.name))
         if is_sum:

@@ -87,7 +87,8 @@ def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None
 def context_of(
     call: Call, values: Mapping[str, Value], known: Mapping[str, np.ndarray] = MappingProxyType({})
 ) -> OpContext:
-    """Where the call stands, with the contents of inputs that are `known`."""
+    """The application of an operator by `call`, with the types of `values` and the contents of inputs that are
+    `known`."""
     return OpContext(
         call.attributes,
         inputs=tuple(values[n].type if n else None for n in call.inputs),

@@ -32,8 +32,8 @@ _SEQUENCES = ("params", "gradients", "first_order_moments", "second_order_moment
 
 
 def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, Dim]) -> Program:
-    """The graphs of the artifacts over known operators. `fixed` gives free dimensions a size; others get the one that
-    weights, constants and reshapes imply.
+    """The graphs of `artifacts` over the operators of `registry`. `fixed` gives free dimensions a size; others get the
+    one that weights, constants and reshapes imply.
 
     Raises Unsupported with every node that has no operator, type or known shape.
     """

@@ -57,9 +57,9 @@ class Lowering:
         role = Role.TEMPORARY if array.dtype == object else Role.CONSTANT
         self.values[name] = Value(name, TensorType(element, array.shape), role, array)
 
-    def node(self, node: Node, asked: str = "") -> None:
-        """Adds the calls for `node`, which stands for the node of the graph called `asked` or a part of it."""
-        asked = asked or node.name
+    def node(self, node: Node, origin: str = "") -> None:
+        """Adds the calls for `node`, which is the node of the graph called `origin` or a part of it."""
+        origin = origin or node.name
         op = self.registry.find(node.domain, node.op_type)
         if any(name in self.broken for name in node.inputs if name):
             self.broken.update(node.outputs)
@@ -71,9 +71,9 @@ class Lowering:
             parts = self.parts(op, node)
             if parts is not None:
                 for part in parts:  # some are written when those before them are known
-                    self.node(part, asked)
+                    self.node(part, origin)
             elif op is not None:
-                self.apply(op, node, asked)
+                self.apply(op, node, origin)
             else:
                 problem = _NO_OPERATOR
         except _FollowsFromReported:
@@ -157,7 +157,9 @@ class Lowering:
         results = body.write(op.decompose)
         return None if results is None else named(body, results, node.outputs)
 
-    def apply(self, op: Op, node: Node, asked: str) -> None:
+    def apply(self, op: Op, node: Node, origin: str) -> None:
+        """Adds the call of `op` that `node` is, with types and contents of its outputs. `origin` is the node of the
+        graph that it stems from, for messages. Raises UnsupportedUse."""
         node = self.with_draws(op, node)
         ctx = self.ctx(node)
         if op.infer is None:
@@ -174,7 +176,7 @@ class Lowering:
         if any(content is None for content in contents):
             self.note_updates(op, node)
             names = node.inputs, tuple(computed)
-            self.calls.append(Call(op.key, node.version, asked, *names, dict(node.attributes)))
+            self.calls.append(Call(op.key, node.version, origin, *names, dict(node.attributes)))
 
     def with_draws(self, op: Op, node: Node) -> Node:
         """The node with the count of random draws that its engine starts from: its own where it has a seed."""
@@ -203,7 +205,8 @@ class Lowering:
         )
 
     def contents(self, op: Op, ctx: OpContext, types: Sequence[TensorType]) -> tuple[np.ndarray | None, ...]:
-        """The contents of each output, of these `types`, where they are known at build time, else None."""
+        """The contents of each output of `op` applied in `ctx`, of these `types`, where they are known at build time,
+        else None."""
         count = len(types)
         told = tuple(op.shape_value(ctx)) if op.shape_value else (None,) * count
         if not any(content is None for content in told):

@@ -34,7 +34,8 @@ class SymbolUnification:
     pairs: list[tuple[Dim, Dim, str]] = field(default_factory=list)
 
     def add(self, left: Dim, right: Dim, where: str) -> None:
-        """Notes a pair, unless both are numbers, which nothing can make equal."""
+        """Notes that the sizes `left` and `right` must be equal, unless both are numbers, which nothing can make equal.
+        `where` is the node that demands it, for messages."""
         if isinstance(left, Poly) or isinstance(right, Poly):
             self.pairs.append((left, right, where))
 

@@ -19,7 +19,8 @@ def eliminate_views(procedure: Procedure, registry: Registry) -> Procedure:
 
 
 def without_view(call: Call, procedure: Procedure, effects: Effects, registry: Registry) -> Call | None:
-    """The call itself, a copy in its place, or None where its result is an alias in `effects` now."""
+    """`call` itself, a copy in its place where `procedure` returns a view of an input, or None where it is a view by
+    `registry`, whose result is an alias in `effects` now."""
     if not registry.ops[call.op].is_view:
         return call
     source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
