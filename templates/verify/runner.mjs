@@ -1,7 +1,8 @@
-// Performs a trial with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
+// Performs a script with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
 // does what the script says, and writes what is to be recorded to standard output, each piece with its size in front, and
 // last how deep the stack in the module's memory was in each kind of call; what else calls take, the engine has.
 // The script is written by minbuild/verify/runner_protocol.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
+// It shares no code with the module's binding (kernels/bindings/js), so that a fault of that cannot hide one of the module.
 import { readFileSync, writeSync } from "node:fs";
 
 const PAGE = 65536;

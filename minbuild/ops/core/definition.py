@@ -41,6 +41,7 @@ from minbuild.ops.core.kernel import (
 from minbuild.ops.core.shape_rules import (
     ShapeRule,
     broadcast_shapes,
+    in_shape_of,
     normalized_axes,
     require_equal,
     same_as,
@@ -74,6 +75,7 @@ __all__ = [
     "every_input",
     "first_input",
     "float_bits",
+    "in_shape_of",
     "itself",
     "malformed",
     "normalized_axes",

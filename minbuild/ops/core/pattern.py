@@ -47,6 +47,11 @@ class Replacement:
     attributes: Mapping[str, Any]
 
 
+def identity(match: Match) -> Replacement | None:
+    """For `Rewrite.build`: operand `x` itself where the result is of its type, so that the operator changes nothing."""
+    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """`build` returns the replacement of a match, or None to leave it alone. It may assume that nothing

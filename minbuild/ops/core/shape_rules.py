@@ -20,6 +20,15 @@ def same_as(i: int = 0) -> ShapeRule:
     return infer
 
 
+def in_shape_of(i: int, element: int = 0) -> ShapeRule:
+    """One output with the element type of input `element` and the shape that input `i` holds, a vector of sizes."""
+
+    def infer(ctx: OpContext) -> Sequence[TensorType]:
+        return (TensorType(ctx.element(element), ctx.dims(i)),)
+
+    return infer
+
+
 def require_equal(left: Dim, right: Dim, text: str) -> None:
     """Raises ShapeMismatch where the sizes `left` and `right` differ, with `text` in front of the two."""
     if left != right:

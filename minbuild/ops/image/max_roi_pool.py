@@ -16,6 +16,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
@@ -124,10 +125,6 @@ max_roi_pool = Op(
 # ------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(), ctx.shape(1)),)
-
-
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     return _call(ctx, grad_kernel, *ctx.names[:3])
 
@@ -151,7 +148,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 max_roi_pool_grad = Op(
     "MaxRoiPoolGrad",
     domain="minbuild",
-    infer=_grad_infer,
+    infer=same_as(1),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(grad_kernel,),

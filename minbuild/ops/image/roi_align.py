@@ -16,6 +16,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
@@ -161,10 +162,6 @@ roi_align = Op(
 # ------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(), ctx.shape(1)),)
-
-
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     return _call(ctx, grad_kernel, (ctx.result(), *ctx.names[:4]), max(roi_align.since))
 
@@ -209,7 +206,7 @@ def _grad_gradient(b: GradientBuilder) -> Results:
 roi_align_grad = Op(
     "RoiAlignGrad",
     domain="minbuild",
-    infer=_grad_infer,
+    infer=same_as(1),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(grad_kernel,),

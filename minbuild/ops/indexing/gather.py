@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import (
     Op,
     OpContext,
     TestCase,
+    in_shape_of,
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
@@ -106,10 +107,6 @@ gather = Op(
 shrunken_gather = replace(gather, name="ShrunkenGather", domain="com.microsoft", since=(1,))
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(2), ctx.dims(0)),)
-
-
 def _grad_reference(
     attributes: Mapping[str, Any], shape: np.ndarray, indices: np.ndarray, dy: np.ndarray
 ) -> np.ndarray:
@@ -147,7 +144,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 gather_grad = Op(
     "GatherGrad",
     domain="com.microsoft",
-    infer=_grad_infer,
+    infer=in_shape_of(0, element=2),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(grad_kernel,),

@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    in_shape_of,
     same_as,
     storage_type,
 )
@@ -139,10 +140,6 @@ gather_elements = Op(
 # ------------------------------------------------------------------------------------------------ gradient
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(), ctx.dims(1)),)
-
-
 def _grad_reference(
     attributes: Mapping[str, Any], dy: np.ndarray, shape: np.ndarray, indices: np.ndarray
 ) -> np.ndarray:
@@ -179,7 +176,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 gather_elements_grad = Op(
     "GatherElementsGrad",
     domain="com.microsoft",
-    infer=_grad_infer,
+    infer=in_shape_of(1),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(scatter_reduce_kernel,),

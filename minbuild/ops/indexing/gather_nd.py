@@ -18,6 +18,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    in_shape_of,
     same_as,
     storage_type,
 )
@@ -141,10 +142,6 @@ gather_nd = Op(
 # ------------------------------------------------------------------------------------------------ gradient
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(2), ctx.dims(0)),)
-
-
 def _grad_reference(
     attributes: Mapping[str, Any], shape: np.ndarray, indices: np.ndarray, dy: np.ndarray
 ) -> np.ndarray:
@@ -182,7 +179,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 gather_nd_grad = Op(
     "GatherNDGrad",
     domain="com.microsoft",
-    infer=_grad_infer,
+    infer=in_shape_of(0, element=2),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(scatter_reduce_kernel,),

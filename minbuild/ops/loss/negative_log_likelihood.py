@@ -17,6 +17,7 @@ from minbuild.ops.core.definition import (
     Op,
     OpContext,
     TestCase,
+    same_as,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
@@ -91,10 +92,6 @@ negative_log_likelihood_loss = Op(
 # ---------------------------------------------------------------------------------------------------- gradient
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(1), ctx.shape(1)),)
-
-
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.name(0), ctx.name(2), ctx.name(3))  # of the scores only the shape matters
     types = (ctx.element(1), ctx.element(2))
@@ -131,7 +128,7 @@ def _grad_gradient(b: GradientBuilder) -> Results:
 negative_log_likelihood_loss_grad = Op(
     "NegativeLogLikelihoodLossGrad",
     domain="minbuild",
-    infer=_grad_infer,
+    infer=same_as(1),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(grad_kernel,),

@@ -9,7 +9,16 @@ import numpy as np
 
 from minbuild.ir import TensorType
 from minbuild.ir.dims import product
-from minbuild.ops.core.definition import FLOATS, INDICES, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    FLOATS,
+    INDICES,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    same_as,
+)
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.loss.class_labels import (
@@ -177,10 +186,6 @@ def _grad_parts(b: GraphBuilder) -> Results:
     return n - b.x[1].exp() * each
 
 
-def _like_scores(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(1), ctx.shape(1)),)
-
-
 loss = Op(
     "SoftmaxCrossEntropyLoss",
     since=(12, 13),
@@ -195,7 +200,7 @@ loss = Op(
 grad = Op(
     "SoftmaxCrossEntropyLossGrad",
     domain=MICROSOFT,
-    infer=_like_scores,
+    infer=same_as(1),
     reference=grad_reference,
     lower=_lower_grad,
     kernels=(grad_kernel,),

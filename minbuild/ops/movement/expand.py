@@ -24,7 +24,7 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp, identity
 from minbuild.ops.core.value import Results
 from minbuild.ops.movement import strided_copy as _strided_copy
 from minbuild.ops.movement.strided_copy import Along, Axis
@@ -98,10 +98,6 @@ def _repetition(ctx: OpContext) -> _strided_copy.Movement:
 
 def _expand_gradient(b: GradientBuilder) -> Results:
     return b.summed_to(b.dy[0], _expand_infer(b.ctx)[0].shape, 0)
-
-
-def _nothing_to_do(match: Match) -> Replacement | None:
-    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
 
 
 _SHAPES = (
@@ -189,10 +185,6 @@ def _scaled_infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), broadcast_shapes(ctx.shape(), ctx.dims(2))),)
 
 
-def _lower_scaled(ctx: OpContext) -> Sequence[KernelCall]:
-    return (_call_scale(ctx, bool(ctx.attribute("scale_down", 0))),)
-
-
 def _scaled_reference(
     attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, shape: np.ndarray
 ) -> np.ndarray:
@@ -220,7 +212,7 @@ expand = RewritingOp(
     kernels=(expand_kernel, _strided_copy.move_kernel),
     cases=_expand_cases,
     gradient=_expand_gradient,
-    rewrites=(Rewrite(("Expand", "x", "shape"), _nothing_to_do),),
+    rewrites=(Rewrite(("Expand", "x", "shape"), identity),),
 )
 scale = Op(
     "Scale",
@@ -240,7 +232,7 @@ scaled_expand = RewritingOp(
     domain="minbuild",
     infer=_scaled_infer,
     reference=_scaled_reference,
-    lower=_lower_scaled,
+    lower=_lower_scale,
     kernels=(_arithmetic.div_kernel, expand_kernel, _arithmetic.mul_kernel),
     cases=_scaled_cases,
     rewrites=(Rewrite(("Expand", ("com.microsoft:Scale", "x", "scale"), "shape"), _scale_then_expand),),

@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim, Poly, Symbol, ceil_div, dim_max, dim_min, evaluate, symbols_in
-from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
+from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, in_shape_of
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results
@@ -213,10 +213,6 @@ slice_op = RewritingOp(
 # -------------------------------------------------------------------------------------------------- SliceGrad
 
 
-def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(ctx.element(), ctx.dims(1)),)
-
-
 def _grad_reference(
     attributes: Mapping[str, Any],
     dy: np.ndarray,
@@ -257,7 +253,7 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 slice_grad = Op(
     "SliceGrad",
     domain="com.microsoft",
-    infer=_grad_infer,
+    infer=in_shape_of(1),
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(_fill.fill_kernel, _strided_copy.move_kernel),

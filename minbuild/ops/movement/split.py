@@ -11,7 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim, ceil_div
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.pattern import Rewrite, RewritingOp, identity
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import concat as _concat
 
@@ -116,15 +116,11 @@ def _equal_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("attribute", (x,), {"axis": 0, "split": (1, 2)}, outputs=2, ulps=0)
 
 
-def _whole(match: Match) -> Replacement | None:
-    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
-
-
 split = RewritingOp(
     "Split",
     since=(1, 2, 11, 13, 18),
     decompose=_counted,
-    rewrites=(Rewrite(("Split", "x"), _whole), Rewrite(("Split", "x", "sizes"), _whole)),
+    rewrites=(Rewrite(("Split", "x"), identity), Rewrite(("Split", "x", "sizes"), identity)),
     infer=_infer,
     reference=_reference,
     lower=_lower,

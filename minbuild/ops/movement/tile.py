@@ -11,7 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import KernelCall, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder
-from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.pattern import Rewrite, RewritingOp, identity
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.movement import strided_copy as _strided_copy
 from minbuild.ops.movement.strided_copy import Along, Axis, Movement
@@ -77,10 +77,6 @@ def _interleaved(b: GradientBuilder, repeats: Sequence[Dim]) -> Value:
     return b.add("Concat", *parts, axis=0)
 
 
-def _once(match: Match) -> Replacement | None:
-    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
-
-
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for shape, repeats in (
         ((5,), (3,)),
@@ -107,7 +103,7 @@ tile = RewritingOp(
     kernels=(_strided_copy.move_kernel,),
     cases=_cases,
     gradient=_gradient,
-    rewrites=(Rewrite(("Tile", "x", "repeats"), _once),),
+    rewrites=(Rewrite(("Tile", "x", "repeats"), identity),),
 )
 
 OPS = (tile,)

@@ -23,8 +23,8 @@ from minbuild.ops.core.definition import (
     same_as,
 )
 from minbuild.ops.normalization import batch_statistics as _statistics
-from minbuild.ops.normalization.batch_statistics import epsilon_of as _epsilon
 from minbuild.ops.normalization.batch_statistics import momentum_of as _momentum
+from minbuild.ops.normalization.layer_normalization import epsilon_of as _epsilon
 
 _TYPES = {"T": FLOATS}
 train_kernel = KernelFunction(

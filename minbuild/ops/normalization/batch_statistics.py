@@ -12,11 +12,8 @@ import numpy as np
 from minbuild.ops.core.definition import FLOATS, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.normalization.layer_normalization import epsilon_of
 from minbuild.ops.normalization.layer_normalization_grad import gradient_parts, normalized_parts
-
-
-def epsilon_of(attributes: Mapping[str, Any]) -> float:
-    return float(attributes.get("epsilon", np.float32(1e-5)))
 
 
 def momentum_of(attributes: Mapping[str, Any]) -> float:
@@ -24,7 +21,7 @@ def momentum_of(attributes: Mapping[str, Any]) -> float:
 
 
 def trains(ctx: OpContext, outputs: int) -> bool:
-    """Before opset 14 the number of outputs said so."""
+    """True in training mode: an attribute from opset 14 on, before by the number of `outputs` in `ctx`."""
     return bool(ctx.attribute("training_mode", 0)) if ctx.version >= 14 else outputs > 1
 
 

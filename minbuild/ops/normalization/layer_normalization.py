@@ -44,6 +44,7 @@ norm_grad_kernel = KernelFunction(
 
 
 def epsilon_of(attributes: Mapping[str, Any]) -> float:
+    """The number added to variances, with the default of all normalizations."""
     return float(attributes.get("epsilon", np.float32(1e-5)))
 
 

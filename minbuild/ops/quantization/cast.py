@@ -28,7 +28,7 @@ from minbuild.ops.core.definition import (
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
+from minbuild.ops.core.pattern import Rewrite, RewritingOp, identity
 from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
 
@@ -104,10 +104,6 @@ def _body(b: GraphBuilder) -> Results:
     return None
 
 
-def _nothing_to_do(match: Match) -> Replacement | None:
-    return Replacement(":Identity", ("x",), {}) if match.types["x"] == match.result else None
-
-
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     x = np.array([[0.0, 0.25, -0.75], [1.5, -2.5, 3.0], [100.25, -99.5, 7.0], [0.1, 1e-6, 1e-9]])
     y = random.standard_normal((3, 37)) * 30
@@ -139,7 +135,7 @@ cast = RewritingOp(
     decompose=_body,
     cases=_cases,
     gradient=_gradient,
-    rewrites=(Rewrite(("Cast", "x"), _nothing_to_do),),
+    rewrites=(Rewrite(("Cast", "x"), identity),),
 )
 
 
