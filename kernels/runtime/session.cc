@@ -1,6 +1,8 @@
 // Creating a session inside one piece of memory, and running its graphs.
 #include "runtime/session.h"
 
+#include "runtime/check_finite.h"
+#include "runtime/flush_denormals.h"
 #include "runtime/memory.h"
 
 namespace minbuild {
@@ -76,69 +78,6 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   }
   return MB_OK;
 }
-
-#if MB_FLUSH && (defined(__x86_64__) || defined(__aarch64__) || (defined(__arm__) && defined(__ARM_FP)))
-// For as long as it lives, results and operands that are denormal are zero: processors take many times longer for those.
-// Then the caller's own choice holds again.
-class FlushDenormals {
-#if defined(__x86_64__)
-  uint32_t before_ = __builtin_ia32_stmxcsr();
-  static MB_INLINE void set(uint32_t control) { __builtin_ia32_ldmxcsr(control); }
-  static constexpr uint32_t kFlush = 0x8040;
-#else
-#if defined(__aarch64__)
-#define MB_FP_READ "mrs %0, fpcr"
-#define MB_FP_WRITE "msr fpcr, %0"
-  using Word = uint64_t;
-#else
-#define MB_FP_READ "vmrs %0, fpscr"
-#define MB_FP_WRITE "vmsr fpscr, %0"
-  using Word = uint32_t;
-#endif
-  Word before_ = get();
-  static MB_INLINE Word get() {
-    Word control;
-    __asm__ volatile(MB_FP_READ : "=r"(control));
-    return control;
-  }
-  static MB_INLINE void set(Word control) { __asm__ volatile(MB_FP_WRITE : : "r"(control)); }
-  static constexpr uint32_t kFlush = 1 << 24;
-#endif
-
- public:
-  MB_INLINE FlushDenormals() { set(before_ | kFlush); }
-  MB_INLINE ~FlushDenormals() { set(before_); }
-};
-#else
-struct FlushDenormals {};  // WebAssembly and RISC-V have no such mode
-#endif
-
-#if MB_FINITE
-// Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
-// in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
-MB_NOINLINE mb_status check_finite(const Session* s) {
-  uint32_t word;
-  __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
-  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes},
-                    *at = end - s->trainable_bytes - 4;
-  for (;;) {
-    if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
-      const char* what = "learning rate";
-      mb_parameter found, last = {};
-      for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
-        if (found.gradient != nullptr && found.gradient <= at) what = found.name, last = found;
-      // The lower half of a double may be anything, and a float has a shorter exponent.
-      const bool whole =
-          !MB_DOUBLES ||
-          (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
-      if (whole) return fail(s, Failure::kFinite, word_of(what));
-    }
-    at += sizeof word;
-    if (at >= end) return MB_OK;  // a damaged plan may have bytes that are no multiple of 4
-    __builtin_memcpy(&word, at, sizeof word);
-  }
-}
-#endif
 
 #if !MB_COMPILED
 mb_status run_steps(Session* s, const plan::Graph& graph) {

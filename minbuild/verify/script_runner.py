@@ -17,6 +17,7 @@ from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT, TRIMMED_GARBAGE, death, scratch
 from minbuild.verify.script import TestScript
 
+_STEPS = ("steps.cc", "steps.h", "step_memory.h", "step_noise.h")
 # How runner.c gets at files and memory.
 _HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
 
@@ -94,9 +95,9 @@ def _sources(target: Target, choices: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def _watching(library: BuiltLibrary, registry: Registry) -> dict[str, bytes]:
-    """steps.cc, the table it compiles, and the library's headers."""
+    """steps.cc and its headers, the table it compiles, and the library's headers."""
     folder = assets.root("templates") / "verify"
-    sources = {name: (folder / name).read_bytes() for name in ("steps.cc", "steps.h")}
+    sources = {name: (folder / name).read_bytes() for name in _STEPS}
     sources |= {path: text for path, text in library.sources.items() if not path.endswith(".cc")}
     sources["src/kernel_table.inc"] = library.sources["src/kernel_table.cc"]
     specs = [spec for kernel in library.kernels for spec in registry.functions[kernel.function].args]

@@ -1,0 +1,40 @@
+// The check of learning rate and gradients before an optimizer step; session.cc alone includes it.
+#ifndef MINBUILD_RUNTIME_CHECK_FINITE_H_
+#define MINBUILD_RUNTIME_CHECK_FINITE_H_
+
+#include "runtime/session.h"
+
+namespace minbuild {
+namespace {
+
+#if MB_FINITE
+// Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
+// in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
+MB_NOINLINE mb_status check_finite(const Session* s) {
+  uint32_t word;
+  __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
+  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes},
+                    *at = end - s->trainable_bytes - 4;
+  for (;;) {
+    if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
+      const char* what = "learning rate";
+      mb_parameter found, last = {};
+      for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
+        if (found.gradient != nullptr && found.gradient <= at) what = found.name, last = found;
+      // The lower half of a double may be anything, and a float has a shorter exponent.
+      const bool whole =
+          !MB_DOUBLES ||
+          (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
+      if (whole) return fail(s, Failure::kFinite, word_of(what));
+    }
+    at += sizeof word;
+    if (at >= end) return MB_OK;  // a damaged plan may have bytes that are no multiple of 4
+    __builtin_memcpy(&word, at, sizeof word);
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace minbuild
+
+#endif
