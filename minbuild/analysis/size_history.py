@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,13 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 
 OPERATOR = "operator"
+_COMMIT = (
+    "MINBUILD_COMMIT",
+    "GITHUB_SHA",
+    "CI_COMMIT_SHA",
+    "BUILD_SOURCEVERSION",
+    "GIT_COMMIT",
+)  # in the environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +52,7 @@ class TargetFigures:
 class SizeRecord:
     """One report. `files` are the model's with their sha256, `sizes` those of free dimensions, `memory` the bytes of
     each graph's arena and of each part of what persists. `build_options`
-    are how it was built, none where that is not known."""
+    are how it was built, none where that is not known; `commit` is what a CI service calls the state of the source."""
 
     model: str
     minbuild: str
@@ -56,6 +63,7 @@ class SizeRecord:
     plan: int
     targets: tuple[TargetFigures, ...]
     build_options: Mapping[str, str] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def arena(self) -> int:
@@ -120,7 +128,9 @@ def check_line(path: Path) -> None:
 
 
 def append_line(path: Path, snapshot: SizeRecord) -> None:
-    """Add a line to a history, which is made where there is none. Raises BadInput."""
+    """Add a line to a history, which is made where there is none; with the commit, where a CI service names it. Raises
+    BadInput."""
+    snapshot = replace(snapshot, commit=next((os.environ[n] for n in _COMMIT if os.environ.get(n)), ""))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as stream:
