@@ -33,6 +33,13 @@ def times(peer: Peer, own: int) -> str:
     return f"{peer.bytes / own:,.0f} x" if own else "–"
 
 
+def beside_ort(target: TargetReport) -> str:
+    """The sizes of ONNX Runtime's trainers as multiples of a target's, in one line."""
+    found = [peer for peer in peers() if peer.name.startswith("ONNX Runtime")]
+    own = target.trimmed.file
+    return "; ".join(f"{peer.name}: {peer.bytes:,} B, {times(peer, own)}" for peer in found)
+
+
 def comparison(target: TargetReport) -> Table:
     """The library of a target beside those of other trainers, with the source of each figure."""
 

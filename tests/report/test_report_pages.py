@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,6 +11,7 @@ from sample_report import make_report, make_target
 
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import console, html, markdown, svg
+from minbuild.report import json as json_report
 
 
 def test_html_stands_alone(report: SizeReport) -> None:
@@ -17,11 +19,24 @@ def test_html_stands_alone(report: SizeReport) -> None:
     parsed = Page(page)
     assert page.startswith("<!doctype html>")
     assert "http:" not in page and "https:" not in page and "url(" not in page and "@import" not in page
-    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in parsed.tags}
+    assert not {"link", "img", "iframe", "object"} & {tag for tag, _ in parsed.tags}
+    assert "default-src 'none'" in page, "the browser refuses what the page should never ask for"
     assert not any({"src", "href", "onclick"} & set(attributes) for _, attributes in parsed.tags)
     assert "prefers-color-scheme: dark" in page and "@media print" in page
-    assert len(page.encode()) < 100_000
+    assert len(page.encode()) < 130_000
     assert html.render(report) == page
+
+
+def test_the_data_of_the_page_is_the_report() -> None:
+    """In the shape of report.json, so that the explorer reads both; and no name ends the element that it stands in."""
+    report = make_report(name="</script><b>")
+    page = html.render(report)
+    assert page.count("</script>") == 2
+    found = re.search(r'<script id="report-data" type="application/json">(.*?)</script>', page)
+    assert found
+    data, whole = json.loads(found[1]), json_report.as_dict(report)
+    assert data["model"]["name"] == "</script><b>" and data["schema"] == whole["schema"]
+    assert [target["rows"] for target in data["targets"]] == [target["rows"] for target in whole["targets"]]
 
 
 def test_html_escapes_names() -> None:

@@ -1,11 +1,12 @@
 """The report's page as a browser shows it: nothing overflows or overlaps its tile, everything can be read, light and
-dark, wide and narrow, and it prints. The page has no script of its own; here one measures it."""
+dark, wide and narrow, and it prints. Its explorer is clicked and typed into; a script measures it."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,6 @@ def browser() -> str:
 def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     text = html.render(make_report(make_target(), make_target("aarch64-linux-musl", growth=1000)))
-    assert "<script" not in text
     (folder / "report.html").write_text(text, "utf-8")
     (folder / "measured.html").write_text(text.replace("</body>", f"{MEASURE}</body>"), "utf-8")
     return folder
@@ -110,3 +110,137 @@ def test_it_prints_and_can_be_photographed(page: Path) -> None:
     printed, picture = (page / "report.pdf").read_bytes(), (page / "report.png").read_bytes()
     assert printed.startswith(b"%PDF") and printed.count(b"/Type /Page\n") >= 2
     assert picture.startswith(b"\x89PNG") and len(picture) > 50_000
+
+
+# ------------------------------------------------------------------------------------------- the explorer, clicked
+
+CLICKS = """
+<script>
+const said = {}, at = (id) => document.getElementById(id);
+const later = () => new Promise((done) => setTimeout(done, 30));
+const all = (selector) => [...document.querySelectorAll(selector)];
+// What is on top in the middle of an element takes the click, as it would a finger's.
+const click = async (element) => {
+  element.scrollIntoView({ block: "center" });
+  const box = element.getBoundingClientRect(), x = box.left + box.width / 2, y = box.top + box.height / 2;
+  const top = document.elementFromPoint(x, y);
+  top.dispatchEvent(new MouseEvent("click", { clientX: x, clientY: y, bubbles: true }));
+  await later();
+};
+const press = async (key) => {
+  document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+  await later();
+};
+const names = () => all("#explorer-table tbody tr th").map((cell) => cell.textContent);
+const heads = () => Object.fromEntries(
+  all("#explorer-table thead th").map((head) => [head.textContent, head.getAttribute("aria-sort")]));
+const crumbs = () => all("#crumbs li").map((step) => step.textContent);
+const give = async (name, text) => {
+  const files = new DataTransfer();
+  files.items.add(new File([text], name));
+  at("compare").files = files.files;
+  const before = at("explorer-status").textContent;
+  at("compare").dispatchEvent(new Event("change"));
+  for (let i = 0; i < 100 && at("explorer-status").textContent === before; ++i) await later();
+};
+(async () => {
+  said.tiles = all("#map button").length;
+  said.heads = heads();
+  said.status = at("explorer-status").textContent;
+  await click(all("#map button")[1]);
+  said.row = [crumbs(), names(), all("#nodes li").length, at("back").disabled];
+  await click(all("#nodes button")[0]);
+  said.node = [crumbs(), names()];
+  at("back").focus();
+  await press("Escape");
+  said.escaped = crumbs();
+  history.back();
+  await later(), await later();
+  said.history = crumbs();
+  await click(at("back"));
+  await click(all("#crumbs button")[0]);
+  said.top = [crumbs(), location.hash];
+  await click(all('#explorer-table th[data-key="name"] button')[0]);
+  said.sorted = [heads().Name, names().slice(0, 2), document.activeElement.textContent];
+  at("search").value = "/net/com.microsoft:op3";
+  at("search").dispatchEvent(new Event("input"));
+  said.searched = [names(), all("#map button").length, at("explorer-status").textContent];
+  at("search").value = "";
+  at("search").dispatchEvent(new Event("input"));
+  all("#map button")[0].focus();
+  await press("ArrowRight");
+  said.arrow = all("#map button").indexOf(document.activeElement);
+  said.tabbable = all('#map button[tabindex="0"]').length;
+  await give("broken.json", "{}");
+  said.broken = at("explorer-status").textContent;
+  const other = JSON.parse(at("report-data").textContent);
+  other.targets[0].rows[0].bytes += 500;
+  const gone = { kind: "operator", name: "gone", bytes: 40, users: [], types: [], nodes: [], symbols: [] };
+  other.targets[0].rows.push(gone);
+  await give("report.json", JSON.stringify(other));
+  said.compared = [heads(), names().slice(0, 2), at("explorer-status").textContent, at("before-name").textContent];
+  said.maps = all(".map").map((map) => [map.offsetParent !== null, map.childElementCount]);
+  await click(at("clear"));
+  said.cleared = "Before" in heads();
+  const paper = () => getComputedStyle(document.body).backgroundColor;
+  for (const theme of ["dark", "light"]) {
+    at("theme").value = theme;
+    at("theme").dispatchEvent(new Event("change"));
+    said[theme] = paper();
+  }
+  said.labelled = all("#explorer :is(input, select)").every((field) => field.labels.length)
+    && all("#map button").every((tile) => tile.ariaLabel);
+  said.fetched = performance.getEntriesByType("resource").length;
+  said.small = all("#map button").filter((tile) => {
+    const box = tile.getBoundingClientRect();
+    return [...tile.children].some((words) => {
+      const inner = words.getBoundingClientRect();
+      return inner.right > box.right || inner.bottom > box.bottom;
+    });
+  }).length;
+  document.body.dataset.said = JSON.stringify(said);
+})().catch((error) => (document.body.dataset.said = JSON.stringify({ failed: String(error) })));
+</script>
+"""
+
+
+@pytest.mark.parametrize("width", [1100, 420])
+def test_the_explorer_answers_clicks_and_keys(page: Path, width: int) -> None:
+    text = (page / "report.html").read_text("utf-8")
+    (page / "clicked.html").write_text(text.replace("</body>", f"{CLICKS}</body>"), "utf-8")
+    flags = (f"--window-size={width},1400", "--virtual-time-budget=20000", "--dump-dom")
+    match = re.search(r'data-said="([^"]*)"', opened(page, *flags, (page / "clicked.html").as_uri()))
+    assert match, "the page did not finish"
+    said = json.loads(unescape(match[1]))
+    assert "failed" not in said, said
+    target = make_target()
+    rows = {row.name: row for row in target.rows}
+    largest = max((row for row in target.rows if row.kind == "operator"), key=lambda row: row.bytes)
+    assert said["tiles"] == sum(row.bytes > 0 for row in target.rows)
+    assert said["heads"]["Bytes"] == "descending" and "Before" not in said["heads"]
+    assert said["status"] == f"{len(rows)} of {len(rows)} shown, {target.trimmed.file:,} bytes."
+    assert said["row"] == [
+        ["Everything", largest.name],
+        [largest.symbols[0].names[0]],
+        len(largest.nodes),
+        False,
+    ]
+    assert said["node"] == [["Everything", largest.name, f"node {largest.nodes[0]}"], [largest.name]]
+    assert said["escaped"] == ["Everything", largest.name]
+    assert said["history"] == said["node"][0], "the browser's way back"
+    assert said["top"][0] == ["Everything"]
+    assert said["sorted"][0] == "ascending" and said["sorted"][1] == sorted(said["sorted"][1], key=str.lower)
+    assert said["sorted"][2] == "Name", "the focus stays"
+    found = said["searched"]
+    assert found[0] == ["com.microsoft:Op3<x>&|_`"] and found[1] == 1 and found[2].startswith("1 of ")
+    assert said["arrow"] == 1 and said["tabbable"] == 1
+    assert "broken.json cannot be compared" in said["broken"]
+    heads, names, status, before = said["compared"]
+    assert heads["Change"] == "descending" and names == [target.rows[0].name, "gone"]
+    assert status.endswith(f"{target.trimmed.file + 540:,} before, −540.") and before.startswith(
+        "Before: lenet, "
+    )
+    assert [shown for shown, _ in said["maps"]] == [True, True] and said["maps"][0][1] == said["tiles"] + 1
+    assert not said["cleared"]
+    assert int(re.findall(r"\d+", said["dark"])[0]) < 64 and int(re.findall(r"\d+", said["light"])[0]) > 192
+    assert said["labelled"] and said["fetched"] == 0 and said["small"] == 0
