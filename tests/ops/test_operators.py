@@ -24,7 +24,7 @@ HALVES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 ACCUMULATING = tuple(op for op in OPS if op.accumulates)
 UPDATING = tuple(op for op in REGISTRY.ops.values() if op.mutates)
 
-each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+each_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.key.lstrip(":"))
 each_half = pytest.mark.parametrize("dtype", HALVES.values(), ids=HALVES)
 each_precision = pytest.mark.parametrize("dtype", PRECISIONS.values(), ids=PRECISIONS)
 

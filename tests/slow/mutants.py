@@ -64,7 +64,7 @@ def of_operators(file: str) -> list[str]:
     operators, stem = registry(), Path(file).stem
     functions = {f.function for f in operators.functions.values() if operators.stems[f.function] == stem}
     names = [
-        op.name
+        op.key.lstrip(":")
         for op in operators.ops.values()
         if op.cases and op.reference and functions & {k.function for k in op.kernels}
     ]
