@@ -17,7 +17,7 @@ from minbuild.planning.compile import CompiledModel, compile_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan, is_wide
 from minbuild.planning.size_limits import MOST_ELEMENTS, check_address_space, needs_64_bits
-from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, arena_size
+from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, aligned_copy, arena_size
 
 NET = """
 net (float[batch, 6] x) => (float[batch, 3] y) {
@@ -88,6 +88,29 @@ def test_sizes_that_overflow_are_refused_by_the_device(model: CompiledModel, tmp
     at = [arena_size(wide, widened(model).plan_bytes, [batch]) for batch in (2**20, 2**27, 2**30)]
     per_sample = (at[1] - at[0]) / (2**27 - 2**20)
     assert at[2] - at[1] == per_sample * (2**30 - 2**27) > 2**33
+
+
+def test_more_state_than_a_checkpoint_counts_is_refused_before_the_first_byte(
+    model: CompiledModel, tmp_path: Path
+) -> None:
+    """The size of what persists is changed in the session, where the plan's number is: no test has 2 GB of state."""
+    wide = widened(model)
+    library = built(wide, tmp_path)
+    memory = aligned_copy(bytes(arena_size(library, wide.plan_bytes)))
+    session = Session(library, wide.plan_bytes, wide.checkpoint, arena=memory)
+    good = session.checkpoint(True)
+    trained, persistent = (
+        np.int64(decode_plan(wide.plan_bytes)[n]) for n in ("trainable_bytes", "persistent_bytes")
+    )
+    (place,) = (np.flatnonzero(memory[:512].view(np.int64) == persistent),)
+    assert len(place) == 1
+    for most, fits in ((0x7F000000, True), (0x7F000001, False), (2**33, False)):
+        memory[:512].view(np.int64)[place] = most + trained
+        if fits:
+            assert session.checkpoint(True) == good
+        else:
+            with pytest.raises(TrainerError, match="a checkpoint has less than two gigabytes"):
+                session.checkpoint(True)
 
 
 def test_a_session_keeps_its_sizes_when_others_are_refused(model: CompiledModel, tmp_path: Path) -> None:
