@@ -135,9 +135,11 @@ def _call_scale(ctx: OpContext, down: bool) -> KernelCall:
         return call_binary(kernel, ctx)
     if content.dtype == object:
         return _call(ctx, size=TensorType(ctx.element(), tuple(content.ravel())), use_size=-1 if down else 1)
-    number = content.astype(ctx.element().dtype).item()
-    one = ctx.element().dtype.type(1)
-    return _call(ctx, factor=one / ctx.element().dtype.type(number) if down else number)
+    if down and ctx.element() not in FLOATS:
+        raise UnsupportedUse("it divides whole numbers")
+    number = content.astype(ctx.element().dtype).ravel()[0]
+    with np.errstate(divide="ignore"):  # the mean of nothing
+        return _call(ctx, factor=1 / number if down else number)
 
 
 def _scale_body(b: GraphBuilder) -> Results:
