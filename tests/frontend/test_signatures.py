@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import onnx
 import pytest
 from onnx import helper
 from training_models import Info, Trainable, graph, node
 
 from minbuild.errors import BadInput
+from minbuild.frontend.onnx.reader import read_model
 from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.ir import Node
 
@@ -24,6 +26,7 @@ from minbuild.ir import Node
         (Node("Gemm", "", 17, "n", ("", "b"), ("y",), {}), "leaves out input 'A', which the operator needs"),
         (Node("Cast", "", 17, "n", ("a",), ("y",), {}), "has no attribute 'to', which the operator needs"),
         (Node("Constant", "", 17, "n", (), ("y",), {}), "has no attribute with its value"),
+        (Node("Neg", "", 17, "n", ("a",), ("y", "z"), {}), "has 2 outputs; the operator has 1"),
         (Node("Adam", "ai.onnx.preview.training", 1, "n", ("r", "t"), ("y",), {}), "has 2 inputs"),
     ],
     ids=lambda x: x if isinstance(x, str) else x.op_type,
@@ -46,6 +49,17 @@ def test_what_is_missing_is_named(made, text):
 )
 def test_what_may_be_left_out_may_be(made):
     assert not list(schema_violations(made))
+
+
+def test_names_of_attributes_are_text(tmp_path):
+    given = helper.make_node("Neg", ["x"], ["y"], "first", axis=1)
+    inference = graph([given], {"x": [1]}, "y")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(inference).SerializeToString().replace(b"axis", b"ax\xff\xfe"))
+    with pytest.raises(
+        BadInput, match=r"node 'first' \(Neg\): the name of its operator, domain or an attribute is"
+    ):
+        read_model(onnx.load(path), path)
 
 
 def test_outputs_have_names(tmp_path):

@@ -157,11 +157,16 @@ def library_of(contents: LibraryContents, registry: Registry, folder: Path) -> L
     return Library(path)
 
 
+GUARD = 64  # bytes behind the memory of a session
+
+
 def session_of(library: Library, plan: Plan, state: Mapping[str, np.ndarray]) -> Session:
     """A session in memory full of NaN, so that nothing can rely on what it finds there."""
     data = encode_plan(plan, dict.fromkeys(plan.symbols, 32))
-    arena = aligned_copy(b"\xff" * arena_size(library, data))
-    session = Session(library, data, None, arena=arena)
+    size = arena_size(library, data)
+    memory = aligned_copy(b"\xff" * (size + GUARD))
+    session = Session(library, data, None, arena=memory[:size])
+    session.guard = memory[size:]
     for name, array in state.items():
         session.parameter(name)[...] = array
     return session
@@ -171,6 +176,7 @@ def run(library: Library, plan: Plan, one: OneNode) -> dict[str, np.ndarray]:
     """One train step: outputs by name, then updated checkpoint tensors."""
     session = session_of(library, plan, one.state)
     results = dict(zip(session.names(TRAIN, True), session.run(TRAIN, one.feeds), strict=True))
+    assert (session.guard == 0xFF).all(), "a kernel wrote behind the memory of its session"
     return results | {name: session.parameter(name).copy() for name in one.state}
 
 

@@ -195,11 +195,11 @@ class _Reader:
             outputs=tuple(proto.output),
             attributes=attributes,
         )
-        if all(isinstance(text, str) for text in (proto.op_type, domain)):
+        if all(isinstance(text, str) for text in (proto.op_type, domain, *attributes)):
             kinds = {a.name: a.type for a in proto.attribute}
             self.damage += [f"{label} {problem}" for problem in schema_violations(node, kinds)]
         else:  # protobuf gives bytes for what is not UTF-8
-            self.damage.append(f"{label}: the name of its operator or domain is no text")
+            self.damage.append(f"{label}: the name of its operator, domain or an attribute is no text")
         return node
 
     def attribute(self, proto: AttributeProto, label: str) -> Any:

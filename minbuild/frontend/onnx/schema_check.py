@@ -1,4 +1,4 @@
-"""Nodes against ONNX's own schemas: number of inputs, required attributes, types of attributes."""
+"""Nodes against ONNX's own schemas: numbers of inputs and outputs, required attributes, types of attributes."""
 
 from __future__ import annotations
 
@@ -75,6 +75,9 @@ def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({}
     if not schema.min_input <= count <= schema.max_input:
         most = f" to {schema.max_input}" if schema.max_input != schema.min_input else ""
         yield f"has {count} inputs; the operator takes {schema.min_input}{most}"
+    made = max((i + 1 for i, name in enumerate(node.outputs) if name), default=0)
+    if made > schema.max_output:
+        yield f"has {made} outputs; the operator has {schema.max_output}"
     for formal, name in zip(schema.inputs, node.inputs[:count], strict=False):
         if formal.option == _SINGLE and not name:
             yield f"leaves out input '{formal.name}', which the operator needs"
