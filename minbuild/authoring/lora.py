@@ -23,7 +23,7 @@ from minbuild.options.did_you_mean import did_you_mean, listed
 
 A, B = ".lora_A", ".lora_B"
 ADAPTER = re.compile(r"\.lora_(embedding_)?[AB](\.|$)")  # in names, peft's too
-_THROUGH = ("Cast", "DequantizeLinear", "FakeQuant", "Identity", "Transpose")
+_THROUGH = ("Cast", "Dequantize", "DequantizeLinear", "FakeQuant", "Identity", "Transpose")
 _PACKED = ("MatMulNBits", "MatMulBnb4")
 
 
@@ -130,14 +130,17 @@ def _layers(graph: Graph, rank: int) -> Iterator[_Layer]:
 def _root(name: str, graph: Graph, makers: dict[str, Node]) -> tuple[str, tuple[int, ...]]:
     """The initializer that a value is, but for its type and layout, and the value's shape; "" where it is none."""
     turns: list[tuple[int, ...]] = []
+    stored: tuple[int, ...] = ()  # of weights whose bytes do not show it
     while name in makers and makers[name].op_type in _THROUGH:
         node = makers[name]
         if node.op_type == "Transpose":
             turns.append(tuple(node.attributes.get("perm", ())))
+        elif node.op_type == "Dequantize":
+            stored = tuple(node.attributes["shape"])
         name = node.inputs[0]
     if name not in graph.initializers:
         return "", ()
-    shape = tuple(np.asarray(graph.initializers[name]).shape)
+    shape = stored or tuple(np.asarray(graph.initializers[name]).shape)
     for perm in reversed(turns):
         shape = tuple(shape[i] for i in perm) if perm else shape[::-1]
     return name, shape

@@ -17,6 +17,19 @@ _BIASES = "bias"
 _LAST = "last:"
 _REST = "rest"
 _STATISTICS = {"BatchNormalization": (3, 4)}  # inputs that training moves, but not by gradients
+_SCALES = {  # inputs that say how numbers are quantised
+    **dict.fromkeys(("Dequantize", "DequantizeLinear", "FakeQuant", "QuantizeLinear"), (1, 2, 3)),
+    **dict.fromkeys(("MatMulBnb4", "MatMulNBits"), (2, 3)),
+}
+_PACKED = (
+    "ConvInteger",
+    "Dequantize",
+    "DequantizeLinear",
+    "MatMulBnb4",
+    "MatMulInteger",
+    "MatMulNBits",
+    "QLinearConv",
+)
 _SETTINGS = {"Resize": (1, 2), "Upsample": (1,)}  # inputs that say what an operator does: regions and scales
 
 
@@ -40,6 +53,8 @@ def chosen(
     candidates = parameter_names(graph, {*scalars, *train, *frozen})
     statistics = _running_statistics(graph)
     parameters = [n for n in candidates if n not in statistics]
+    if not parameters:
+        raise BadInput(f"{graph.source}: {_without_parameters(graph)}")
     findings: list[str] = []
     named = [n for n in frozen if n != _REST or n in parameters]
     graph = _behind(graph, losses) if losses else graph
@@ -50,11 +65,6 @@ def chosen(
         raise BadInput("\n".join(findings))
     if both := sorted(trained & held):
         raise BadInput(f"{', '.join(both)}: both trained and frozen. Name it in one of the lists.")
-    if not parameters:
-        raise BadInput(
-            f"{graph.source}: it has no parameters, which are constants of real numbers that nodes read. A training "
-            "model has them in its checkpoint: give the folder of both to minbuild reduce."
-        )
     if not trained:
         raise BadInput(
             f"{graph.source}: no parameter is left to train. Its parameters are: {listed(parameters)}."
@@ -72,6 +82,19 @@ def _behind(graph: Graph, losses: Collection[str]) -> Graph:
             needed |= names_read(node)
             kept.append(node)
     return replace(graph, nodes=tuple(reversed(kept)))
+
+
+def _without_parameters(graph: Graph) -> str:
+    """The sentences about a graph that has no parameters."""
+    if any(node.op_type in _PACKED for node in graph.nodes):
+        return (
+            "it has no parameters: its weights are quantised, which do not train. Put adapters beside them with "
+            "--lora, or leave the layers that should train out of the quantisation."
+        )
+    return (
+        "it has no parameters, which are constants of real numbers that nodes read. A training model has them in its "
+        "checkpoint: give the folder of both to minbuild reduce."
+    )
 
 
 def has_parameters(graph: Graph, scalars: Collection[str] = ()) -> bool:
@@ -119,8 +142,9 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
 def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number, or among `scalars`: constants of a formula are mostly
     single numbers."""
-    quantizing = ("FakeQuant", "QuantizeLinear")
-    scales = {name for node in graph.nodes if node.op_type in quantizing for name in node.inputs[1:]}
+    scales = {
+        n for node in graph.nodes for i in _SCALES.get(node.op_type, ()) for n in node.inputs[i : i + 1]
+    }
     used = _operands(graph) - scales  # which are calibrated, not trained
     return tuple(
         n

@@ -128,15 +128,22 @@ MB_INLINE void exchange(X& x, X& y) {
   y = was;
 }
 
+// True if the product is one of dot products. They need depth to pay for their last additions, and have one width only:
+// none where vectors are narrow, and where they are wider still it does not pay unless they would stay half empty.
+template <class T>
+MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
+  const int lanes = int(unsigned(bytes) / sizeof(T));
+  const bool along = g.a_col == 1 && g.b_row == 1;
+  const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
+  return along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
+}
+
 // Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
-  // Dot products need depth to pay for their last additions, and have one width only: none where vectors are narrow, and
-  // where they are wider still it does not pay unless they would stay half empty.
-  const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
-  const bool dots = along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
+  const bool dots = takes_dots(g, bytes);
   bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
   if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {

@@ -121,11 +121,15 @@ struct Blocks {
   }
 };
 
-// The product by packed blocks, in scratch memory for as many elements as they have.
-template <class T>
-MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
+// The product by packed blocks, in scratch memory for as many elements as they have. Where A is no matrix in memory,
+// `rows` packs it: rows(to, step, a, count, depth) writes `count` rows of `depth` elements, `step` apart, from where the
+// element `a` would be.
+template <class T, class... Rows>
+MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+                                 const Rows&... rows) {
   alignas(16) T edge[kEdgeBytes / sizeof(T)];
-  const Blocks<T> blocks(g, bytes);
+  Blocks<T> blocks(g, bytes);
+  if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
   const intptr_t width = blocks.width, depth = blocks.depth, step = blocks.step;
   T* const panels = scratch + blocks.row_elements(g);
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
@@ -145,7 +149,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         if (blocks.pack_rows) {
-          gather(tile.a, g.a_row, g.a_col, scratch, step, tile.m, tile.k);
+          if constexpr (sizeof...(rows) == 0) gather(tile.a, g.a_row, g.a_col, scratch, step, tile.m, tile.k);
+          else (rows(scratch, step, tile.a, tile.m, tile.k), ...);
           tile.a = scratch, tile.a_row = step, tile.a_col = 1;
         }
         tile.c = g.c + i * g.c_row + j * g.c_col;

@@ -125,9 +125,11 @@ struct SeenAcross : SeenBy<T> {
   }
 };
 
-// C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]
-template <class T, class C>
-struct PackedConv {
+// C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
+// stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_gemm.h), and w only
+// counts elements.
+template <class T, class C, class... Weights>
+struct PackedConv : Weights... {
   const C& c;
   T *planes, *grid, *made, *scratch;
   int* places;
@@ -137,7 +139,7 @@ struct PackedConv {
   OutputRows rows;
   bool in_place;  // one window of one element: the image is its own plane
 
-  explicit PackedConv(const C& of) : c(of) {}
+  explicit PackedConv(const C& of, const Weights&... weights) : Weights(weights)..., c(of) {}
 
   // The product for `outputs` outputs of y, whose rows are y_step apart. C is what is made: outputs, weights or rows of X.
   Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
@@ -186,7 +188,7 @@ struct PackedConv {
   }
 
   void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer) const {
-    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer);
+    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, static_cast<const Weights&>(*this)...);
   }
 
   // Rows of outputs of some images side by side, or back.

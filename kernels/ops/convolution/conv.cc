@@ -10,6 +10,7 @@
 #include "lib/indexing/disjoint.h"
 #include "lib/loops/elementwise.h"
 #include "lib/gemm/gemm.h"
+#include "lib/gemm/quantized_matrix.h"
 #include "lib/nn/packed_conv.h"
 #include "lib/nn/phase_planes.h"
 
@@ -266,16 +267,18 @@ MB_INLINE void run_images(Conv<T>& c, Conv<T>&, const Tensor& y, const Tensor& x
 }
 
 // The same by packed products, several images at a time.
-template <class T>
-MB_INLINE void run_images(Conv<T>& c, PackedConv<T, Conv<T>>& packed, const Tensor& y, const Tensor& x, const Tensor& w,
-                          const Tensor& bias) {
+template <class T, class... Weights>
+MB_INLINE void run_images(Conv<T>& c, PackedConv<T, Conv<T>, Weights...>& packed, const Tensor& y, const Tensor& x,
+                          const Tensor& w, const Tensor& bias) {
   const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
   for (int n = 0; n < c.batch; n += packed.images) {
     const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
     for (int g = 0; g < c.groups; ++g) {
       const intptr_t first = intptr_t(n) * c.groups + g;
+      T* weights = w.as<T>();
+      if constexpr (sizeof...(Weights) != 0) weights = const_cast<T*>(packed.base);
       packed.run(x.as<T>() + first * x_size, c.groups * x_size, y.as<T>() + first * y_size, c.groups * y_size,
-                 w.as<T>() + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
+                 weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
     }
   }
 }
@@ -311,6 +314,87 @@ template <class T>
 Status conv_packed(const Call& call) {
   Conv<T> c;
   PackedConv<T, Conv<T>> packed(c);
+  return convolve(call, c, packed);
+}
+
+// Weights that stay in four or eight bits (lib/gemm/quantized_matrix.h).
+constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
+                       (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0);
+constexpr int kWindowParams = 11;
+constexpr int kLeastPart =
+    8;  // filters or channels at a time: packing images again costs less than that many read them
+
+MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
+  const Tensor& w = call[2];
+  return w.rank > 2 && w.dims[0] > 0 &&
+         m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
+         int64_t(m.rows) * m.columns == w.count;
+}
+
+// A convolution whose weights are dequantized for some filters, or for some channels of the input gradient, at a time.
+template <class T>
+struct DequantizingConv {
+  Conv<T>& c;
+  const QuantizedMatrix<kParts>& m;
+  const Tensor& weights;  // scratch memory for them
+
+  MB_INLINE intptr_t elements() const { return intptr_t(c.propagation == kOutput ? c.xs.channels : c.ys.channels) * c.taps; }
+  MB_INLINE int all() const { return c.propagation == kOutput ? c.ys.channels : c.xs.channels; }
+  MB_INLINE intptr_t most() const { return intptr_t(weights.count / sizeof(T)) / elements(); }
+  bool lay_out(const Tensor& written, const Tensor& bytes) {
+    if (c.propagation == kWeightGradient || c.xs.channels < 1 || c.ys.channels < 1) return false;
+    if (most() < all() && most() < 2 * kLeastPart) return false;
+    return c.lay_out(written, bytes) && disjoint(written, sizeof(T), weights, 1);
+  }
+};
+
+template <class T>
+MB_INLINE void run_images(Conv<T>& c, DequantizingConv<T>& part, const Tensor& y, const Tensor& x, const Tensor&,
+                          const Tensor& bias) {
+  const bool outputs = c.propagation == kOutput;
+  const int filters = c.ys.channels, channels = c.xs.channels, taps = c.taps, all = part.all();
+  const intptr_t x_size = intptr_t(channels) * c.xs.image, y_size = intptr_t(filters) * c.ys.image;
+  const intptr_t elements = part.elements(), most = part.most();
+  T* weights = part.weights.template scratch<T>();
+  for (int g = 0; g < c.groups; ++g) {
+    for (int at = 0, now; at < all; at += now) {
+      const int left = all - at;
+      // Never so few at the end that they would be computed otherwise.
+      now = left <= most ? left : left - most < kLeastPart ? left - kLeastPart : int(most);
+      if (outputs) {
+        dequantize_block(part.m, intptr_t(g) * filters + at, 0, now, elements, weights, elements);
+        c.ys.channels = now;
+      } else {
+        const intptr_t columns = intptr_t(now) * taps;
+        dequantize_block(part.m, intptr_t(g) * filters, intptr_t(at) * taps, filters, columns, weights, columns);
+        c.xs.channels = now;
+      }
+      T* image = x.as<T>() + g * x_size + (outputs ? 0 : at * c.xs.image);
+      T* output = y.as<T>() + g * y_size + (outputs ? at * c.ys.image : 0);
+      const T* biases = MB_CONV_BIAS && bias ? bias.as<T>() + intptr_t(g) * filters + at : nullptr;
+      for (int n = 0; n < c.batch; ++n, image += c.groups * x_size, output += c.groups * y_size)
+        c.run(image, output, weights, biases);
+    }
+  }
+}
+
+template <class T>
+Status conv_dequantize(const Call& call) {
+  Conv<T> c;
+  QuantizedMatrix<kParts> m;
+  if (!read_weights(m, call)) return Status::kBadPlan;
+  DequantizingConv<T> part = {c, m, call[9]};
+  return convolve(call, c, part);
+}
+
+// By packed products, whose rows are dequantized as they are packed.
+template <class T>
+Status conv_dequantize_packed(const Call& call) {
+  using Rows = QuantizedRows<T, kParts>;
+  Conv<T> c;
+  QuantizedMatrix<kParts> m;
+  if (!read_weights(m, call) || call.params[0] == kWeightGradient) return Status::kBadPlan;
+  PackedConv<T, Conv<T>, Rows> packed(c, Rows{&m, call[4].as<T>(), call.params[0] == kInputGradient});
   return convolve(call, c, packed);
 }
 

@@ -14,11 +14,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
+from minbuild.frontend.onnx.four_bits import with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
-from minbuild.frontend.onnx.tensor_reader import TensorReader
+from minbuild.frontend.onnx.tensor_reader import FOUR_BITS, TensorReader
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol
 
@@ -106,20 +107,27 @@ class _Reader:
         self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
         if self.proto.sparse_initializer:
             self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
+        halves = {n: t for n, t in stored.items() if n in read and t.data_type in FOUR_BITS}
         initializers = {
-            name: self.tensors.read(t, f"initializer '{name}'") for name, t in stored.items() if name in read
+            name: self.tensors.read(t, f"initializer '{name}'")
+            for name, t in stored.items()
+            if name in read and name not in halves
         }
+        four_bits = {name: self.tensors.four_bits(t, f"initializer '{name}'") for name, t in halves.items()}
         self.raise_findings()
-        return without_sequences(
-            Graph(
-                self.file,
-                nodes=nodes,
-                inputs=inputs,
-                sequences=sequences,
-                outputs=outputs,
-                initializers=initializers,
-            )
+        graph = Graph(
+            self.file,
+            nodes=nodes,
+            inputs=inputs,
+            sequences=sequences,
+            outputs=outputs,
+            initializers=initializers,
         )
+        findings: list[str] = []
+        graph = with_four_bits(graph, four_bits, findings)
+        self.missing += [f"{self.file}: {finding}." for finding in findings]
+        self.raise_findings()
+        return without_sequences(graph)
 
     def raise_findings(self) -> None:
         if self.damage:

@@ -9,7 +9,10 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from minbuild.frontend.files import map_array
+from minbuild.frontend.onnx.four_bits import FourBits
 from minbuild.ir import ElementType
+
+FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 
 
 class TensorReader:
@@ -75,3 +78,20 @@ class TensorReader:
             self.damage.append(f"{label} is stored at {entries}, which is not a place beside the model")
             return np.empty(0, dtype)
         return map_array(target, dtype, shape, offset, f"{label} of {self.file}")
+
+    def four_bits(self, proto: TensorProto, label: str) -> FourBits:
+        """A tensor of four-bit numbers, as the bytes that hold two of them each."""
+        shape, signed = tuple(int(d) for d in proto.dims), proto.data_type == TensorProto.INT4
+        count = (max(0, prod(shape)) + 1) // 2
+        if proto.data_location == TensorProto.EXTERNAL:
+            data = self._external(proto, np.dtype(np.uint8), (count,), label)
+        elif proto.HasField("raw_data"):
+            data = np.frombuffer(proto.raw_data, np.uint8)
+        else:
+            data = np.array(proto.int32_data, np.int64).astype(np.uint8)
+        if any(d < 1 for d in shape) or data.size != count:
+            self.damage.append(
+                f"{label} has {data.size} bytes, but {list(shape)} four-bit numbers take {count}"
+            )
+            return FourBits(np.zeros(1, np.uint8), (1,), signed)
+        return FourBits(data, shape, signed)

@@ -39,6 +39,7 @@ _FEATURES = {
     "volume": "three spatial axes",
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
+    "dequantize": "weights in four or eight bits",
 }
 # As in packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
@@ -53,6 +54,31 @@ conv_kernel = KernelFunction(
 )
 packed_kernel = KernelFunction(
     "conv_packed", conv_kernel.args, conv_kernel.params, conv_kernel.types, conv_kernel.features
+)
+# The same with weights that stay in four or eight bits; `b` is their shape.
+_FORMAT = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
+_FORMAT_FEATURES = {
+    "four_bits": "weights in four bits",
+    "table": "four-bit weights that number the values of a table",
+    "zero_points": "a zero point for each block of weights",
+    "column_scales": "a scale for each column of weights",
+}
+dequantizing_kernel = KernelFunction(
+    "conv_dequantize",
+    (
+        *("out:T=", "a:T", "b:extent", "bias:T?", "bytes:scratch"),
+        *("q:uint8", "scale:float", "zero_point:uint8?", "table:float?", "weights:scratch"),
+    ),
+    (*conv_kernel.params, *_FORMAT),
+    _TYPES,
+    {**_FEATURES, **_FORMAT_FEATURES},
+)
+dequantizing_packed_kernel = KernelFunction(
+    "conv_dequantize_packed",
+    dequantizing_kernel.args,
+    dequantizing_kernel.params,
+    _TYPES,
+    dequantizing_kernel.features,
 )
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -274,5 +300,5 @@ conv = Op(
     gradient=_gradient,
 )
 
-KERNELS = (conv_kernel, packed_kernel)
+KERNELS = (conv_kernel, packed_kernel, dequantizing_kernel, dequantizing_packed_kernel)
 OPS = (conv,)

@@ -114,6 +114,8 @@ class Op:
     infer       types of the outputs, from the context; None only where `decompose` covers every use
     reference   the operator in numpy, `(attributes, *inputs) -> outputs`: folds constants, propagates shape arithmetic
                 (object arrays of dimensions) and is the oracle of tests, in float64
+    folds       False if a result that is known at build time is computed on the device all the same, being larger than
+                what it is made of
     shape_value contents that follow from types alone (Shape, Size); None for an output whose contents depend on data
     lower       the kernel calls of one application; None for operators that never reach the device
     kernels     the kernels that `lower` may call
@@ -143,6 +145,7 @@ class Op:
     domain: str = ""
     since: tuple[int, ...] = (1,)
     reference: Reference | None = None
+    folds: bool = True
     shape_value: ShapeValueRule | None = None
     lower: LowerRule | None = None
     is_view: bool = False

@@ -20,6 +20,8 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    first_input,
+    itself,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
@@ -168,6 +170,8 @@ fake_quant = Op(
     reference=_reference,
     lower=_lower,
     kernels=(fake_quant_kernel,),
+    rematerialize=itself,
+    batched_inputs=first_input,
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,

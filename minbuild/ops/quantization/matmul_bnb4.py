@@ -1,4 +1,4 @@
-"""MatMulBnb4: a product with a matrix kept in four bits per element, which is unpacked by plain operators."""
+"""MatMulBnb4: a product with a matrix kept in four bits per element, which number the values of a table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType
-from minbuild.ops.core.definition import Op, TestCase
+from minbuild.ops.core.definition import FLOAT, Op, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.quantization.dequantize import Format, dequantized
 
 # The 16 values of each type, parts of a block's largest magnitude: four bits of floating point, and the quantiles of a
 # normal distribution (Dettmers and others: QLoRA, 2023, appendix E).
@@ -25,41 +25,38 @@ _NORMAL4 = (
 _TABLES = (_FLOAT4, _NORMAL4)
 
 
+def _stored(attributes: Mapping[str, Any]) -> Format:
+    """Blocks of elements one after the other: parts of rows, or whole rows, where their sizes allow."""
+    rows, columns, block = (int(attributes[n]) for n in ("N", "K", "block_size"))
+    if columns % block == 0:
+        return Format(4, rows, columns, columns, 1, block, high_first=1)
+    if block % columns == 0:
+        return Format(4, rows, columns, columns, block // columns, columns, high_first=1)
+    return Format(4, 1, rows * columns, rows * columns, 1, block, high_first=1)
+
+
 def _weights(b: GraphBuilder) -> Value:
     """Inputs 1 (two elements a byte, the high half first) and 2 (a scale per block) as a matrix [N,K]."""
-    rows, columns, block = (int(b.ctx.attributes[n]) for n in ("N", "K", "block_size"))
-    packed = b.x[1].reshape((-1,))
-    four, fifteen = (b.constant(v, ElementType.UINT8) for v in (4, 15))
-    high = b.add("BitShift", packed, four, direction="RIGHT")
-    low = b.add("BitwiseAnd", packed, fifteen)
-    pairs = b.add("Concat", *(half.unsqueeze([1]) for half in (high, low)), axis=1)
-    codes = pairs.reshape((-1,)).cast(ElementType.INT32)
-    values = b.add("Gather", b.constant(_TABLES[int(b.ctx.attributes["quant_type"])]), codes)
-    scales = b.add("Expand", b.x[2].reshape((-1,)).unsqueeze([1]), b.integers((1, block)))
-    count = (rows * columns,)
-    both = (_first(b, x, count) for x in (values, scales.reshape((-1,))))
-    return b.add("Mul", *both).reshape((rows, columns))
+    table = b.constant(_TABLES[int(b.ctx.attributes["quant_type"])], FLOAT)
+    scales = b.x[2] if b.ctx.element(2) is FLOAT else b.x[2].cast(FLOAT)
+    shape = tuple(int(b.ctx.attributes[n]) for n in ("N", "K"))
+    wide = dequantized(b, _stored(b.ctx.attributes), shape, (b.x[1], scales, None, table))
+    return wide if b.ctx.element() is FLOAT else wide.cast(b.ctx.element())
 
 
-def _first(b: GraphBuilder, x: Value, count: tuple[int]) -> Value:
-    """The first elements of a vector: the last byte and the last block may hold more than there are."""
-    return b.add("Slice", x, b.integers((0,)), b.integers(count), b.integers((0,)))
+def _product(b: GraphBuilder, x: Value, back: bool) -> Value:
+    """x W^T, or x W where `transB` is 0; the other one `back`."""
+    transposed = bool(b.ctx.attribute("transB", 1)) != back
+    return b.microsoft("FusedMatMul", x, _weights(b), transB=int(transposed))
 
 
 def _body(b: GraphBuilder) -> Results:
-    """y = a W^T, or a W where `transB` is 0."""
-    weights = _weights(b)
-    if int(b.ctx.attribute("transB", 1)):
-        weights = weights.transpose((1, 0))
-    return b.x[0] @ weights
+    return _product(b, b.x[0], back=False)
 
 
 def _gradient(b: GradientBuilder) -> Results:
     """Of the first factor; quantised weights do not train."""
-    weights = _weights(b)
-    if not int(b.ctx.attribute("transB", 1)):
-        weights = weights.transpose((1, 0))
-    return b.dy[0] @ weights
+    return _product(b, b.dy[0], back=True)
 
 
 def _reference(
@@ -68,7 +65,8 @@ def _reference(
     rows, columns = attributes["N"], attributes["K"]
     codes = np.stack([packed.ravel() >> 4, packed.ravel() & 15], 1).ravel()[: rows * columns]
     blocks = np.repeat(scales.ravel(), attributes["block_size"])[: rows * columns]
-    weights = (np.asarray(_TABLES[attributes["quant_type"]])[codes] * blocks).reshape(rows, columns)
+    table = np.asarray(_TABLES[attributes["quant_type"]], np.float32).astype(np.float64)
+    weights = (table[codes] * blocks).reshape(rows, columns)
     return a @ (weights.T if attributes.get("transB", 1) else weights)
 
 
@@ -81,7 +79,7 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         ):
             count = rows * columns
             packed = random.integers(0, 256, (count + 1) // 2).astype(np.uint8)
-            scales = random.uniform(0.1, 1, -(-count // block))
+            scales = np.exp2(random.integers(-4, 1, -(-count // block))).astype(np.float32)
             attributes = {"N": rows, "K": columns, "block_size": block, "quant_type": kind}
             inputs = (random.standard_normal(shape), packed, scales)
             yield TestCase(f"{name}, {rows} x {columns}", inputs, attributes, frozenset({2}), ulps=64)
@@ -92,18 +90,7 @@ matmul_bnb4 = Op(
     domain=MICROSOFT,
     reference=_reference,
     decompose=_body,
-    decomposes_to=(
-        "BitShift",
-        "BitwiseAnd",
-        "Cast",
-        "Concat",
-        "Expand",
-        "Gather",
-        "MatMul",
-        "Mul",
-        "Slice",
-        "Transpose",
-    ),
+    decomposes_to=("Cast", "com.microsoft:FusedMatMul", "minbuild:Dequantize"),
     cases=_cases,
     gradient=_gradient,
 )

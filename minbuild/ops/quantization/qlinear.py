@@ -15,8 +15,10 @@ from minbuild.ops.convolution import conv as _conv
 from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.quantization.dequantize import Format, dequantized
 
 INT32, DOUBLE = ElementType.INT32, ElementType.DOUBLE
+_FEW = 16  # weights that are as good as folded
 
 
 def _shifted(b: GraphBuilder, i: int, zero: int, to: ElementType, axis: int) -> Value:
@@ -42,27 +44,75 @@ def _quantised(b: GraphBuilder, sums: Value, scale: Value, y: int) -> Value:
     return b.add("QuantizeLinear", real, to.cast(FLOAT), zero)
 
 
+_EXACT = 1 << 24  # whole numbers up to here are exact in float
+
+
+def _weights(
+    b: GraphBuilder, i: int, zero: int, axis: int, bias: int = 0
+) -> tuple[Value, ElementType] | None:
+    """Input `i` minus its zero point, where both are constants, as weights that stay in eight bits; and the type that
+    holds all sums of their products, with 8-bit numbers and a bias up to `bias`. None for other operands."""
+    codes, points = b.ctx.content(i), b.ctx.content(zero) if b.has(zero) else np.zeros(1, np.uint8)
+    if codes is None or points is None or codes.dtype.itemsize > 1 or codes.ndim < 2 or codes.size <= _FEW:
+        return None
+    if b.has(zero) and (points.dtype != codes.dtype or points.ndim > 1):
+        return None
+    if codes.ndim > 2 and axis != 0:
+        return None
+    rows, columns = codes.shape[0], codes.size // codes.shape[0]
+    same = np.unique(points).size == 1
+    blocks = (rows, columns) if same else (1, columns) if axis == 0 else (rows, 1)
+    stored = Format(
+        8,
+        rows=rows,
+        columns=columns,
+        stride=columns,
+        row_block=blocks[0],
+        column_block=blocks[1],
+        signed=int(codes.dtype == np.int8),
+        zero=int(points.ravel()[0]) if same else 0,
+    )
+    ones = b.constant(np.ones(1 if same else points.size), FLOAT)
+    matrix = np.abs(codes.astype(np.int64) - _number(points, codes.ndim, axis)).reshape(rows, columns)
+    exact = float(matrix.sum(1 if axis == 0 else 0).max()) * 255 + bias < _EXACT
+    element = FLOAT if exact else DOUBLE
+    operands = b.x[i], ones, None if same else b.x[zero], None
+    return dequantized(b, stored, codes.shape, operands, element), element
+
+
+def _matmul_sums_of(b: GraphBuilder, i: int, zero: int, j: int, other: int) -> Value:
+    """Exact sums of products of inputs `i` and `j`, whose zero points are inputs `zero` and `other`."""
+    weights = _weights(b, j, other, -1)
+    if weights is None:
+        return _shifted(b, i, zero, INT32, -2) @ _shifted(b, j, other, INT32, -1)
+    return (_shifted(b, i, zero, weights[1], -2) @ weights[0]).cast(INT32)
+
+
 def _matmul_body(b: GraphBuilder) -> Results:
-    return _shifted(b, 0, 2, INT32, -2) @ _shifted(b, 1, 3, INT32, -1)
+    return _matmul_sums_of(b, 0, 2, 1, 3)
 
 
 def _conv_body(b: GraphBuilder) -> Results:
-    sums = b.add("Conv", _shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 1, 3, DOUBLE, 0), **b.ctx.attributes)
+    w, element = _weights(b, 1, 3, 0) or (_shifted(b, 1, 3, DOUBLE, 0), DOUBLE)
+    sums = b.add("Conv", _shifted(b, 0, 2, element, 1), w, **b.ctx.attributes)
     return sums.cast(INT32)
 
 
 def _qlinear_matmul_body(b: GraphBuilder) -> Results:
     """Inputs: a, its scale and zero point, b and its, scale and zero point of the result."""
-    sums = _shifted(b, 0, 2, INT32, -2) @ _shifted(b, 3, 5, INT32, -1)
+    sums = _matmul_sums_of(b, 0, 2, 3, 5)
     scale = _along(b, 1, 0, -2, FLOAT) * _along(b, 4, 3, -1, FLOAT)
     return _quantised(b, sums, scale, 6)
 
 
 def _qlinear_conv_body(b: GraphBuilder) -> Results:
     """Inputs: x, its scale and zero point, w and its, scale and zero point of the result, a bias in the sums' scale."""
-    operands = [_shifted(b, 0, 2, DOUBLE, 1), _shifted(b, 3, 5, DOUBLE, 0)]
+    bias = b.ctx.content(8) if b.has(8) else np.zeros(1)
+    most = _EXACT if bias is None else int(np.abs(bias.astype(np.float64)).max())
+    w, element = _weights(b, 3, 5, 0, most) or (_shifted(b, 3, 5, DOUBLE, 0), DOUBLE)
+    operands = [_shifted(b, 0, 2, element, 1), w]
     if b.has(8):
-        operands.append(b.x[8].cast(DOUBLE))
+        operands.append(b.x[8].cast(element))
     sums = b.add("Conv", *operands, **b.ctx.attributes)
     scale = _along(b, 1, 0, 1, FLOAT) * _along(b, 4, 0, 1, FLOAT)
     return _quantised(b, sums, scale, 6)
@@ -187,7 +237,7 @@ matmul_integer = Op(
     since=(10,),
     reference=_matmul_reference,
     decompose=_matmul_body,
-    decomposes_to=("Cast", "MatMul", "Sub"),
+    decomposes_to=("Cast", "MatMul", "Sub", "minbuild:Dequantize"),
     cases=_matmul_cases,
 )
 conv_integer = Op(
@@ -195,7 +245,7 @@ conv_integer = Op(
     since=(10,),
     reference=_conv_reference,
     decompose=_conv_body,
-    decomposes_to=("Cast", "Conv", "Sub"),
+    decomposes_to=("Cast", "Conv", "Sub", "minbuild:Dequantize"),
     cases=_conv_cases,
 )
 qlinear_matmul = Op(
@@ -203,7 +253,7 @@ qlinear_matmul = Op(
     since=(10, 21),
     reference=_qlinear_matmul_reference,
     decompose=_qlinear_matmul_body,
-    decomposes_to=("Cast", "MatMul", "Mul", "QuantizeLinear", "Sub"),
+    decomposes_to=("Cast", "MatMul", "Mul", "QuantizeLinear", "Sub", "minbuild:Dequantize"),
     cases=_qlinear_matmul_cases,
 )
 qlinear_conv = Op(
@@ -211,7 +261,7 @@ qlinear_conv = Op(
     since=(10,),
     reference=_qlinear_conv_reference,
     decompose=_qlinear_conv_body,
-    decomposes_to=("Cast", "Conv", "Mul", "QuantizeLinear", "Sub"),
+    decomposes_to=("Cast", "Conv", "Mul", "QuantizeLinear", "Sub", "minbuild:Dequantize"),
     cases=_qlinear_conv_cases,
 )
 

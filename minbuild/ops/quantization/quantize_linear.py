@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from minbuild.ir import ElementType
 from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.quantization.dequantize import Format, dequantized
 
+_BYTES = (ElementType.INT8, ElementType.UINT8)
 _QUANTISED = (ElementType.INT8, ElementType.UINT8, ElementType.INT16, ElementType.UINT16)
 
 
@@ -64,10 +67,62 @@ def _quantize_body(b: GraphBuilder) -> Results:
     return y.cast(to)
 
 
+_FEW = 16  # weights that are as good as folded
+
+
+def _weights(b: GraphBuilder, to: ElementType) -> Value | None:
+    """Weights in eight bits, read in place; None for what is computed, for few numbers, and for blocks that do not
+    fit the kernels."""
+    ctx = b.ctx
+    shape = [d for d in ctx.shape() if isinstance(d, int)]
+    made = ctx.makers[0] if ctx.makers else None
+    if ctx.element() not in _BYTES or made is not None or len(shape) < ctx.rank() or prod(shape) <= _FEW:
+        return None
+    if ctx.has(2) and ctx.element(2) is not ctx.element():
+        return None
+    size, block = prod(ctx.shape(1)), int(ctx.attribute("block_size", 0))  # type: ignore[arg-type]
+    axis = ctx.axis(1) if len(shape) > 1 else 0
+    # Rows and columns of the matrix that the weights are, and of those that share a scale.
+    split = axis if 0 < axis < len(shape) else min(1, len(shape) - 1)
+    if block:
+        split = axis if axis == len(shape) - 1 else axis + 1
+        whole = axis == len(shape) - 1 or prod(shape[:axis]) == 1 or shape[axis] % block == 0
+        if not whole or (axis < len(shape) - 1 and axis + 2 != len(shape)):
+            return None
+    rows, columns = prod(shape[:split]), prod(shape[split:])
+    if block:
+        blocks = (1, block) if axis == len(shape) - 1 else (block, 1)
+    elif size == 1:
+        blocks = rows, columns
+    elif axis == 0:
+        blocks = (1, columns) if split else (1, 1)
+    else:
+        blocks = rows, prod(shape[axis + 1 :])
+    point = ctx.content(2) if ctx.has(2) else np.zeros(1, ctx.element().dtype)
+    same = point is not None and np.unique(point).size == 1
+    stored = Format(
+        8,
+        rows=rows,
+        columns=columns,
+        stride=columns,
+        row_block=blocks[0],
+        column_block=blocks[1],
+        signed=int(ctx.element() is ElementType.INT8),
+        zero=int(point.ravel()[0]) if point is not None and same else 0,
+    )
+    zeros = None if same else b.x[2]
+    inputs = (b.x[0], _as(b.x[1], ctx.element(1), FLOAT), zeros, None)
+    wide = to if to is ElementType.DOUBLE else FLOAT
+    return _as(dequantized(b, stored, shape, inputs, wide), wide, to)
+
+
 def _dequantize_body(b: GraphBuilder) -> Results:
     """(x - zero point) * scale in float, which holds all differences of 16-bit numbers."""
     ctx = b.ctx
     to = _element(ctx.attribute("output_dtype", 0)) or ctx.element(1)
+    weights = _weights(b, to)
+    if weights is not None:
+        return weights
     y = _as(b.x[0], ctx.element(0), FLOAT)
     if b.has(2):
         y = y - _spread(b, 2, FLOAT)
@@ -154,7 +209,7 @@ dequantize = Op(
     since=(10, 13, 19, 21, 23, 24, 25),
     reference=_dequantize_reference,
     decompose=_dequantize_body,
-    decomposes_to=("Cast", "Gather", "Mul", "Sub"),
+    decomposes_to=("Cast", "Gather", "Mul", "Sub", "minbuild:Dequantize"),
     cases=_dequantize_cases,
 )
 

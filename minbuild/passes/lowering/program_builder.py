@@ -212,7 +212,7 @@ class Lowering:
         if not any(content is None for content in told):
             return told
         given = [k for k, t in zip(ctx.known, ctx.inputs, strict=True) if t is not None]
-        if op.reference is None or not given or any(k is None for k in given):
+        if op.reference is None or not op.folds or not given or any(k is None for k in given):
             return told
         if not _worth_folding(types, given):
             return told

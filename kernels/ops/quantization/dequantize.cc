@@ -1,0 +1,77 @@
+// Dequantize: weights in four or eight bits as real numbers; and products with such weights, which never have them as a
+// whole (lib/gemm/quantized_matrix.h).
+#include "lib/gemm/quantized_matrix.h"
+
+#include "lib/loops/blas1.h"
+
+namespace minbuild {
+
+constexpr int kParts = (MB_DEQUANTIZE_FOUR_BITS ? kFourBits : 0) | (MB_DEQUANTIZE_TABLE ? kTables : 0) |
+                       (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
+                       (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0);
+using Matrix = QuantizedMatrix<kParts>;
+
+// y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]
+template <class T>
+Status dequantize(const Call& call) {
+  const Tensor& y = call[0];
+  const int columns = call.params[1];
+  if (y.count == 0) return Status::kOk;
+  Matrix m;
+  if (columns < 1 || y.count % columns != 0) return Status::kBadPlan;
+  if (!m.read(call[1], call[2], call[3], call[4], call.params, y.count / columns)) return Status::kBadPlan;
+  dequantize_block(m, 0, 0, m.rows, columns, y.as<T>(), columns);
+  return Status::kOk;
+}
+
+// y = alpha * a * w + bias, or with the transpose of w. y: [m,n]  a: [m,k], or [k,m] if transposed  bias: [n], added
+// before the product or after it, as contraction and gemm have it.
+template <class T, bool Packed>
+MB_INLINE Status product(const Call& call) {
+  const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
+  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] != 0, bias_after = call.params[3] != 0;
+  Matrix w;
+  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kBadPlan;
+  const int n = transposed ? w.rows : w.columns, k = transposed ? w.columns : w.rows, m = y.count / n;
+  if (y.count != m * n || int64_t(m) * k != a.count) return Status::kBadPlan;
+  if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return Status::kBadPlan;
+
+  // clang-format off: sizes, then each operand with its steps
+  Gemm<T> g = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
+               a.as<T>(), transposed ? 1 : n, transposed ? k : 1, y.as<T>(), n};
+  // clang-format on
+  g.alpha = static_cast<T>(call.real(2));
+  g.accumulate = call.adds(0);
+  if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kBadPlan;
+  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
+  T* to = y.as<T>();
+  if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
+    for (int i = 0; i < m; ++i) {
+      T* row = to + intptr_t(i) * n;
+      if (g.accumulate) add_range(row, bias.as<T>(), n);
+      else copy_bytes(row, bias.data, n * sizeof(T));
+    }
+    g.accumulate = true;
+  }
+  const QuantizedPanels<T, kParts> panels = {w, transposed, 0};
+  if constexpr (Packed) multiply_quantized_packed(g, panels, room);
+  else multiply_quantized(g, panels, room);
+  if (MB_DEQUANTIZE_BIAS && bias && bias_after)
+    for (int i = 0; i < m; ++i) add_range(to + intptr_t(i) * n, bias.as<T>(), n);
+  return Status::kOk;
+}
+
+template <class T>
+Status dequantize_product(const Call& call) {
+  return product<T, false>(call);
+}
+
+// The same for sizes that ask for packing.
+template <class T>
+Status dequantize_product_packed(const Call& call) {
+  return product<T, true>(call);
+}
+
+MB_INSTANTIATE_DEQUANTIZE
+
+}  // namespace minbuild

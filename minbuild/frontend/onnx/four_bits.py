@@ -1,0 +1,129 @@
+"""Tensors of four-bit numbers: kept as the bytes that they are stored in, two numbers each, and read by Dequantize.
+
+No operator here computes with such numbers, and no element type stands for them: DequantizeLinear, their only reader in
+models, becomes minbuild:Dequantize, whose attributes say how the bytes are to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from minbuild.ir import ElementType, Graph, Node
+
+
+@dataclass(frozen=True)
+class FourBits:
+    """A tensor of four-bit numbers, signed or not; `data` has its bytes, the first of two numbers in the low half."""
+
+    data: np.ndarray
+    shape: tuple[int, ...]
+    signed: bool
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """One byte for each number, signed ones in two's complement of four bits."""
+        halves = np.stack((self.data & 15, self.data >> 4), 1).ravel()
+        return np.ascontiguousarray(halves[: prod(self.shape)])
+
+
+def with_four_bits(graph: Graph, stored: Mapping[str, FourBits], findings: list[str]) -> Graph:
+    """The graph whose nodes read `stored`, tensors by name. What else than DequantizeLinear reads them is added to
+    `findings`."""
+    if not stored:
+        return graph
+    arrays: dict[str, np.ndarray] = {}
+    nodes = tuple(_rewritten(graph.nodes, stored, arrays, findings))
+    if not findings and (returned := sorted(set(graph.outputs) & set(stored))):
+        findings.append(f"output '{returned[0]}' is of four-bit numbers. Dequantise it")
+    return replace(graph, nodes=nodes, initializers={**graph.initializers, **arrays})
+
+
+def _rewritten(
+    nodes: Iterable[Node], stored: Mapping[str, FourBits], arrays: dict[str, np.ndarray], findings: list[str]
+) -> Iterator[Node]:
+    for node in nodes:
+        read = [n for n in node.inputs if n in stored]
+        if not read:
+            yield node
+            continue
+        problem = "only DequantizeLinear reads them"
+        if node.op_type == "DequantizeLinear" and not node.domain and node.inputs[0] in stored:
+            weights = stored[node.inputs[0]]
+            point = stored.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+            found = _format(node, weights)
+            if found is None:
+                problem = "its blocks are not along one of the last two axes of a matrix"
+            elif len(node.inputs) > 2 and node.inputs[2] and point is None:
+                problem = "its zero points are no constants"
+            else:
+                yield _dequantize(node, weights, point, found, arrays)
+                continue
+        findings.append(
+            f"node '{node.name}' ({node.op_type}) reads the four-bit numbers '{read[0]}': {problem}"
+        )
+        yield node
+
+
+def _format(node: Node, weights: FourBits) -> dict[str, int] | None:
+    """Rows and columns of the matrix, and of a block that shares a scale, if there are blocks."""
+    shape = weights.shape
+    axis = int(node.attributes.get("axis", 1))
+    axis = axis % len(shape) if len(shape) > 1 else 0
+    block = int(node.attributes.get("block_size", 0))
+    if not block:
+        split = axis if 0 < axis < len(shape) else min(1, len(shape) - 1)
+        return {"rows": prod(shape[:split]), "columns": prod(shape[split:]), "axis": axis}
+    if axis == len(shape) - 1:
+        found = {"rows": prod(shape[:-1]), "columns": shape[-1], "row_block": 1, "column_block": block}
+    elif axis == len(shape) - 2 and (prod(shape[:axis]) == 1 or shape[axis] % block == 0):
+        found = {"rows": prod(shape[:-1]), "columns": shape[-1], "row_block": block, "column_block": 1}
+    else:
+        return None
+    return {**found, "axis": axis}
+
+
+def _dequantize(
+    node: Node,
+    weights: FourBits,
+    point: FourBits | None,
+    found: Mapping[str, int],
+    arrays: dict[str, np.ndarray],
+) -> Node:
+    numbers = np.zeros(1, np.uint8) if point is None else point.numbers
+    same = np.unique(numbers).size == 1
+    rows, columns, axis = found["rows"], found["columns"], found["axis"]
+    inputs = [node.inputs[0], node.inputs[1]]
+    arrays[node.inputs[0]] = weights.data
+    if not same:
+        arrays[node.inputs[2]] = numbers
+        inputs.append(node.inputs[2])
+    blocks = {name: found[name] for name in ("row_block", "column_block") if name in found}
+    if not blocks:  # of a size that lowering finds out from the scale
+        inner = prod(weights.shape[axis + 1 :])
+        along = (
+            {"row_block": 1, "column_block": columns}
+            if axis == 0
+            else {"row_block": rows, "column_block": inner}
+        )
+        blocks = along if len(weights.shape) > 1 else {"row_block": 1, "column_block": 1}
+    signed = int(weights.signed)
+    zero = int(numbers[0])
+    attributes = {
+        "bits": 4,
+        "rows": rows,
+        "columns": columns,
+        "stride": columns,
+        **blocks,
+        "signed": signed,
+        "high_first": 0,
+        "zero": zero if same else 0,
+        "shape": weights.shape,
+        "to": int(ElementType.FLOAT),
+    }
+    return replace(
+        node, op_type="Dequantize", domain="minbuild", version=1, inputs=tuple(inputs), attributes=attributes
+    )

@@ -1,0 +1,240 @@
+"""Dequantize: weights that stay in four or eight bits, and the kernels that compute with them.
+
+DequantizeLinear of weights, MatMulNBits and MatMulBnb4 decompose into it. It is never folded to real numbers: products
+and convolutions read the codes in place (dequantize_product.py, dequantize_conv.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.core.definition import (
+    FLOAT,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+    UnsupportedUse,
+    itself,
+)
+from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.value import Value
+
+OWN = "minbuild"
+DEQUANTIZE = "minbuild:Dequantize"
+FORMAT_PARAMS = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
+FORMAT_FEATURES = {
+    "four_bits": "weights in four bits",
+    "table": "four-bit weights that number the values of a table",
+    "zero_points": "a zero point for each block",
+    "column_scales": "a scale for each column",
+}
+_TYPES = {"T": FLOATS}
+CODES = ("q:uint8", "scale:float", "zero_point:uint8?", "table:float?")
+
+dequantize_kernel = KernelFunction("dequantize", ("y:T=", *CODES), FORMAT_PARAMS, _TYPES, FORMAT_FEATURES)
+product_kernel = KernelFunction(
+    "dequantize_product",
+    ("y:T=", "a:T", *CODES, "bias:T?", "rows:scratch"),
+    ("trans_a:int", "trans_w:int", "alpha:float", "bias_after:int", "rows:int", *FORMAT_PARAMS),
+    _TYPES,
+    {**FORMAT_FEATURES, "bias": "adds a third operand"},
+)
+packed_product_kernel = KernelFunction(
+    "dequantize_product_packed",
+    product_kernel.args,
+    product_kernel.params,
+    _TYPES,
+    product_kernel.features,
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a matrix of weights is stored: `bits` of an element; whether the first of two is in the high half of a byte;
+    whether the codes are signed; elements from one row to the next (`stride`); rows and columns that share a scale; and
+    the zero point, as the codes have it, where all blocks have the same."""
+
+    bits: int
+    rows: int
+    columns: int
+    stride: int
+    row_block: int
+    column_block: int
+    signed: int = 0
+    high_first: int = 0
+    zero: int = 0
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any]) -> Format:
+        """The format that an operator's attributes describe."""
+        return cls(**{name: int(attributes[name]) for name in cls.__dataclass_fields__})
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        return asdict(self)
+
+    @property
+    def flip(self) -> int:
+        """The bits that make a signed code a number from zero on."""
+        return 1 << self.bits - 1 if self.signed else 0
+
+    def params(self) -> tuple[int, ...]:
+        zero = (self.zero & (1 << self.bits) - 1) ^ self.flip
+        word = int(self.bits == 4) | self.high_first << 1 | self.flip << 8 | zero << 16
+        return word, self.columns, self.stride, self.row_block, self.column_block
+
+    def features(self, zeros: bool, table: bool) -> tuple[str, ...]:
+        asked = {
+            "four_bits": self.bits == 4,
+            "table": table,
+            "zero_points": zeros,
+            "column_scales": self.column_block == 1,
+        }
+        return tuple(name for name, wanted in asked.items() if wanted)
+
+    def values(
+        self,
+        codes: np.ndarray,
+        scale: np.ndarray,
+        zero: np.ndarray | None = None,
+        table: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The matrix in numpy."""
+        raw = np.ascontiguousarray(codes).ravel().view(np.uint8)
+        if self.bits == 4:
+            halves = (raw >> 4, raw & 15) if self.high_first else (raw & 15, raw >> 4)
+            raw = np.stack(halves, 1).ravel()
+        whole = np.zeros(self.rows * self.stride, np.uint8)
+        count = min(whole.size, raw.size)
+        whole[:count] = raw[:count]
+        matrix = whole.reshape(self.rows, self.stride)[:, : self.columns] ^ self.flip
+        rows, columns = np.arange(self.rows) // self.row_block, np.arange(self.columns) // self.column_block
+        block = np.ix_(rows, columns)
+        blocks = rows[-1] + 1, columns[-1] + 1
+        numbers = matrix.astype(np.float64) if table is None else np.asarray(table)[matrix]
+        if zero is None:
+            numbers = numbers - ((self.zero & (1 << self.bits) - 1) ^ self.flip)
+        else:
+            points = np.ascontiguousarray(zero).view(np.uint8) ^ self.flip
+            numbers = numbers - points.reshape(blocks)[block].astype(np.float64)
+        return np.asarray(numbers * np.asarray(scale).reshape(blocks)[block])
+
+
+def dequantized(
+    b: GraphBuilder,
+    stored: Format,
+    shape: Sequence[int],
+    inputs: tuple[Value, Value, Value | None, Value | None],
+    to: ElementType = FLOAT,
+) -> Value:
+    """A node for weights of `shape` by codes, scales, zero points and table."""
+    return b.add("Dequantize", *inputs, domain=OWN, shape=tuple(shape), to=int(to), **stored.attributes)
+
+
+def operands(ctx: OpContext, first: int = 0) -> tuple[str, str, str, str]:
+    """The names of codes, scales, zero points and table, which are inputs from `first` on."""
+    return ctx.name(first), ctx.name(first + 1), ctx.name(first + 2), ctx.name(first + 3)
+
+
+def format_at(ctx: OpContext) -> Format:
+    """The format of an application of Dequantize. One scale is for all blocks, whatever attributes say."""
+    stored = Format.of(ctx.attributes)
+    if ctx.shape(1) in ((), (1,)):
+        return replace(stored, row_block=max(stored.rows, stored.row_block), column_block=stored.columns)
+    return stored
+
+
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    stored, shape = format_at(ctx), tuple(int(d) for d in ctx.attributes["shape"])
+    if prod(shape) != stored.rows * stored.columns:
+        raise UnsupportedUse(f"{stored.rows} x {stored.columns} weights are not of shape {list(shape)}")
+    return (TensorType(ElementType(ctx.attribute("to", int(FLOAT))), shape),)
+
+
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    stored, result = format_at(ctx), ctx.results[0]
+    assert result is not None
+    names = operands(ctx)
+    call = dequantize_kernel.call(
+        ctx.result(),
+        *names,
+        types=(result.element,),
+        params=stored.params(),
+        features=stored.features(bool(names[2]), bool(names[3])),
+    )
+    return (call,)
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    codes: np.ndarray,
+    scale: np.ndarray,
+    zero: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+) -> np.ndarray:
+    values = Format.of(attributes).values(codes, scale, zero, table)
+    return values.reshape(attributes["shape"])
+
+
+def formats(
+    random: np.random.Generator, rows: int, columns: int
+) -> Iterable[tuple[str, Format, tuple[Any, ...]]]:
+    """Formats of a matrix of that size, each with a name, codes, scales, zero points and table."""
+    blocks = {
+        "one scale": (rows, columns),
+        "a scale a row": (1, columns),
+        "a scale a column": (rows, 1),
+        "blocks of columns": (1, 16),
+        "blocks of rows": (4, 1),
+    }
+    for bits in (8, 4):
+        for index, (name, (row_block, column_block)) in enumerate(blocks.items()):
+            count = -(-rows // row_block) * -(-columns // column_block)
+            scale = np.exp2(random.integers(-4, 1, count)).astype(np.float32)
+            padded = columns if index != 3 else -(-columns // 16) * 16
+            size = rows * padded if bits == 8 else (rows * padded + 1) // 2
+            codes = random.integers(0, 256, size).astype(np.uint8)
+            zeros = random.integers(0, 1 << bits, count).astype(np.uint8)
+            signed, high = index % 2, int(index == 4 and bits == 4)
+            stored = Format(bits, rows, columns, padded, row_block, column_block, signed, high, zero=3)
+            yield f"{bits} bits, {name}", stored, (codes, scale, None, None)
+            if index > 1:
+                yield f"{bits} bits, {name}, zero points", stored, (codes, scale, zeros, None)
+            if bits == 4 and index in (0, 3):
+                table = random.standard_normal(16).astype(np.float32)
+                stored = Format(bits, rows, columns, padded, row_block, column_block, high_first=high)
+                yield f"{bits} bits, {name}, table", stored, (codes, scale, None, table)
+
+
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
+    for rows, columns in ((1, 1), (3, 7), (9, 80)):
+        for name, stored, inputs in formats(random, rows, columns):
+            attributes = {**stored.attributes, "shape": (rows, columns)}
+            yield TestCase(
+                f"{rows} x {columns}, {name}", inputs, attributes, frozenset(range(4)), ulps=1, smooth=False
+            )
+
+
+dequantize = Op(
+    "Dequantize",
+    domain=OWN,
+    infer=_infer,
+    reference=_reference,
+    folds=False,
+    lower=_lower,
+    kernels=(dequantize_kernel,),
+    rematerialize=itself,
+    cases=_cases,
+)
+
+KERNELS = (dequantize_kernel, product_kernel, packed_product_kernel)
+OPS = (dequantize,)

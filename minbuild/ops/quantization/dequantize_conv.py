@@ -1,0 +1,127 @@
+"""DequantizeConv: a convolution, or its input gradient, whose weights stay in four or eight bits.
+
+Its kernel is that of Conv, with the weights of some filters or channels dequantized at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.convolution.conv import (
+    OUTPUT,
+    Layer,
+    conv,
+    dequantizing_kernel,
+    dequantizing_packed_kernel,
+)
+from minbuild.ops.core.definition import FLOAT, KernelCall, Op, OpContext, TestCase, first_input
+from minbuild.ops.quantization.dequantize import OWN, Format, operands
+
+DEQUANTIZE_CONV = "minbuild:DequantizeConv"
+_MOST_BYTES, _LEAST_PART = (
+    1 << 13,
+    8,
+)  # of dequantized weights, and filters or channels at a time, as in conv.cc
+
+
+def _format(attributes: Mapping[str, Any]) -> Format:
+    prefix = "quantized_"
+    return Format.of({n.removeprefix(prefix): v for n, v in attributes.items() if n.startswith(prefix)})
+
+
+def _infer(ctx: OpContext) -> Sequence[TensorType]:
+    weights = TensorType(ctx.element(), tuple(ctx.attributes["weights"]))
+    assert conv.infer is not None and ctx.attributes["propagation"] == OUTPUT
+    return conv.infer(replace(ctx, inputs=(ctx.inputs[0], weights)))
+
+
+def _lower(ctx: OpContext) -> Sequence[KernelCall]:
+    stored, propagation = _format(ctx.attributes), int(ctx.attributes["propagation"])
+    weights = tuple(int(d) for d in ctx.attributes["weights"])
+    layer = Layer.of(ctx, ctx.shape(0) if propagation == OUTPUT else ctx.result_shape(), weights)
+    names, bias, element = operands(ctx, 1), ctx.name(5), ctx.element()
+    # Weights of a filter, or those with which all filters of a group read a channel.
+    each = layer.taps * (layer.channels if propagation == OUTPUT else layer.filters) * element.size
+    count = min(
+        layer.filters if propagation == OUTPUT else layer.channels, max(2 * _LEAST_PART, _MOST_BYTES // each)
+    )
+    packs = layer.packs
+    kernel = dequantizing_packed_kernel if packs else dequantizing_kernel
+    features = layer.features(bias=bool(bias), dequantize=True)
+    call = kernel.call(
+        ctx.result(),
+        ctx.name(0),
+        TensorType(FLOAT, weights),
+        bias,
+        layer.packed_scratch(propagation) if packs else layer.scratch(),
+        *names,
+        TensorType(ElementType.UINT8, (0 if packs else each * count,)),
+        types=(element,),
+        params=(propagation, *layer.params(), *stored.params()),
+        features=(*features, *stored.features(bool(names[2]), bool(names[3]))),
+    )
+    return (call,)
+
+
+def _reference(
+    attributes: Mapping[str, Any],
+    x: np.ndarray,
+    codes: np.ndarray,
+    scale: np.ndarray,
+    zero: np.ndarray | None = None,
+    table: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+) -> np.ndarray:
+    w = _format(attributes).values(codes, scale, zero, table).reshape(attributes["weights"])
+    assert conv.reference is not None
+    return np.asarray(conv.reference(attributes, x, w, bias))
+
+
+_LAYERS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
+    ((2, 3, 8, 8), (6, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 4, 9, 7), (6, 2, 3, 3), {"group": 2, "strides": (2, 2)}),
+    ((3, 5, 6, 6), (9, 5, 1, 1), {}),
+    ((2, 6, 7, 7), (6, 1, 3, 3), {"group": 6}),
+    ((1, 48, 14, 14), (96, 48, 3, 3), {"pads": (1, 1, 1, 1)}),
+    ((2, 3, 20), (4, 3, 5), {}),
+)
+
+
+def _cases(random: np.random.Generator) -> Iterable[TestCase]:
+    for index, (x, w, flags) in enumerate(_LAYERS):
+        columns = int(np.prod(w[1:]))
+        for bits in (8, 4):
+            stored = Format(bits, w[0], columns, columns, 1, columns, signed=index % 2, zero=index)
+            scale = np.exp2(random.integers(-5, 0, w[0])).astype(np.float32)
+            size = w[0] * columns if bits == 8 else (w[0] * columns + 1) // 2
+            codes = random.integers(0, 256, size).astype(np.uint8)
+            bias = random.standard_normal(w[0]) if index % 2 else None
+            own = {f"quantized_{name}": value for name, value in stored.attributes.items()}
+            attributes = {**flags, **own, "propagation": OUTPUT, "weights": w}
+            inputs = (random.standard_normal(x), codes, scale, None, None, bias)
+            yield TestCase(
+                f"{list(x)} {list(w)}, {bits} bits",
+                inputs,
+                attributes,
+                frozenset({1, 2}),
+                ulps=max(16, columns // 8),
+            )
+
+
+dequantize_conv = Op(
+    "DequantizeConv",
+    domain=OWN,
+    infer=_infer,
+    reference=_reference,
+    lower=_lower,
+    kernels=(dequantizing_kernel, dequantizing_packed_kernel),
+    batched_inputs=first_input,
+    cases=_cases,
+)
+
+OPS = (dequantize_conv,)

@@ -1,0 +1,104 @@
+"""Trainers of models with quantized weights, beside the same with weights dequantized beforehand: shared by tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import trainers
+
+from minbuild.authoring import Recipe, artifacts_of, read_source
+from minbuild.frontend.checkpoint import write_checkpoint
+from minbuild.ops import registry
+from minbuild.ops.quantization.dequantize import DEQUANTIZE
+from minbuild.planning.compile import CompiledModel, compile_artifacts
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.training.library import TRAIN, Library, Session
+
+REGISTRY = registry()
+
+
+@contextmanager
+def folded_weights() -> Iterator[None]:
+    """Dequantize is folded to real numbers, as other operators on constants are."""
+    op = REGISTRY.ops[DEQUANTIZE]
+    object.__setattr__(op, "folds", True)
+    try:
+        yield
+    finally:
+        object.__setattr__(op, "folds", False)
+
+
+@dataclass
+class Pair:
+    """A model with weights in their bits, and with float weights."""
+
+    packed: CompiledModel
+    floats: CompiledModel
+
+    @classmethod
+    def of(cls, model: Path, recipe: Recipe, batch: int = 32) -> Pair:
+        artifacts = artifacts_of(read_source(model), recipe, REGISTRY)
+        artifacts = replace(artifacts, digests={artifacts.training.source: "0" * 64})
+        checkpoint = write_checkpoint(artifacts.checkpoint)
+
+        def compiled() -> CompiledModel:
+            return compile_artifacts(artifacts, checkpoint, REGISTRY, fixed={}, largest={"batch": batch})
+
+        packed = compiled()
+        with folded_weights():
+            floats = compiled()
+        return cls(packed, floats)
+
+    def libraries(self, folder: Path) -> tuple[Library, Library]:
+        """A library for each of the two."""
+        packed, floats = (
+            trainers.library_of(contents_of([model]), REGISTRY, folder)
+            for model in (self.packed, self.floats)
+        )
+        return packed, floats
+
+
+def library_of(pairs: Iterable[Pair], folder: Path) -> Library:
+    """A library for all of these."""
+    models = [model for pair in pairs for model in (pair.packed, pair.floats)]
+    return trainers.library_of(contents_of(models), REGISTRY, folder)
+
+
+def session(model: CompiledModel, library: Library, batch: int) -> Session:
+    return Session(library, model.plan_bytes, model.checkpoint, [batch] * len(model.plan.symbols))
+
+
+def batches(shape: Sequence[int], classes: int, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and labels, the same ones every time."""
+    random = np.random.default_rng(5)
+    return [
+        (random.standard_normal(shape).astype(np.float32), random.integers(0, classes, shape[0]))
+        for _ in range(count)
+    ]
+
+
+def trained(trainer: Session, data: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, bytes]:
+    """The bits of losses and of trained parameters after a step for each batch."""
+    losses = []
+    for batch in data:
+        losses.append(trainer.run(TRAIN, batch)[0])
+        trainer.optimizer_step()
+        trainer.lazy_reset_grad()
+    found = {name: trainer.parameter(name).tobytes() for name in trainer.parameters}
+    return found | {"losses": np.array(losses).tobytes()}
+
+
+def step_ratio(ours: Session, other: Session, batch: tuple[np.ndarray, np.ndarray], rounds: int) -> float:
+    """The time of a training step of `ours` as part of that of `other`: medians of interleaved steps."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(rounds):
+        for trainer, found in zip((ours, other), times, strict=True):
+            start = time.perf_counter()
+            trainer.run(TRAIN, batch)
+            found.append(time.perf_counter() - start)
+    return min(times[0]) / min(times[1])
