@@ -14,6 +14,7 @@ from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
 from minbuild.codegen.bindings import WASM, parse_languages
 from minbuild.codegen.flavor import choose_flavor
+from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
@@ -47,6 +48,7 @@ class Request:
     - `extra`: kernels and types beyond those of the models
     - `analysis`: measure the size waterfall, the leave-one-out sizes and the suggestions, which take many builds
     - `bindings`: languages of the package besides C
+    - `integrations`: build systems and registries that the package is laid out for (INTEGRATIONS)
     - `abi`: interface of a second library beside the trainer's own (ABIS), "" for none
     - `require_proof`: refuse a target that is NOT PROVEN
     - `force`: replace a package that holds foreign or edited files
@@ -67,6 +69,7 @@ class Request:
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
     analysis: bool = True
     bindings: tuple[str, ...] = ()
+    integrations: tuple[str, ...] = ()
     abi: str = ""
     build_options: BuildOptions = BuildOptions()  # noqa: RUF009 (frozen)
     require_proof: bool = False
@@ -95,7 +98,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     operators = registry(request.ops_folders)
     build_options = with_kernels(request.build_options, operators)
     toolchain = find_toolchain(request.cxx, request.cmake_toolchain, build_options)
-    languages = parse_languages(request.bindings, build_options.file_io == ON)
+    integrations = parse_integrations(request.integrations, len(request.artifacts))
+    languages = parse_languages((*request.bindings, *bindings_of(integrations)), build_options.file_io == ON)
     targets = parse_targets(request.targets, languages)
     if request.abi:
         own_toolchain = request.cxx is not None or request.cmake_toolchain is not None
@@ -163,6 +167,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         bindings=languages,
         build_options=build_options,
         other_libraries=others,
+        integrations=integrations,
     )
     write_package(request.out, package, request.force)
     return report

@@ -9,6 +9,7 @@ import typer
 
 from minbuild.cli.progress import SIZES
 from minbuild.codegen.bindings import LANGUAGES
+from minbuild.codegen.integrations import INTEGRATIONS
 from minbuild.codegen.ort_abi import ABIS
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.report.boards import known_boards
@@ -127,6 +128,15 @@ Bindings = Annotated[
         "LANGUAGE",
         f"Language bindings to include in the package: {_listed(dict(LANGUAGES))}. "
         f"{_REPEATABLE}; js implies --target wasm32.",
+    ),
+]
+Integration = Annotated[
+    list[str] | None,
+    _option(
+        CONTENTS,
+        "NAME",
+        f"The package as build systems and registries expect it, in integrations/: {_listed(dict(INTEGRATIONS))}. "
+        f"{_REPEATABLE}.",
     ),
 ]
 Abi = Annotated[

@@ -105,7 +105,7 @@ def abi_sources(model: CompiledModel, compiled: bool, files: Iterable[Path]) -> 
     values = {
         "stamp": stamp,
         "data": [
-            (name, len(data), _words(data)) for name, data in (("Plan", plan), ("ExportTemplate", template))
+            (name, len(data), words_of(data)) for name, data in (("Plan", plan), ("ExportTemplate", template))
         ],
         "outputs": template_outputs(template) if template else (),
         "digests": ["".join(f"{byte}, " for byte in digest).rstrip() for digest in digests],
@@ -132,7 +132,7 @@ def ort_functions() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(functions) for name, functions in tables.items()}
 
 
-def _words(data: bytes) -> list[str]:
+def words_of(data: bytes) -> list[str]:
     """Lines of eight words each, of little-endian bytes; one word of nothing."""
     padded = data + bytes(-len(data) % 8) or bytes(8)
     words = [f"0x{int.from_bytes(padded[at : at + 8], 'little'):x}," for at in range(0, len(padded), 8)]

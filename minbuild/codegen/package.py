@@ -11,6 +11,7 @@ from typing import Any
 from minbuild import __version__
 from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.cmake import cmake_files
+from minbuild.codegen.integrations import PackageParts, integration_files
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.ownership import MANIFEST, TOOL, sealed
 from minbuild.codegen.package_docs import (
@@ -47,10 +48,11 @@ def emit_package(
     bindings: Sequence[str] = (),
     build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
     other_libraries: Mapping[str, bytes] = MappingProxyType({}),
+    integrations: Sequence[str] = (),
 ) -> Package:
     """Every file of the package of these models; the same arguments give the same bytes. `libraries` were built of
     `contents` as `build_options` say; `bindings` are names of languages; `other_libraries`, by their paths, have other
-    interfaces."""
+    interfaces; `integrations` are names of INTEGRATIONS."""
     sources = next(iter(libraries.values())).sources
     samples = tuple(model.sample for model in models)
     files = {**sources, **cmake_files(sources, samples, build_options)}
@@ -74,6 +76,8 @@ def emit_package(
         plans=[packaged.model.plan_bytes for packaged in models],
         error_messages=contents.error_messages,
     )
+    parts = PackageParts(models[0].model, described[0], sources, contents, tuple(libraries))
+    files |= integration_files(integrations, parts)
     files["README.md"] = render(
         "package/README.md.j2",
         **STAMP,

@@ -141,7 +141,7 @@ const give = async (name, text) => {
   at("compare").files = files.files;
   const before = at("explorer-status").textContent;
   at("compare").dispatchEvent(new Event("change"));
-  for (let i = 0; i < 100 && at("explorer-status").textContent === before; ++i) await later();
+  for (let i = 0; i < 400 && at("explorer-status").textContent === before; ++i) await later();
 };
 (async () => {
   said.tiles = all("#map button").length;
@@ -208,7 +208,7 @@ const give = async (name, text) => {
 def test_the_explorer_answers_clicks_and_keys(page: Path, width: int) -> None:
     text = (page / "report.html").read_text("utf-8")
     (page / "clicked.html").write_text(text.replace("</body>", f"{CLICKS}</body>"), "utf-8")
-    flags = (f"--window-size={width},1400", "--virtual-time-budget=20000", "--dump-dom")
+    flags = (f"--window-size={width},1400", "--virtual-time-budget=60000", "--dump-dom")
     match = re.search(r'data-said="([^"]*)"', opened(page, *flags, (page / "clicked.html").as_uri()))
     assert match, "the page did not finish"
     said = json.loads(unescape(match[1]))
