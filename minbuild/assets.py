@@ -13,7 +13,7 @@ def root(kind: str, package: Path | None = None) -> Path:
     """The folder of one kind of asset: `templates`, `kernels` or `schemas`.
 
     A wheel carries them under `minbuild/_assets`. A checkout and an editable install have them beside the
-    package, where `pyproject.toml` tells the checkout from a `site-packages` that happens to hold a folder of
+    package, where `pyproject.toml` distinguishes the checkout from a `site-packages` that happens to hold a folder of
     that name. `package` is the folder of the minbuild package, for tests. Raises BadInput when the
     installation lacks them.
     """

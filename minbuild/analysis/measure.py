@@ -107,7 +107,7 @@ def build_report(
 
 def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, tuple[Use, ...]]:
     """Kernel file -> the distinct nodes whose steps run its kernels, over all routines, in plan order.
-    `graphs` tell the operators of the nodes; a node of none of them is listed under the name of the kernel
+    `graphs` hold the operators of the nodes; a node of none of them is listed under the name of the kernel
     file."""
     titles = {node.name: node.title for graph in graphs for node in graph.nodes}
     found: dict[str, dict[Use, None]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""Where the bytes of a library are while it runs, told by the names of its sections."""
+"""Where the bytes of a library are while it runs, by the names of its sections."""
 
 from __future__ import annotations
 

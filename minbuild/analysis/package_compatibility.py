@@ -23,9 +23,9 @@ from minbuild.planning.library_contents import LibraryContents
 
 @dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """A package as its manifest tells it; `minbuild` is the version that made it, `graphs` are those of graphs.GRAPHS
-    that it was made for; `compiled_in` are the files of the model whose plan the library has compiled in, empty where
-    it reads plans."""
+    """A package as its manifest describes it; `minbuild` is the version that made it, `graphs` are those of
+    graphs.GRAPHS that it was made for; `compiled_in` are the files of the model whose plan the library has compiled in,
+    empty where it reads plans."""
 
     folder: Path
     minbuild: str

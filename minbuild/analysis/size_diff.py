@@ -1,49 +1,11 @@
-"""Two snapshots -> what changed between them, its cause first."""
+"""The difference of two size records: causes first, then memory and bytes by target."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from minbuild.analysis.size_history import SizeRecord, TargetFigures
-
-
-@dataclass(frozen=True, slots=True)
-class SizeChange:
-    """Bytes before and after. `kind` is that of the owner, or "total" or "memory"."""
-
-    kind: str
-    name: str
-    old: int
-    new: int
-
-    @property
-    def delta(self) -> int:
-        return self.new - self.old
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSizeDiff:
-    """The changes of one target: figures of the whole, then owners of bytes, the largest change first."""
-
-    target: str
-    figures: tuple[SizeChange, ...]
-    rows: tuple[SizeChange, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SizeDiff:
-    """Everything that changed. False when nothing did."""
-
-    model: str
-    causes: tuple[str, ...]
-    memory: tuple[SizeChange, ...]
-    targets: tuple[TargetSizeDiff, ...]
-    added: tuple[str, ...]  # targets
-    removed: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.causes or self.memory or self.targets or self.added or self.removed)
+from minbuild.ir.size_diff import SizeChange, SizeDiff, TargetSizeDiff
 
 
 def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:

@@ -152,7 +152,7 @@ def with_full_precision(graph: Graph, parameters: Sequence[str], opset: int) -> 
 
 
 def _moved(graph: Graph) -> set[str]:
-    """Running statistics that training changes, which a rounded copy would not hear of. Their type is their own."""
+    """Running statistics that training changes, which would not reach a rounded copy. Their type is their own."""
     nodes = [
         n for n in graph.nodes if n.op_type == "BatchNormalization" and n.attributes.get("training_mode", 0)
     ]

@@ -56,7 +56,7 @@ _CLOSE = 1e-5  # relative
 
 
 def with_unfolded_constants(model: Source) -> tuple[Source, tuple[str, ...]]:
-    """The model with parameters in place of constants, as far as the exporter's metadata tell, and a note."""
+    """The model with parameters in place of constants, as far as the exporter's metadata name them, and a note."""
     if not model.metadata.parameters:
         return model, ()
     unfolding = _Unfolding(model)
@@ -286,7 +286,7 @@ class _Unfolding:
 
 
 def _functions(name: str, between: Sequence[str]) -> tuple[str, ...] | None:
-    """The invertible functions that made constant `name`, the last one first; None where the names do not tell."""
+    """The invertible functions that made constant `name`, the last one first; None where the names do not show it."""
     names = (name, *between)
     if _stem(name) == "softplus":
         names = (name, *(n for n in between if not _INSIDE_SOFTPLUS.fullmatch(n)))

@@ -30,8 +30,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepCode:
-    """The encoded steps. `graphs` end with the expression of the number of samples; `relative` tells how arguments are
-    encoded; `params` are places among `param_values` where there are any."""
+    """The encoded steps. `graphs` end with the expression of the number of samples; `relative` is the encoding of
+    arguments; `params` are places among `param_values` where there are any."""
 
     graphs: list[tuple[int, ...]]
     code: list[int]

@@ -1,4 +1,4 @@
-"""Every binary format there is a reader for, told apart by how the file starts."""
+"""Every binary format with a reader, distinguished by the first bytes of the file."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Texts:
                     self._functions.setdefault(match[1] or match[2], path)
 
     def home(self, name: str) -> Home | None:
-        """Where the demangled `name` is written, None when the texts do not tell.
+        """Where the demangled `name` is written, None when the texts do not show it.
 
         A template argument decides before the template: a loop that every kernel shares, instantiated for the
         body of one kernel, is that kernel's code. The innermost type decides first, since drivers nest. Then

@@ -27,11 +27,11 @@ class Owners:
 
 
 def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None = None) -> Owners:
-    """The owners that relocatable `objects` (source path -> bytes) tell.
+    """The owners that relocatable `objects` (source path -> bytes) define.
 
     A symbol belongs to the one object that defines it. Inline functions and templates are compiled into every
     object that uses them, so there `texts` (path -> text of sources and headers) decide, see `Texts.home`;
-    what they do not tell belongs to the first object by path. Raises BadInput for damaged objects.
+    what they leave open belongs to the first object by path. Raises BadInput for damaged objects.
     """
     found: dict[str, set[str]] = defaultdict(set)
     users: dict[str, set[str]] = defaultdict(set)
@@ -55,7 +55,7 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
 
 
 def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Owners:
-    """The owners that the static library of a package tells. `sources` are the files it was built from, by
+    """The owners that the static library of a package defines. `sources` are the files it was built from, by
     path.
 
     A member is named after its source, with the folders in front where the bare name is not unique. Members

@@ -1,4 +1,4 @@
-"""Reading the user's files, with every way that can fail told apart."""
+"""Reading the user's files, with an error of its own for every way that can fail."""
 
 from __future__ import annotations
 

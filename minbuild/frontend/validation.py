@@ -93,7 +93,7 @@ def _inputs(checkpoint: Checkpoint, name: str, graph: Graph) -> Iterator[str]:
 
 def _before_parameters(checkpoint: Checkpoint, graph: Graph) -> list[str]:
     """The user's inputs: generate_artifacts puts them in front of the first parameter. A frozen parameter
-    that comes first and is missing in the checkpoint counts as one: nothing in the graph tells it apart."""
+    that comes first and is missing in the checkpoint counts as one: nothing in the graph distinguishes it."""
     parameters = {p.name for p in checkpoint.parameters}
     names: list[str] = []
     for name in graph.inputs:

@@ -168,7 +168,7 @@ def prune(graph: Graph, outputs: Sequence[str]) -> Graph:
 
 def default_outputs(graph: Graph, parameters: Iterable[str]) -> tuple[str, ...]:
     """The values that the loss, the graph's first output, is computed from; and the other outputs that need nothing
-    which only the loss needs, such as labels. Raises BadInput where that cannot be told."""
+    which only the loss needs, such as labels. Raises BadInput where that is undetermined."""
     way = _ForwardPath(graph, frozenset(parameters))
     scores = way.scores()
     if not scores:

@@ -1,4 +1,4 @@
-"""The contents of a library: what the plans of its models need, and what else the user wants in it."""
+"""The contents of a library: what the plans of its models need, and what else the user asked for."""
 
 from __future__ import annotations
 

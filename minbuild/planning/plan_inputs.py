@@ -44,7 +44,7 @@ class PlanInput:
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
     """The inputs of training and evaluation, and the free dimensions with the sizes that sessions have memory for
-    unless they are created with others. `key` tells models apart, see `_key`."""
+    unless they are created with others. `key` distinguishes models, see `_key`."""
 
     train: tuple[PlanInput, ...]
     evaluate: tuple[PlanInput, ...]

@@ -1,4 +1,4 @@
-"""The outline of a plan that programs want to know: read from its bytes, or from the manifest of a package whose
+"""The outline of a plan for programs: read from its bytes, or from the manifest of a package whose
 library has it compiled in."""
 
 from __future__ import annotations

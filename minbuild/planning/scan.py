@@ -76,7 +76,7 @@ def scan(path: Path, ops_folders: tuple[Path, ...] = ()) -> Scan:
 def _uses(
     artifacts: TrainingArtifacts, operators: Registry
 ) -> tuple[Mapping[tuple[str, str], _Use] | None, tuple[str, ...], tuple[str, ...]]:
-    """(file, node) -> what it needs on the device, or None when that cannot be told; findings; free
+    """(file, node) -> what it needs on the device, or None when that is undetermined; findings; free
     dimensions."""
     try:
         program = optimize(lower(artifacts, operators, {}), operators)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from minbuild.analysis.size_diff import SizeChange, SizeDiff, TargetSizeDiff
 from minbuild.escape import for_markdown as escape
 from minbuild.escape import printable
+from minbuild.ir.size_diff import SizeChange, SizeDiff, TargetSizeDiff
 from minbuild.ir.size_report import KINDS
 from minbuild.planning.compile import UNNAMED
 from minbuild.report.markdown import as_markdown

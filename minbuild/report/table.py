@@ -12,7 +12,7 @@ Cell = str | int
 @dataclass(frozen=True, slots=True)
 class Line:
     """A table row. `level` is "row", "head" (a group's title), "sum" (a subtotal) or "total"; `kind` the kind
-    of owner it belongs to; `detail` a text for those who want more."""
+    of owner it belongs to; `detail` a text with details."""
 
     cells: tuple[Cell, ...]
     level: str = "row"

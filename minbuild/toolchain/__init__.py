@@ -106,7 +106,7 @@ def build_all(
     orders: Sequence[BuildJob], *, jobs: int | None = None, progress: Callable[[str], None] | None = None
 ) -> list[BuildOutput]:
     """Several libraries, as `build_library` makes each, side by side: their steps share `jobs` processes. `progress`
-    hears a line for each that is finished. Raises as `build_library`."""
+    receives a line for each that is finished. Raises as `build_library`."""
     jobs, done = jobs or processors(), 0
 
     def one(order: BuildJob) -> BuildOutput:
@@ -155,7 +155,7 @@ def build_library(
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
     Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come
-    from the cache. `jobs` defaults to the CPUs we may use; `progress` hears one line per step; `children` are
+    from the cache. `jobs` defaults to the CPUs we may use; `progress` receives one line per step; `children` are
     processes of a larger undertaking. Raises ToolchainFailed, or BadInput for paths outside the package.
     """
     sources = checked(sources)

@@ -29,10 +29,9 @@ INCLUDES = ("-Iinclude", "-Isrc")
 class BuildOutput:
     """A library in its three forms, and where it came from.
 
-    `shared` is the file to ship; `unstripped` is the same link with symbols (and, from the default toolchain, with
-    the relocations that tell what refers to what): equal in everything the loader reads. `commands` name no
-    folder of this machine. `map` is the linker's own account of every input section, "" where the linker
-    gives none.
+    `shared` is the file to ship; `unstripped` is the same link with symbols (and, from the default toolchain, with the
+    relocations that show what refers to what): equal in everything the loader reads. `commands` name no folder of this
+    machine. `map` is the linker's own account of every input section, "" where the linker gives none.
     """
 
     shared: bytes
@@ -240,7 +239,7 @@ def compile_objects(
     """Compile every unit; object names in source order.
 
     `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first
-    word; `suffix` tells objects of one source apart. An object is found in the cache by all that its compiler
+    word; `suffix` distinguishes objects of one source. An object is found in the cache by all that its compiler
     sees, the call, and the toolchain's name.
     """
     workspace.write(sources)
@@ -270,8 +269,8 @@ def compile_objects(
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The compiled sources of a library: `static` for an archive, which is for any linker and tells where
-    symbols are from, `linked` for this toolchain's own; `commands` are the calls, for size before those for speed."""
+    """The compiled sources of a library: `static` for an archive, which is for any linker and shows where symbols are
+    from, `linked` for this toolchain's own; `commands` are the calls, for size before those for speed."""
 
     static: tuple[str, ...]
     linked: tuple[str, ...]

@@ -57,7 +57,7 @@ def instantiation(symbol: str) -> str:
 
 
 def _is_kernel_call(symbol: str) -> bool:
-    """True if the parameters are a kernel's, or not told. A kernel may share its name with a helper of
+    """True if the parameters are a kernel's, or unknown. A kernel may share its name with a helper of
     shared/, or with a C function, which has nothing but a name.
     """
     if symbol.isidentifier():

@@ -84,7 +84,7 @@ class Library:
 
 
 def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
-    """The bytes in memory that starts at a multiple of `alignment`, as the device library wants plans."""
+    """The bytes in memory that starts at a multiple of `alignment`, as the device library requires it of plans."""
     room = np.empty(len(data) + alignment, np.uint8)
     start = -room.ctypes.data % alignment
     view = room[start : start + len(data)]

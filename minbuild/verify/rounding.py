@@ -2,14 +2,14 @@
 
 Both compute the same formula in the same precision, with sums in another order. Rounding of each operation is what
 a change of its operands by one unit in the last place does, so the step is run on this machine with inputs rounded
-to a few digits, which tells how far each element moves: for a sum of n terms by about eps * sqrt(sum of squares of
+to a few digits, which shows how far each element moves: for a sum of n terms by about eps * sqrt(sum of squares of
 the terms). An error of a whole sum is at most n eps * sum of magnitudes, typically sqrt(n) eps times that (Higham
 and Mary, A new approach to probabilistic rounding error analysis, 2019), which is at most n times what the inputs'
 rounding does. So
 
     bound = eps * (A + B n) * movement + C eps_out * |element|
 
-with n the depth of the sums as shapes tell it. Elements that happened to move little have at least a part of the
+with n the depth of the sums by the shapes. Elements that happened to move little have at least a part of the
 movement of their row, and of their tensor. Bits of what is not a real number, or is moved as words, must be the
 same."""
 

@@ -60,7 +60,7 @@ def watch(
 ) -> bytes:
     """`perform` of `script` with every step watched, `how` says for what. The program has the objects of the static
     library, but for the table of kernels, which is compiled again with steps.cc around it. `trace` holds the outputs
-    that steps are compared with; `registry` tells outputs from scratch; `seed` varies disturbances; `plan`,
+    that steps are compared with; `registry` distinguishes outputs from scratch; `seed` varies disturbances; `plan`,
     `library`, `target` and `toolchain` are as there. Raises as `perform`."""
     measures = how in (Watch.MEASURE, Watch.DISTURB)
     choices = {"MB_SAVES": _saves(script), "MB_STEPS": 1, "MB_MEASURES": int(measures)}

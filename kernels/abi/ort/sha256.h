@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), to tell the model that a library was made of from others.
+// SHA-256 (FIPS 180-4), to recognize the model that a library was made of.
 #ifndef MINBUILD_ABI_SHA256_H_
 #define MINBUILD_ABI_SHA256_H_
 

@@ -32,7 +32,7 @@ template <class T, int N>
 struct SineCosine {
   Vec<T, N> sine, cosine;
 };
-// Of |x| <= pi/4.
+// Sine and cosine for |x| <= pi/4.
 template <class T, int N>
 MB_INLINE SineCosine<T, N> sine_cosine(Vec<T, N> x) {
   using V = Vec<T, N>;

@@ -6,7 +6,7 @@
 
 namespace minbuild {
 
-// The type to read an element as: a byte for bool, which must not be read as C++ bool unless it is 0 or 1.
+// The type that an element is read as: a byte for bool, because reading a C++ bool other than 0 or 1 is undefined.
 template <class T>
 struct Stored {
   using type = T;

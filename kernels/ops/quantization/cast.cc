@@ -1,4 +1,4 @@
-// Cast between element types, over any shape. Integers that become integers or are made of real numbers are told apart by
+// Cast between element types, over any shape. Integers that become integers or are made of real numbers are distinguished by
 // size alone: the bits are the same whether they have a sign or not.
 #include "minbuild/kernel.h"
 #include "lib/types/half.h"

@@ -36,7 +36,7 @@ class _Figures:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that could be otherwise, as Advice tells it, and what there would be then."""
+    """Something that could be otherwise, as suggestions print it, and what there would be then."""
 
     title: str
     changes: str

@@ -57,7 +57,7 @@ FUNCTIONS: Mapping[str, Callable[[Node], Iterator[Node]]] = {"com.microsoft:DivG
 @dataclass
 class EffectiveGraph:
     """A graph while it is being rewritten. `constants` are values known before it runs, `outputs` what it returns,
-    `types` of every value that could be told."""
+    `types` of every value for which it is known."""
 
     source: str
     nodes: list[Node]

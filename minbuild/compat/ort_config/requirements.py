@@ -47,7 +47,7 @@ class Requirements:
     everything: bool = False
 
     def types_of(self, domain: str, name: str) -> Types:
-        """The types of an operator over all its opsets, as a build that does not tell opsets apart must have them."""
+        """The types of an operator over all its opsets, as a build that does not distinguish opsets must have them."""
         return unite(types for (d, _, n), types in self.operators.items() if (d, n) == (domain, name))
 
 

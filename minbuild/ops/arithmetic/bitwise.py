@@ -46,7 +46,7 @@ def _reference(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
 
 
 def _shift_reference(attributes: Mapping[str, Any], x: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """A negative amount counts as more than there are bits; a negative number is filled up with its sign."""
+    """A negative amount shifts out all bits; shifts to the right extend the sign of negative numbers."""
     bits = x.dtype.itemsize * 8
     far = (amount < 0) | (amount.astype(np.float64) >= bits)
     near = np.where(far, 0, amount).astype(x.dtype)

@@ -43,7 +43,7 @@ _FEATURES = {
 }
 # As in packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
-_LARGE_WORK = 1 << 22  # multiplications an image
+_LARGE_WORK = 1 << 22  # multiplications per image
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # the tensor that the kernel computes
 conv_kernel = KernelFunction(
     "conv",
@@ -114,7 +114,8 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 @dataclass(frozen=True)
 class Layer:
-    """Which kernels serve a convolution, what they are told, and the scratch memory that conv.cc lays out."""
+    """A convolution as its kernels see it: their choice, their parameters, and the scratch memory that conv.cc lays
+    out."""
 
     element: ElementType
     groups: int
@@ -129,7 +130,7 @@ class Layer:
 
     @classmethod
     def over(cls, ctx: OpContext, w: Shape, window: tuple[Axis, ...]) -> Layer:
-        """The convolution that an operator with these weights stands for, or is the gradient of."""
+        """The convolution with these weights that an operator computes, or whose gradient it computes."""
         groups = int(ctx.attribute("group", 1))
         return cls(
             ctx.element(),
@@ -168,7 +169,7 @@ class Layer:
 
     @property
     def packs(self) -> bool:
-        """True if packing pays: gains were measured from here on."""
+        """True from the size on at which packing was measured to be faster."""
         outputs = product([a.outputs for a in self.axes])
         if (
             self.depthwise
@@ -240,7 +241,7 @@ def _work(ctx: OpContext) -> Dim:
 
 
 def _again(call: Call, ctx: OpContext) -> Call | None:
-    """Depthwise convolutions multiply little, but take long."""
+    """Depthwise convolutions have few multiplications but a long run time."""
     return call if ctx.attribute("group", 1) == 1 else None
 
 

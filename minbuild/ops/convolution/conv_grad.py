@@ -35,7 +35,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
 
 
 def _grad_calls(ctx: OpContext, layer: Layer) -> Iterator[KernelCall]:
-    """dW and dB first: then dX may take the place of X."""
+    """dW and dB are computed first, so that dX may overwrite X."""
     (dy, x, w), shape = ctx.names[:3], ctx.shape()
     dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
@@ -53,12 +53,12 @@ def _grad_work(ctx: OpContext) -> Dim:
 
 
 def _grad_samples(ctx: OpContext) -> Iterable[int]:
-    """dy and x. Weight gradients add image after image; the bias gradient sums in another order."""
+    """Inputs dy and x are batched. Weight gradients add image after image; the bias gradient sums in another order."""
     return (0, 1)
 
 
 def _grad_apart(call: Call, ctx: OpContext) -> Sequence[Call]:
-    """Sums first: then dx may take the place of dy."""
+    """Sums are computed first, so that dx may overwrite dy."""
     dx, dw, db = (*call.outputs, "", "")[:3]
     calls = []
     if db:
@@ -104,8 +104,8 @@ def _grad_reference(
 
 
 def _second_gradient(b: GradientBuilder) -> Results:
-    """The flow through dX is a second input of the convolution, that through dW a second set of weights; every output
-    of ConvGrad is linear in dY and in what else it is made of."""
+    """The gradient through dX enters the convolution as a second input, that through dW as a second set of weights:
+    every output of ConvGrad is linear in dY and in its other operand."""
     dy, x, w = b.x
     attributes = b.ctx.attributes
     of_dx, of_dw, of_db = (*b.dy, None, None, None)[:3]

@@ -18,7 +18,7 @@ from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
 def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
-    """The axes of the convolution from the result's to the input's sizes, whose gradient this is."""
+    """The axes of the convolution whose gradient this is: from the sizes of the result to those of the input."""
     count = len(x) - 2
     if len(w) != len(x) or not 1 <= count <= 3:
         raise UnsupportedUse(
@@ -41,7 +41,7 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
         reach = dilations[i] * (taps[i] - 1)
         whole = (size - 1) * strides[i] + reach + 1 + more[i]
         size_out, before = _extent(size * strides[i], whole, requested[i], (pads[i], pads[count + i]), mode)
-        # Padding behind the end that makes the convolution give exactly the input's size.
+        # Padding at the end with which the convolution gives exactly the input's size.
         after = (size - 1) * strides[i] + reach + 1 - size_out - before
         window.append(
             Axis(size_out, taps=taps[i], stride=strides[i], before=before, after=after, dilation=dilations[i])
@@ -59,7 +59,7 @@ def _extent(
     total = whole - size
     if not isinstance(total, int):
         raise UnsupportedUse("output_shape needs spatial sizes that are known when the trainer is built")
-    # What the result has more than the whole stands behind it.
+    # Where the result is larger than the whole, the excess is at its end.
     return size, split_padding(max(0, total), mode)[0]
 
 
@@ -173,7 +173,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
 
 
 def _grad_calls(ctx: OpContext) -> Iterator[KernelCall]:
-    """dW and dB first: then dX may take the place of X."""
+    """dW and dB are computed first, so that dX may overwrite X."""
     layer, (dy, x, w) = _layer(ctx, ctx.shape(1), ctx.shape(2)), ctx.names[:3]
     dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
@@ -218,8 +218,8 @@ _SHARED = ("kernel_shape", "strides", "pads", "dilations", "group")  # attribute
 
 
 def _grad_parts(b: GraphBuilder) -> Results:
-    """The convolution whose transpose this is, with the same weights: dx = Conv(dy, w), and w gets what it would
-    there if x came back for dy."""
+    """The convolution whose transpose this is, with the same weights: dx = Conv(dy, w), and dw is its weight gradient
+    for input dy and output gradient x."""
     if b.ctx.attribute("auto_pad", "NOTSET") != "NOTSET" or b.ctx.attribute("output_shape"):
         raise UnsupportedUse(
             "a gradient flows through it, which needs attribute pads in place of auto_pad and output_shape"

@@ -138,7 +138,7 @@ def _col2im_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 def _pooled(attributes: Mapping[str, Any], shape: Sequence[Dim]) -> tuple[int, ...]:
-    """The size of the image that was pooled, as far as can be told: it may have had a rest."""
+    """The size of the image that was pooled, as far as it is determined: a remainder is lost."""
     kernel = tuple(attributes["kernel_shape"])
     n = len(kernel)
     strides, pads = attributes.get("strides") or (1,) * n, attributes.get("pads") or (0,) * 2 * n

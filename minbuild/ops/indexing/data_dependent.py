@@ -1,5 +1,5 @@
-"""Operators that choose elements by data which must be known when the trainer is built, and those that other
-operators of this family are enough for."""
+"""Operators that select elements by data that must be known when the trainer is built, and operators that decompose
+into others of this family."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minbuild.ops.shape import fill as _fill
 
 
 def _kept(ctx: OpContext) -> np.ndarray:
-    """Where Compress's condition holds."""
+    """The positions at which the condition of Compress holds."""
     condition = ctx.content(1)
     if condition is None or condition.dtype == object:
         raise UnsupportedUse("its condition decides the size of the result: it must be a constant")
@@ -38,7 +38,7 @@ def _compress_reference(attributes: Mapping[str, Any], x: np.ndarray, condition:
 
 
 def _compress_gradient(b: GradientBuilder) -> Results:
-    """Elements that were chosen pass the gradient on."""
+    """The gradient of the selected elements; the others get zeros."""
     axis, kept = b.ctx.attribute("axis"), b.integers(_kept(b.ctx).tolist())
     if axis is not None:
         return b.microsoft("GatherGrad", b.x[0].shape(), kept, b.dy[0], axis=int(axis))
@@ -116,7 +116,7 @@ unique = Op("Unique", since=(11, 28), infer=_unique_infer, reference=_unique_ref
 def _eye_infer(ctx: OpContext) -> Sequence[TensorType]:
     shape = ctx.shape()
     if len(shape) not in (1, 2):
-        raise UnsupportedUse(f"it makes matrices, not something like {list(shape)}")
+        raise UnsupportedUse(f"it makes matrices, and its input is {list(shape)}")
     requested = ctx.attribute("dtype")
     element = ctx.element() if requested is None else ElementType(int(requested))
     return (TensorType(element, shape if len(shape) == 2 else (shape[0], shape[0])),)
@@ -205,8 +205,8 @@ def _number(dim: Dim, what: str) -> int:
 
 
 def _cache_places(b: GraphBuilder, axis: int) -> Value:
-    """Where each element of the update goes: `write index + place`. Where the cache is circular, places count from
-    its end: those before it are then the ones behind it."""
+    """The index in the cache of each element of the update: `write index + place`. In a circular cache indices beyond
+    the end wrap around to its beginning."""
     ctx, rank = b.ctx, b.ctx.rank()
     size, count = (_number(ctx.shape(i)[axis], "the size along its axis") for i in (0, 1))
     circular = ctx.attribute("mode", "linear") == "circular"

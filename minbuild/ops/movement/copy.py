@@ -1,5 +1,5 @@
-"""Copy: bytes of their own for a value that would otherwise be a view of what the caller lent or what changes.
-Assign: a variable takes a new value, as the update bindings of ONNX's training information say."""
+"""Copy: own bytes for a value that would otherwise be a view of an input of the caller or of a variable that changes.
+Assign: a variable takes a new value, as the update bindings of ONNX's training information define."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _new_value(attributes: Mapping[str, Any], variable: np.ndarray, value: np.nd
 
 
 def _overwrite(ctx: OpContext) -> Sequence[KernelCall]:
-    """A tensor of one repeated element need not be stored in the plan."""
+    """A constant that repeats one element is filled in by the kernel instead of being stored in the plan."""
     content = ctx.content(1)
     if content is not None and content.size > 1 and content.dtype != object:
         raw = np.ascontiguousarray(content).reshape(-1).view(f"V{content.itemsize}")

@@ -29,7 +29,7 @@ class Range:
 
 
 def _least(dim: Dim) -> int | None:
-    """The smallest value that a dimension can have, where that can be told: sizes of inputs are at least 1."""
+    """The smallest value that a dimension can have, where that is known: sizes of inputs are at least 1."""
     if not isinstance(dim, Poly):
         return dim
     grows = all(c > 0 and all(isinstance(a, Symbol) for a in atoms) for atoms, c in dim.terms if atoms)

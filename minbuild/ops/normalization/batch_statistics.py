@@ -78,7 +78,7 @@ def _per_element(b: GraphBuilder) -> Value:
 
 
 def internal_body(b: GraphBuilder) -> Results:
-    """BatchNormInternal trains only where it is told to."""
+    """BatchNormInternal trains only where its attribute is set."""
     if b.ctx.attribute("training_mode", 0):
         return None
     return b.many(1, "BatchNormalization", *b.x[:5], epsilon=epsilon_of(b.ctx.attributes))

@@ -47,7 +47,7 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 
 def _call(ctx: OpContext, kernel: KernelFunction, sizes: Shape, pooled: Shape, divides: bool) -> KernelCall:
-    """`after` tells the kernel where padding ends that counts in the mean; -1 where none does."""
+    """`after` is the end of the padding that counts in the mean; -1 where none does."""
     window = pool_axes(ctx, sizes)
     counts = divides and bool(ctx.attribute("count_include_pad", 0))
     after = [0] * (3 - len(window)) + [int(a.after) if counts else -1 for a in window]  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def _pooled_by(ctx: OpContext) -> Iterator[tuple[OpContext, tuple[Axis, ...]]]:
 
 
 def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    """ORT's AveragePoolGrad is not given what was pooled, whose size its windows do not tell. In ORT's training
+    """ORT's AveragePoolGrad is not given what was pooled, whose size its windows do not determine. In ORT's training
     graphs the gradient of a value is called like the value, with `_grad` behind."""
     found = [made for made, _ in _pooled_by(ctx)]
     named = [made for made in found if ctx.result() == f"{made.name(0)}_grad"]
@@ -183,7 +183,7 @@ def _sum_grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np
 
 
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np.ndarray) -> np.ndarray:
-    """`shape` of what was pooled comes with the gradient, which no input of the node tells."""
+    """`shape` of what was pooled comes with the gradient, which no input of the node has."""
     return _sum_grad_reference(attributes, dy / _divisors(attributes, tuple(shape.tolist())), shape)
 
 

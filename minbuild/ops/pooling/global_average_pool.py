@@ -35,7 +35,7 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 def _gradient(b: GradientBuilder) -> Results:
-    """Every element has an equal part in the mean."""
+    """The gradient of a mean: dy divided by the number of elements, everywhere."""
     shape = b.x[0].shape()
     count = product(b.ctx.shape()[2:])
     if isinstance(count, int):

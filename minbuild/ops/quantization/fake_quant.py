@@ -102,7 +102,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
 def _reference(
     attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """To the nearest, ties to even. The mask tells where nothing was cut off."""
+    """To the nearest, ties to even. The mask is true where nothing was clipped."""
     low, high = _range(attributes)
     scale, zero = (_spread(attributes, a, x) for a in (scale, zero_point))
     quantised = np.rint(x / scale) + zero

@@ -128,7 +128,7 @@ def _attribute(value: float) -> float:
 
 
 def check_slopes(activations: Sequence[Sequence[Activation]]) -> None:
-    """Raises Unknown for an activation whose slope its value does not tell."""
+    """Raises Unknown for an activation whose slope does not follow from its value."""
     for activation in (a for of in activations for a in of):
         if activation.name in _POSITIVE and activation.alpha <= 0:
             text = f"activation {activation.name} with alpha {activation.alpha:g} cannot be trained; only positive"

@@ -76,7 +76,8 @@ def in_steps(op_type: str) -> Callable[[GraphBuilder], Results]:
 def reference(
     function: Callable[..., Any], finish: Callable[[Any], Any] = lambda y: y
 ) -> Callable[..., np.ndarray]:
-    """`finish(function(x, axis=, keepdims=))`. Over no axes `function` still sees every element, as ONNX wants it."""
+    """`finish(function(x, axis=, keepdims=))`. Over no axes `function` still sees every element, as ONNX requires
+    it."""
 
     def reference(attributes: Mapping[str, Any], x: np.ndarray, axes: np.ndarray | None = None) -> np.ndarray:
         if x.dtype == object:

@@ -15,7 +15,7 @@ from minbuild.ops.core.value import Results
 
 
 def _axes(shape: Sequence[Dim], other: Sequence[Dim]) -> list[int]:
-    """Along which axes of the common shape an operand was repeated, the last one first as ORT lists them."""
+    """The axes of the common shape along which an operand was repeated, the last one first as ORT lists them."""
     rank = max(len(shape), len(other))
     own, theirs = ((1,) * (rank - len(s)) + tuple(s) for s in (shape, other))
     lead = rank - len(shape)

@@ -1,4 +1,4 @@
-"""Range: numbers at equal distances, as many as a size says that may be known to the device only."""
+"""Range: numbers at equal distances. Their count may be a free dimension."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def _reshape_shape(ctx: OpContext) -> Shape:
 
 
 def _match_what_stays(shape: Shape, dims: Sequence[Dim], at: int) -> None:
-    """Raises ShapeMismatch where -1 at `at` cannot be told, but can if it stands for whole axes and the sizes behind it
-    are those of the last axes: [batch, channels, 2, 2] becomes [-1, 64] when there are 16 channels."""
+    """Raises ShapeMismatch where -1 at `at` is undetermined, but is determined if it stands for whole axes and the
+    sizes behind it are those of the last axes: [batch, channels, 2, 2] becomes [-1, 64] when there are 16 channels."""
     behind = product(tuple(dims[at + 1 :]))
     if tuple(dims[:at]) != tuple(shape[:at]) or not isinstance(behind, int):
         return
@@ -75,7 +75,7 @@ def _axes(ctx: OpContext) -> tuple[int, ...] | None:
 
 
 def _gone(ctx: OpContext) -> tuple[int, ...]:
-    """The axes that Squeeze drops: all of size 1 unless told."""
+    """The axes that Squeeze drops: all of size 1 unless given."""
     shape, axes = ctx.shape(), _axes(ctx)
     if axes is None:
         return tuple(i for i, d in enumerate(shape) if d == 1)

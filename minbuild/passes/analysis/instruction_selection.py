@@ -1,4 +1,4 @@
-"""Calls become steps: which kernel runs, on which storage, with which parameters and features."""
+"""Kernel selection for calls: the kernel of each step, its storage, parameters and features."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _select(
 
 
 def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None:
-    """An operator calls the kernels that it declares, and these belong to a file."""
+    """Raises BadInput for a kernel that the operator does not declare, or that no file lists."""
     function = kernel_call.kernel.function
     problem = ""
     if all(kernel is not kernel_call.kernel for kernel in op.kernels):
@@ -102,12 +102,12 @@ def context_of(
 
 
 def _check_data(kernel_call: KernelCall, known: Mapping[str, np.ndarray]) -> None:
-    """Free dimensions are sizes of tensors on the device, and in none of them."""
+    """Raises UnsupportedUse where a kernel would read free dimensions as data: the device has them as sizes only."""
     for arg in kernel_call.args:
         content = known.get(arg) if isinstance(arg, str) else None
         if content is not None and content.dtype == object:
             raise UnsupportedUse(
-                f"it computes with {content.ravel().tolist()}, which the device knows as sizes only. "
+                f"it computes with {content.ravel().tolist()}, which the device has as sizes only. "
                 "Give the free dimensions a size with --dim"
             )
 

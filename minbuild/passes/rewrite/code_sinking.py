@@ -18,7 +18,8 @@ from minbuild.passes.rewrite.rematerialization import SHORTEST_GAP, dropped_valu
 
 
 def sink_code(procedure: Procedure, registry: Registry) -> Procedure:
-    """The same calls; each pure one right before the first call that depends on it, if that saves memory."""
+    """The same calls; each one without side effects stands right before the first that depends on it, if that saves
+    memory."""
     work = _Sinking(procedure, registry)
     for index in reversed(range(len(procedure.calls))):
         work.sink(index)
@@ -71,7 +72,7 @@ class _Sinking:
         return min(later, key=self.schedule.key, default=None)
 
     def gain(self, call: Call, needed: int) -> int:
-        """Bytes less that are live while `call` waits for the one at `needed`."""
+        """Bytes saved between the old place of `call` and the new one, before the call at `needed`."""
         made, sources = self.effects.produces(call), self.effects.reads(call) - self.returned
         alone = (owner for owner in sources if owner in self.sizes and not self.is_kept(owner, needed))
         return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes[n] for n in alone)

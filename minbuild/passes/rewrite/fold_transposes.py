@@ -15,8 +15,8 @@ from minbuild.passes.analysis.liveness import readers
 
 
 def fold_transposes(procedure: Procedure, registry: Registry) -> Procedure:
-    """Products of what a Transpose is made of, in the order that a Transpose of them would have. A Transpose that
-    others read as well stays for them."""
+    """Products read the operand of a Transpose instead of its result, or write the transposed result themselves. A
+    Transpose with other readers stays for these."""
     work = _Folding(procedure, registry)
     for index, call in enumerate(procedure.calls):
         if isinstance(registry.ops[call.op], ProductOp):
@@ -66,7 +66,7 @@ class _Folding:
         return found or call
 
     def transpose_before(self, name: str, reader: int) -> Call | None:
-        """The Transpose that makes `name`, if its source is the same when the product runs."""
+        """The Transpose that makes `name`, if its source is unchanged when the product runs."""
         index = self.made_by.get(name)
         transpose = self.procedure.calls[index] if index is not None else None
         if transpose is None or index is None or transpose.op != ":Transpose":
