@@ -168,10 +168,6 @@ def _key(call: Call) -> tuple[object, ...]:
     return call.op, call.version, call.node, call.inputs, call.outputs, call.accumulate
 
 
-def _origin(call: Call) -> tuple[str, str]:
-    return call.op, call.node
-
-
 def _changed_calls(before: Procedure, after: Procedure) -> Iterator[str]:
     old, new = Counter(map(_key, before.calls)), Counter(map(_key, after.calls))
     yield from (f"lost: {key}" for key in old - new)
@@ -190,11 +186,12 @@ def _more_calls(before: Procedure, after: Procedure) -> Iterator[str]:
 
 
 def _lost_or_foreign_calls(before: Procedure, after: Procedure) -> Iterator[str]:
-    """Calls may be repeated under other names; none is lost, and none is of a node that had no such call."""
+    """Calls may be repeated under other names, also by an operator that computes the result from other inputs; none is
+    lost, and none is of a node that had no call."""
     old, new = ({(c.op, c.node, c.outputs) for c in p.calls} for p in (before, after))
     yield from (f"lost: {key}" for key in sorted(old - new))
-    origins = set(map(_origin, before.calls))
-    yield from (f"foreign: {_origin(call)}" for call in after.calls if _origin(call) not in origins)
+    nodes = {call.node for call in before.calls}
+    yield from (f"foreign: node '{call.node}' ({call.op})" for call in after.calls if call.node not in nodes)
 
 
 TYPED = Invariant("every name has a type", _undefined)

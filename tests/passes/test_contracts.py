@@ -130,7 +130,7 @@ DIFFERENCES: dict[str, tuple[Relation, Callable[[Procedure], Procedure], str]] =
     "more calls": (NO_MORE_CALLS, lambda p: replace(p, calls=(*p.calls, p.calls[0])), ".* calls became"),
     "a foreign call": (
         CALLS_REPEATED,
-        lambda p: replace(p, calls=(*p.calls, replace(p.calls[0], op=":Relu"))),
+        lambda p: replace(p, calls=(*p.calls, replace(p.calls[0], node="other"))),
         "foreign:",
     ),
     "a call no longer there": (CALLS_REPEATED, lambda p: replace(p, calls=p.calls[1:]), "lost:"),
