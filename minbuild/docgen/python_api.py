@@ -24,6 +24,10 @@ MODULES = (
     "minbuild/training/trainer.py",
     "minbuild/training/feature_cache.py",
     "minbuild/torch/from_module.py",
+    "minbuild/federated/client.py",
+    "minbuild/federated/updates.py",
+    "minbuild/federated/privacy.py",
+    "minbuild/federated/flower.py",
 )
 
 

@@ -41,11 +41,15 @@ class Trainer:
 
     def _open(self) -> tuple[CheckpointState, Module, Optimizer]:
         if self._opened is None:
-            state = CheckpointState.load_checkpoint(self._checkpoint)
-            module = Module(self.package, state)
-            self._opened = state, module, Optimizer(None, module)
+            opened = self._use(CheckpointState.load_checkpoint(self._checkpoint))
             if self._learning_rate is not None:
-                self._opened[2].set_learning_rate(self._learning_rate)
+                opened[2].set_learning_rate(self._learning_rate)
+            return opened
+        return self._opened
+
+    def _use(self, state: CheckpointState) -> tuple[CheckpointState, Module, Optimizer]:
+        module = Module(self.package, state)
+        self._opened = state, module, Optimizer(None, module)
         return self._opened
 
     @property
@@ -75,10 +79,29 @@ class Trainer:
     def step(self, *inputs: Any) -> float:
         """One training step and one update on a batch: arrays or tensors, in the order of `module.input_names`.
         Returns the loss."""
+        loss = self.accumulate(*inputs)
+        self.update()
+        return loss
+
+    def accumulate(self, *inputs: Any, reset: bool = False) -> float:
+        """One training step without an update: gradients add up, or replace those before with `reset`. Returns the
+        loss."""
+        if reset:
+            self.module.lazy_reset_grad()
         outputs = self.module.train()(*inputs)
+        return float(outputs[0] if isinstance(outputs, tuple) else outputs)
+
+    def update(self) -> None:
+        """One update by the gradients, which the next step replaces."""
         self.optimizer.step()
         self.module.lazy_reset_grad()
-        return float(outputs[0] if isinstance(outputs, tuple) else outputs)
+
+    def gradients(self) -> list[np.ndarray]:
+        """The gradients in the order of `trained`: the trainer's own memory, until a larger batch makes it move.
+        `update` takes what is written there."""
+        session = self.module._device.session
+        found = [session.gradient(name) for name in self.trained]
+        return [each for each in found if each is not None]
 
     def evaluate(self, *inputs: Any) -> tuple[np.ndarray, ...]:
         """The outputs of the evaluation model on a batch: the loss, and what else it was made to return."""
@@ -107,3 +130,11 @@ class Trainer:
         """Writes a checkpoint with parameters, optimizer state and learning rate: `Trainer(package, path)` goes on
         from it. Raises BadInput."""
         CheckpointState.save_checkpoint(self.state, path, include_optimizer_state=True)
+
+    def to_bytes(self) -> bytes:
+        """The same as bytes."""
+        return self.state._to_bytes(include_optimizer=True)
+
+    def load_bytes(self, checkpoint: bytes) -> None:
+        """Goes on from a checkpoint's bytes. Raises BadInput."""
+        self._use(CheckpointState.load_checkpoint_from_buffer(checkpoint))
