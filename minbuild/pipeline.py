@@ -18,12 +18,18 @@ from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
-from minbuild.errors import VerificationFailed
+from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import ON, BuildOptions
-from minbuild.planning.compile import UNNAMED, CompiledModel, compile_models, with_components
-from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
+from minbuild.options.build_options import COMPACT, ON, TARGET, BuildOptions
+from minbuild.planning.compile import (
+    UNNAMED,
+    CompiledModel,
+    compile_models,
+    with_compact_checkpoint,
+    with_components,
+)
+from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, panel_bytes, with_kernels
 from minbuild.planning.size_limits import check_address_space
 from minbuild.toolchain import (
     Target,
@@ -121,6 +127,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
+    if build_options.initial_checkpoint == COMPACT:
+        planned = tuple(_with_compact_checkpoint(model, progress) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         for note in (*model.artifacts.notes, _memory_line(model)):
@@ -147,6 +155,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     verifications = prove_all(builder, models, pairs, request.reference, progress.note)
     if request.require_proof:
         _require_proofs(targets, verifications)
+    if build_options.stack_budget != TARGET:
+        _check_stack(int(build_options.stack_budget), targets, verifications, progress)
     what_if = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
         what_if = run_what_if(builder, pairs, planned, request.extra, build_options.checks_loss)
@@ -209,6 +219,27 @@ def _require_proofs(targets: Sequence[Target], verifications: Sequence[Verificat
     _refuse_unproven({str(target): found.reason for target, found in pairs if not found.proven})
 
 
+def _check_stack(
+    budget: int, targets: Sequence[Target], verifications: Sequence[Verification], progress: Progress
+) -> None:
+    """Compare the stack that calls took with the budget, for every target that ran. Raises OverBudget."""
+    over = []
+    for target, found in zip(targets, verifications, strict=True):
+        stack = found.stack
+        if stack is None:
+            progress.note(f"--stack-budget: not checked on {target}, of which no program ran here.")
+        elif stack.peak > budget:
+            over.append(
+                f"{target}: {stack.call} takes {stack.peak:,} B of stack, --stack-budget is {budget:,} B"
+            )
+    if over:
+        panel = panel_bytes(str(budget))
+        raise OverBudget(
+            f"{'; '.join(over)}. {panel:,} B of it are for matrix products, the rest is that of the kernels: give "
+            "a larger budget, or leave out kernels."
+        )
+
+
 def _refuse_unproven(reasons: Mapping[str, str]) -> None:
     if reasons:
         found = [
@@ -243,6 +274,15 @@ def _note_options_not_applied(toolchain: Toolchain, target: Target, progress: Pr
     left = not_applied(toolchain, target)
     if left:
         progress.note(f"{target}: not applied, {toolchain.describe()} has no way: {', '.join(left)}.")
+
+
+def _with_compact_checkpoint(model: CompiledModel, progress: Progress) -> CompiledModel:
+    """`model` with a compact initial checkpoint where its own can be one; else a note says why not."""
+    try:
+        return with_compact_checkpoint(model)
+    except BadInput as error:
+        progress.note(f"The initial checkpoint stays that of ONNX Runtime. {error}")
+        return model
 
 
 def _memory_line(model: CompiledModel) -> str:

@@ -1,10 +1,25 @@
-// Reads an ORT training checkpoint (flatbuffer "ODTC", version 2). Everything is checked before anything is changed.
+// Reads an ORT training checkpoint (flatbuffer "ODTC", version 2), or a compact one. Everything is checked before anything
+// is changed.
+//
+// A compact checkpoint has the parameters of one plan without names and shapes, for flash that is only read:
+//
+//     0    0, and "MBCP", 4 bytes each
+//     8    trained parameters as they lie in memory, then the data of each other one in the order of the plan, filled up
+//          to a multiple of 8 bytes
+//     end  the sums of all bytes before them, as in checksum.h
 #include "minbuild/checkpoint.h"
 #include "runtime/checksum.h"
 #include "runtime/session.h"
 
 namespace minbuild {
 namespace {
+
+// Whether parameters may be bound to the checkpoint.
+#if MB_COMPILED
+constexpr bool kBinds = plan::kBinds;
+#else
+constexpr bool kBinds = true;
+#endif
 
 struct Reader {
   Session* s;
@@ -41,33 +56,48 @@ struct Reader {
       __builtin_memcpy(&dim, dims.data + 8 * i, sizeof dim);
       if (dim != expected.dims[i]) return false;
     }
-    if (!apply) return true;
-    if (bound == nullptr) {
-      copy_bytes(expected.data, found.data, length);
-    } else {
-      *bound = {reinterpret_cast<char*>(const_cast<uint8_t*>(found.data)), length};
-      s->keeps_checkpoint = true;
-    }
+    if (apply) put(found.data, length);
     return true;
   }
 
-  // A parameter and, where `group` has it, its moments.
-  MB_NOINLINE bool read(uint32_t i) {
-    const plan::Parameter& parameter = s->parameter(i);
-    const char* name = s->name(parameter.name);
+  // Finds what take() is after for a parameter. What is trained lies in memory with its gradient and moments, other
+  // parameters among what persists, or they are bound to the checkpoint. Those may be nowhere yet, and are as large as
+  // their shape says.
+  MB_INLINE bool find_place([[maybe_unused]] uint32_t i, const plan::Parameter& parameter) {
     const plan::Tensor& t = s->resolve(parameter.tensor, &expected);
     type = t.type;
-    const bool trained = i < s->trained;
-    // What is trained lies in memory with its gradient and moments, other parameters among what persists, or they are
-    // bound to the checkpoint. Those may be nowhere yet, and are as large as their shape says.
     bound = nullptr;
+#if MB_COMPILED
+    if (kBinds && t.region > kNothing) bound = &s->regions[t.region];
+#else
+    const bool trained = i < s->trained;
     if (trained ? t.region != kTrained : t.region != kPersistent) {
       if (trained || t.region != s->bound(i)) return false;
       bound = &s->regions[t.region];
     } else if (expected.data == nullptr) {
       return false;
     }
-    if (file.data == nullptr) return bound == nullptr || bound->data != nullptr;
+#endif
+    return true;
+  }
+
+  // Puts the data of a parameter where find_place() found that it goes.
+  MB_INLINE void put(const uint8_t* data, Bytes length) const {
+    if (!kBinds || bound == nullptr) {
+      copy_bytes(expected.data, data, length);
+    } else {
+      *bound = {reinterpret_cast<char*>(const_cast<uint8_t*>(data)), length};
+      s->keeps_checkpoint = true;
+    }
+  }
+
+  // A parameter and, where `group` has it, its moments.
+  MB_NOINLINE bool read(uint32_t i) {
+    const plan::Parameter& parameter = s->parameter(i);
+    const char* name = s->name(parameter.name);
+    if (!find_place(i, parameter)) return false;
+    const bool trained = i < s->trained;
+    if (file.data == nullptr) return !kBinds || bound == nullptr || bound->data != nullptr;
     if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name) &&
         (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name)))
       return false;
@@ -86,6 +116,49 @@ static_assert(checkpoint::kTensor_name == checkpoint::kState_parameter &&
                   checkpoint::kTensor_name == checkpoint::kGroup_name,
               "what find() looks at");
 
+#if MB_COMPACT
+constexpr char kCompact[] = "MBCP";
+constexpr uint32_t kCompactHead = 8;
+
+// Reads a compact checkpoint. First it only looks whether all is there, which for a plan that is compiled in the size of
+// the file says.
+MB_INLINE mb_status read_compact(Reader& reader, uintptr_t bytes, size_t size) {
+  Session* s = reader.s;
+  const uint8_t* data = reader.file.data;
+  const uint32_t end = static_cast<uint32_t>(size - sizeof(Sums));
+#if MB_COMPILED
+  const bool good = end == plan::kCompactEnd && size < 0x80000000;
+#else
+  const bool good =
+      size >= kCompactHead + sizeof(Sums) && size < 0x80000000 && s->trainable_bytes <= end - kCompactHead;
+#endif
+  if (!good || bytes % 4 != 0) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+#if MB_CHECKSUMS
+  Sums sums = {0, static_cast<uint32_t>(s->fingerprint)}, said;
+  __builtin_memcpy(&said, sums.add(data, end), sizeof said);
+  if (said.simple != sums.simple) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+#if MB_FINGERPRINT
+  if (said.ordered != sums.ordered && s->accepts_any_checkpoint == 0) return fail(s, Failure::kModel);
+#endif
+#endif
+  for (bool apply = MB_COMPILED;; apply = true) {
+    if (apply) copy_bytes(s->regions[kTrained].data, data + kCompactHead, s->trainable_bytes);
+    uint32_t at = kCompactHead + static_cast<uint32_t>(s->trainable_bytes);
+    for (uint32_t i = s->trained; i < s->count[plan::kParameters]; ++i) {
+      const plan::Parameter& parameter = s->parameter(i);
+      const bool placed = reader.find_place(i, parameter);
+      const Bytes length = bytes_of(reader.expected, reader.type), step = (length + 7) & ~Bytes{7};
+      if (!MB_COMPILED && (!placed || step > end - at))
+        return fail(s, Failure::kParameter, word_of(s->name(parameter.name)));
+      if (apply) reader.put(data + at, length);
+      at += static_cast<uint32_t>(step);
+    }
+    if (apply) return MB_OK;
+    if (at != end) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
+  }
+}
+#endif
+
 }  // namespace
 
 mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
@@ -96,6 +169,10 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   reader.apply = false;
   const uint32_t root = reader.file.root(checkpoint::kIdentifier);
   reader.module = reader.file.child(root, checkpoint::kCheckpoint_module);
+#if MB_COMPACT
+  // Both formats have their identifier at the same place.
+  if (reader.file.root(kCompact) != kNowhere) return read_compact(reader, reinterpret_cast<uintptr_t>(bytes), size);
+#endif
   if (bytes != nullptr && (reader.file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion ||
                            size > 0x7fffffff || reinterpret_cast<uintptr_t>(bytes) % 4 != 0))
     return fail(s, Failure::kCheckpoint, checkpoint::kVersion);

@@ -1,4 +1,5 @@
 // Runs a plan that is compiled in: finds its tensors and walks through its code. Nothing in it has to be checked.
+#include "runtime/memory.h"
 #include "runtime/session.h"
 
 namespace minbuild {
@@ -52,6 +53,33 @@ MB_INLINE const int32_t* params_at(const uint8_t* params, int32_t* words) {
 
 }  // namespace
 
+// Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there under the size
+// of the free dimension, which one of them has.
+mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
+#if MB_SYMBOLS
+  if (graph.symbol != 0) {
+    s->symbols[0] = (inputs + graph.symbol / MB_MAX_RANK)[-1].dims[graph.symbol % MB_MAX_RANK];
+    mb_status status = s->lay_out();
+    if (status != MB_OK) return status;
+  }
+#endif
+  for (uint32_t i = 0; i < graph.input_count; ++i, ++inputs) {
+    const uint32_t index = graph.ports + i;
+    const plan::Port& port = s->port(index);
+    s->regions[kBound + index].data = static_cast<char*>(inputs->data);
+    Tensor tensor;
+    // From here on as callers see it: a type, a rank, dimensions.
+    tensor.count = s->resolve(port.tensor, &tensor).type;
+    const int32_t *expected = &tensor.count, *given = &inputs->type;
+    int k = 0;
+    do {
+      if (inputs->data == nullptr || given[k] != expected[k])
+        return fail(s, Failure::kInput, word_of(s->name(port.name)), expected[k], k + 1);
+    } while (++k < 2 + tensor.rank);
+  }
+  return MB_OK;
+}
+
 mb_status run_steps(Session* s, const plan::Graph& graph) {
   const uint8_t* code = plan::kCode + graph.code;
   uint32_t newest = graph.newest;
@@ -98,3 +126,56 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 }
 
 }  // namespace minbuild
+
+using namespace minbuild;
+
+extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
+                               mb_options* options, mb_session** session) {
+  mb_session none;
+  none.error = options->error;
+  if (plan_size != 0) return fail(&none, Failure::kPlan);
+  constexpr uint32_t kFree = plan::kCounts[plan::kDefaults];
+  int32_t symbol = plan::kDefaultSizes[0];
+  if (options->symbols != nullptr) {
+    if (options->symbol_count != kFree) return fail(&none, Failure::kSymbolCount, kFree);
+    if (kFree != 0) symbol = *options->symbols;
+  }
+  constexpr size_t kFixed =
+      align16(align16(sizeof(Session)) + plan::kPersistentBytes + (MB_ROLLBACK ? plan::kRollbackBytes : 0));
+  const Size temporaries = Session::temporaries(symbol);
+  if (temporaries < 0) return fail(&none, Failure::kSizes);
+  const size_t need = kFixed + static_cast<size_t>(temporaries);
+  char* memory = static_cast<char*>(options->arena);
+  size_t size = options->arena_size;
+  options->arena_size = need;
+  if (session == nullptr) return MB_OK;
+
+  const bool own = memory == nullptr;
+  if (own) memory = static_cast<char*>(map_memory(size = need));
+  // Kernels load whole vectors from the arena and round scratch down to 16.
+  if (memory == nullptr || size < need || reinterpret_cast<uintptr_t>(memory) % kAlignment != 0)
+    return fail(&none, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
+  if (!own) clear_bytes(memory, kFixed);  // fresh pages are zero, and take no room before they are touched
+  Session* s = reinterpret_cast<Session*>(memory);
+  s->error = options->error;
+#if MB_FINGERPRINT
+  s->accepts_any_checkpoint = options->accept_any_checkpoint;
+#endif
+  s->symbols[0] = symbol;
+  char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
+  s->regions[kArena] = {memory + kFixed, size - kFixed};
+  s->regions[kTrained].data = s->regions[kPersistent].data = persistent;
+  if (plan::kCounts[plan::kConstants] != 0)
+    s->regions[kConstants].data = reinterpret_cast<char*>(const_cast<uint64_t*>(plan::kConstantTable));
+  s->replaces_gradients = true;
+  s->progress->learning_rate = 0.001f;
+  if (own) s->mapped[0] = {memory, size};
+  const mb_status status = read_checkpoint(s, checkpoint, checkpoint_size);
+  if (status == MB_OK) {
+    s->error = s->error_room;
+    *session = s;
+  } else {
+    mb_destroy(s);
+  }
+  return status;
+}

@@ -94,7 +94,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   const char* paths[] = {plan, checkpoint};
   Span maps[2] = {};
   mb_status status = MB_OK;
-  for (int i = 0; i < 2 && status == MB_OK; ++i) {
+  for (int i = MB_COMPILED ? 1 : 0; i < 2 && status == MB_OK; ++i) {
     if (paths[i] == nullptr) continue;
     int file = open_file(paths[i], O_RDONLY);
     // A file that cannot be opened or has no bytes is not mapped either. Private, so that writes to frozen parameters
@@ -106,10 +106,11 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
     none.error = options->error;
     if (maps[i].data == nullptr) status = fail(&none, Failure::kRead, word_of(paths[i]));
   }
+  if (MB_COMPILED) maps[0].size = plan != nullptr;  // none is wanted
   if (status == MB_OK) status = mb_create(maps[0].data, maps[0].size, maps[1].data, maps[1].size, options, session);
   if (status == MB_OK) {
     Session* s = static_cast<Session*>(*session);
-    s->mapped[1] = maps[0];
+    if (!MB_COMPILED) s->mapped[1] = maps[0];
     maps[0] = {};
     if (s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1] = {};
   }

@@ -35,7 +35,6 @@ MB_NOINLINE const KernelRow& find_kernel(uint32_t key) {
   while (row->key != key && row->key != 0) ++row;
   return *row;
 }
-#endif
 
 // Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there. The first walk
 // takes the sizes of the free dimensions from it, the second compares. What a damaged plan does to this, its first step
@@ -78,6 +77,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
   }
   return MB_OK;
 }
+#endif
 
 #if !MB_COMPILED
 mb_status run_steps(Session* s, const plan::Graph& graph) {
@@ -132,6 +132,7 @@ using namespace minbuild;
 
 extern "C" {
 
+#if !MB_COMPILED
 mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, size_t checkpoint_size,
                     mb_options* options, mb_session** session) {
   Session room, *first = &room;  // what is known before there is memory for more
@@ -142,20 +143,11 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #if MB_FINGERPRINT
   first->accepts_any_checkpoint = options->accept_any_checkpoint;
 #endif
-#if MB_COMPILED
-  (void)plan;
-  if (plan_size != 0) return fail(first, Failure::kPlan);
-#else
   if (!first->read_plan(plan, plan_size)) return fail(first, Failure::kPlan, plan::kVersion);
-#endif
   uint32_t free = first->count[plan::kDefaults];
   const void* symbols = options->symbols;
   if (symbols == nullptr) {
-#if MB_COMPILED
-    symbols = plan::kDefaultSizes;
-#else
     symbols = first->data[plan::kDefaults];
-#endif
   } else if (options->symbol_count != free) {
     return fail(first, Failure::kSymbolCount, free);
   }
@@ -165,9 +157,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   fixed += first->rollback_bytes;
 #endif
   fixed = align16(fixed);
-#if !MB_COMPILED
   first->values = static_cast<Size*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(Size)));
-#endif
   const Size temporaries = first->evaluate();
   if (temporaries < 0) return fail(first, Failure::kSizes);
   const size_t need = fixed + static_cast<size_t>(temporaries);
@@ -189,22 +179,16 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   regions[kArena] = {memory + fixed, size - fixed};
   regions[kTrained] = {persistent, s->trainable_bytes};
   regions[kPersistent] = {persistent, s->persistent_bytes};
-#if MB_COMPILED
-  const char* constants = reinterpret_cast<const char*>(plan::kConstantTable);
-#else
   const char* constants = s->data[plan::kConstants];
-#endif
   regions[kConstants] = {const_cast<char*>(constants), s->count[plan::kConstants] * size_t{8}};
   s->replaces_gradients = true;
   s->progress->learning_rate = 0.001f;
   if (own) s->mapped[0] = {memory, size};
   mb_status status = s->lay_out();
-#if !MB_COMPILED
   for (uint32_t i = s->count[plan::kKernels]; i-- > 0;) {  // the first that lacks is the last to be told
     const plan::Kernel& kernel = s->kernel(i);
     if (find_kernel(kernel.key).key == 0) status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
   }
-#endif
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
   if (status == MB_OK) {
     s->error = s->error_room;
@@ -214,6 +198,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   }
   return status;
 }
+#endif
 
 void mb_destroy(mb_session* session) {
   if (session == nullptr) return;
@@ -242,7 +227,7 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
   const bool updates = which == MB_OPTIMIZER;
   s->progress->step += updates;
 #if MB_SYMBOLS
-  int32_t before[kMostSymbols];
+  int32_t before[sizeof s->symbols / sizeof(int32_t)];
   copy_bytes(before, s->symbols, sizeof before);
 #endif
   mb_status status = bind(s, graph, inputs);

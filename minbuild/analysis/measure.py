@@ -72,7 +72,7 @@ def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelR
         arenas=compiled.arenas,
         persistent=persistent_of(compiled.plan),
         plan_bytes=len(compiled.plan_bytes),
-        checkpoint_bytes=len(compiled.checkpoint),
+        checkpoint_bytes=len(compiled.initial_checkpoint),
         kernels=len(compiled.plan.kernels),
         full_kernels=len(compiled.registry.all_kernels()),
         notes=(*compiled.artifacts.notes, *notes),

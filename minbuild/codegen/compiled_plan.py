@@ -14,9 +14,11 @@ from minbuild.codegen.compiled_plan_amounts import CURE, Amount, AmountTable, am
 from minbuild.codegen.compiled_plan_steps import Step, encode_steps, steps_of
 from minbuild.errors import Unsupported
 from minbuild.ir import ElementType, Kernel
+from minbuild.planning.compact_checkpoint import compact_end
 from minbuild.planning.plan_encoding import decode_plan, is_wide, stable_key
 
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS = range(5)  # regions
+_MOST_RANK = 8  # MB_MAX_RANK
 _MOST = 0x7FFFFFEF  # of what a size may be
 
 
@@ -67,7 +69,10 @@ class _Compiler:
             + [d for i in self.order for d in self._dims(self.tensors[i])]
             + [self.amounts[g[2]] for g in tables["graphs"].tolist() if self.loops]
         )
-        graphs = [(*g[:-1], dims.index[self.amounts[g[-1]]] if self.loops else 0) for g in steps.graphs]
+        graphs = [
+            (*g[:-1], dims.index[self.amounts[g[-1]]] if self.loops else 0, self._symbol_at(g[3], g[4]))
+            for g in steps.graphs
+        ]
         places, records, shapes = self._tensors(dims)
         names, name_at = self._names()
         ports = [
@@ -129,6 +134,8 @@ class _Compiler:
             "constants": tables["constants"].tolist(),
             "defaults": symbols,
             "largest_symbol": largest,
+            "compact_end": compact_end(tables),
+            "binds": any(self.tensors[int(p[1])][2] > _CONSTANTS for p in tables["parameters"].tolist()),
             "peak_free": peak.free,
             "peak_fixed": -(-peak.fixed // 16) * 16,
             "numbers": {
@@ -152,6 +159,15 @@ class _Compiler:
                 "Constants": len(tables["constants"]),
             },
         }
+
+    def _symbol_at(self, first: int, count: int) -> int:
+        """The last input, counted from 1, and its last dimension that is the free one, as number * 8 + dimension, among
+        `count` ports from `first` on; 0 where there is none."""
+        found = 0
+        for number, port in enumerate(self.tables["ports"].tolist()[first : first + count], 1):
+            for axis, size in enumerate(self._dims(self.tensors[int(port[1])])):
+                found = number * _MOST_RANK + axis if (size.free, size.fixed) == (1, 0) else found
+        return found
 
     def _tensors(self, dims: AmountTable) -> tuple[list[Amount], list[tuple[int, int]], list[int]]:
         """Places in memory, tensors as (place, shape), and shapes as (head, dimensions)."""

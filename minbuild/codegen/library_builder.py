@@ -71,7 +71,12 @@ class LibraryBuilder:
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
         full = full_contents(self.registry, self.contents.components, self.contents.wide)
         # The same numbers, down to denormals, and the same checkpoints.
-        full = replace(full, safety=full.safety - ALIKE | self.contents.safety & ALIKE)
+        full = replace(
+            full,
+            safety=full.safety - ALIKE | self.contents.safety & ALIKE,
+            one_variant=self.contents.one_variant,
+            panel_bytes=self.contents.panel_bytes,
+        )
         both = ((self.contents, self.toolchain), (full, _without_auto_lto(self.toolchain)))
         given = [
             (_given(contents, self.registry, toolchain, self.cmake), toolchain)

@@ -16,6 +16,7 @@ from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.ownership import MANIFEST, TOOL, sealed
 from minbuild.codegen.package_docs import (
     CHECKPOINT,
+    COMPACT_CHECKPOINT,
     EXPORT_TEMPLATE,
     PLAN,
     STAMP,
@@ -103,6 +104,8 @@ def emit_package(
 def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str, bytes]:
     model, folder = packaged.model, packaged.folder
     files = {f"{folder}/{CHECKPOINT}": model.checkpoint}
+    if model.compact_checkpoint:
+        files[f"{folder}/{COMPACT_CHECKPOINT}"] = model.compact_checkpoint
     if not contents.compiled:
         files[f"{folder}/{PLAN}"] = model.plan_bytes
     if model.export_template is not None:

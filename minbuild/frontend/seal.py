@@ -25,7 +25,7 @@ def read_seal(data: bytes) -> Seal | None:
     if not is_sealed(data):
         return None
     end = len(data) - _SUMS.size
-    simple, ordered = _sums(data[:end])
+    simple, ordered = sums(data[:end])
     found = _SUMS.unpack_from(data, end)
     if found[0] != simple:
         raise ValueError("its checksum differs")
@@ -42,7 +42,7 @@ def _counters(data: bytes, end: int) -> bytes:
     raise ValueError("it has no counters")
 
 
-def _sums(data: bytes) -> tuple[int, int]:
+def sums(data: bytes) -> tuple[int, int]:
     """Fletcher's sums of bytes modulo 2^32."""
     every = np.frombuffer(data, np.uint8)
     simple = ordered = 0
@@ -61,5 +61,5 @@ def sealed(data: bytes, seal: Seal, group: OptimizerGroup) -> bytes:
     counters += _PROGRESS.pack(group.step, group.initial_learning_rate, 0)
     whole = (root + gap).to_bytes(4, "little") + data[4:8] + bytes(gap) + data[8:]
     whole += bytes(-len(whole) % 8) + len(counters).to_bytes(4, "little") + counters
-    simple, ordered = _sums(whole)
+    simple, ordered = sums(whole)
     return whole + _SUMS.pack(simple, (ordered + seal.fingerprint) % _MODULUS)

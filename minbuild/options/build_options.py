@@ -13,12 +13,14 @@ from minbuild.options.graph_selection import EVERY
 from minbuild.options.option_row import OFF, ON, BuildOption, Value, choice
 
 PROFILES: Mapping[str, str] = {
-    "smallest": "same functions, least bytes; errors are codes, builds take longer",
+    "smallest": "same functions, least bytes; errors are codes, steps and builds take longer",
     "balanced": "small, with error messages in words",
     "fastest": "compiled for speed; larger",
 }
 DEFAULT = "balanced"
 AUTO = "auto"
+TARGET = "target"  # of stack_budget and max_page_size: as the target suggests
+ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
@@ -60,6 +62,15 @@ class BuildOptions:
         "(compiled), or the smaller of both (auto)",
         SOURCES,
     )
+    loop_variants: str = choice(
+        ("all", "one"),
+        "variants of inner loops: for each vector width of the processor and layout of matrices, or one for all",
+        SOURCES,
+        effect="one variant of every inner loop",
+        min_size="one",
+        tradeoff="Steps of large models take two to four times as long.",
+        smallest="one",
+    )
     graphs: tuple[str, ...] = choice(
         EVERY,
         "graphs that the device can run: training steps, evaluation, optimizer steps",
@@ -74,6 +85,20 @@ class BuildOptions:
         effect="no writing of checkpoints",
         min_size=OFF,
         tradeoff="What was trained cannot be saved as a checkpoint; parameters can be read.",
+    )
+    stack_budget: str = choice(
+        (TARGET,),
+        "bytes of stack that calls may take, measured when the trainer is proven (exit code 5 above it); of it matrix "
+        "products take up to half",
+        SOURCES,
+        sized=True,
+    )
+    initial_checkpoint: str = choice(
+        (ORT, COMPACT),
+        "form of the checkpoint that a device starts from: that of ONNX Runtime, or compact, parameters without names "
+        "beside the other (what is saved and loaded later is that of ONNX Runtime)",
+        PLAN,
+        smallest=COMPACT,
     )
     rollback: str = choice(
         (ON, OFF),
@@ -210,7 +235,7 @@ class BuildOptions:
         tradeoff="Tools find fewer sections by name.",
     )
     max_page_size: str = choice(
-        ("target", "4096", "16384", "65536"),
+        (TARGET, "4096", "16384", "65536"),
         "largest memory page that the library supports: that of the target, or bytes",
         LINKER,
     )

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from minbuild.options.byte_sizes import parse_size
+
 ON, OFF = "on", "off"
 # Other spellings of on and off, in TOML and in environment variables.
 _SPELLINGS = {"true": ON, "yes": ON, "1": ON, "false": OFF, "no": OFF, "0": OFF}
@@ -17,10 +19,10 @@ Value = str | tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class BuildOption:
     """One row of the table. `values` are the words to choose from, none where names of kernels are given; `multiple`
-    says whether more than one may be. `neutral` is what a build has that does nothing for size; `effect` what the
-    waterfall says of anything else, "" where that is not there to save bytes. `min_size` is what makes the smallest
-    library and `tradeoff` what is given up for it, "" where that is not worth proposing. `profiles` are the values that
-    differ from those of the default profile."""
+    says whether more than one may be, `sized` whether a number of bytes may stand in their place. `neutral` is what a
+    build has that does nothing for size; `effect` what the waterfall says of anything else, "" where that is not there
+    to save bytes. `min_size` is what makes the smallest library and `tradeoff` what is given up for it, "" where that
+    is not worth proposing. `profiles` are the values that differ from those of the default profile."""
 
     name: str  # of the field
     values: tuple[str, ...]
@@ -32,6 +34,7 @@ class BuildOption:
     min_size: Value
     tradeoff: str
     multiple: bool
+    sized: bool
     profiles: Mapping[str, Value]
 
     @property
@@ -44,12 +47,19 @@ class BuildOption:
         """The values in words."""
         if not self.values:
             return "names of operators or of kernel files, such as Conv"
+        if self.sized:
+            return f"{', '.join(self.values)}, or bytes such as 4096 or '4 KiB'"
         return ", ".join(self.values) + (", or several of them" if self.multiple else "")
 
     def read(self, given: object) -> Value | None:
         """The value of what a user wrote, a word, a number, or a list of those; None where it is none."""
         words = given if isinstance(given, (list, tuple)) else [given]
         parts = [part.strip() for word in words for part in _text(word).split(",")]
+        if self.sized:
+            sizes = [parse_size(part) for part in parts if part not in self.values]
+            if len(parts) != 1 or None in sizes or 0 in sizes:
+                return None
+            return str(sizes[0]) if sizes else parts[0]
         known = tuple(
             _SPELLINGS.get(p.lower(), p) if ON in self.values else p for p in dict.fromkeys(parts) if p
         )
@@ -79,6 +89,7 @@ def choice(
     min_size: Value | None = None,
     tradeoff: str = "",
     multiple: bool = False,
+    sized: bool = False,
     **profiles: Value,
 ) -> Any:
     """A field of `BuildOptions`, with the rest of its row as metadata. Without `default` that is the first of the
@@ -89,6 +100,7 @@ def choice(
         "description": description,
         "stage": stage,
         "multiple": multiple,
+        "sized": sized,
         "profiles": profiles,
     }
     row |= {"default": first, "neutral": first if neutral is None else neutral, "effect": effect}

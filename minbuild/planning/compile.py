@@ -21,6 +21,7 @@ from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.planning.arena.peak_memory import arena_of, arena_peak
+from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
@@ -47,6 +48,14 @@ class CompiledModel:
     components: frozenset[str] = frozenset()  # of COMPONENTS
     export_template: bytes | None = None  # of the inference model, for the part "export"
     graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
+    compact_checkpoint: bytes = (
+        b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
+    )
+
+    @property
+    def initial_checkpoint(self) -> bytes:
+        """The checkpoint that devices start from, which is what takes flash."""
+        return self.compact_checkpoint or self.checkpoint
 
     @property
     def digest(self) -> str:
@@ -217,6 +226,12 @@ def with_components(
     return replace(
         model, components=frozenset(chosen | {"export"}), export_template=made.template(held, sizes)
     )
+
+
+def with_compact_checkpoint(model: CompiledModel) -> CompiledModel:
+    """`model` with a compact form of its checkpoint. Raises BadInput for one that has more than parameters."""
+    compact = compact_checkpoint(read_checkpoint(model.checkpoint), model.plan_bytes)
+    return replace(model, compact_checkpoint=compact)
 
 
 def _free_dimensions(artifacts: TrainingArtifacts) -> tuple[str, ...]:

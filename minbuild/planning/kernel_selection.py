@@ -26,6 +26,11 @@ from minbuild.planning.library_contents import (
 )
 from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of, is_wide
 
+_SMALLEST_PANEL, _LARGEST_PANEL = (
+    256,
+    16384,
+)  # bytes; a tile of the widest vectors, twice; as without a budget
+
 
 @dataclass(frozen=True, slots=True)
 class ExtraRequirements:
@@ -74,6 +79,9 @@ def contents_of(
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",
+        compact_checkpoints=any(m.compact_checkpoint for m in models),
+        panel_bytes=panel_bytes(build_options.stack_budget),
+        one_variant=build_options.loop_variants == "one",
         reads_trainable=not all(updates(m.graphs) for m in models),
     )
 
@@ -86,6 +94,14 @@ def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
             "build with --flavor interpreted."
         )
     return models[0].plan_bytes
+
+
+def panel_bytes(stack_budget: str) -> int:
+    """The panel of a matrix product that leaves half of a stack to everything else; 0 without a budget."""
+    if not stack_budget.isdecimal():
+        return 0
+    half = max(_SMALLEST_PANEL, min(_LARGEST_PANEL, int(stack_budget) // 2))
+    return 1 << (half.bit_length() - 1)
 
 
 def safety_of(build_options: BuildOptions) -> frozenset[str]:

@@ -47,6 +47,9 @@ class LibraryContents:
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
+    one_variant: bool = False  # of every inner loop
+    panel_bytes: int = 0  # on the stack for a matrix product; 0: as the target suggests
+    compact_checkpoints: bool = False  # checkpoints without names are read, too
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
 
     @property

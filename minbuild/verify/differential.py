@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -158,13 +158,20 @@ def _last_line(text: str) -> str:
 
 
 def prove_equal(
-    script: TestScript, plan: bytes, trimmed: bytes, full: bytes, *, compiled: bool = False
+    script: TestScript,
+    plan: bytes,
+    trimmed: bytes,
+    full: bytes,
+    *,
+    compiled: bool = False,
+    compact: bytes = b"",
 ) -> EquivalenceResult:
     """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
 
-    `plan` is what both run; `compiled` is True where the trimmed one has it compiled in. Raises VerificationFailed with
-    all differences."""
-    ours = run_script("trimmed build", script, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
+    `plan` is what both run; `compiled` is True where the trimmed one has it compiled in; `compact` is the checkpoint
+    that it starts from in place of the script's, if any. Raises VerificationFailed with all differences."""
+    own = replace(script, checkpoints={**script.checkpoints, "start": compact}) if compact else script
+    ours = run_script("trimmed build", own, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
     theirs = run_script("full build", script, full, plan, FULL_GARBAGE)
     findings = differences(ours, theirs)
     if findings:

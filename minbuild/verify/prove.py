@@ -99,10 +99,11 @@ def prove(
         return tuple(not_proven(str(error)) for _ in pairs)
     here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
     start = starting_point(model)
+    compact = model.compact_checkpoint if start == model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
     toolchain = bench.toolchain if here[0] in pairs else _default(bench)
     try:
-        script, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing)
+        script, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing, compact)
     except NotEqual as error:
         steps = step_script(model, start)
         which = first_difference(
@@ -120,8 +121,9 @@ def prove(
         proofs[pair.target] = prove_equal(
             *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
             compiled=pair.trimmed.compiled,
+            compact=compact,
         )
-    steps = step_script(model, start, pace)
+    steps = step_script(model, compact or start, pace)
     run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
     if run_elsewhere:
         trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
@@ -156,9 +158,10 @@ def prove(
 
 
 def _finite(
-    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool
+    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool, compact: bytes
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
-    """A script that stays within finite numbers, and what it proves. Raises VerificationFailed without any."""
+    """A script that stays within finite numbers, and what it proves, where the trimmed library starts from `compact`,
+    if that is not empty, and the full one from `start`. Raises VerificationFailed without any."""
     for pace in PACES:
         script = seeded_script(
             model.program, model.plan, checkpoint=start, registry=model.registry, saves=saves, pace=pace
@@ -167,6 +170,7 @@ def _finite(
             proof = prove_equal(
                 *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
                 compiled=pair.trimmed.compiled,
+                compact=compact,
             )
         except NotFinite:
             if pace == PACES[-1]:

@@ -31,7 +31,7 @@ from case_sets import GOLDEN, load, trainer  # noqa: E402
 from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.planning.compile import compile_model, with_components  # noqa: E402
+from minbuild.planning.compile import compile_model, with_compact_checkpoint, with_components  # noqa: E402
 from minbuild.planning.library_contents import COMPONENTS  # noqa: E402
 
 HARNESSES = ("plan", "checkpoint", "template", "batch")
@@ -56,7 +56,7 @@ def build(model: str, folder: Path, clang: str) -> None:
     source = GOLDEN / model
     case, built, compiled = load(source), trainer(source), compile_model(source, {}, {})
     template = with_components(compiled, list(COMPONENTS)).export_template
-    contents = replace(built.contents, components=frozenset(COMPONENTS))
+    contents = replace(built.contents, components=frozenset(COMPONENTS), compact_checkpoints=True)
     files = emit_sources(contents, registry())
     for name, data in {
         **files,
@@ -74,6 +74,7 @@ def build(model: str, folder: Path, clang: str) -> None:
             case.checkpoint,
             write_checkpoint(replace(held, properties=PROPERTIES)),
             case.trained[0],
+            with_compact_checkpoint(compiled).compact_checkpoint,
             built.session(case.trained[0]).checkpoint(True)[:-1] + b"\xff",  # the choice: all there is
         ],
         "template": [template or b""],

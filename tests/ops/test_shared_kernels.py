@@ -20,6 +20,11 @@ BUILDS = {
         DEFAULT_CXX,
         ("-DWITH_DOUBLE", "-DMINBUILD_SMALL_STACK=1", "-DMINBUILD_DISPATCH=0", "-DMB_SIMD=0"),
     ),
+    "clang-one-variant": (DEFAULT_CXX, ("-DWITH_DOUBLE", "-DMB_ONE_VARIANT=1")),
+    "clang-one-variant-microcontroller": (
+        DEFAULT_CXX,
+        ("-DWITH_DOUBLE", "-DMB_ONE_VARIANT=1", "-DMINBUILD_SMALL_STACK=1", "-DMB_SIMD=0"),
+    ),
     "gcc": (GCC_CXX, WIDE),
 }
 
@@ -37,7 +42,7 @@ def widths(library) -> list[int]:
     """The vector widths in bytes that this processor and build can run."""
     library.set_width(0)
     found = library.width()
-    return [bytes_ for bytes_ in (16, 32, 64) if bytes_ <= found]
+    return [bytes_ for bytes_ in (4, 16, 32, 64) if bytes_ <= found and (bytes_ > 4 or found == 4)]
 
 
 def guarded(shape: tuple[int, int], transposed: bool, dtype: type, random: np.random.Generator) -> np.ndarray:

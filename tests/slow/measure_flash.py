@@ -3,8 +3,8 @@
     python tests/slow/measure_flash.py [--target T]... [NAME...]
 
 Of each case and target: the default build, and `--profile smallest` with either flavor, a plan that is read and one
-that is compiled in. A library counts with what of it is loaded, a checkpoint with what it has beyond the bytes of the
-parameters. Batch sizes are free, files and saving are on.
+that is compiled in; the latter also without the checks of `SAFETY_OFF`. A library counts with what of it is loaded, a
+checkpoint with what it has beyond the bytes of the parameters. Batch sizes are free, files and saving are on.
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ TARGETS = (
 )
 HEAD = (
     "case",
-    "checkpoint",
+    "balanced: checkpoint",
     "plan",
     "library",
     "together",
-    "smallest: library",
+    "smallest: checkpoint",
+    "library",
     "together",
     "compiled",
     "together",
+    "without safety",
+    "together",
 )
+# The checks that are counted apart: what a library has beyond loading, training, evaluating and saving.
+SAFETY_OFF = {"rollback": "off", "finite_checks": "off", "checkpoint_checks": "off"}
 
 
 def main() -> None:
@@ -81,19 +86,23 @@ def _cells(model: CompiledModel, target: Target) -> Iterator[int]:
     """The numbers of a row; 0 where a plan cannot be compiled in."""
     from minbuild.errors import BadInput, Unsupported
     from minbuild.options.build_options import COMPILED, in_profile
+    from minbuild.planning.compile import with_compact_checkpoint
 
-    parameters = model.artifacts.checkpoint.parameters
-    framing = len(model.checkpoint) - sum(prod(p.shape) * p.element.size for p in parameters)
+    values = sum(prod(p.shape) * p.element.size for p in model.artifacts.checkpoint.parameters)
     plan = len(model.plan_bytes)
-    yield from (framing, plan)
-    for profile in ("balanced", "smallest"):
-        library = _loaded(model, in_profile(profile), target)
-        yield from (library, framing + plan + library)
-    try:
-        library = _loaded(model, replace(in_profile("smallest"), flavor=COMPILED), target)
-        yield from (library, framing + library)
-    except (BadInput, Unsupported):
-        yield from (0, 0)
+    framing = len(model.checkpoint) - values
+    library = _loaded(model, in_profile("balanced"), target)
+    yield from (framing, plan, library, framing + plan + library)
+    compact, smallest = with_compact_checkpoint(model), in_profile("smallest")
+    framing = len(compact.initial_checkpoint) - values
+    library = _loaded(compact, smallest, target)
+    yield from (framing, library, framing + plan + library)
+    for safety in ({}, SAFETY_OFF):
+        try:
+            library = _loaded(compact, replace(smallest, flavor=COMPILED, **safety), target)
+            yield from (library, framing + library)
+        except (BadInput, Unsupported):
+            yield from (0, 0)
 
 
 def _loaded(model: CompiledModel, build_options: BuildOptions, target: Target) -> int:

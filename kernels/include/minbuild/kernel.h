@@ -18,11 +18,37 @@ namespace minbuild {
 struct half;  // lib/types/half.h
 struct bfloat16;
 
+#if !MB_COMPILED
 enum class Status : uint8_t {
   kOk = MB_OK,
   kBadPlan = MB_BAD_PLAN,    // shapes or parameters that no correct plan contains
+  kTooLarge = MB_BAD_PLAN,   // shapes or parameters that a model may have and the kernel cannot count with
   kBadValue = MB_BAD_VALUE,  // data out of range
 };
+// MB_WRONG(condition): a condition that no correct plan meets, where its check shares the answer with limits. A macro:
+// as a function it would be evaluated to a number first, which takes up to 21 bytes.
+#define MB_WRONG(condition) (condition)
+#else
+// A compiled plan is correct: compilers leave out every check that ends in kBadPlan. The others stay.
+struct Status {
+  struct Never {
+    [[noreturn]] MB_INLINE operator Status() const { __builtin_unreachable(); }
+  };
+  uint8_t value;
+  static const Status kOk, kTooLarge, kBadValue;
+  static const Never kBadPlan;
+  explicit constexpr operator mb_status() const { return value; }
+  constexpr bool operator==(Status other) const { return value == other.value; }
+  constexpr bool operator!=(Status other) const { return value != other.value; }
+};
+inline constexpr Status Status::kOk{MB_OK}, Status::kTooLarge{MB_BAD_PLAN}, Status::kBadValue{MB_BAD_VALUE};
+inline constexpr Status::Never Status::kBadPlan{};
+MB_INLINE bool never(bool condition) {
+  if (condition) __builtin_unreachable();
+  return false;
+}
+#define MB_WRONG(condition) never(condition)
+#endif
 
 // A dense row-major tensor with its dimensions known. `data` is null for an absent optional argument.
 struct Tensor {

@@ -5,34 +5,22 @@
 #ifndef MINBUILD_LIB_GEMM_GEMM_H_
 #define MINBUILD_LIB_GEMM_GEMM_H_
 
+#include "lib/gemm/packer.h"
 #include "lib/types/bytes.h"
-#include "lib/gemm/microkernel.h"
-
-#ifndef MINBUILD_SMALL_STACK
-#define MINBUILD_SMALL_STACK 0  // 1: panels of 2 KB instead of 16 KB, for microcontrollers
+#if MB_ONE_VARIANT
+#include "lib/gemm/small_gemm.h"
 #endif
 
 namespace minbuild {
 
-constexpr int kPanelBytes = MINBUILD_SMALL_STACK ? 2048 : 16384;
-
-// Packs a panel of B: panel[i*width + j] = B(k + i, j0 + j) for i < depth, j < columns; columns from `columns` up to
-// `width` are zero already and may be left alone. Any type with such a call operator may stand for B, such as an image
-// under convolution; it is called without its type, so that the walk below exists once.
-template <class T>
-using Pack = void (*)(const void* packer, T* panel, int k, int depth, int j0, int columns, int width);
-template <class T, class Packer>
-void pack_with(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
-  (*static_cast<const Packer*>(packer))(panel, k, depth, j, columns, width);
-}
-
+#if !MB_ONE_VARIANT
 // The B of a product itself.
 template <class T>
 void pack_strided(const void* product, T* panel, int k, int depth, int j0, int columns, int width) {
   const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
   const T* from = g.b + k * g.b_row + j0 * g.b_col;
   if (g.b_col == 1) {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     for (; depth > 0; --depth, from += g.b_row, panel += width) {
       int i = 0;
       for (; i <= columns - V::size; i += V::size) V::load(from + i).store(panel + i);
@@ -46,11 +34,12 @@ void pack_strided(const void* product, T* panel, int k, int depth, int j0, int c
     for (int i = depth; i > 0; --i, x += g.b_row, to += width) *to = *x;
   }
 }
+#endif
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
 template <class T>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
-  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors, most = tile_rows(bytes);
+  const intptr_t width = lanes_of<T>(bytes) * kTileVectors, most = tile_rows(bytes);
   const T* a = g.a;
   T* c = g.c;
   for (intptr_t left = g.m; left > 0; left -= most) {
@@ -80,6 +69,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
 
 constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 
+#if !MB_ONE_VARIANT
 // The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
@@ -114,6 +104,7 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack
     panel.c += width * g.c_col;
   }
 }
+#endif
 
 // The product with B seen through a packer; b, b_row and b_col are not read.
 template <class T, class Packer>
@@ -135,9 +126,11 @@ MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
   const int lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
-  return along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
+  return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) &&
+         (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
 }
 
+#if !MB_ONE_VARIANT
 // Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
@@ -163,6 +156,7 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const bool direct = g.b_col == 1 && g.m <= (MINBUILD_AVX512 && bytes == 64 ? 16 : 8);
   multiply<T>(g, bytes, direct, pack_strided<T>, &g);
 }
+#endif
 
 template <class T>
 MB_INLINE void gemm(Gemm<T> g) {

@@ -22,7 +22,7 @@ struct Gemm {
 
 // Register tiles of kTileVectors columns of vectors: as many accumulators as hide the latency of a multiply-add.
 // Without vector registers sixteen scalars are what a register file holds.
-constexpr int kTileVectors = MB_SIMD ? 2 : 1;
+constexpr int kTileVectors = MB_SIMD && !MB_ONE_VARIANT ? 2 : 1;
 constexpr int kMostTileBytes = (MINBUILD_AVX512 ? 64 : 32) * kTileVectors;  // of one row
 #if defined(__aarch64__)
 constexpr int kMostTileRows = 8;

@@ -104,7 +104,7 @@ struct Blocks {
   MB_INLINE Blocks(const Gemm<T>& g, int bytes) {
     constexpr intptr_t kSize = sizeof(T);
     const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(bytes);
-    width = unsigned(bytes) / sizeof(T) * kTileVectors;
+    width = lanes_of<T>(bytes) * kTileVectors;
     depth = g.k < deepest ? g.k : deepest;
     step = depth + kRowGap / kSize;
     shallow = g.k <= kShallow;

@@ -9,7 +9,7 @@ namespace minbuild {
 // Sum of `count` elements, in partial sums so that long sums lose little and additions do not wait for each other.
 template <class T>
 MB_NOINLINE T sum_range(const T* x, int count) {
-  using V = Width<16>::of<T>;
+  using V = Width<kNarrowBytes>::of<T>;
   V sums = T(0), others = T(0);
   int i = 0;
   for (; i <= count - 2 * V::size; i += 2 * V::size) {

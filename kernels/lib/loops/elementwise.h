@@ -38,7 +38,7 @@ template <Lanes kLanes, class T, class Body, class... Args>
 MB_INLINE void for_range(int count, Args... args) {
   int i = 0;
   if constexpr (kLanes == kBaseline) {
-    i = WholeVectors<T, Body>::template run<Width<16>>(count, args...);
+    i = WholeVectors<T, Body>::template run<Width<kNarrowBytes>>(count, args...);
   } else {
 #if MB_DISPATCHES
     if (vector_bytes() >= 32) i = run_avx2<WholeVectors<T, Body>>(count, args...);
@@ -91,7 +91,8 @@ MB_INLINE Status map_padded(const Call& call, F f, Index... inputs) {
   if constexpr (kLanes == kWidest && sizeof(T) == 4) {
     dispatch<PaddedLoop<T, F>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
   } else {
-    PaddedLoop<T, F>::template run<Width<16>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
+    PaddedLoop<T, F>::template run<Width<kNarrowBytes>>(f, count, y,
+                                                        static_cast<const T*>(call[inputs].template as<T>())...);
   }
   return Status::kOk;
 }

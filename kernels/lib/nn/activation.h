@@ -86,7 +86,8 @@ template <class T, bool kAny>
 MB_NOINLINE void activate(const Activation& a, T* x, int count) {
   if (a.kind == Activation::kSigmoid) return dispatch<FunctionLoop<T, SigmoidFunction>>(SigmoidFunction{}, count, x);
   if (!kAny || a.kind == Activation::kTanh) return dispatch<FunctionLoop<T, TanhFunction>>(TanhFunction{}, count, x);
-  if constexpr (kAny) FunctionLoop<T, UncommonActivation>::template run<Width<16>>(UncommonActivation{a}, count, x);
+  if constexpr (kAny)
+    FunctionLoop<T, UncommonActivation>::template run<Width<kNarrowBytes>>(UncommonActivation{a}, count, x);
 }
 
 // The same of what is first limited to [-limit, limit].
@@ -134,7 +135,7 @@ MB_NOINLINE void multiply_by_slope(const Activation& a, const T* y, T* d, int co
   if (a.kind == Activation::kSigmoid) return for_range<kBaseline, T, SigmoidSlopeBody<T>>(count, d, y);
   if (!kAny || a.kind == Activation::kTanh) return for_range<kBaseline, T, TanhSlopeBody<T>>(count, d, y);
   if constexpr (kAny) {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     SeldomSlope slope{a};
     for (; count > 0; count -= V::size, d += V::size, y += V::size)
       (V::load(d, count) * slope(V::load(y, count))).store(d, count);

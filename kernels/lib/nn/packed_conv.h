@@ -68,7 +68,7 @@ struct SeenBy {
 template <class T>
 struct SeenColumns : SeenBy<T> {
   MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     constexpr int kMostRuns = kMostTileBytes / int(sizeof(T));
     intptr_t place[kMostRuns];
     int length[kMostRuns], runs = 0;
@@ -202,7 +202,7 @@ struct PackedConv : Weights... {
 
   // planes += rows of X from `channel` on, at outputs from `first` on
   void add_made(const SeenBy<T>& seen, intptr_t channel, intptr_t count, intptr_t first, intptr_t columns) const {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     const T* from = made;
     for (intptr_t k = 0; k < count * c.taps; ++k) {
       T* row = const_cast<T*>(seen.row(int(channel * c.taps + k)));

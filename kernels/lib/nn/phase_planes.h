@@ -24,7 +24,7 @@ struct Planes {
   // Copies images to their planes, or outwards. What has no counterpart is left alone.
   template <class T>
   MB_NOINLINE void move(T* image_at, T* plane, bool outwards) const {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     constexpr int kRow = Axes - 1, kLine = Axes - 2;
     int number = 0;
     do {  // at least one phase: where there are no strides this is no loop

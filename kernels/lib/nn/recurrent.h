@@ -98,7 +98,7 @@ struct Recurrence {
     steps = x_.dims[0], batch = x_.dims[1], features = x_.dims[2], hidden = r_.dims[2], width = w_.dims[1];
     recurrent = width;
     constexpr unsigned kMost = 1 << 21;  // so that no product of sizes overflows
-    if (unsigned(steps | batch) >= kMost || hidden < 1) return Status::kBadPlan;
+    if (unsigned(steps | batch) >= kMost || hidden < 1) return Status::kTooLarge;
     if (w_.dims[0] != directions || r_.dims[0] != directions || w_.dims[2] != features || r_.dims[1] != width ||
         int64_t(hidden) * gates != width)
       return Status::kBadPlan;

@@ -15,6 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if __has_include("minbuild/config.h")
+#include "minbuild/config.h"
+#endif
+
 // As in minbuild/kernel.h, so that this header also stands alone.
 #define MB_INLINE inline __attribute__((always_inline))
 #define MB_NOINLINE __attribute__((noinline))
@@ -32,7 +36,11 @@
 #define MINBUILD_AVX512 0  // 1: a third level for bodies that ask for it
 #endif
 
-#if MINBUILD_DISPATCH && defined(__x86_64__) && !defined(__AVX2__)
+#ifndef MB_ONE_VARIANT
+#define MB_ONE_VARIANT 0  // 1: every loop once, for the vectors that all processors have, in few bytes
+#endif
+
+#if MINBUILD_DISPATCH && !MB_ONE_VARIANT && defined(__x86_64__) && !defined(__AVX2__)
 #define MB_DISPATCHES 1
 #else
 #define MB_DISPATCHES 0
@@ -198,13 +206,20 @@ MB_INLINE T sum(Vec<T, N> x) {
   }
 }
 
-// The widths a body is compiled for: Width<16>::of<float> is four floats.
+// The widths a body is compiled for: Width<16>::of<float> is four floats. A vector has at least one element.
 template <int Bytes>
 struct Width {
   static constexpr int bytes = Bytes;
   template <class T>
-  using of = Vec<T, Bytes / int(sizeof(T))>;
+  using of = Vec<T, (Bytes > int(sizeof(T)) ? Bytes / int(sizeof(T)) : 1)>;
 };
+// Elements of a vector of so many bytes.
+template <class T>
+MB_INLINE constexpr int lanes_of(int bytes) {
+  return MB_ONE_VARIANT && unsigned(bytes) < sizeof(T) ? 1 : int(unsigned(bytes) / sizeof(T));
+}
+// Bytes of the vectors that every processor has. Where vectors are but scalars, single elements take the fewest bytes.
+constexpr int kNarrowBytes = MB_ONE_VARIANT && !MB_SIMD ? 4 : 16;
 
 // Integer constants for unroll().
 template <int I>
@@ -297,7 +312,7 @@ constexpr int kNativeBytes = 64;
 #elif defined(__AVX2__)
 constexpr int kNativeBytes = 32;
 #else
-constexpr int kNativeBytes = 16;
+constexpr int kNativeBytes = kNarrowBytes;
 #endif
 
 MB_INLINE int vector_bytes() { return kNativeBytes; }

@@ -54,7 +54,7 @@ struct SeenPacker {
   int taps, step;
 
   MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    using V = Width<16>::of<T>;
+    using V = Width<kNarrowBytes>::of<T>;
     const T* from = planes + intptr_t(k / taps) * step + j;
     for (int tap = k % taps; depth > 0; --depth, panel += width) {
       const T* x = from + places[tap];
@@ -93,13 +93,13 @@ struct Conv {
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {
     const int rank = x.rank;
     groups = MB_CONV_GROUPS ? params[0] : 1;
-    if (rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2) return false;
-    if (y.rank != rank || w.rank != rank || groups < 1) return false;
+    if (MB_WRONG(rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2)) return false;
+    if (MB_WRONG(y.rank != rank || w.rank != rank || groups < 1)) return false;
     batch = x.dims[0];
     const int channels = xs.channels = w.dims[1];
     const int filters = ys.channels = MB_CONV_GROUPS ? w.dims[0] / groups : w.dims[0];
-    if (y.dims[0] != batch || y.dims[1] != w.dims[0]) return false;
-    if (filters * groups != w.dims[0] || int64_t(channels) * groups != x.dims[1]) return false;
+    if (MB_WRONG(y.dims[0] != batch || y.dims[1] != w.dims[0])) return false;
+    if (MB_WRONG(filters * groups != w.dims[0] || int64_t(channels) * groups != x.dims[1])) return false;
     odd = 0;
     taps = 1;
     xs.image = ys.image = ys.size = 1;
@@ -212,7 +212,7 @@ struct Conv {
   // One group of one image.
   MB_NOINLINE void run(T* x, T* y, T* w, const T* bias) {
     // Grids are whole vectors, images that take their place are not.
-    using V = typename Width<MB_CONV_POINTWISE ? sizeof(T) : 16>::template of<T>;
+    using V = typename Width<MB_CONV_POINTWISE ? sizeof(T) : kNarrowBytes>::template of<T>;
     T *image = x, *outputs = y;
     bool add = propagation == kWeightGradient;
     if (!pointwise()) {
@@ -294,8 +294,8 @@ MB_INLINE Status convolve(const Call& call, Conv<T>& c, Layout& layout) {
   if (c.propagation == kInputGradient) exchange(y, x);
   if (c.propagation == kWeightGradient) exchange(y, w);
   if (unsigned(c.propagation) > kWeightGradient) return Status::kBadPlan;
-  if (!c.read(*x, *y, *w, call.params + 1)) return Status::kBadPlan;
-  if (!layout.lay_out(out, call[4])) return Status::kBadPlan;
+  if (!c.read(*x, *y, *w, call.params + 1)) return Status::kTooLarge;
+  if (!layout.lay_out(out, call[4])) return Status::kTooLarge;
   if (bias && (!MB_CONV_BIAS || c.propagation != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
   // Sums start at zero, and inputs that no tap reads have no gradient.
   if (c.propagation != kOutput && !call.adds(0)) clear_bytes(out.data, out.count * sizeof(T));
@@ -338,7 +338,9 @@ struct DequantizingConv {
   const QuantizedMatrix<kParts>& m;
   const Tensor& weights;  // scratch memory for them
 
-  MB_INLINE intptr_t elements() const { return intptr_t(c.propagation == kOutput ? c.xs.channels : c.ys.channels) * c.taps; }
+  MB_INLINE intptr_t elements() const {
+    return intptr_t(c.propagation == kOutput ? c.xs.channels : c.ys.channels) * c.taps;
+  }
   MB_INLINE int all() const { return c.propagation == kOutput ? c.ys.channels : c.xs.channels; }
   MB_INLINE intptr_t most() const { return intptr_t(weights.count / sizeof(T)) / elements(); }
   bool lay_out(const Tensor& written, const Tensor& bytes) {
@@ -382,7 +384,7 @@ template <class T>
 Status conv_dequantize(const Call& call) {
   Conv<T> c;
   QuantizedMatrix<kParts> m;
-  if (!read_weights(m, call)) return Status::kBadPlan;
+  if (!read_weights(m, call)) return Status::kTooLarge;
   DequantizingConv<T> part = {c, m, call[9]};
   return convolve(call, c, part);
 }
@@ -393,7 +395,7 @@ Status conv_dequantize_packed(const Call& call) {
   using Rows = QuantizedRows<T, kParts>;
   Conv<T> c;
   QuantizedMatrix<kParts> m;
-  if (!read_weights(m, call) || call.params[0] == kWeightGradient) return Status::kBadPlan;
+  if (!read_weights(m, call) || call.params[0] == kWeightGradient) return Status::kTooLarge;
   PackedConv<T, Conv<T>, Rows> packed(c, Rows{&m, call[4].as<T>(), call.params[0] == kInputGradient});
   return convolve(call, c, packed);
 }

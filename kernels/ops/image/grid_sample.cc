@@ -151,7 +151,7 @@ template <class T>
 Status grid_sample(const Call& call) {
   const Tensor &y = call[0], &x = call[1], &grid = call[2];
   Sampler<T> s;
-  if (!s.read(x, y, grid, call.params)) return Status::kBadPlan;
+  if (!s.read(x, y, grid, call.params)) return Status::kTooLarge;
   const T* numbers = grid.as<T>();
   for (int n = 0; n < s.batch; ++n) {
     for (int o = 0; o < s.places; ++o, numbers += s.axes) {
@@ -174,7 +174,7 @@ Status grid_sample_grad(const Call& call) {
   const Tensor &dx = call[0], &dgrid = call[1], &dy = call[2], &x = call[3], &grid = call[4];
   Sampler<T> s;
   if (!s.read(x, dy, grid, call.params) || (dx && dx.count != x.count) || (dgrid && dgrid.count != grid.count))
-    return Status::kBadPlan;
+    return Status::kTooLarge;
   if (dx) clear_bytes(dx.data, dx.count * sizeof(T));
   const T* numbers = grid.as<T>();
   T* changes = dgrid.as<T>();

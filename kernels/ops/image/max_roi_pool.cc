@@ -42,7 +42,7 @@ MB_NOINLINE Status pooled_regions(const Call& call, const Tensor& x, const Tenso
   if (x.rank != 4 || y.rank != 4 || x.dims[1] != y.dims[1] || rois.count != 5 * int64_t(y.dims[0]))
     return Status::kBadPlan;
   for (int a = 2; a < 4; ++a)
-    if (x.dims[a] < 1 || y.dims[a] < 1 || y.dims[a] >= 1 << 14) return Status::kBadPlan;
+    if (x.dims[a] < 1 || y.dims[a] < 1 || y.dims[a] >= 1 << 14) return Status::kTooLarge;
   const T scale = static_cast<T>(call.real(0));
   const int channels = x.dims[1], width = x.dims[3], image = x.dims[2] * width;
   T* to = y.as<T>();

@@ -15,7 +15,7 @@ Status resample(const Call& call) {
   const int32_t* indices = index.as<int32_t>();
   const T* weights = weight.as<T>();
   for (int i = 0; i < index.count; ++i)
-    if (unsigned(indices[i]) >= unsigned(size)) return Status::kBadPlan;
+    if (unsigned(indices[i]) >= unsigned(size)) return Status::kTooLarge;
   clear_bytes(y.data, y.count * sizeof(T));
   T* to = y.as<T>();
   const T* from = x.as<T>();

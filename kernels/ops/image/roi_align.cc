@@ -52,7 +52,7 @@ MB_NOINLINE Status regions(const Call& call, const Tensor* inputs, const Tensor&
   const Tensor &x = inputs[0], &rois = inputs[1], &images = inputs[2];
   if (x.rank != 4 || y.rank != 4 || x.dims[1] != y.dims[1] || rois.count != 4 * int64_t(y.dims[0]) ||
       images.count != y.dims[0] || x.dims[2] < 1 || x.dims[3] < 1 || unsigned(call.params[0]) >= 1 << 12)
-    return Status::kBadPlan;
+    return Status::kTooLarge;
   const bool half_pixel = call.params[1] != 0, largest = MB_ROI_ALIGN_MAX && call.params[2] != 0;
   const T scale = static_cast<T>(call.real(3)), offset = half_pixel ? T(0.5) : T(0);
   const int channels = x.dims[1], width = x.dims[3], image = x.dims[2] * width;
@@ -108,7 +108,7 @@ Status roi_align(const Call& call) {
 template <class T>
 Status roi_align_grad(const Call& call) {
   const Tensor &dx = call[0], &x = call[2];
-  if (dx.count != x.count) return Status::kBadPlan;
+  if (dx.count != x.count) return Status::kTooLarge;
   clear_bytes(dx.data, dx.count * sizeof(T));
   return regions<T>(call, &x, call[1], dx.as<T>());
 }

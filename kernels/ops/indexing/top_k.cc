@@ -63,15 +63,15 @@ struct Best {
 // x: [A,D,B]  values, indices: [A,K,B]  heap: K int32
 MB_NOINLINE Status top_k_of(const Call& call, Larger larger, int element) {
   const Tensor &values = call[0], &indices = call[1], &x = call[2], &groups = call[3], &heap = call[4];
-  if (groups.rank != 4) return Status::kBadPlan;
+  if (groups.rank != 4) return Status::kTooLarge;
   int outer = groups.dims[0], size = groups.dims[1], inner = groups.dims[2], count = groups.dims[3];
   int64_t rows = int64_t(outer) * inner;
   if (count > size || x.count != rows * size || heap.count != int64_t(count) * 4 ||
       reinterpret_cast<uintptr_t>(heap.data) % 4 != 0)
-    return Status::kBadPlan;
+    return Status::kTooLarge;
   for (int i = 0; i < 2; ++i)
     if (call[i] && (call[i].count != rows * count || !disjoint(heap, 1, call[i], i == 0 ? element : 8)))
-      return Status::kBadPlan;
+      return Status::kTooLarge;
   if (count == 0) return Status::kOk;
   Best best = {larger, call.params[0] == 0, ptrdiff_t(inner) * element, x.data, heap.as<int32_t>(), 0};
   for (int a = 0; a < outer; ++a, best.x += best.step * (size - 1)) {

@@ -84,7 +84,7 @@ template <class T, class... Scratch>
 MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   const Tensor &y = call[0], &a = call[1], &b = call[2], &bias = call[3];
   Axes axes;
-  if (!axes.read(call)) return Status::kBadPlan;
+  if (!axes.read(call)) return Status::kTooLarge;
   if (bias && (bias.count == 0 ? y.count != 0 : y.count % bias.count != 0)) return Status::kBadPlan;
 
   const int m = axes.rows, n = m + 1, k = axes.count - 1;

@@ -8,7 +8,7 @@ namespace minbuild {
 // for few: far more time goes into making the scores. Both give the same bits.
 template <class T>
 struct SoftmaxRow {
-  using V = typename Width<MB_SOFTMAX_CROSS_ENTROPY_MANY ? 16 : sizeof(T)>::template of<T>;
+  using V = typename Width<MB_SOFTMAX_CROSS_ENTROPY_MANY ? kNarrowBytes : int(sizeof(T))>::template of<T>;
   static constexpr int kChunk = V::size;
 
   // Without gradient: y = x - log(sum over the classes of e^x), below the maximum so that nothing overflows.

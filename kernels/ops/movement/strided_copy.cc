@@ -65,10 +65,10 @@ Status move_elements(const Call& call) {
   const Tensor &to_start = none, &from_start = none, &to_pace = none, &from_pace = none;
   uint32_t to_back = 0, from_back = 0;
 #endif
-  if (sizes.rank == 0) return Status::kBadPlan;
+  if (sizes.rank == 0) return Status::kTooLarge;
   if (sizes.count == 0) return Status::kOk;
-  if (!to.read(y, call[3], to_start, sizes, p[0], to_pace, to_back)) return Status::kBadPlan;
-  if (!from.read(x, call[4], from_start, sizes, p[1], from_pace, from_back)) return Status::kBadPlan;
+  if (!to.read(y, call[3], to_start, sizes, p[0], to_pace, to_back)) return Status::kTooLarge;
+  if (!from.read(x, call[4], from_start, sizes, p[1], from_pace, from_back)) return Status::kTooLarge;
   StridedLoopNest nest;
   nest.loop = strided_loop<T>;
   nest.element = sizeof(T);

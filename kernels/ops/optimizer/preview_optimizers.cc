@@ -83,7 +83,7 @@ Status preview_adam(const Call& call) {
   T missing[2];
   for (int i = 0; i < 2; ++i) {
     float factor = call.real(2 + i);
-    if (!(factor >= 0 && factor < 1)) return Status::kBadPlan;
+    if (!(factor >= 0 && factor < 1)) return Status::kTooLarge;
     all.one_less[i] = 1 - T(factor);
     missing[i] = 1 - power<T>(factor, step);
   }

@@ -60,7 +60,7 @@ template <class T>
 MB_NOINLINE Status average(const Call& call, const Tensor& x, const Tensor& y, bool backward) {
   AverageWindow n;
   if (!n.read(call[2], call[3], call.params) || call[2].count != x.count || call[3].count != y.count)
-    return Status::kBadPlan;
+    return Status::kTooLarge;
   if (y.count == 0) return Status::kOk;
   const int room = n.in[3] + n.w.pad - (n.w.taps - 1) * n.w.dilation;
   const int inner_end = room > 0 ? (room - 1) / n.w.stride + 1 : 0;  // windows from here on reach over the end

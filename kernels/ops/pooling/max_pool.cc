@@ -32,10 +32,10 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
   const PoolAxis &d = axes[0], &h = axes[1], &w = axes[2];
   const int32_t *from = in.dims, *size = out.dims;
   const unsigned depth_taps = kVolumes ? d.taps : 1;
-  if (in.rank != 4 || out.rank != 4 || in.count != x.count || out.count != y.count || marks.count != y.count ||
-      from[0] != size[0] || (!kVolumes && (from[1] != 1 || size[1] != 1)) ||
+  if (MB_WRONG(in.rank != 4 || out.rank != 4 || in.count != x.count || out.count != y.count || marks.count != y.count ||
+               from[0] != size[0] || (!kVolumes && (from[1] != 1 || size[1] != 1))) ||
       (depth_taps | h.taps | w.taps) >> 12 != 0)  // more would keep us busy for ever
-    return Status::kBadPlan;
+    return Status::kTooLarge;
   T* to = y.as<T>();
   I* mark = marks.as<I>();
   // One loop over taps and one over planes, whose places are counted along: fewer counters to keep.

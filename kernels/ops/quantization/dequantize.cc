@@ -19,7 +19,7 @@ Status dequantize(const Call& call) {
   if (y.count == 0) return Status::kOk;
   Matrix m;
   if (columns < 1 || y.count % columns != 0) return Status::kBadPlan;
-  if (!m.read(call[1], call[2], call[3], call[4], call.params, y.count / columns)) return Status::kBadPlan;
+  if (!m.read(call[1], call[2], call[3], call[4], call.params, y.count / columns)) return Status::kTooLarge;
   dequantize_block(m, 0, 0, m.rows, columns, y.as<T>(), columns);
   return Status::kOk;
 }
@@ -31,7 +31,7 @@ MB_INLINE Status product(const Call& call) {
   const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
   const bool transposed_a = call.params[0] != 0, transposed = call.params[1] != 0, bias_after = call.params[3] != 0;
   Matrix w;
-  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kBadPlan;
+  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kTooLarge;
   const int n = transposed ? w.rows : w.columns, k = transposed ? w.columns : w.rows, m = y.count / n;
   if (y.count != m * n || int64_t(m) * k != a.count) return Status::kBadPlan;
   if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return Status::kBadPlan;
@@ -42,8 +42,8 @@ MB_INLINE Status product(const Call& call) {
   // clang-format on
   g.alpha = static_cast<T>(call.real(2));
   g.accumulate = call.adds(0);
-  if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kBadPlan;
-  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
+  if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kTooLarge;
+  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kTooLarge;
   T* to = y.as<T>();
   if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
     for (int i = 0; i < m; ++i) {

@@ -7,7 +7,7 @@ namespace minbuild {
 // x, y, inside: any shape  scale, zero_point: one element  Parameters: the smallest and largest quantised number.
 template <class T>
 Status fake_quant(const Call& call) {
-  using V = Width<16>::of<T>;
+  using V = Width<kNarrowBytes>::of<T>;
   const Tensor &y = call[0], &inside = call[1], &x = call[2];
   if ((y && y.count != x.count) || (inside && inside.count != x.count)) return Status::kBadPlan;
   if (call[3].count != 1 || call[4].count != 1) return Status::kBadPlan;

@@ -97,6 +97,7 @@ class Ablation:
             loops=general.loops,
             draws=general.draws,
             safety=selected.safety | safety_of(self._options(taken)),
+            one_variant=selected.one_variant and not left("loop_variants"),
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
             checkpoint_writing=selected.checkpoint_writing or left("checkpoint_writing"),
             file_io=selected.file_io or left("file_io"),

@@ -14,7 +14,7 @@ from minbuild.formats.detect import read_binary
 from minbuild.ir.size_report import Suggestion
 from minbuild.options.build_options import BuildOptions, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
-from minbuild.planning.compile import CompiledModel, compile_artifacts
+from minbuild.planning.compile import CompiledModel, compile_artifacts, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import COMPONENTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan, is_wide
@@ -78,7 +78,7 @@ class SuggestionBuilds:
     def _figures(self, candidate: Candidate) -> _Figures:
         built, models = self.builds[self._order(candidate)], candidate.models
         binary = read_binary("library", str(self.target), built.shared, built.unstripped)
-        model = sum(len(m.checkpoint) + len(m.export_template or b"") for m in models)
+        model = sum(len(m.initial_checkpoint) + len(m.export_template or b"") for m in models)
         if not candidate.contents.compiled:
             model += sum(len(m.plan_bytes) for m in models)
         arena = max(arena.peak for m in models for arena in m.arenas)
@@ -173,6 +173,7 @@ class SuggestionPlanner:
             given = m.artifacts, m.checkpoint, m.registry, sizes, free
             try:
                 new = compile_artifacts(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
+                new = with_compact_checkpoint(new) if m.compact_checkpoint else new
             except (BadInput, Unsupported):
                 return None
             found.append(replace(new, components=m.components, export_template=m.export_template))
