@@ -15,12 +15,14 @@ from minbuild.errors import BadInput
 from minbuild.planning.compile import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
-from minbuild.toolchain import Target
+from minbuild.toolchain import Target, flags
 
 INTEGRATIONS: Mapping[str, str] = {
     "arduino": "an Arduino library with the model and a sketch",
     "cargo": "a crate without dependencies",
+    "esp-idf": "a component of ESP-IDF and a project",
     "platformio": "a PlatformIO library, which is the Arduino library",
+    "zephyr": "a module of Zephyr and a sample",
     "aar": "--bindings java",
     "npm": "--bindings js",
     "swiftpm": "--bindings swift",
@@ -39,6 +41,7 @@ _RUST = {
     "x86_64-apple-darwin": "x86_64-macos",
     "aarch64-apple-darwin": "aarch64-macos",
 }
+_HOST_FLAGS = ("-fno-semantic-interposition",)  # of shared libraries
 _RUST_TYPES = {"char": "c_char", "int32_t": "i32", "int64_t": "i64", "float": "f32", "size_t": "usize"}
 
 
@@ -96,7 +99,6 @@ def _stamp() -> dict[str, str]:
 
 def _arduino(parts: PackageParts) -> Iterator[_File]:
     """A library whose folder `src` is compiled as it is, and the folder headers are looked for in."""
-    model = parts.model
     values = {**parts.values, **_stamp(), "model": re.sub(r"[^\w .-]", "_", parts.values["report"].name)}
     for path, data in parts.sources.items():
         if path.startswith(("src/", "include/")):
@@ -104,14 +106,48 @@ def _arduino(parts: PackageParts) -> Iterator[_File]:
     yield "src/minbuild.h", '#pragma once\n#include "minbuild/trainer.h"\n'
     for name in ("library.properties", "library.json"):
         yield name, render(f"integrations/arduino/{name}.j2", **values)
-    plan = b"" if parts.contents.compiled else model.plan_bytes
     yield "examples/Train/Train.ino", render("integrations/arduino/Train.ino.j2", **values)
-    arrays = [("plan", words_of(plan) if plan else []), ("checkpoint", words_of(model.checkpoint))]
-    sizes = {"plan_size": len(plan), "checkpoint_size": len(model.checkpoint)}
-    yield (
-        "examples/Train/model.h",
-        render("integrations/arduino/model.h.j2", **_stamp(), data=arrays, **sizes),
-    )
+    yield "examples/Train/model.h", _model_header(parts)
+
+
+def _model_header(parts: PackageParts) -> str:
+    """Plan and checkpoint as arrays."""
+    plan = b"" if parts.contents.compiled else parts.model.plan_bytes
+    arrays = [("plan", words_of(plan) if plan else []), ("checkpoint", words_of(parts.model.checkpoint))]
+    sizes = {"plan_size": len(plan), "checkpoint_size": len(parts.model.checkpoint)}
+    return render("integrations/arduino/model.h.j2", **_stamp(), data=arrays, **sizes)
+
+
+def _esp_idf(parts: PackageParts) -> Iterator[_File]:
+    """A component, which compiles the package's sources where they are, and a project that uses it."""
+    values = {**parts.values, **_stamp(), **_compiled(parts), "entry": "void app_main()"}
+    yield "minbuild/CMakeLists.txt", render("integrations/esp-idf/component.cmake.j2", **values)
+    yield "minbuild/idf_component.yml", render("integrations/esp-idf/idf_component.yml.j2", **values)
+    yield "example/CMakeLists.txt", render("integrations/esp-idf/project.cmake.j2", **values)
+    yield "example/main/CMakeLists.txt", render("integrations/esp-idf/main.cmake.j2")
+    yield "example/main/main.cc", render("integrations/board_main.cc.j2", **values)
+    yield "example/main/model.h", _model_header(parts)
+
+
+def _zephyr(parts: PackageParts) -> Iterator[_File]:
+    """A module, which compiles the package's sources where they are, and a sample that uses it."""
+    values = {**parts.values, **_stamp(), **_compiled(parts), "entry": "int main()"}
+    yield "zephyr/module.yml", render("integrations/zephyr/module.yml.j2", **values)
+    for name in ("CMakeLists.txt", "Kconfig"):
+        yield name, render(f"integrations/zephyr/{name}.j2", **values)
+    yield "sample/CMakeLists.txt", render("integrations/zephyr/sample.cmake.j2", **values)
+    yield "sample/prj.conf", render("integrations/zephyr/prj.conf.j2", **values)
+    yield "sample/main.cc", render("integrations/board_main.cc.j2", **values)
+    yield "sample/model.h", _model_header(parts)
+
+
+def _compiled(parts: PackageParts) -> dict[str, Any]:
+    """The sources of the library, and the flags that they need to be small."""
+    units = [path for path in parts.sources if path.endswith(".cc")]
+    chosen = [
+        flag for flag in flags.COMPILE if flag.startswith(("-fno-", "-ff", "-fd")) and flag not in _HOST_FLAGS
+    ]
+    return {"units": units, "flags": chosen}
 
 
 def _cargo(parts: PackageParts) -> Iterator[_File]:
@@ -142,4 +178,9 @@ def _rust_type(member: Member) -> str:
     return f"[{kind}; {member.count}]" if member.count else kind
 
 
-_MAKERS: Mapping[str, Callable[[PackageParts], Iterator[_File]]] = {"arduino": _arduino, "cargo": _cargo}
+_MAKERS: Mapping[str, Callable[[PackageParts], Iterator[_File]]] = {
+    "arduino": _arduino,
+    "cargo": _cargo,
+    "esp-idf": _esp_idf,
+    "zephyr": _zephyr,
+}

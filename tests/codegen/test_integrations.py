@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from places import GOLDEN
-from programs import CXX, run, tool
+from programs import CC, CXX, run, tool
 
 from minbuild.codegen.integrations import INTEGRATIONS, bindings_of, parse_integrations
 from minbuild.errors import BadInput
@@ -63,7 +66,7 @@ class Quiet:
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("integrations") / "dist"
     options = BuildOptions(flavor="interpreted")
-    names = ("arduino,platformio", "cargo")
+    names = ("arduino,platformio", "cargo", "esp-idf,zephyr")
     reduce(
         Request((GOLDEN / "dense",), folder, analysis=False, build_options=options, integrations=names),
         Quiet(),
@@ -132,6 +135,111 @@ def test_the_library_is_described(dist: Path) -> None:
         assert all((folder / example["base"] / name).is_file() for name in example["files"])
 
 
+# What the build systems of boards define, as far as the packages call it, on this machine.
+SYSTEMS = {
+    "esp-idf": """
+function(idf_component_register)
+  cmake_parse_arguments(one "" "" "SRCS;INCLUDE_DIRS;PRIV_INCLUDE_DIRS;PRIV_REQUIRES" ${ARGN})
+  add_library(${COMPONENT_LIB} STATIC ${one_SRCS})
+  target_include_directories(${COMPONENT_LIB} PUBLIC ${one_INCLUDE_DIRS} PRIVATE ${one_PRIV_INCLUDE_DIRS})
+  if(one_PRIV_REQUIRES)
+    target_link_libraries(${COMPONENT_LIB} PRIVATE ${one_PRIV_REQUIRES})
+  endif()
+endfunction()
+set(COMPONENT_LIB minbuild)
+add_subdirectory(PACKAGE/minbuild minbuild)
+set(COMPONENT_LIB main)
+add_subdirectory(PACKAGE/example/main main)
+file(WRITE ${CMAKE_BINARY_DIR}/host.cc "extern \\"C\\" void app_main(); int main() { app_main(); }")
+add_executable(train ${CMAKE_BINARY_DIR}/host.cc)
+target_link_libraries(train PRIVATE main)
+""",
+    "zephyr": """
+macro(zephyr_include_directories)
+  include_directories(${ARGN})
+endmacro()
+macro(zephyr_library_named name)
+  add_library(${name} STATIC)
+endmacro()
+macro(zephyr_library_sources)
+  target_sources(minbuild PRIVATE ${ARGN})
+endmacro()
+macro(zephyr_library_include_directories)
+  target_include_directories(minbuild PRIVATE ${ARGN})
+endmacro()
+macro(zephyr_library_compile_options)
+  target_compile_options(minbuild PRIVATE ${ARGN})
+endmacro()
+set(CONFIG_MINBUILD y)
+include(PACKAGE/CMakeLists.txt)
+add_executable(train PACKAGE/sample/main.cc)
+target_include_directories(train PRIVATE PACKAGE/../../include)
+target_link_libraries(train PRIVATE minbuild)
+""",
+}
+
+
+@pytest.mark.compilers
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_boards_build_and_train(dist: Path, tmp_path: Path, system: str) -> None:
+    """With CMake itself, and functions of the build system's names that do the like for this machine."""
+    text = SYSTEMS[system].replace("PACKAGE", (dist / "integrations" / system).as_posix())
+    head = "cmake_minimum_required(VERSION 3.16)\nproject(train C CXX)\nset(CMAKE_POSITION_INDEPENDENT_CODE ON)\n"
+    (tmp_path / "CMakeLists.txt").write_text(head + text)
+    run(tool("cmake"), "-S", ".", "-B", "build", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    losses = [float(line) for line in run("build/train", cwd=tmp_path).split()]
+    np.testing.assert_allclose(losses, expected_losses(dist, STEPS), rtol=1e-5, atol=2e-6)
+
+
+def test_boards_packages_are_described(dist: Path) -> None:
+    """The fields that west and the component manager ask for."""
+    module = (dist / "integrations/zephyr/zephyr/module.yml").read_text()
+    assert "name: minbuild" in module and re.search(r"build:\n  cmake: \.\n  kconfig: Kconfig\n", module)
+    component = (dist / "integrations/esp-idf/minbuild/idf_component.yml").read_text()
+    assert re.search(r'^version: "\d+\.\d+\.\d+"$', component, re.MULTILINE) and 'idf: ">=5.0"' in component
+
+
+CONSUMER = """
+cmake_minimum_required(VERSION 3.13)
+project(consumer C)
+find_package(minbuild 0.1 CONFIG REQUIRED)
+add_executable(consumer SOURCE)
+target_link_libraries(consumer PRIVATE minbuild::minbuild_static)
+add_executable(sharing SOURCE)
+target_link_libraries(sharing PRIVATE minbuild::minbuild)
+"""
+
+
+@pytest.mark.compilers
+def test_what_cmake_installs_is_found(dist: Path, tmp_path: Path) -> None:
+    """By find_package, and by pkg-config where it is here; the sample runs from the installed model."""
+    prefix, sample = tmp_path / "prefix", next((dist / "sample").glob("*.c"))
+    build = ("-S", dist, "-B", "build", "-DMINBUILD_SAMPLE=OFF", f"-DCMAKE_INSTALL_PREFIX={prefix}")
+    run(tool("cmake"), *build, "-DCMAKE_INSTALL_LIBDIR=lib", cwd=tmp_path)
+    run("cmake", "--build", "build", cwd=tmp_path)
+    run("cmake", "--install", "build", cwd=tmp_path)
+    (tmp_path / "consumer").mkdir()
+    (tmp_path / "consumer/CMakeLists.txt").write_text(CONSUMER.replace("SOURCE", str(sample)))
+    run("cmake", "-S", "consumer", "-B", "used", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path)
+    run("cmake", "--build", "used", cwd=tmp_path)
+    static, shared = (
+        run(f"used/{name}", prefix / "share/minbuild", 3, cwd=tmp_path) for name in ("consumer", "sharing")
+    )
+    assert static == shared and static
+    described = (prefix / "lib/pkgconfig/minbuild.pc").read_text()
+    assert f"prefix={prefix}\n" in described and "Libs: -L${libdir} -lminbuild\n" in described
+    if shutil.which("pkg-config"):
+        found = subprocess.run(
+            ["pkg-config", "--cflags", "--libs", "minbuild"],
+            env={**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        run(*CC, "-w", sample, *found.stdout.split(), "-o", "packaged", cwd=tmp_path)
+
+
 def test_the_crate_trains(dist: Path, tmp_path: Path) -> None:
     cargo = tool("cargo")
     folder = dist / "integrations/cargo"
@@ -156,7 +264,9 @@ def test_the_crate_trains(dist: Path, tmp_path: Path) -> None:
 def test_names() -> None:
     assert parse_integrations(["npm,Cargo", "arduino"], 1) == ("arduino", "cargo", "npm")
     assert bindings_of(("arduino", "npm", "aar", "swiftpm")) == ("js", "java", "swift")
-    assert {"arduino", "platformio", "cargo", "npm", "aar", "swiftpm"} == set(INTEGRATIONS)
+    assert {"arduino", "platformio", "cargo", "esp-idf", "zephyr", "npm", "aar", "swiftpm"} == set(
+        INTEGRATIONS
+    )
     with pytest.raises(BadInput, match="--integration bazel: unknown. There are arduino"):
         parse_integrations(["bazel"], 1)
     with pytest.raises(BadInput, match="--integration arduino: its sample is for one model"):
