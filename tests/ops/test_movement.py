@@ -159,8 +159,9 @@ def test_range_counts_to_a_free_size(library):
     graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("y",), constants)
     artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
     session = trainers.session_of(library, trainers.plan_of(artifacts, REGISTRY), {})
-    for batch in (2, 5, 8):
+    for batch in (2, 5, 8, 32):  # the last fills the memory
         np.testing.assert_array_equal(session.run(TRAIN, [np.zeros((batch, 2))])[0], range(1, batch, 2))
+    assert (session.guard == 0xFF).all()
 
 
 def test_constants_of_a_free_size_are_filled_on_the_device(library):
