@@ -1,4 +1,4 @@
-"""The contents of a library: what the plans of its models need, and what else the user asked for."""
+"""Kernel selection, the contents of a library: what the plans of its models need, and what else the user asked for."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
-    first_input,
     itself,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
@@ -99,6 +98,11 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     return (fake_quant_kernel.call(*names, types=(ctx.element(),), params=(float(low), float(high))),)
 
 
+def _batched_inputs(ctx: OpContext) -> Iterable[int]:
+    """The numbers, where one scale serves all of them; scales along an axis may differ from sample to sample."""
+    return () if "axis" in ctx.attributes else (0,)
+
+
 def _reference(
     attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -171,7 +175,7 @@ fake_quant = Op(
     lower=_lower,
     kernels=(fake_quant_kernel,),
     rematerialize=itself,
-    batched_inputs=first_input,
+    batched_inputs=_batched_inputs,
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
