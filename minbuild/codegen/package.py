@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from minbuild import __version__
+from minbuild import __version__, assets
 from minbuild.codegen.bindings import LANGUAGES, binding_files
 from minbuild.codegen.cmake import cmake_files
 from minbuild.codegen.integrations import PackageParts, integration_files
@@ -39,6 +39,8 @@ from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
 from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, Target
 
+LEARNING_KIT = "include/minbuild/learning.h"  # of no source, so that no library is built anew when it changes
+
 
 def emit_package(
     models: Sequence[PackagedModel],
@@ -61,6 +63,7 @@ def emit_package(
         files[library_path(target)] = library.built.shared
         files[f"lib/{folder_of(target)}/libminbuild.a"] = library.built.archive
     files |= other_libraries
+    files[LEARNING_KIT] = (assets.root("kernels") / LEARNING_KIT).read_bytes()
     files["report/report.json"] = json_report.render(report).encode()
     files["report/report.md"] = markdown.render(report).encode()
     files["report/report.html"] = html.render(report).encode()

@@ -23,6 +23,7 @@ MODULES = (
     "minbuild/compat/onnx_backend.py",
     "minbuild/training/trainer.py",
     "minbuild/training/feature_cache.py",
+    "minbuild/training/learning_kit.py",
     "minbuild/torch/from_module.py",
     "minbuild/federated/client.py",
     "minbuild/federated/updates.py",

@@ -51,6 +51,7 @@ def test_everything_is_there(package: Made) -> None:
     _, files, out, err = package
     assert {
         "include/minbuild/trainer.h",
+        "include/minbuild/learning.h",
         "src/minbuild/config.h",
         "src/kernel_table.cc",
         "src/kernels/gemm.cc",
