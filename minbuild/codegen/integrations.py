@@ -47,7 +47,7 @@ _RUST_TYPES = {"char": "c_char", "int32_t": "i32", "int64_t": "i64", "float": "f
 
 @dataclass(frozen=True, slots=True)
 class PackageParts:
-    """What integrations are made of: the model, the values of its sample program, and the library's sources, contents
+    """The input of integrations: the model, the values of its sample program, and the library's sources, contents
     and targets."""
 
     model: CompiledModel

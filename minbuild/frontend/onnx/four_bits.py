@@ -30,30 +30,33 @@ class FourBits:
         return np.ascontiguousarray(halves[: prod(self.shape)])
 
 
-def with_four_bits(graph: Graph, stored: Mapping[str, FourBits], findings: list[str]) -> Graph:
-    """The graph whose nodes read `stored`, tensors by name. What else than DequantizeLinear reads them is added to
+def with_four_bits(graph: Graph, four_bit: Mapping[str, FourBits], findings: list[str]) -> Graph:
+    """The graph whose nodes read `four_bit`, tensors by name. What else than DequantizeLinear reads them is added to
     `findings`."""
-    if not stored:
+    if not four_bit:
         return graph
     arrays: dict[str, np.ndarray] = {}
-    nodes = tuple(_rewritten(graph.nodes, stored, arrays, findings))
-    if not findings and (returned := sorted(set(graph.outputs) & set(stored))):
+    nodes = tuple(_rewritten(graph.nodes, four_bit, arrays, findings))
+    if not findings and (returned := sorted(set(graph.outputs) & set(four_bit))):
         findings.append(f"output '{returned[0]}' is of four-bit numbers. Dequantise it")
     return replace(graph, nodes=nodes, initializers={**graph.initializers, **arrays})
 
 
 def _rewritten(
-    nodes: Iterable[Node], stored: Mapping[str, FourBits], arrays: dict[str, np.ndarray], findings: list[str]
+    nodes: Iterable[Node],
+    four_bit: Mapping[str, FourBits],
+    arrays: dict[str, np.ndarray],
+    findings: list[str],
 ) -> Iterator[Node]:
     for node in nodes:
-        read = [n for n in node.inputs if n in stored]
+        read = [n for n in node.inputs if n in four_bit]
         if not read:
             yield node
             continue
         problem = "only DequantizeLinear reads them"
-        if node.op_type == "DequantizeLinear" and not node.domain and node.inputs[0] in stored:
-            weights = stored[node.inputs[0]]
-            point = stored.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+        if node.op_type == "DequantizeLinear" and not node.domain and node.inputs[0] in four_bit:
+            weights = four_bit[node.inputs[0]]
+            point = four_bit.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
             found = _format(node, weights)
             if found is None:
                 problem = "its blocks are not along one of the last two axes of a matrix"

@@ -59,7 +59,7 @@ packed_product_kernel = KernelFunction(
 
 @dataclass(frozen=True)
 class Format:
-    """How a matrix of weights is stored: `bits` of an element; whether the first of two is in the high half of a byte;
+    """The storage of a matrix of weights: `bits` of an element; whether the first of two is in the high half of a byte;
     whether the codes are signed; elements from one row to the next (`stride`); rows and columns that share a scale; and
     the zero point, as the codes have it, where all blocks have the same."""
 
@@ -131,13 +131,13 @@ class Format:
 
 def dequantized(
     b: GraphBuilder,
-    stored: Format,
+    layout: Format,
     shape: Sequence[int],
     inputs: tuple[Value, Value, Value | None, Value | None],
     to: ElementType = FLOAT,
 ) -> Value:
     """A node for weights of `shape` by codes, scales, zero points and table."""
-    return b.add("Dequantize", *inputs, domain=OWN, shape=tuple(shape), to=int(to), **stored.attributes)
+    return b.add("Dequantize", *inputs, domain=OWN, shape=tuple(shape), to=int(to), **layout.attributes)
 
 
 def operands(ctx: OpContext, first: int = 0) -> tuple[str, str, str, str]:
@@ -147,29 +147,29 @@ def operands(ctx: OpContext, first: int = 0) -> tuple[str, str, str, str]:
 
 def format_at(ctx: OpContext) -> Format:
     """The format of an application of Dequantize. One scale is for all blocks, whatever attributes say."""
-    stored = Format.of(ctx.attributes)
+    layout = Format.of(ctx.attributes)
     if ctx.shape(1) in ((), (1,)):
-        return replace(stored, row_block=max(stored.rows, stored.row_block), column_block=stored.columns)
-    return stored
+        return replace(layout, row_block=max(layout.rows, layout.row_block), column_block=layout.columns)
+    return layout
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
-    stored, shape = format_at(ctx), tuple(int(d) for d in ctx.attributes["shape"])
-    if prod(shape) != stored.rows * stored.columns:
-        raise UnsupportedUse(f"{stored.rows} x {stored.columns} weights are not of shape {list(shape)}")
+    layout, shape = format_at(ctx), tuple(int(d) for d in ctx.attributes["shape"])
+    if prod(shape) != layout.rows * layout.columns:
+        raise UnsupportedUse(f"{layout.rows} x {layout.columns} weights are not of shape {list(shape)}")
     return (TensorType(ElementType(ctx.attribute("to", int(FLOAT))), shape),)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    stored, result = format_at(ctx), ctx.results[0]
+    layout, result = format_at(ctx), ctx.results[0]
     assert result is not None
     names = operands(ctx)
     call = dequantize_kernel.call(
         ctx.result(),
         *names,
         types=(result.element,),
-        params=stored.params(),
-        features=stored.features(bool(names[2]), bool(names[3])),
+        params=layout.params(),
+        features=layout.features(bool(names[2]), bool(names[3])),
     )
     return (call,)
 
@@ -205,20 +205,38 @@ def formats(
             codes = random.integers(0, 256, size).astype(np.uint8)
             zeros = random.integers(0, 1 << bits, count).astype(np.uint8)
             signed, high = index % 2, int(index == 4 and bits == 4)
-            stored = Format(bits, rows, columns, padded, row_block, column_block, signed, high, zero=3)
-            yield f"{bits} bits, {name}", stored, (codes, scale, None, None)
+            layout = Format(
+                bits,
+                rows,
+                columns,
+                padded,
+                row_block=row_block,
+                column_block=column_block,
+                signed=signed,
+                high_first=high,
+                zero=3,
+            )
+            yield f"{bits} bits, {name}", layout, (codes, scale, None, None)
             if index > 1:
-                yield f"{bits} bits, {name}, zero points", stored, (codes, scale, zeros, None)
+                yield f"{bits} bits, {name}, zero points", layout, (codes, scale, zeros, None)
             if bits == 4 and index in (0, 3):
                 table = random.standard_normal(16).astype(np.float32)
-                stored = Format(bits, rows, columns, padded, row_block, column_block, high_first=high)
-                yield f"{bits} bits, {name}, table", stored, (codes, scale, None, table)
+                layout = Format(
+                    bits,
+                    rows,
+                    columns,
+                    padded,
+                    row_block=row_block,
+                    column_block=column_block,
+                    high_first=high,
+                )
+                yield f"{bits} bits, {name}, table", layout, (codes, scale, None, table)
 
 
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for rows, columns in ((1, 1), (3, 7), (9, 80)):
-        for name, stored, inputs in formats(random, rows, columns):
-            attributes = {**stored.attributes, "shape": (rows, columns)}
+        for name, layout, inputs in formats(random, rows, columns):
+            attributes = {**layout.attributes, "shape": (rows, columns)}
             yield TestCase(
                 f"{rows} x {columns}, {name}", inputs, attributes, frozenset(range(4)), ulps=1, smooth=False
             )

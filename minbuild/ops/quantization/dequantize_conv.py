@@ -53,13 +53,9 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     packs = layer.packs
     kernel = dequantizing_packed_kernel if packs else dequantizing_kernel
     features = layer.features(bias=bool(bias), dequantize=True)
+    scratch = layer.packed_scratch(propagation) if packs else layer.scratch()
     call = kernel.call(
-        ctx.result(),
-        ctx.name(0),
-        TensorType(FLOAT, weights),
-        bias,
-        layer.packed_scratch(propagation) if packs else layer.scratch(),
-        *names,
+        *(ctx.result(), ctx.name(0), TensorType(FLOAT, weights), bias, scratch, *names),
         TensorType(ElementType.UINT8, (0 if packs else each * count,)),
         types=(element,),
         params=(propagation, *layer.params(), *stored.params()),
@@ -96,7 +92,9 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (x, w, flags) in enumerate(_LAYERS):
         columns = int(np.prod(w[1:]))
         for bits in (8, 4):
-            stored = Format(bits, w[0], columns, columns, 1, columns, signed=index % 2, zero=index)
+            stored = Format(
+                bits, w[0], columns, columns, row_block=1, column_block=columns, signed=index % 2, zero=index
+            )
             scale = np.exp2(random.integers(-5, 0, w[0])).astype(np.float32)
             size = w[0] * columns if bits == 8 else (w[0] * columns + 1) // 2
             codes = random.integers(0, 256, size).astype(np.uint8)

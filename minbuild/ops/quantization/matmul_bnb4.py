@@ -29,10 +29,12 @@ def _stored(attributes: Mapping[str, Any]) -> Format:
     """Blocks of elements one after the other: parts of rows, or whole rows, where their sizes allow."""
     rows, columns, block = (int(attributes[n]) for n in ("N", "K", "block_size"))
     if columns % block == 0:
-        return Format(4, rows, columns, columns, 1, block, high_first=1)
+        return Format(4, rows, columns, columns, row_block=1, column_block=block, high_first=1)
     if block % columns == 0:
-        return Format(4, rows, columns, columns, block // columns, columns, high_first=1)
-    return Format(4, 1, rows * columns, rows * columns, 1, block, high_first=1)
+        return Format(
+            4, rows, columns, columns, row_block=block // columns, column_block=columns, high_first=1
+        )
+    return Format(4, 1, rows * columns, rows * columns, row_block=1, column_block=block, high_first=1)
 
 
 def _weights(b: GraphBuilder) -> Value:
