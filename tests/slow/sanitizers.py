@@ -4,7 +4,8 @@
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" is a model of real size beside the artifact sets, for packed
-products and convolutions. Ends with 1 if any program reports anything.
+products and convolutions; "quantized-..." have weights in four and eight bits.
+Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
 from packed_model import packed_set  # noqa: E402
+from quantized_nets import MODELS, artifact_set  # noqa: E402
 
 from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.errors import Unsupported  # noqa: E402
@@ -198,7 +200,8 @@ def main() -> int:
     chosen = sys.argv[1:]
     failed = []
     with tempfile.TemporaryDirectory() as place:
-        for path in [*folders(), packed_set(Path(place))]:
+        quantized = [artifact_set(Path(place), name) for name in MODELS]
+        for path in [*folders(), packed_set(Path(place)), *quantized]:
             if chosen and path.name not in chosen:
                 continue
             try:

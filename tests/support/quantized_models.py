@@ -69,6 +69,11 @@ def library_of(pairs: Iterable[Pair], folder: Path) -> Library:
     return trainers.library_of(contents_of(models), REGISTRY, folder)
 
 
+def paths(libraries: Iterable[Library]) -> list[Path]:
+    """The files of libraries."""
+    return [Path(library.handle._name) for library in libraries]
+
+
 def session(model: CompiledModel, library: Library, batch: int) -> Session:
     return Session(library, model.plan_bytes, model.checkpoint, [batch] * len(model.plan.symbols))
 

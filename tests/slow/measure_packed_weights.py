@@ -1,0 +1,118 @@
+"""Flash, memory, bits and time of trainers whose frozen weights are quantized, beside float weights.
+
+    python tests/slow/measure_packed_weights.py --reference PYTHON [--write] [NAME...]
+
+PYTHON is an interpreter with onnx and a current onnxruntime, whose quantizers make the models: static QDQ, dynamic,
+MatMulNBits and four-bit QDQ. Low-rank adapters train beside dense layers, the head behind convolutions. Columns: bytes
+of the quantized initializers; those of the constants in the plan, and their ratio; the largest arena at batch 32 with
+quantized weights, with the same graph's weights dequantized beforehand, and of the float model; whether losses and
+parameters after three steps have the same bits as with dequantized weights; time of a step relative to that (minima of
+interleaved steps on this machine); bytes of code that it takes more. --write renews reports/baseline/packed_weights.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
+
+import onnx  # noqa: E402
+import quantized_models  # noqa: E402
+from onnx import numpy_helper  # noqa: E402
+from quantized_models import Pair  # noqa: E402
+
+from minbuild.authoring import Recipe  # noqa: E402
+from minbuild.authoring.recipe import LoraOptions  # noqa: E402
+
+RESULT = TESTS.parent / "reports/baseline/packed_weights.md"
+BATCH, ROUNDS = 32, 30
+LORA = Recipe(loss="cross-entropy", lora=LoraOptions(("*weight*",), 4))
+HEAD = Recipe(loss="cross-entropy", train=("head.*",))
+BIAS = Recipe(loss="cross-entropy", train=("fc*.bias",))
+MODELS = {  # what makes it, the float model, what trains
+    "mlp_static": ("quantize_static, int8 a row", "mlp", LORA),
+    "mlp_uint8": ("quantize_static, uint8", "mlp", LORA),
+    "matmul_dynamic": ("quantize_dynamic, int8", "matmul", BIAS),
+    "matmul_nbits4": ("MatMulNBits, 4 bits", "matmul", LORA),
+    "matmul_nbits8": ("MatMulNBits, 8 bits", "matmul", LORA),
+    "matmul_qdq4": ("four-bit QDQ, blocks of 32", "matmul", LORA),
+    "matmul_nf4": ("MatMulBnb4, NF4", "matmul", LORA),
+    "cnn_static": ("quantize_static, int8 a row", "cnn", HEAD),
+    "cnn_dynamic": ("quantize_dynamic, uint8", "cnn", HEAD),
+}
+MAKER = TESTS / "slow" / "make_quantized_models.py"
+
+
+def initializer_bytes(path: Path) -> int:
+    """Bytes of the initializers of a model; two four-bit numbers take one."""
+    found = 0
+    for tensor in onnx.load(path).graph.initializer:
+        found += len(tensor.raw_data) or numpy_helper.to_array(tensor).nbytes
+    return found
+
+
+def peak(model: quantized_models.CompiledModel) -> int:
+    return max(arena.peak for arena in model.arenas)
+
+
+def rows(folder: Path, names: list[str]) -> Iterator[str]:
+    for name in names or list(MODELS):
+        maker, base, recipe = MODELS[name]
+        pair = Pair.of(folder / f"{name}.onnx", recipe, BATCH)
+        plain = Pair.of(folder / f"{base}.onnx", recipe, BATCH).packed
+        own = folder / name  # a library that is loaded must not be written again
+        own.mkdir()
+        libraries = pair.libraries(own)
+        shape = (BATCH, 1, 28, 28) if base == "cnn" else (BATCH, 784)
+        data = quantized_models.batches(shape, 10, 3)
+        sessions = [
+            quantized_models.session(model, library, BATCH)
+            for model, library in zip((pair.packed, pair.floats), libraries, strict=True)
+        ]
+        equal = quantized_models.trained(sessions[0], data) == quantized_models.trained(sessions[1], data)
+        ratio = quantized_models.step_ratio(*sessions, data[0], ROUNDS)
+        code = [path.stat().st_size for path in quantized_models.paths(libraries)]
+        packed, flash = initializer_bytes(folder / f"{name}.onnx"), len(pair.packed.plan.constants)
+        yield (
+            f"| {name} | {maker} | {packed:,} | {flash:,} | {flash / packed:.3f} | "
+            f"{len(pair.floats.plan.constants):,} | "
+            f"{peak(pair.packed):,} | {peak(pair.floats):,} | {peak(plain):,} | {'equal' if equal else 'DIFFER'} | "
+            f"{ratio:.2f} | {code[0] - code[1]:+,} |"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--reference", required=True, help="an interpreter with onnx and onnxruntime")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        subprocess.run([options.reference, str(MAKER), name], check=True, capture_output=True)
+        titles = (
+            *("Model", "Made by", "Packed", "Constants", "Ratio", "Constants, folded"),
+            *("Arena", "Arena, folded", "Arena, float model", "Bits", "Step", "Code"),
+        )
+        lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * 7 + "---|--:|--:|"]
+        print(*lines, sep="\n")
+        for row in rows(folder, options.names):
+            print(row, flush=True)
+            lines.append(row)
+    if options.write:
+        head = "Quantized weights that stay packed, measured by `python tests/slow/measure_packed_weights.py --write`: "
+        head += "bytes, and a step of batch 32 relative to weights dequantized beforehand.\n\n"
+        RESULT.write_text(head + "\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
