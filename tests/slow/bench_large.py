@@ -1,0 +1,242 @@
+"""Step times and memory at real size, side by side with ONNX Runtime and PyTorch: reports/baseline/large.md.
+
+    python tests/slow/bench_large.py [--torch PYTHON] [--ort PYTHON] [--work FOLDER] [--batches 1,8] [--threads 1,2]
+                                     [--seconds 10] [--no-memory] [--dry] [NAME...]
+
+The networks are those of large_nets.py, with random weights; a NAME is one of them, in quotes, or the beginning of
+one. PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made for
+the purpose when none are given. PyTorch exports a network, ONNX Runtime's tools make its artifacts, and minbuild builds
+a trainer of them. Then each of the three trains in a process of its own, in turns of about a second, on the
+same batch: a training step, AdamW (PyTorch's fused one), and the reset of gradients. Their first losses have to agree.
+
+With one thread, a time is that of the processor in the best turn, which other work on the machine
+changes little; with more it is that of the wall clock. Memory is what training adds to a process at most, on one
+thread. Rows of the table that are not measured stay as they are; --dry leaves the report alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+TESTS, ROOT = HERE.parents[1], HERE.parents[2]
+sys.path[:0] = [str(TESTS / "golden"), str(ROOT)]
+REPORT = ROOT / "reports" / "baseline"
+WORKER = str(HERE.with_name("large_worker.py"))
+TORCH_PACKAGES = ("torch", "onnx", "onnxscript", "numpy")
+NAMES = ("ResNet-18", "ResNet-50", "ViT-Tiny", "BERT 4x256", "BERT-base", "DistilBERT head", "LoRA BERT-base")
+NAMES += ("LSTM 2x1024", "MLP 10M", "MobileNetV2", "EfficientNet-B0", "DS-CNN")
+WHO = ("ort", "torch", "ours")
+TURN, FEWEST = 1.0, 3  # seconds of a turn, and turns of each
+AGREE = 2e-3  # relative difference of first losses
+
+
+def main() -> int:
+    options = _options()
+    wrong = [n for n in options.names if not any(known.startswith(n) for known in NAMES)]
+    if wrong:
+        sys.exit(f"{wrong[0]}: no such network; there are {', '.join(NAMES)}.")
+    with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
+        work = options.work or Path(scratch)
+        pythons = {
+            "torch": options.torch or _torch(work),
+            "ort": options.ort or _ort(work),
+            "ours": sys.executable,
+        }
+        rows = []
+        for name in NAMES:
+            if not options.names or any(name.startswith(n) for n in options.names):
+                folder = work / name
+                _prepare(folder, name, pythons, options)
+                for threads in options.threads:
+                    for batch in options.batches:
+                        rows.append(_measured(folder, name, batch, threads, pythons, options))
+                        print(_line(rows[-1]), file=sys.stderr, flush=True)
+                        if not options.dry:
+                            _write(rows[-1:])
+    print(_table(rows))
+    return 0 if all(min(row["ort"], row["torch"]) >= row["ours"] for row in rows) else 1
+
+
+def _options() -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+
+    def numbers(text: str) -> list[int]:
+        return [int(n) for n in text.split(",")]
+
+    parser.add_argument("--torch", type=Path)
+    parser.add_argument("--ort", type=Path)
+    parser.add_argument("--work", type=Path, help="keep what is exported here")
+    parser.add_argument("--batches", type=numbers, default=[1, 8])
+    parser.add_argument("--threads", type=numbers, default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=10, help="of measuring a row, for each of the three")
+    parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def _torch(work: Path) -> Path:
+    folder = work / "torch-environment"
+    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *TORCH_PACKAGES], check=True)
+    return python
+
+
+def _ort(work: Path) -> Path:
+    from make_artifacts import prepare  # an environment that the golden sets are made with serves here too
+
+    return Path(prepare(work / "ort-environment", "python3.11"))
+
+
+def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argparse.Namespace) -> None:
+    """Artifacts by ONNX Runtime where there are none yet, and a trainer of them as the kernels are now."""
+    if not (folder / "training_model.onnx").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        batches = ",".join(map(str, options.batches))
+        for who, command in (("torch", ("export", folder, name, batches)), ("ort", ("artifacts", folder))):
+            given = [str(pythons[who]), WORKER, *map(str, command)]
+            done = subprocess.run(given, capture_output=True, text=True, cwd=folder, check=False)
+            if done.returncode:
+                sys.exit(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+    from minbuild.codegen.sources import emit_sources
+    from minbuild.ops import registry
+    from minbuild.planning.compile import compile_model
+    from minbuild.planning.library_contents import LibraryContents
+    from minbuild.toolchain import build_library, find_toolchain, host_target
+
+    model = compile_model(folder, {}, {}, checks_loss=True)
+    plan = model.plan
+    contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
+    built = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
+    (folder / "trainer.so").write_bytes(built.shared)
+    (folder / "trainer.plan").write_bytes(model.plan_bytes)
+    about = {"inputs": [n for n, _ in plan.routines[0].inputs], "symbols": len(plan.symbols)}
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+class Participant:
+    """A process that trains when asked."""
+
+    def __init__(self, who: str, python: Path, folder: Path, *given: object) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(given[-1]), "PYTHONPATH": str(ROOT)}
+        command = [str(python), WORKER, who, str(folder), *map(str, given)]
+        pipe = subprocess.PIPE
+        log = (folder / f"{who}.log").open("w")
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment
+        )
+        self.log = folder / f"{who}.log"
+        self.loss = float(self._answer())
+
+    def _answer(self):
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            sys.exit(f"{' '.join(map(str, self.process.args))}\n{self.log.read_text()[-3000:]}")
+        return json.loads(line)
+
+    def steps(self, count: int) -> tuple[float, float]:
+        """Seconds a step, by the wall clock and by processors."""
+        assert self.process.stdin is not None
+        print(count, file=self.process.stdin, flush=True)
+        wall, used = self._answer()
+        return wall / count, used / count
+
+    def memory(self) -> int:
+        """Bytes; ends the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        found = self._answer() * 1024
+        self.process.wait()
+        return int(found)
+
+
+def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
+    given = (name, batch, threads)
+    row = {"net": name, "batch": batch, "threads": threads}
+    if threads == 1 and not options.no_memory:  # one after the other: some are large
+        for who in WHO:
+            participant = Participant(who, pythons[who], folder, *given)
+            participant.steps(2)
+            row[f"{who}_memory"] = participant.memory()
+    participants = {who: Participant(who, pythons[who], folder, *given) for who in WHO}
+    losses = {who: p.loss for who, p in participants.items()}
+    if max(losses.values()) - min(losses.values()) > AGREE * max(losses.values()):
+        sys.exit(f"{name}: the first losses differ: {losses}")
+    counts, best = {}, dict.fromkeys(WHO, math.inf)
+    for who, p in participants.items():
+        counts[who] = max(1, round(TURN / p.steps(1)[0]))
+    until, turns = time.perf_counter() + options.seconds * len(WHO), 0
+    while time.perf_counter() < until or turns < FEWEST:
+        for who, p in participants.items():
+            best[who] = min(best[who], p.steps(counts[who])[1 if threads == 1 else 0])
+        turns += 1
+    for p in participants.values():
+        p.memory()
+    return row | {who: 1000 * seconds for who, seconds in best.items()}
+
+
+HEAD = ("net", "batch", "threads", "ORT ms", "torch ms", "minbuild ms", "/ORT", "/torch")
+HEAD += ("MB: ORT", "torch", "minbuild")
+PREFACE = """\
+Networks of real size (`tests/slow/large_nets.py`), random weights, artifacts by ONNX Runtime 1.19.2, float32, the
+default build: a training step with AdamW, beside ONNX Runtime and PyTorch in one run (`tests/slow/bench_large.py`).
+With one thread times are those of the processor, else of the wall clock, in the best of the turns that the three took;
+memory is what training adds to a process at most. Below 1, minbuild is faster.
+"""
+
+
+def _line(row: dict) -> str:
+    ratios = (row["ours"] / row["ort"], row["ours"] / row["torch"])
+    memory = [f"{row[f'{who}_memory'] / 1e6:.0f}" if f"{who}_memory" in row else "" for who in WHO]
+    times = (f"{row[who]:.2f}" if row[who] < 100 else f"{row[who]:.0f}" for who in WHO)
+    named = (row["net"], str(row["batch"]), str(row["threads"]))
+    cells = (*named, *times, *(f"{r:.2f}" for r in ratios), *memory)
+    return "| " + " | ".join(cells) + " |"
+
+
+def _table(rows: list[dict]) -> str:
+    lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
+    for threads in sorted({row["threads"] for row in rows}):
+        own = [row for row in rows if row["threads"] == threads]
+        means = [
+            math.exp(sum(math.log(row["ours"] / row[who]) for row in own) / len(own))
+            for who in ("ort", "torch")
+        ]
+        worst = max(own, key=lambda row: row["ours"] / min(row["ort"], row["torch"]))
+        lines.append(
+            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean beside ONNX Runtime {means[0]:.2f}, beside "
+            f"PyTorch {means[1]:.2f}; largest beside the faster of both "
+            f"{worst['ours'] / min(worst['ort'], worst['torch']):.2f} ({worst['net']}, batch {worst['batch']})."
+        )
+    return "\n".join(lines)
+
+
+def _write(rows: list[dict]) -> None:
+    """These rows in place of older ones."""
+    path = REPORT / "large.json"
+    old = json.loads(path.read_text()) if path.exists() else []
+    found = {(r["net"], r["batch"], r["threads"]): r for r in old}
+    for row in rows:
+        key = (row["net"], row["batch"], row["threads"])
+        memory = {k: v for k, v in found.get(key, {}).items() if k.endswith("_memory")}
+        found[key] = memory | row
+    every = sorted(found.values(), key=lambda r: (r["threads"], NAMES.index(r["net"]), r["batch"]))
+    path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
+    path.with_suffix(".md").write_text(f"{PREFACE}\n{_table(every)}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
