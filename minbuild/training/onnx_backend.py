@@ -4,7 +4,8 @@
     outputs = onnx_backend.prepare(model).run([x])
 
 The device computes no shapes, so a model is planned when its inputs are there: for their sizes, and where a shape
-follows from what is in them (the target of Reshape, the starts of Slice), for those numbers too.
+follows from what is in them (the target of Reshape, the starts of Slice), for those numbers too; as the last resort
+(NonZero, Unique, NonMaxSuppression) for all that is in them.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class Representation(BackendRep):
         names = tuple(self.graph.inputs)
         given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
         feeds = {name: np.asarray(array) for name, array in given.items()}
-        for kinds in ("", "iub"):
+        for known in (frozenset[str](), _small(feeds, "iub"), _small(feeds, "iubfV")):
             try:
-                return _run(_specialised(self.graph, feeds, _small(feeds, kinds)), feeds)
+                return _run(_specialised(self.graph, feeds, known), feeds)
             except Unsupported:
                 continue
-        return _run(_specialised(self.graph, feeds, _small(feeds, "iubf")), feeds)
+        return _run(_specialised(self.graph, feeds, frozenset(feeds)), feeds)
 
 
 def _small(feeds: Mapping[str, np.ndarray], kinds: str) -> frozenset[str]:

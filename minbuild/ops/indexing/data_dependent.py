@@ -23,7 +23,10 @@ def _kept(ctx: OpContext) -> np.ndarray:
     """The positions at which the condition of Compress holds."""
     condition = ctx.content(1)
     if condition is None or condition.dtype == object:
-        raise UnsupportedUse("its condition decides the size of the result: it must be a constant")
+        raise UnsupportedUse(
+            "its condition decides the size of the result: it must be a constant. Keep all elements, and multiply by "
+            "the condition, or choose between the two with Where"
+        )
     return np.flatnonzero(condition)
 
 
@@ -74,7 +77,10 @@ compress = Op(
 def _known_numbers(ctx: OpContext) -> np.ndarray:
     content = ctx.content(0)
     if content is None or content.dtype == object:
-        raise UnsupportedUse("its result's size depends on data: the input must be a constant")
+        raise UnsupportedUse(
+            "its result's size depends on data: the input must be a constant. Keep all elements, with a mask that "
+            "has a fixed size"
+        )
     return content
 
 
