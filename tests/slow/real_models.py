@@ -86,7 +86,8 @@ def main() -> int:
     cache = options.cache
     python = options.ort_python or prepare(cache / "env", options.python)
     rows = []
-    for found in sorted(fetch(cache), key=lambda found: found.parameters):
+    models = sorted(fetch(cache), key=lambda found: found.parameters)
+    for found in models:
         stored = cache / "results" / f"{found.path.name}.json"
         known = options.missing and stored.exists() and not (options.run and "planned" in stored.read_text())
         if known or (options.names and not any(fnmatch(found.name, p) for p in options.names)):
@@ -103,7 +104,7 @@ def main() -> int:
         stored.write_text(json.dumps({k: v for k, v in vars(row).items() if k != "found"}))
         numbers = f"{row.output:.1e} {row.loss:.1e} {row.update:.1e} {row.judge}" if row.judge else ""
         print(f"{found.name}: {row.result} {numbers}", file=sys.stderr, flush=True)
-    TABLE.write_text(_table(sorted(rows, key=lambda row: row.found.name)), "utf-8")
+    TABLE.write_text(_table(sorted(rows, key=lambda row: row.found.name), len(models)), "utf-8")
     good = _count(rows, "agrees") + _count(rows, "rounding") + (0 if options.run else _count(rows, "planned"))
     return 0 if rows and good >= GOAL * len(rows) else 1
 
@@ -337,23 +338,24 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
         text = " ".join(lines) if "Traceback" not in done.stderr else lines[-1]
-        raise Refused(re.sub(r"\s+", " ", f"exit {done.returncode}: {text}")[:600])
+        text = re.sub(r"\s+", " ", re.sub(r"/\S*/", "", text))
+        raise Refused(f"exit {done.returncode}: {text}"[:600])
 
 
 def _count(rows: list[Row], result: str) -> int:
     return sum(row.result == result for row in rows)
 
 
-def _table(rows: list[Row]) -> str:
-    trained, agree, near = sum(r.trains for r in rows), _count(rows, "agrees"), _count(rows, "rounding")
-    share = 100 * trained / max(len(rows), 1)
+def _table(rows: list[Row], there: int) -> str:
+    agree, near, differ, planned = (_count(rows, n) for n in ("agrees", "rounding", "differs", "planned"))
+    refused = len(rows) - agree - near - differ - planned
+    packages = len({row.found.package for row in rows})
     lines = [
         "# Models out of packages, as trainers",
         "",
-        f"{len(rows)} float models of {len({r.found.package for r in rows})} packages: {trained} become trainers "
-        f"({share:.0f} %), {agree} agree within {WITHIN:g},",
-        f"{near} as far as rounding puts ONNX Runtime too, {_count(rows, 'differs')} differ, "
-        f"{_count(rows, 'planned')} were planned and not run. Made by",
+        f"{len(rows)} of {there} float models have a result, of {packages} packages. {agree + near + differ} were",
+        f"built and run: {agree} agree within {WITHIN:g}, {near} as far as rounding puts ONNX Runtime too,",
+        f"{differ} differ. {planned} were planned but not built or run, and {refused} were refused or failed. Made by",
         "`tests/slow/real_models.py`, whose head says how each is trained, and what the judges and the distances are.",
         "",
         "| " + " | ".join(HEAD) + " |",

