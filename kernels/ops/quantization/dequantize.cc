@@ -24,40 +24,51 @@ Status dequantize(const Call& call) {
   return Status::kOk;
 }
 
-// y = alpha * a * w + bias, or with the transpose of w. y: [m,n]  a: [m,k], or [k,m] if transposed  bias: [n], added
-// before the product or after it, as contraction and gemm have it.
-template <class T, bool Packed>
-MB_INLINE Status product(const Call& call) {
-  const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
-  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] != 0, bias_after = call.params[3] != 0;
-  Matrix w;
-  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kTooLarge;
-  const int n = transposed ? w.rows : w.columns, k = transposed ? w.columns : w.rows, m = y.count / n;
-  if (y.count != m * n || int64_t(m) * k != a.count) return Status::kBadPlan;
-  if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return Status::kBadPlan;
+// y += bias on every row, or y = bias
+template <class T>
+MB_NOINLINE void add_bias(const Gemm<T>& g, const Tensor& bias, bool adds) {
+  T* row = g.c;
+  for (intptr_t i = 0; i < g.m; ++i, row += g.n) {
+    if (adds) add_range(row, bias.as<T>(), int(g.n));
+    else copy_bytes(row, bias.data, size_t(g.n) * sizeof(T));
+  }
+}
 
+// The product of a call: y = alpha * a * w + bias, or with the transpose of w. y: [m,n]  a: [m,k], or [k,m] if
+// transposed  bias: [n], added before the product or after it, as contraction and gemm have it.
+template <class T>
+MB_NOINLINE bool read_product(const Call& call, Matrix& w, Gemm<T>& g) {
+  const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
+  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] != 0;
+  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return false;
+  const int n = transposed ? w.rows : w.columns, k = transposed ? w.columns : w.rows, m = y.count / n;
+  if (y.count != m * n || int64_t(m) * k != a.count) return false;
+  if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return false;
   // clang-format off: sizes, then each operand with its steps
-  Gemm<T> g = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
-               a.as<T>(), transposed ? 1 : n, transposed ? k : 1, y.as<T>(), n};
+  g = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
+       a.as<T>(), transposed ? 1 : n, transposed ? k : 1, y.as<T>(), n};
   // clang-format on
   g.alpha = static_cast<T>(call.real(2));
   g.accumulate = call.adds(0);
-  if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kTooLarge;
-  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kTooLarge;
-  T* to = y.as<T>();
+  return !takes_dots(g, vector_bytes()) || (transposed && size_t(room.count) >= k * sizeof(T));
+}
+
+template <class T, bool Packed>
+MB_INLINE Status product(const Call& call) {
+  const Tensor &bias = call[6], &room = call[7];
+  const bool bias_after = call.params[3] != 0;
+  Matrix w;
+  Gemm<T> g;
+  if (!read_product(call, w, g)) return Status::kBadPlan;
+  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
   if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
-    for (int i = 0; i < m; ++i) {
-      T* row = to + intptr_t(i) * n;
-      if (g.accumulate) add_range(row, bias.as<T>(), n);
-      else copy_bytes(row, bias.data, n * sizeof(T));
-    }
+    add_bias(g, bias, g.accumulate);
     g.accumulate = true;
   }
-  const QuantizedPanels<T, kParts> panels = {w, transposed, 0};
+  const QuantizedPanels<T, kParts> panels = {w, call.params[1] != 0, 0};
   if constexpr (Packed) multiply_quantized_packed(g, panels, room);
   else multiply_quantized(g, panels, room);
-  if (MB_DEQUANTIZE_BIAS && bias && bias_after)
-    for (int i = 0; i < m; ++i) add_range(to + intptr_t(i) * n, bias.as<T>(), n);
+  if (MB_DEQUANTIZE_BIAS && bias && bias_after) add_bias(g, bias, true);
   return Status::kOk;
 }
 
