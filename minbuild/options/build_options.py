@@ -68,7 +68,7 @@ class BuildOptions:
         SOURCES,
         effect="one variant of every inner loop",
         min_size="one",
-        tradeoff="Steps of large models take two to four times as long.",
+        tradeoff="Steps take two to five times as long on x86-64.",
         smallest="one",
     )
     graphs: tuple[str, ...] = choice(
