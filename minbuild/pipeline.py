@@ -21,7 +21,7 @@ from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import COMPACT, ON, TARGET, BuildOptions
+from minbuild.options.build_options import AUTO, COMPACT, OFF, ON, TARGET, BuildOptions
 from minbuild.planning.compile import (
     UNNAMED,
     CompiledModel,
@@ -124,6 +124,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         log=progress.detail,
         checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
+        threads=_threads(build_options, targets),
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
@@ -197,6 +198,22 @@ def _other_libraries(
     files = [path for suffix in ("*.onnx", "*.ort") for path in sorted(folder.glob(suffix))]
     libraries = {pair.target: pair.trimmed for pair in pairs if pair.target in abi}
     return build_abi(models[0], libraries, builder.toolchain.build_options, files, builder.builds)
+
+
+def _threads(build_options: BuildOptions, targets: Sequence[Target]) -> str:
+    """The value of --threads for all targets. Raises BadInput where threads are asked for and a target has none."""
+    if build_options.threads == OFF:
+        return OFF
+    without = {str(target): target.traits.no_threads for target in targets if target.traits.no_threads}
+    if not without:
+        return build_options.threads
+    if build_options.threads == AUTO:
+        return OFF
+    target, reason = next(iter(without.items()))
+    raise BadInput(
+        f"--threads {build_options.threads}: libraries for {target} have no threads: {reason}. Leave the option "
+        "out, or reduce for this target by itself."
+    )
 
 
 def _packaged(models: Mapping[str, CompiledModel], report: SizeReport) -> tuple[PackagedModel, ...]:

@@ -105,7 +105,12 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     int32_t words[plan::kMostParams];
     Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words),
                  replaces ? 0u : kind.accumulate};
+#if MB_THREADS > 1
+    call.team = &s->team;
+    mb_status status = static_cast<mb_status>(run_divided(&s->team, call, kind.row));
+#else
     mb_status status = static_cast<mb_status>(run_kernel(call, kind.row));
+#endif
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES
       const char* kernel = Session::name(plan::kKernelNames[kind.row]);
@@ -141,7 +146,11 @@ extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkp
     if (kFree != 0) symbol = *options->symbols;
   }
   constexpr size_t kFixed =
-      align16(align16(sizeof(Session)) + plan::kPersistentBytes + (MB_ROLLBACK ? plan::kRollbackBytes : 0));
+      align16(align16(sizeof(Session)) + plan::kPersistentBytes + (MB_ROLLBACK ? plan::kRollbackBytes : 0))
+#if MB_THREADS > 1
+      + kStacksBytes
+#endif
+      ;
   const Size temporaries = Session::temporaries(symbol);
   if (temporaries < 0) return fail(&none, Failure::kSizes);
   const size_t need = kFixed + static_cast<size_t>(temporaries);
@@ -160,6 +169,9 @@ extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkp
   s->error = options->error;
 #if MB_FINGERPRINT
   s->accepts_any_checkpoint = options->accept_any_checkpoint;
+#endif
+#if MB_THREADS > 1
+  s->team.set_up(options, memory + kFixed - kStacksBytes);
 #endif
   s->symbols[0] = symbol;
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));

@@ -108,7 +108,13 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #endif
     Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
     mb_status status = MB_BAD_PLAN;
+#if MB_THREADS > 1
+    call.team = &s->team;
+    if (!s->damaged)
+      status = static_cast<mb_status>(run_divided(&s->team, call, static_cast<uint32_t>(&row - kKernelRows)));
+#else
     if (!s->damaged) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
+#endif
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i,
                   word_of(s->name(kernel.name)));
@@ -157,6 +163,10 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   fixed += first->rollback_bytes;
 #endif
   fixed = align16(fixed);
+#if MB_THREADS > 1
+  const size_t stacks = fixed;
+  fixed += kStacksBytes;
+#endif
   first->values = static_cast<Size*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(Size)));
   const Size temporaries = first->evaluate();
   if (temporaries < 0) return fail(first, Failure::kSizes);
@@ -171,9 +181,16 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   // The arena is at memory + fixed. Kernels load whole vectors from it and round scratch down to 16.
   if (memory == nullptr || size < need || ((reinterpret_cast<uintptr_t>(memory) | fixed) & (kAlignment - 1)) != 0)
     return fail(first, Failure::kRoom, static_cast<intptr_t>(need), static_cast<intptr_t>(size));
+#if MB_THREADS > 1
+  if (!own) clear_bytes(memory, stacks);
+#else
   if (!own) clear_bytes(memory, fixed);  // fresh pages are zero, and take no room before they are touched
+#endif
   Session* s = reinterpret_cast<Session*>(memory);
   copy_bytes(s, first, sizeof room);
+#if MB_THREADS > 1
+  s->team.set_up(options, memory + stacks);
+#endif
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
   Span* regions = s->regions;
   regions[kArena] = {memory + fixed, size - fixed};
@@ -206,7 +223,11 @@ void mb_destroy(mb_session* session) {
   unmap_memory(static_cast<Session*>(session)->mapped, 3);
 }
 
+#if MB_THREADS > 1
+static mb_status run_graph(mb_session* session, int which, const mb_tensor* inputs, size_t count) {
+#else
 MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t count) {
+#endif
   Session* s = static_cast<Session*>(session);
   s->damaged = false;
   const plan::Graph& graph = s->graph(static_cast<uint32_t>(which));
@@ -250,6 +271,14 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
   else if (which == MB_TRAIN) s->replaces_gradients = false;
   return status;
 }
+
+#if MB_THREADS > 1
+mb_status mb_run(mb_session* session, int which, const mb_tensor* inputs, size_t count) {
+  const mb_status status = run_graph(session, which, inputs, count);
+  static_cast<Session*>(session)->team.end();
+  return status;
+}
+#endif
 
 mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter* found) {
   const Session* s = static_cast<const Session*>(session);

@@ -8,6 +8,7 @@
 #include "minbuild/plan.h"
 #include "runtime/flatbuffer.h"
 #include "runtime/layout.h"
+#include "runtime/threads.h"
 
 #pragma GCC visibility push(hidden)
 namespace minbuild {
@@ -110,6 +111,9 @@ struct Session : mb_session {
   int32_t sample;  // the round that a loop is in
 #endif
   Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
+#if MB_THREADS > 1
+  ThreadTeam team;
+#endif
   char error_room[sizeof(mb_options::error)];
 #if MB_BUFFERS
   bool nominal;  // parameters have no values yet
@@ -191,6 +195,13 @@ extern const KernelRow kKernelRows[];
 extern const uint8_t kKernelSlots[];
 // The call comes first, as in a kernel, so that a conditional jump is all that each costs.
 Status run_kernel(const Call& call, uint32_t row);
+#if MB_THREADS > 1
+// How threads may cut a call of each kernel, 0 if they may not: bit k is set where argument k is cut into the rows that
+// the first dimension of an extent counts; or these.
+constexpr uint16_t kCutBroadcast = 1 << 14;  // operands that broadcast, along the first axis of the result
+constexpr uint16_t kCutElements = 1 << 15;   // arguments with as many elements as the first
+extern const uint16_t kKernelCuts[];
+#endif
 
 }  // namespace minbuild
 #pragma GCC visibility pop

@@ -46,8 +46,15 @@ _ENUM = re.compile(r"enum \{(.*?)\}", re.DOTALL)
 _STRUCT = re.compile(r"typedef struct \w+ \{(.*?)\} (mb_\w+);", re.DOTALL)
 _MEMBER = re.compile(r"((?:const )?\w+\s?\*?)\s*(\w+)(?:\[(\w+)\])?")
 _RANK = re.compile(r"#define MB_MAX_RANK (\d+)")
-_CSHARP = {"char": "byte", "int32_t": "int", "int64_t": "long", "float": "float", "size_t": "UIntPtr"}
-_SIZES = {"char": 1, "int32_t": 4, "float": 4, "int64_t": 8, "size_t": 4}  # at 32 bits
+_CSHARP = {
+    "char": "byte",
+    "int32_t": "int",
+    "int64_t": "long",
+    "float": "float",
+    "size_t": "UIntPtr",
+    "mb_parallel": "IntPtr",
+}
+_SIZES = {"char": 1, "int32_t": 4, "float": 4, "int64_t": 8, "size_t": 4, "mb_parallel": 4}  # at 32 bits
 
 
 @dataclass(frozen=True, slots=True)

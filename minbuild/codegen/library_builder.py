@@ -69,7 +69,9 @@ class LibraryBuilder:
         """Both libraries of each target, all built side by side. Raises as `pair`."""
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
-        full = full_contents(self.registry, self.contents.components, self.contents.wide)
+        full = full_contents(
+            self.registry, self.contents.components, self.contents.wide, self.contents.threads
+        )
         # The same numbers, down to denormals, and the same checkpoints.
         full = replace(
             full,

@@ -78,6 +78,14 @@ class BuildOptions:
         multiple=True,
         effect="only the selected graphs of training, evaluation and optimizer",
     )
+    threads: str = choice(
+        (AUTO, OFF, ON),
+        "threads that work on one call, at most 8 or the number given; auto: on where the system makes threads and a "
+        "step of the model has work enough for them. Results have the same bits for any number",
+        PLAN,
+        numbers=(2, 64),
+        smallest=OFF,
+    )
     checkpoint_writing: str = choice(
         (ON, OFF),
         "writing of checkpoints on the device",

@@ -36,6 +36,7 @@ class BuildOption:
     multiple: bool
     sized: bool
     profiles: Mapping[str, Value]
+    numbers: tuple[int, int] | None = None  # the least and the largest number that may stand for a word
 
     @property
     def key(self) -> str:
@@ -49,7 +50,8 @@ class BuildOption:
             return "names of operators or of kernel files, such as Conv"
         if self.sized:
             return f"{', '.join(self.values)}, or bytes such as 4096 or '4 KiB'"
-        return ", ".join(self.values) + (", or several of them" if self.multiple else "")
+        between = f", or a number from {self.numbers[0]} to {self.numbers[1]}" if self.numbers else ""
+        return ", ".join(self.values) + (", or several of them" if self.multiple else "") + between
 
     def read(self, given: object) -> Value | None:
         """The value of what a user wrote, a word, a number, or a list of those; None where it is none."""
@@ -60,6 +62,8 @@ class BuildOption:
             if len(parts) != 1 or None in sizes or 0 in sizes:
                 return None
             return str(sizes[0]) if sizes else parts[0]
+        if self.numbers and len(parts) == 1 and parts[0].isdecimal() and parts[0] not in ("0", "1"):
+            return str(int(parts[0])) if self.numbers[0] <= int(parts[0]) <= self.numbers[1] else None
         known = tuple(
             _SPELLINGS.get(p.lower(), p) if ON in self.values else p for p in dict.fromkeys(parts) if p
         )
@@ -90,12 +94,15 @@ def choice(
     tradeoff: str = "",
     multiple: bool = False,
     sized: bool = False,
+    numbers: tuple[int, int] | None = None,
     **profiles: Value,
 ) -> Any:
     """A field of `BuildOptions`, with the rest of its row as metadata. Without `default` that is the first of the
-    values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given."""
+    values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given; a number
+    among `numbers` may stand for a value."""
     first: Value = (values if multiple else values[0]) if default is None else default
     row: dict[str, Any] = {
+        "numbers": numbers,
         "values": values,
         "description": description,
         "stage": stage,

@@ -15,6 +15,7 @@ from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
+from minbuild.options.build_options import OFF
 from minbuild.options.did_you_mean import listed
 from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures, updates
 from minbuild.passes.lowering.lower import lower
@@ -27,6 +28,7 @@ from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.size_limits import check_elements, needs_64_bits
+from minbuild.planning.threads import threads_of
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -48,6 +50,7 @@ class CompiledModel:
     components: frozenset[str] = frozenset()  # of COMPONENTS
     export_template: bytes | None = None  # of the inference model, for the part "export"
     graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
+    threads: int = 1  # most that work on a call: what scratch memory is planned for
     compact_checkpoint: bytes = (
         b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
     )
@@ -98,13 +101,14 @@ def compile_model(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
+    threads: str = OFF,
 ) -> CompiledModel:
     """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
 
     `fixed` gives free dimensions a size for good; `largest` the sizes, in elements, that the default arena is laid out
     for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `checks_loss` makes training
-    steps refuse a loss that is not finite; `graphs` names the graphs that the plan has. Raises BadInput and
-    Unsupported."""
+    steps refuse a loss that is not finite; `graphs` names the graphs that the plan has; `threads` is a value of
+    --threads. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -117,6 +121,7 @@ def compile_model(
         log=log,
         checks_loss=checks_loss,
         graphs=graphs,
+        threads=threads,
     )
 
 
@@ -130,11 +135,12 @@ def compile_artifacts(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
+    threads: str = OFF,
 ) -> CompiledModel:
     """`compile_model` of `artifacts` that are in memory.
 
     `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
-    `log`, `checks_loss` and `graphs` are as there. Raises BadInput and Unsupported."""
+    `log`, `checks_loss`, `graphs` and `threads` are as there. Raises BadInput and Unsupported."""
     selected = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), graphs)
@@ -146,7 +152,8 @@ def compile_artifacts(
     optimized = optimize(program, operators, log)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
-    plan = build_plan(optimized, operators)
+    most = threads_of(threads, optimized, operators)
+    plan = build_plan(optimized, operators, most)
     plan_bytes = encode_plan(plan, sizes, wide=bool(needs_64_bits(plan, sizes)))
     return CompiledModel(
         artifacts,
@@ -158,6 +165,7 @@ def compile_artifacts(
         fixed=fixed,
         largest=sizes,
         graphs=tuple(graphs),
+        threads=most,
     )
 
 
@@ -170,8 +178,10 @@ def compile_models(
     *,
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
+    threads: str = OFF,
 ) -> tuple[CompiledModel, ...]:
-    """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss` and `graphs`.
+    """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss`, `graphs` and
+    `threads`.
 
     Of `fixed` and `largest`, a model takes the sizes that it has dimensions for. Raises BadInput, also for a dimension
     that no model has, and Unsupported."""
@@ -196,6 +206,7 @@ def compile_models(
             log=log,
             checks_loss=checks_loss,
             graphs=graphs,
+            threads=threads,
         )
         for folder, artifacts, names in zip(folders, sets, free, strict=True)
     )

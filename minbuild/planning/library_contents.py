@@ -47,6 +47,7 @@ class LibraryContents:
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
+    threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop
     panel_bytes: int = 0  # on the stack for a matrix product; 0: as the target suggests
     compact_checkpoints: bool = False  # checkpoints without names are read, too
@@ -64,14 +65,15 @@ class LibraryContents:
 
 
 def full_contents(
-    registry: Registry, components: frozenset[str] = frozenset(), wide: bool = False
+    registry: Registry, components: frozenset[str] = frozenset(), wide: bool = False, threads: int = 1
 ) -> LibraryContents:
     """The full build: every kernel for every type with every feature; of optional components, only
-    `components`, as they change what checkpoints hold, and plans of the same width."""
+    `components`, as they change what checkpoints hold, and plans of the same width and number of `threads`."""
     return LibraryContents(
         registry.all_kernels(),
         frozenset(registry.all_features()),
         symbols=True,
         components=components,
         wide=wide,
+        threads=threads,
     )

@@ -24,7 +24,7 @@ from minbuild.ir import (
     Value,
 )
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import STORAGE_TYPES
+from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
@@ -33,6 +33,7 @@ from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buff
 from minbuild.planning.arena.validator import validate
 from minbuild.planning.rollback import changed_before_refusal
 
+_CACHE_LINE = 64
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 
 
@@ -57,6 +58,7 @@ class _Builder:
     rollback_bytes: int = 0
     buffers: int = 0
     ports: int = 0
+    threads: int = 1  # that may work on a call
 
     def lay_out_persistent(self) -> None:
         """Trained parameters, as many bytes again of gradients and of each moment, state, and counters."""
@@ -136,9 +138,10 @@ class _Builder:
         return self.kernels.setdefault(kernel, len(self.kernels))
 
 
-def build_plan(program: Program, registry: Registry) -> Plan:
-    """The plan of a program whose passes are done. Raises Unsupported where no kernel serves."""
-    builder = _Builder(program, registry)
+def build_plan(program: Program, registry: Registry, threads: int = 1) -> Plan:
+    """The plan of a program whose passes are done, with scratch memory for as many `threads`. Raises Unsupported where
+    no kernel serves."""
+    builder = _Builder(program, registry, threads=threads)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
@@ -184,7 +187,7 @@ def _bytes(tensor: TensorType) -> int:
 
 
 def _routine(builder: _Builder, procedure: Procedure) -> Routine:
-    selections = select_kernels(procedure, builder.registry)
+    selections = _shared(select_kernels(procedure, builder.registry), builder)
     loops = loops_of(procedure, selections)
     ordered = _laid_out(builder, procedure, selections, loops)
     numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}
@@ -229,6 +232,30 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
         outputs=outputs,
         samples=procedure.samples,
     )
+
+
+def _shared(selections: Sequence[Selection], builder: _Builder) -> tuple[Selection, ...]:
+    """The selections with scratch memory for every thread."""
+    if builder.threads == 1:
+        return tuple(selections)
+    return tuple(
+        _with_shares(s, builder.registry.functions[s.kernel.function], builder.threads) for s in selections
+    )
+
+
+def _with_shares(selection: Selection, function: KernelFunction, threads: int) -> Selection:
+    if function.share is None:
+        return selection
+    args = list(selection.args)
+    for slot, arg in enumerate(args):
+        if isinstance(arg, TensorType) and selection.kernel.args[slot][0] != 0:
+            first = size_of(arg)
+            each = function.share(selection.params, first)
+            if first != 0 and each != 0:  # each of whole cache lines, wherever the first ends
+                args[slot] = TensorType(
+                    ElementType.UINT8, (first + (each + 2 * _CACHE_LINE) * (threads - 1) + _CACHE_LINE,)
+                )
+    return replace(selection, args=tuple(args))
 
 
 def _laid_out(

@@ -92,6 +92,19 @@ class Traits:
         return self.os != "freestanding"
 
     @property
+    def no_threads(self) -> str:
+        """Why libraries for it make no threads, "" where they do: by system calls, or by the C library."""
+        if self.arch == "wasm32":
+            return (
+                "a WebAssembly module shares no memory with workers unless its page is isolated from others"
+            )
+        if not self.hosted:
+            return "there is no operating system"
+        if self.os == "macos" or (self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64")):
+            return ""
+        return "only 64-bit Linux, Android and macOS on x86, Arm and RISC-V are supported"
+
+    @property
     def shared_name(self) -> str:
         """File name of what is linked: also its soname or install name."""
         return _FILES[self.format]

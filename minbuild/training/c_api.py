@@ -32,6 +32,10 @@ class CParameter(ctypes.Structure):
     )
 
 
+TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, TASK, ctypes.c_void_p, ctypes.c_int32)
+
+
 class COptions(ctypes.Structure):
     _fields_ = (
         ("arena", ctypes.c_void_p),
@@ -40,6 +44,9 @@ class COptions(ctypes.Structure):
         ("symbol_count", ctypes.c_size_t),
         ("error", ctypes.c_char * 160),
         ("accept_any_checkpoint", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("parallel", PARALLEL),
+        ("parallel_user", ctypes.c_void_p),
     )
 
 

@@ -16,6 +16,7 @@ from minbuild.ir import ElementType
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.training.c_api import (
     OPTIONAL_FUNCTIONS,
+    PARALLEL,
     PROTOTYPES,
     SINK,
     COptions,
@@ -92,6 +93,14 @@ def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
     return view
 
 
+Parallel = Callable[[Callable[[int], None], int], None]
+
+
+def _pool(parallel: Parallel) -> Any:
+    """A pool of the program as the library calls it."""
+    return PARALLEL(lambda user, task, work, count: parallel(lambda i: task(work, i), count))
+
+
 class Session:
     """A trainer in memory. Arrays of parameters and gradients are views of the device's own memory."""
 
@@ -104,18 +113,26 @@ class Session:
         arena: np.ndarray | None = None,
         *,
         accept_any: bool = False,
+        threads: int = 0,
+        parallel: Parallel | None = None,
     ) -> None:
         """A session of `library` that starts from `checkpoint`, a file's bytes, or from None without parameters yet.
 
         `plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
         in plan order; `arena` is memory to use (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models
-        with the same parameters, now and in `load`. Raises TrainerError."""
+        with the same parameters, now and in `load`; `threads` limits the threads of a call, 0 takes all there are;
+        `parallel(task, count)` is a pool of threads to use: it calls task(i) for every i below `count`, on whichever
+        threads, and returns when all of these calls have. Raises TrainerError."""
         self.library = library
         self._plan = aligned_copy(plan)
         self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
         self._arena = arena
         options = _options(sizes)
         options.accept_any_checkpoint = accept_any
+        options.threads = threads
+        if parallel is not None:
+            self._parallel = _pool(parallel)  # lives as long as the session
+            options.parallel = self._parallel
         if arena is not None:
             options.arena, options.arena_size = arena.ctypes.data, arena.nbytes
         self._session = ctypes.POINTER(CSession)()

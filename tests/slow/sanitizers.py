@@ -1,11 +1,11 @@
 """Trains every case with the address and undefined-behaviour sanitizers of g++, from C as a device would.
 
-    python tests/slow/sanitizers.py [NAME...]
+    python tests/slow/sanitizers.py [--threads] [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" is a model of real size beside the artifact sets, for packed
-products and convolutions; "quantized-..." have weights in four and eight bits.
-Ends with 1 if any program reports anything.
+products and convolutions; "quantized-..." have weights in four and eight bits. --threads: libraries with four threads,
+and the thread sanitizer instead. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from minbuild.ops import registry  # noqa: E402
 
 FLAGS = ("-std=c++17", "-g", "-O1", "-fno-exceptions", "-fno-rtti", "-fno-omit-frame-pointer", "-w")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+SANITIZE_THREADS = ("-fsanitize=thread", "-pthread")
 STEPS = 3
 
 DRIVER = r"""
@@ -77,6 +78,7 @@ int main(int argc, char** argv) {
   for (int own = 0; own < 2; ++own) {
     mb_options options;
     memset(&options, 0, sizeof options);
+    options.threads = 4; /* where the library has any, whatever the machine has */
     if (own) {
       options.arena = aligned_alloc(16, (bytes + 15) / 16 * 16);
       options.arena_size = bytes;
@@ -155,7 +157,7 @@ def preload() -> dict[str, str]:
     return {"LD_PRELOAD": " ".join(libraries), "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1"}
 
 
-def run(case: CaseSet, built: Trainer, folder: Path) -> str:
+def run(case: CaseSet, built: Trainer, folder: Path, sanitize: tuple[str, ...] = SANITIZE) -> str:
     """What is wrong with a case, or nothing."""
     sources = write_sources(built, folder)
     (folder / "driver.c").write_text(DRIVER)
@@ -171,7 +173,7 @@ def run(case: CaseSet, built: Trainer, folder: Path) -> str:
             (folder / f"input{graph}{i}").write_bytes(np.ascontiguousarray(array).tobytes())
             arguments += map(str, (graph, element, array.ndim, *array.shape, f"input{graph}{i}"))
     compiled = subprocess.run(
-        ["g++", *FLAGS, *SANITIZE, "-Iinclude", "-Isrc", *sources, "-x", "c++", "driver.c", "-o", "driver"],
+        ["g++", *FLAGS, *sanitize, "-Iinclude", "-Isrc", *sources, "-x", "c++", "driver.c", "-o", "driver"],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -197,7 +199,9 @@ def main() -> int:
     if shutil.which("g++") is None:
         print("skipped: there is no g++ on this machine")
         return 0
-    chosen = sys.argv[1:]
+    chosen = [name for name in sys.argv[1:] if name != "--threads"]
+    threads = 4 if len(chosen) < len(sys.argv) - 1 else 1
+    sanitize = SANITIZE if threads == 1 else SANITIZE_THREADS
     failed = []
     with tempfile.TemporaryDirectory() as place:
         quantized = [artifact_set(Path(place), name) for name in MODELS]
@@ -205,13 +209,13 @@ def main() -> int:
             if chosen and path.name not in chosen:
                 continue
             try:
-                built = trainer(path)
+                built = trainer(path, threads=threads)
             except Unsupported as error:
                 print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)
                 failed.append(path.name)
                 continue
             with tempfile.TemporaryDirectory() as name:
-                problem = run(load(path), built, Path(name))
+                problem = run(load(path), built, Path(name), sanitize)
             print(f"{path.name}: {problem or 'clean'}", flush=True)
             failed += [path.name] if problem else []
     print(f"{len(failed)} with findings: {' '.join(failed)}" if failed else "all clean")

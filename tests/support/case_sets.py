@@ -157,14 +157,17 @@ def loaded(shared: bytes) -> tuple[Path, Library]:
 
 
 @functools.cache
-def trainer(folder: Path, batch: int | None = None) -> Trainer:
-    """The trimmed trainer of a set; with `batch`, the first free dimension fixed. Raises Unsupported."""
+def trainer(folder: Path, batch: int | None = None, threads: int = 1) -> Trainer:
+    """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed. Raises
+    Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
         program = lower(case.artifacts, operators, dict.fromkeys(program.symbols[:1], batch))
-    plan = build_plan(optimize(program, operators), operators)
-    contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
+    plan = build_plan(optimize(program, operators), operators, threads)
+    contents = LibraryContents(
+        plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops, threads=threads
+    )
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
     return Trainer(*loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
 

@@ -10,6 +10,7 @@
 #include "lib/types/align.h"
 #include "lib/types/bytes.h"
 #include "lib/simd/vec.h"
+#include "lib/threads/parallel.h"
 
 // Calls between files stay inside the library.
 #pragma GCC visibility push(hidden)
@@ -80,6 +81,9 @@ struct Call {
   const Tensor* middle;
   const int32_t* params;  // attributes; floats as their bits
   uint32_t accumulate;    // bit i: add to output i instead of replacing it
+#if MB_THREADS > 1
+  Team* team;  // the threads that may compute parts of it (lib/threads/parallel.h), or null
+#endif
 
   // Outputs first, then inputs, then scratch.
   const Tensor& operator[](int i) const { return middle[i - kMiddle]; }

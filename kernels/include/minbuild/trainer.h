@@ -1,5 +1,5 @@
 /* minbuild trainer: the public C API. One session trains one model; sessions share nothing and may run on different
- * threads. No function allocates after mb_create. Every function that can fail returns an mb_status and leaves the
+ * threads. The threads that a library with --threads makes live within one call of mb_run. No function allocates after mb_create. Every function that can fail returns an mb_status and leaves the
  * session as it was before the call unless it says otherwise. The library exports few functions; what can be
  * said with those is inline below them. */
 #ifndef MINBUILD_TRAINER_H_
@@ -74,6 +74,12 @@ typedef struct mb_parameter {
   int32_t kind;   /* MB_TRAINABLE, MB_STATE or MB_FROZEN */
 } mb_parameter;
 
+/* Threads, in libraries that have them (`minbuild reduce --threads`); all others ignore these. Results have the same bits
+ * for any number of threads. A pool calls task(work, i) once for every i below `count`, on whichever threads, and returns
+ * when all of these calls have. */
+typedef void (*mb_task)(void* work, int32_t index);
+typedef void (*mb_parallel)(void* user, mb_task task, void* work, int32_t count);
+
 /* Zeros are the defaults. */
 typedef struct mb_options {
   void* arena;            /* memory for the session, 16-byte aligned; null to let the library map its own */
@@ -82,6 +88,9 @@ typedef struct mb_options {
   size_t symbol_count;
   char error[160];               /* receives the text of a failed creation */
   int32_t accept_any_checkpoint; /* the session's, see mb_session */
+  int32_t threads;        /* most threads of a call; 0: as many as the library and its machine have */
+  mb_parallel parallel;   /* the program's own pool; null for threads that the library makes */
+  void* parallel_user;    /* its first argument */
 } mb_options;
 
 /* The progress of training, and the settings of the next step. */
@@ -169,7 +178,7 @@ MB_API mb_status mb_export_to_file(mb_session* session, const char* template_pat
 /* Bytes of arena a session needs when its free dimensions grow up to `symbols` (null: the plan's default). */
 static inline mb_status mb_arena_size(const void* plan, size_t plan_size, const int32_t* symbols, size_t symbol_count,
                                       size_t* bytes) {
-  mb_options options = {NULL, 0, symbols, symbol_count, "", 0};
+  mb_options options = {NULL, 0, symbols, symbol_count, "", 0, 0, NULL, NULL};
   mb_status status = mb_create(plan, plan_size, NULL, 0, &options, NULL);
   *bytes = options.arena_size;
   return status;

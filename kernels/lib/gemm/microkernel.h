@@ -3,6 +3,7 @@
 #define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
 #include "lib/simd/vec.h"
+#include "lib/threads/parallel.h"
 
 namespace minbuild {
 
@@ -18,6 +19,11 @@ struct Gemm {
   intptr_t c_row, c_col = 1;
   T alpha = 1;
   bool accumulate = false;
+#if MB_THREADS > 1
+  Team* team = nullptr;  // the threads among which packed products are divided; member m packs into scratch + m * share
+  int32_t members = 1;
+  intptr_t share = 0;
+#endif
 };
 
 // Register tiles of kTileVectors columns of vectors: as many accumulators as hide the latency of a multiply-add.

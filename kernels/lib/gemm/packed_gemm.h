@@ -185,6 +185,87 @@ MB_NOINLINE void multiply_few(const Gemm<T>& g) {
   }
 }
 
+#if MB_THREADS > 1
+
+// Lets the threads of a call share its products, as many as `bytes` of scratch memory have room for.
+template <class T>
+MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes) {
+  constexpr intptr_t kAligned = 64 / sizeof(T);
+  if (team == nullptr || g.k < 1) return;
+  g.team = team;
+  g.share = (Blocks<T>(g, vector_bytes()).elements(g) + kAligned - 1) & -kAligned;
+  const int64_t room = bytes / (g.share * intptr_t(sizeof(T)));
+  g.members = room < team->members ? int32_t(room) : team->members;
+}
+
+// B from column `first` on.
+template <class T>
+struct LaterColumns {
+  Pack<T> pack;
+  const void* packer;
+  int first;
+
+  static void run(const void* columns, T* panel, int k, int depth, int j, int live, int width) {
+    const LaterColumns& c = *static_cast<const LaterColumns*>(columns);
+    c.pack(c.packer, panel, k, depth, c.first + j, live, width);
+  }
+};
+
+// The product in parts of some rows and columns, whole tiles, each of them packed by itself.
+template <class T>
+MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
+  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply_packed(g, bytes, scratch, pack, packer);
+  // Columns first: whatever packs B may have to gather it. Twice as many parts as threads, where that leaves large ones.
+  const intptr_t tiles = 4 * tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
+  intptr_t wanted = int64_t(g.m) * g.n * g.k < 8 * g.members * kLeastWork ? g.members : 2 * g.members;
+  intptr_t columns = (g.n + wanted - 1) / wanted, rows = g.m;
+  if (columns < 4 * width) columns = 4 * width;
+  columns = (columns + width - 1) / width * width;
+  const intptr_t across = (g.n + columns - 1) / columns;
+  wanted = (wanted + across - 1) / across;
+  rows = ((g.m + wanted - 1) / wanted + tiles - 1) / tiles * tiles;
+  const intptr_t down = (g.m + rows - 1) / rows;
+  for_parts(g.team, g.members, across * down, [&](int32_t part, int32_t member) {
+    const intptr_t i = part / across * rows, j = part % across * columns;
+    Gemm<T> some = g;
+    some.m = g.m - i < rows ? g.m - i : rows;
+    some.n = g.n - j < columns ? g.n - j : columns;
+    some.a += i * g.a_row;
+    some.c += i * g.c_row + j * g.c_col;
+    const LaterColumns<T> later = {pack, packer, int(j)};
+    multiply_packed<T>(some, bytes, scratch + member * g.share, LaterColumns<T>::run, &later);
+  });
+}
+
+// multiply_few in parts of some columns, as many as its blocks or whole tiles have.
+template <class T>
+MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
+  const intptr_t unit = g.b_row == 1 ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : 64;
+  if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g);
+  const intptr_t units = (g.n + unit - 1) / unit, columns = (units + 4 * g.members - 1) / (4 * g.members) * unit;
+  for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t) {
+    const intptr_t j = part * columns;
+    Gemm<T> some = g;
+    some.n = g.n - j < columns ? g.n - j : columns;
+    some.b += j * g.b_col;
+    some.c += j * g.c_col;
+    multiply_few(some);
+  });
+}
+
+#else
+
+template <class T>
+MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
+  multiply_packed<T>(g, bytes, scratch, pack, packer);
+}
+template <class T>
+MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
+  multiply_few(g);
+}
+
+#endif
+
 // True if the scratch memory of a kernel is enough for the product.
 template <class T, class Tensor>
 MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
@@ -196,8 +277,8 @@ template <class T>
 MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch) {
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
-  if (g.m < kFewest && g.k > kFewest) return multiply_few(g);
-  multiply_packed<T>(g, vector_bytes(), scratch, pack_columns<T>, &g);
+  if (g.m < kFewest && g.k > kFewest) return multiply_few_in_parts(g);
+  multiply_in_parts<T>(g, vector_bytes(), scratch, pack_columns<T>, &g);
 }
 
 // The same in the scratch memory of a kernel.

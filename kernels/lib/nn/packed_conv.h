@@ -138,6 +138,10 @@ struct PackedConv : Weights... {
   intptr_t made_channels;                 // whose rows of X are made at once
   OutputRows rows;
   bool in_place;  // one window of one element: the image is its own plane
+#if MB_THREADS > 1
+  int32_t members = 1;
+  intptr_t share = 0;  // elements of `made` and `scratch` for each of them
+#endif
 
   explicit PackedConv(const C& of, const Weights&... weights) : Weights(weights)..., c(of) {}
 
@@ -177,6 +181,13 @@ struct PackedConv : Weights... {
     grid = planes + all;
     made = grid + gathered;
     scratch = made + some;
+#if MB_THREADS > 1
+    if (c.team != nullptr && sizeof...(Weights) == 0) {
+      share = (some + Blocks<T>(g, vector_bytes()).elements(g) + kBeyondPanels / intptr_t(sizeof(T)) + 15) & -16;
+      const int64_t room = (bytes.data + bytes.count - reinterpret_cast<char*>(made)) / (share * int64_t(sizeof(T)));
+      if (room > 1) members = room < c.team->members ? int32_t(room) : c.team->members;
+    }
+#endif
     clear_bytes(planes, size_t(all) * sizeof(T));
     if (!in_place) c.find_places(places);
     constexpr int kRow = C::kLast;
@@ -188,6 +199,11 @@ struct PackedConv : Weights... {
   }
 
   void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer) const {
+#if MB_THREADS > 1
+    Gemm<T> shared = g;
+    shared.team = c.team, shared.members = members, shared.share = share;
+    if constexpr (sizeof...(Weights) == 0) return multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer);
+#endif
     multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, static_cast<const Weights&>(*this)...);
   }
 
@@ -200,10 +216,52 @@ struct PackedConv : Weights... {
       }
   }
 
+#if MB_THREADS > 1
+  // work(first, count, member) for all of `count` channels or filters, which have `elements` each, in parts.
+  template <class Work>
+  MB_INLINE void in_parts(intptr_t count, int64_t elements, const Work& work) const {
+    const intptr_t some = count * elements * intptr_t(sizeof(T)) < 2 * kLeastBytes ? count : part_of(count);
+    if (some == count) return work(0, count, 0);
+    for_parts(c.team, members, (count + some - 1) / some, [&](int32_t part, int32_t member) {
+      const intptr_t first = part * some;
+      work(first, count - first < some ? count - first : some, member);
+    });
+  }
+  intptr_t part_of(intptr_t count) const { return members < 2 ? count : (count + 2 * members - 1) / (2 * members); }
+  // Some channels of all images of a pass to their planes, or back.
+  void move_channels(T* x, intptr_t x_step, intptr_t first, intptr_t some, int count, bool back) const {
+    auto part = c.xs;
+    part.channels = int(some);
+    for (int i = 0; i < count; ++i)
+      part.move(x + i * x_step + first * in_image, planes + i * planes_step + first * c.xs.step, back);
+  }
+  // Input gradients of some channels: rows of X of as many as there is room for, added to their planes.
+  void make_inputs(T* x, intptr_t x_step, const T* y, const T* w, int count, intptr_t first, intptr_t some,
+                   int32_t member) const {
+    const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
+    const intptr_t outputs = count * image;
+    T* const own = made + member * share;
+    for (int i = 0; i < count; ++i)
+      clear_bytes(planes + i * planes_step + first * c.xs.step, size_t(some * c.xs.step) * sizeof(T));
+    for (intptr_t j = 0; j < outputs; j += kMadeColumns) {
+      Gemm<T> g = product(outputs - j, y + j, outputs, const_cast<T*>(w), own, 0);
+      for (intptr_t channel = first, now; channel < first + some; channel += now) {
+        now = first + some - channel < made_channels ? first + some - channel : made_channels;
+        g.m = now * c.taps;
+        g.a = w + channel * c.taps;
+        multiply_packed<T>(g, vector_bytes(), scratch + member * share, pack_columns<T>, &g,
+                           static_cast<const Weights&>(*this)...);
+        add_made(seen, own, channel, now, j, g.n);
+      }
+    }
+    move_channels(x, x_step, first, some, count, true);
+  }
+#endif
+
   // planes += rows of X from `channel` on, at outputs from `first` on
-  void add_made(const SeenBy<T>& seen, intptr_t channel, intptr_t count, intptr_t first, intptr_t columns) const {
+  void add_made(const SeenBy<T>& seen, const T* from, intptr_t channel, intptr_t count, intptr_t first,
+                intptr_t columns) const {
     using V = Width<kNarrowBytes>::of<T>;
-    const T* from = made;
     for (intptr_t k = 0; k < count * c.taps; ++k) {
       T* row = const_cast<T*>(seen.row(int(channel * c.taps + k)));
       OutputRows::RunIterator iterator(rows, first);
@@ -230,9 +288,16 @@ struct PackedConv : Weights... {
     }
     const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
     T* out = images == 1 ? y : grid;
+#if MB_THREADS > 1
+    if (c.propagation != C::kInputs)
+      in_parts(channels, count * c.xs.step, [&](intptr_t first, intptr_t some, int32_t) {
+        move_channels(x, x_step, first, some, count, false);
+      });
+#else
     if (c.propagation == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
     else
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
+#endif
     if (c.propagation != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
     if (c.propagation == C::kOutputs) {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
@@ -244,6 +309,11 @@ struct PackedConv : Weights... {
       const SeenAcross<T> packer = {seen};
       multiply(product(outputs, out, outputs, w, nullptr, 0), pack_with<T, SeenAcross<T>>, &packer);
     } else {
+#if MB_THREADS > 1
+      in_parts(channels, c.taps * outputs, [&](intptr_t first, intptr_t some, int32_t member) {
+        make_inputs(x, x_step, out, w, count, first, some, member);
+      });
+#else
       for (intptr_t j = 0; j < outputs; j += kMadeColumns) {
         Gemm<T> g = product(outputs - j, out + j, outputs, w, made, 0);
         for (intptr_t channel = 0, now; channel < channels; channel += now) {
@@ -251,10 +321,11 @@ struct PackedConv : Weights... {
           g.m = now * c.taps;
           g.a = w + channel * c.taps;
           multiply(g, pack_columns<T>, &g);
-          add_made(seen, channel, now, j, g.n);
+          add_made(seen, made, channel, now, j, g.n);
         }
       }
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, true);
+#endif
     }
   }
 

@@ -80,6 +80,12 @@ struct Conv {
   int odd;
   Images xs, ys;  // of one group
   int window[kAxes], dilation[kAxes];
+#if MB_THREADS > 1
+  Team* team = nullptr;
+  int32_t members = 1;
+  intptr_t share = 0;  // elements of planes and grid; all but the first member's are behind `places`
+  T* shares;
+#endif
 
   // A window of one element needs no planes. One filter per channel is no matter of matrices.
   bool pointwise() const { return MB_CONV_POINTWISE && odd == 0; }
@@ -177,8 +183,28 @@ struct Conv {
     char* end = propagation == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
     clear_bytes(begin, size_t(end - begin));
     find_places(places);
+#if MB_THREADS > 1
+    constexpr uintptr_t kLine = 64;
+    shares = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(places + taps) + kLine - 1) & -kLine);
+    share = (reinterpret_cast<T*>(places) - planes + kWhole - 1) & -kWhole;
+    const int64_t room = (bytes.data + bytes.count - reinterpret_cast<char*>(shares)) / (share * int64_t(sizeof(T)));
+    const int64_t work = int64_t(batch) * groups * ys.channels * ys.image * channels_and_taps();
+    if (groups > 1 && team != nullptr && room > 0 && work >= kLeastWork / 4) {
+      members = room + 1 < team->members ? int32_t(room + 1) : team->members;
+      clear_bytes(shares, size_t((members - 1) * share) * sizeof(T));
+    }
+#endif
     return true;
   }
+#if MB_THREADS > 1
+  int64_t channels_and_taps() const { return int64_t(xs.channels) * taps; }
+  // Itself, in the memory of a member.
+  MB_INLINE Conv of_member(int32_t member) const {
+    Conv own = *this;
+    if (member > 0) own.planes = shares + (member - 1) * share, own.grid = own.planes + (grid - planes);
+    return own;
+  }
+#endif
 
   // The product of one tap, or of all for outputs.
   MB_NOINLINE void multiply(T* x, T* y, T* w, bool add) {
@@ -251,6 +277,24 @@ struct Conv {
 // All images, group by group.
 template <class T>
 MB_INLINE void run_images(Conv<T>& c, Conv<T>&, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& bias) {
+#if MB_THREADS > 1
+  // Each group is one thread's for all images, so that its weight gradients are added in their order.
+  if (c.members > 1) {
+    const int some = (c.groups + 4 * c.members - 1) / (4 * c.members);
+    for_parts(c.team, c.members, (c.groups + some - 1) / some, [&](int32_t part, int32_t member) {
+      Conv<T> own = c.of_member(member);
+      const int first = part * some, end = c.groups - first < some ? c.groups : first + some;
+      for (int n = 0; n < c.batch; ++n)
+        for (int g = first; g < end; ++g) {
+          const intptr_t at = intptr_t(n) * c.groups + g;
+          own.run(x.as<T>() + at * c.xs.channels * c.xs.image, y.as<T>() + at * c.ys.channels * c.ys.image,
+                  w.as<T>() + intptr_t(g) * c.ys.channels * c.xs.channels * c.taps,
+                  MB_CONV_BIAS && bias ? bias.as<T>() + g * c.ys.channels : nullptr);
+        }
+    });
+    return;
+  }
+#endif
   T *image = x.as<T>(), *outputs = y.as<T>();
   for (int n = 0; n < c.batch; ++n) {
     T* filters = w.as<T>();
@@ -294,6 +338,9 @@ MB_INLINE Status convolve(const Call& call, Conv<T>& c, Layout& layout) {
   if (c.propagation == kInputGradient) exchange(y, x);
   if (c.propagation == kWeightGradient) exchange(y, w);
   if (unsigned(c.propagation) > kWeightGradient) return Status::kBadPlan;
+#if MB_THREADS > 1
+  c.team = call.team;
+#endif
   if (!c.read(*x, *y, *w, call.params + 1)) return Status::kTooLarge;
   if (!layout.lay_out(out, call[4])) return Status::kTooLarge;
   if (bias && (!MB_CONV_BIAS || c.propagation != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;

@@ -64,6 +64,36 @@ struct Axes {
   }
 };
 
+#if MB_THREADS > 1
+// The products for all indices of the axes before the matrices, side by side where there are several, else each in parts.
+template <class T>
+MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* scratch) {
+  intptr_t products = 1;
+  for (int axis = 0; axis < axes.rows; ++axis) products *= axes.sizes[axis];
+  if (g.members < 2 || products < g.members || int64_t(g.m) * g.n * g.k * products < kLeastWork)
+    return axes.multiply(g, 0, scratch);
+  const intptr_t wanted = 4 * g.members, each = (products + wanted - 1) / wanted;
+  for_parts(g.team, g.members, (products + each - 1) / each, [&](int32_t part, int32_t member) {
+    const intptr_t first = part * each, end = first + each < products ? first + each : products;
+    for (intptr_t product = first; product < end; ++product) {
+      Gemm<T> one = g;
+      one.members = 1;
+      intptr_t left = product;
+      for (int axis = axes.rows - 1; axis >= 0; --axis) {
+        const intptr_t i = left % axes.sizes[axis];
+        left /= axes.sizes[axis];
+        one.a += i * axes.a.of[axis];
+        one.b += i * axes.b.of[axis];
+        one.c += i * axes.y.of[axis];
+      }
+      Tensor share = *scratch;
+      share.data = reinterpret_cast<char*>(scratch->scratch<T>() + member * g.share);
+      axes.multiply(one, axes.rows, static_cast<const Tensor*>(&share));
+    }
+  });
+}
+#endif
+
 #if MB_CONTRACTION_BIAS
 // y = bias, which has the elements of y's last axes, or y += bias
 template <class T>
@@ -104,6 +134,13 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   }
 #endif
   if (call[5].count != 0) {
+#if MB_THREADS > 1
+    if constexpr (sizeof...(scratch) != 0) {
+      divide_among(product, call.team, call[6].count);
+      multiply_side_by_side(axes, product, scratch...);
+      return Status::kOk;
+    }
+#endif
     axes.multiply(product, 0, scratch...);
   } else if (!product.accumulate) {
     clear_bytes(y.data, y.count * sizeof(T));  // empty sums

@@ -64,6 +64,9 @@ MB_INLINE Status gemm_with(const Call& call, Scratch... scratch) {
     gemm(product);
   } else {
     if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
+#if MB_THREADS > 1
+    divide_among(product, call.team, call[4].count);
+#endif
     gemm_in(product, scratch...);
   }
 #if MB_GEMM_BIAS

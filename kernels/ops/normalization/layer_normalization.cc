@@ -96,6 +96,38 @@ struct Rows {
   MB_INLINE T* entry(T* first, int at) const { return first && !each ? first + at / run % entries : first; }
 };
 
+#if MB_THREADS > 1
+// A kernel on parts of the rows, its last of `Arguments` tensors: `whole` are those with all elements, `narrow` those with
+// one of each row.
+template <class T, int Arguments>
+struct PartOfRows {
+  const Call& call;
+  const Rows<T>& rows;
+  Status (*kernel)(const Call&);
+  uint32_t whole, narrow, absent = 0;
+
+  void run_all() const {
+    const int members = call.team->members, some = (rows.count + 2 * members - 1) / (2 * members);
+    for_parts(call.team, members, (rows.count + some - 1) / some, [&](int32_t part, int32_t) {
+      const int first = part * some, count = rows.count - first < some ? rows.count - first : some;
+      Tensor own[Arguments];
+      for (int i = 0; i < Arguments; ++i) {
+        own[i] = call[i];
+        if (absent >> i & 1) own[i].data = nullptr;
+        const int each = whole >> i & 1 ? rows.length : narrow >> i & 1;
+        if (!own[i] || each == 0) continue;
+        own[i].data += intptr_t(first) * each * intptr_t(sizeof(T));
+        own[i].count = count * each;
+      }
+      own[Arguments - 1].dims[0] = count, own[Arguments - 1].count = count * rows.length;
+      Call one = call;
+      one.middle = own + Call::kMiddle, one.team = nullptr;
+      kernel(one);
+    });
+  }
+};
+#endif
+
 // x, y: [R,L]  scale, bias: entries  mean, inv_std: [R]. `simple`: the mean is taken to be 0.
 template <class T>
 Status layer_norm(const Call& call) {
@@ -104,6 +136,13 @@ Status layer_norm(const Call& call) {
   if (!rows.read(call[6], x, scale, call.params[2]) || (y && y.count != x.count) || !rows.fits(call[1]) ||
       !rows.fits(call[2]) || (bias && bias.count != scale.count))
     return Status::kBadPlan;
+#if MB_THREADS > 1
+  if (members_of(call.team) > 1 && rows.each && int64_t(x.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
+    const PartOfRows<T, 7> part = {call, rows, layer_norm<T>, 1u << 0 | 1u << 3, 1u << 1 | 1u << 2};
+    part.run_all();
+    return Status::kOk;
+  }
+#endif
   const bool simple = MB_LAYER_NORMALIZATION_SIMPLE && call.params[1] != 0;
   const T size = static_cast<T>(rows.length);
   Run<T> r = {};
@@ -128,6 +167,41 @@ Status layer_norm(const Call& call) {
   return Status::kOk;
 }
 
+#if MB_THREADS > 1
+template <class T>
+Status layer_norm_grad(const Call& call);
+
+// The gradients where each element of a row has its own entry: those of x row by row, then those of the entries, each of
+// which is the sum over all rows in their order.
+template <class T>
+MB_NOINLINE void gradients_in_parts(const Call& call, const Rows<T>& rows) {
+  const int members = call.team->members, length = rows.length;
+  if (call[0]) {
+    const uint32_t whole = 1u << 0 | 1u << 3 | 1u << 4, narrow = 1u << 6 | 1u << 7, entries = 1u << 1 | 1u << 2;
+    const PartOfRows<T, 9> part = {call, rows, layer_norm_grad<T>, whole, narrow, entries};
+    part.run_all();
+  }
+  T *const d_scale = call[1].as<T>(), *const d_bias = call[2].as<T>();
+  if (!d_scale && !d_bias) return;
+  constexpr int kWhole = 64;  // vectors begin where they do in a whole row
+  const int columns = ((length + 2 * members - 1) / (2 * members) + kWhole - 1) & -kWhole;
+  for_parts(call.team, members, (length + columns - 1) / columns, [&](int32_t part, int32_t) {
+    const int first = part * columns;
+    Run<T> r = {};
+    r.each = true, r.length = length - first < columns ? length - first : columns;
+    r.scale = call[5].as<T>() + first;
+    if (d_scale) r.d_scale = d_scale + first;
+    if (d_bias) r.d_bias = d_bias + first;
+    for (int row = 0; row < rows.count; ++row) {
+      const intptr_t at = intptr_t(row) * length + first;
+      r.mean = call[6] ? call[6].as<T>()[row] : T(0), r.a = call[7].as<T>()[row];
+      r.x = call[4].as<T>() + at, r.dy = call[3].as<T>() + at;
+      dispatch<RunSums<T>>(&r);
+    }
+  });
+}
+#endif
+
 // dx, dy, x: [R,L]  d_scale, d_bias, scale: entries  mean (absent: 0, and a constant), inv_std: [R]. With g = dy scale and
 // x' = (x - mean) inv_std: d_bias = sum dy;  d_scale = sum dy x';  dx = inv_std (g - sum g / L - x' sum (g x') / L)
 template <class T>
@@ -142,6 +216,12 @@ Status layer_norm_grad(const Call& call) {
     if (call[i].count != scale.count) return Status::kBadPlan;
     if (!call.adds(i)) clear_bytes(call[i].data, scale.count * sizeof(T));
   }
+#if MB_THREADS > 1
+  if (members_of(call.team) > 1 && rows.each && int64_t(x.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
+    gradients_in_parts(call, rows);
+    return Status::kOk;
+  }
+#endif
   const T size = static_cast<T>(rows.length);
   Run<T> r = {};
   r.length = rows.run, r.each = rows.each;

@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import (
+    ELEMENTS,
     FLOATS,
     KernelCall,
     KernelFunction,
@@ -26,8 +27,10 @@ from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results
 
 _PARAMS = ("low_0:int", "low_1:int", "high_0:int", "high_1:int")  # two words each: the bits of one element
-clip_kernel = KernelFunction("clip", ("y:T=", "x:T"), params=_PARAMS, types={"T": FLOATS})
-clip_grad_kernel = KernelFunction("clip_grad", ("dx:T=", "dy:T", "x:T"), params=_PARAMS, types={"T": FLOATS})
+clip_kernel = KernelFunction("clip", ("y:T=", "x:T"), params=_PARAMS, types={"T": FLOATS}, cut=ELEMENTS)
+clip_grad_kernel = KernelFunction(
+    "clip_grad", ("dx:T=", "dy:T", "x:T"), params=_PARAMS, types={"T": FLOATS}, cut=ELEMENTS
+)
 
 
 def _words(bounds: tuple[float, float], element: ElementType) -> tuple[int, ...]:

@@ -26,7 +26,12 @@ from minbuild.ops.core.value import Results
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
 _FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
 softmax_kernel = KernelFunction(
-    "softmax", ("y:T=", "x:T", "groups:extent", "apart:T=?"), ("log:int",), {"T": FLOATS}, _FEATURES
+    "softmax",
+    ("y:T=", "x:T", "groups:extent", "apart:T=?"),
+    ("log:int",),
+    {"T": FLOATS},
+    _FEATURES,
+    cut=("y", "x", "groups"),
 )
 grad_kernel = KernelFunction(
     "softmax_grad",
@@ -34,6 +39,7 @@ grad_kernel = KernelFunction(
     ("log:int",),
     {"T": FLOATS},
     _FEATURES,
+    cut=("dx", "dy", "y", "groups"),
 )
 
 

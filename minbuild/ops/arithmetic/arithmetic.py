@@ -19,6 +19,7 @@ from minbuild.ops.core.broadcasting import (
     operands,
 )
 from minbuild.ops.core.definition import (
+    BROADCAST,
     FLOATS,
     INTEGERS,
     UNSIGNED,
@@ -35,7 +36,12 @@ from minbuild.ops.core.value import Results, Value
 
 def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
     return KernelFunction(
-        function, ("y:T=", "a:T", "b:T", WALK), params=AXES, types={"T": types}, features=FEATURES
+        function,
+        ("y:T=", "a:T", "b:T", WALK),
+        params=AXES,
+        types={"T": types},
+        features=FEATURES,
+        cut=BROADCAST,
     )
 
 

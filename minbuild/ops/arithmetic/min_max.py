@@ -19,14 +19,27 @@ from minbuild.ops.core.broadcasting import (
     joint_type,
     operands,
 )
-from minbuild.ops.core.definition import NUMBERS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    BROADCAST,
+    NUMBERS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results
 
 
 def _kernel(function: str) -> KernelFunction:
     return KernelFunction(
-        function, ("y:T=", "a:T", "b:T", WALK), params=AXES, types={"T": NUMBERS}, features=FEATURES
+        function,
+        ("y:T=", "a:T", "b:T", WALK),
+        params=AXES,
+        types={"T": NUMBERS},
+        features=FEATURES,
+        cut=BROADCAST,
     )
 
 

@@ -19,7 +19,15 @@ from minbuild.ops.core.broadcasting import (
     joint_type,
     operands,
 )
-from minbuild.ops.core.definition import FLOATS, INT64, KernelCall, KernelFunction, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    BROADCAST,
+    FLOATS,
+    INT64,
+    KernelCall,
+    KernelFunction,
+    OpContext,
+    TestCase,
+)
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results, Value
@@ -30,6 +38,7 @@ pow_kernel = KernelFunction(
     params=AXES,
     types={"T": (*FLOATS, INT64)},
     features=FEATURES,
+    cut=BROADCAST,
 )
 
 

@@ -20,6 +20,7 @@ from minbuild.ops.core.broadcasting import (
 )
 from minbuild.ops.core.definition import (
     BOOL,
+    BROADCAST,
     FLOATS,
     NUMBERS,
     UNSIGNED,
@@ -36,7 +37,9 @@ _FEATURES = {"broadcast": FEATURES["broadcast"]}
 
 
 def _comparison(function: str, types: tuple[ElementType, ...] = NUMBERS) -> KernelFunction:
-    return KernelFunction(function, ("y:bool=", "a:T", "b:T", WALK), AXES, {"T": types}, _FEATURES)
+    return KernelFunction(
+        function, ("y:bool=", "a:T", "b:T", WALK), AXES, {"T": types}, _FEATURES, cut=BROADCAST
+    )
 
 
 def _logic(function: str) -> KernelFunction:

@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.broadcasting import FEATURES, broadcast_loop_of, joint_shape
 from minbuild.ops.core.definition import (
+    BROADCAST,
     STORAGE_TYPES,
     KernelCall,
     KernelFunction,
@@ -27,6 +28,7 @@ where_kernel = KernelFunction(
     params=("condition_axes:int", "a_axes:int", "b_axes:int"),
     types={"T": STORAGE_TYPES},
     features={"broadcast": FEATURES["broadcast"]},
+    cut=BROADCAST,
 )
 
 

@@ -43,17 +43,36 @@ _FEATURES = {
 }
 # As in packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
+_SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 _LARGE_WORK = 1 << 22  # multiplications per image
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # the tensor that the kernel computes
+
+
+def _multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
+    """Outputs, each from all weights of its filter: arguments are the one computed, then the others of (y, x, w)."""
+    y, weights = shapes[0 if params[0] == OUTPUT else 2 if params[0] == WEIGHT_GRADIENT else 1], shapes[2]
+    if params[0] == WEIGHT_GRADIENT:
+        weights = shapes[0]
+    return product(y) * product(weights[1:])
+
+
 conv_kernel = KernelFunction(
     "conv",
     ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"),
     ("propagation:int", *_WINDOW),
     _TYPES,
     _FEATURES,
+    share=lambda params, first: first if params[1] > 1 else 0,
+    work=_multiplications,
 )
 packed_kernel = KernelFunction(
-    "conv_packed", conv_kernel.args, conv_kernel.params, conv_kernel.types, conv_kernel.features
+    "conv_packed",
+    conv_kernel.args,
+    conv_kernel.params,
+    conv_kernel.types,
+    conv_kernel.features,
+    share=lambda params, first: _SHARE_BYTES + (_MADE_ELEMENTS * 4 if params[0] == INPUT_GRADIENT else 0),
+    work=_multiplications,
 )
 # The same with weights that stay in four or eight bits; `b` is their shape.
 _FORMAT = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")

@@ -20,6 +20,8 @@ from minbuild.ops.core.context import (
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.kernel import (
     BOOL,
+    BROADCAST,
+    ELEMENTS,
     EXTENT,
     FLOAT,
     FLOATS,
@@ -37,6 +39,7 @@ from minbuild.ops.core.kernel import (
     KernelFunction,
     float_bits,
     storage_type,
+    whole_share,
 )
 from minbuild.ops.core.shape_rules import (
     ShapeRule,
@@ -50,6 +53,8 @@ from minbuild.ops.core.value import Results
 
 __all__ = [
     "BOOL",
+    "BROADCAST",
+    "ELEMENTS",
     "EXTENT",
     "FLOAT",
     "FLOATS",
@@ -82,6 +87,7 @@ __all__ = [
     "require_equal",
     "same_as",
     "storage_type",
+    "whole_share",
 ]
 
 

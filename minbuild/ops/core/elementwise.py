@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import (
+    ELEMENTS,
     FLOATS,
     KernelCall,
     KernelFunction,
@@ -43,7 +44,7 @@ def kernel_of(
     for.
     """
     slots = (f"{output}:T=", *(f"{name}:T" for name in inputs or ("x",)))
-    return KernelFunction(function, slots, params=params, types={"T": types})
+    return KernelFunction(function, slots, params=params, types={"T": types}, cut=ELEMENTS)
 
 
 def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] = ()) -> KernelFunction:

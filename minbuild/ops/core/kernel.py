@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType, TensorType
+from minbuild.ir import ElementType, Shape, TensorType
+from minbuild.ir.dims import Dim
 
 FLOAT = ElementType.FLOAT
 INT64 = ElementType.INT64
@@ -29,6 +30,9 @@ STORAGE_TYPES = (
 )
 EXTENT = "extent"  # an argument whose dimensions matter and that has no data
 SCRATCH = "scratch"  # bytes that live only during the call
+# How threads may cut a call of a kernel (`KernelFunction.cut`), besides names of arguments: arguments with as many
+# elements as the first, by elements; operands that broadcast (broadcast.h), along the first axis of the result.
+ELEMENTS, BROADCAST = "elements", "broadcast"
 
 
 class InvalidDefinition(Exception):
@@ -44,6 +48,13 @@ class KernelFunction:
     writes, a trailing `?` what may be absent. `params` declares the int32 words as `name:int` or `name:float`: a float
     travels as its bits. `features` are the parts that compile away (macro `MB_<STEM>_<FEATURE>`), with a line of
     explanation each.
+
+    `cut` says how the runtime may give parts of a call to threads, if it may: ELEMENTS, BROADCAST, or the names of the
+    arguments to cut into the rows that the first dimension of an extent among them counts. Parts are calls of the same
+    kernel: it must compute each row from that row alone, with the same bits, and take no addresses from data.
+    `share` is given for kernels that divide their work themselves: the bytes of scratch memory that each further thread
+    needs, by the parameters of the call and the bytes of the first. `work` counts the multiplications of a call, by its
+    parameters and the shapes of its arguments (() where absent).
     """
 
     function: str
@@ -51,8 +62,16 @@ class KernelFunction:
     params: tuple[str, ...] = ()
     types: Mapping[str, tuple[ElementType, ...]] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
+    cut: str | tuple[str, ...] = ()
+    share: Callable[[Sequence[int], Dim], Dim] | None = None
+    work: Callable[[Sequence[int], Sequence[Shape]], Dim] | None = None
 
     def __post_init__(self) -> None:
+        names = [arg.partition(":")[0] for arg in self.args]
+        if isinstance(self.cut, tuple) and not set(self.cut) <= set(names):
+            raise InvalidDefinition(
+                f"kernel {self.function}: cuts {', '.join(self.cut)}, has {', '.join(names)}"
+            )
         for param in self.params:
             if param.partition(":")[2] not in ("int", "float"):
                 raise InvalidDefinition(
@@ -89,6 +108,13 @@ class KernelFunction:
             accumulate=accumulate,
         )
 
+    @property
+    def cut_word(self) -> int:
+        """`cut` as the library's kernel table has it (session.h): a bit for each argument, or one of two more."""
+        if isinstance(self.cut, str):
+            return {ELEMENTS: 1 << 15, BROADCAST: 1 << 14}[self.cut]
+        return sum(1 << i for i, arg in enumerate(self.args) if arg.partition(":")[0] in self.cut)
+
     def _word(self, spec: str, value: Any) -> int:
         """The int32 of a parameter: Python's and numpy's scalars alike; a float may be given as a whole number."""
         name, _, kind = spec.partition(":")
@@ -104,6 +130,11 @@ class KernelFunction:
         raise InvalidDefinition(
             f"kernel {self.function}: parameter '{name}' is declared {kind}, given {given}"
         )
+
+
+def whole_share(params: Sequence[int], first: Dim) -> Dim:
+    """For `KernelFunction.share`: as much for each thread as for the first."""
+    return first
 
 
 def storage_type(element: ElementType) -> ElementType:

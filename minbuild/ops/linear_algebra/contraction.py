@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
-from minbuild.ir.dims import Dim, evaluate, symbols_in
+from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
@@ -40,6 +40,7 @@ contraction_kernel = KernelFunction(
     params=("y_order:int", "a_order:int", "b_order:int", "alpha:float"),
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand"},
+    work=lambda params, shapes: product(shapes[4]) * product(shapes[5]),
 )
 packed_kernel = packed_kernel_of(contraction_kernel)
 

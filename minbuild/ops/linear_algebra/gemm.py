@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Call, TensorType
+from minbuild.ir import Call, Shape, TensorType
+from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -26,12 +27,19 @@ from minbuild.ops.linear_algebra.einsum_equation import Equation
 from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, packing_scratch
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 
+
+def _multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
+    """Rows and columns of y, and the depth that a has besides its rows."""
+    return product(shapes[0]) * shapes[1][0 if params[0] else 1]
+
+
 gemm_kernel = KernelFunction(
     "gemm",
     ("y:T=", "a:T", "b:T", "c:T?"),
     params=("trans_a:int", "trans_b:int", "alpha:float", "beta:float"),
     types={"T": (*FLOATS, *WORDS)},
     features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
+    work=_multiplications,
 )
 packed_kernel = packed_kernel_of(gemm_kernel)
 

@@ -9,7 +9,7 @@ from math import prod
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import FLOATS, KernelFunction
+from minbuild.ops.core.definition import FLOATS, KernelFunction, whole_share
 
 # As in packed_gemm.h.
 _ROW_BYTES, _COLUMN_BYTES, _ROW_GAP = 1 << 17, 1 << 18, 64
@@ -26,7 +26,15 @@ _HEAD = 32  # the depth of products whose other sizes are free
 def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
     """The kernel of the same product, packed."""
     args = (*kernel.args, "room:scratch")
-    return KernelFunction(f"{kernel.function}_packed", args, kernel.params, {"T": FLOATS}, kernel.features)
+    return KernelFunction(
+        f"{kernel.function}_packed",
+        args,
+        kernel.params,
+        {"T": FLOATS},
+        kernel.features,
+        share=whole_share,
+        work=kernel.work,
+    )
 
 
 def packing_scratch(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:

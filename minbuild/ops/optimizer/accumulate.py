@@ -10,6 +10,7 @@ import numpy as np
 from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
     BOOL,
+    ELEMENTS,
     FLOATS,
     HALVES,
     STORAGE_TYPES,
@@ -26,8 +27,8 @@ from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
 
 _TYPES = {"T": FLOATS + HALVES}
-accumulate_kernel = KernelFunction("accumulate", ("buffer:T=", "value:T"), types=_TYPES)
-add_kernel = KernelFunction("add_in_place", ("buffer:T=", "value:T"), types=_TYPES)
+accumulate_kernel = KernelFunction("accumulate", ("buffer:T=", "value:T"), types=_TYPES, cut=ELEMENTS)
+add_kernel = KernelFunction("add_in_place", ("buffer:T=", "value:T"), types=_TYPES, cut=ELEMENTS)
 clear_kernel = KernelFunction("clear", ("buffer:T=",), types={"T": STORAGE_TYPES})
 
 

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    BOOL,
+    ELEMENTS,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 from minbuild.ops.optimizer.update_rules import numbers
 
 adamw_kernel = KernelFunction(
@@ -29,6 +38,7 @@ adamw_kernel = KernelFunction(
         "regular": "Adam: weight decay added to the gradient",
         "uncorrected": "correct_bias 0: moments as they are",
     },
+    cut=ELEMENTS,
 )
 REGULAR = 2  # the kernel's mode for Adam, beside AdamW's adam_mode
 

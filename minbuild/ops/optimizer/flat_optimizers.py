@@ -8,16 +8,29 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    BOOL,
+    ELEMENTS,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 from minbuild.ops.optimizer.update_rules import numbers
 
 _ARGS = ("p:T=", "m:T=", "g:T", "rate:float")
 _TYPES = {"T": FLOATS}
 momentum_kernel = KernelFunction(
-    "momentum", _ARGS, ("weight_decay:float", "momentum:float", "nesterov:int"), _TYPES
+    "momentum", _ARGS, ("weight_decay:float", "momentum:float", "nesterov:int"), _TYPES, cut=ELEMENTS
 )
 scaled_kernel = KernelFunction(
-    "scaled_descent", _ARGS, ("weight_decay:float", "keep:float", "take:float", "epsilon:float"), _TYPES
+    "scaled_descent",
+    _ARGS,
+    ("weight_decay:float", "keep:float", "take:float", "epsilon:float"),
+    _TYPES,
+    cut=ELEMENTS,
 )
 
 Step = Callable[[Mapping[str, Any], np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]

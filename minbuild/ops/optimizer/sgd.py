@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import TensorType
-from minbuild.ops.core.definition import BOOL, FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ops.core.definition import (
+    BOOL,
+    ELEMENTS,
+    FLOATS,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 
-sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS})
+sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS}, cut=ELEMENTS)
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:

@@ -36,9 +36,16 @@ from minbuild.ops.core.value import Results
 _PARAMS = (*WINDOW_PARAMS, "after_d:int", "after_h:int", "after_w:int", "divides:int")
 _FEATURES = {"volumes": "three spatial axes"}
 _EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
-pool_kernel = KernelFunction("average_pool", ("y:T=", "x:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES)
+pool_kernel = KernelFunction(
+    "average_pool", ("y:T=", "x:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES, cut=("y", "x", "in", "out")
+)
 grad_kernel = KernelFunction(
-    "average_pool_grad", ("dx:T=", "dy:T", *_EXTENTS), _PARAMS, {"T": FLOATS}, _FEATURES
+    "average_pool_grad",
+    ("dx:T=", "dy:T", *_EXTENTS),
+    _PARAMS,
+    {"T": FLOATS},
+    _FEATURES,
+    cut=("dx", "dy", "in", "out"),
 )
 
 

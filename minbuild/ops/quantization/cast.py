@@ -14,6 +14,7 @@ import numpy as np
 from minbuild.ir import ElementType, TensorType
 from minbuild.ops.core.definition import (
     BOOL,
+    ELEMENTS,
     FLOATS,
     HALVES,
     INDICES,
@@ -34,7 +35,7 @@ from minbuild.ops.movement import copy as _copy
 
 
 def _kernel(function: str, **types: tuple[ElementType, ...]) -> KernelFunction:
-    return KernelFunction(function, ("y:U=" if "U" in types else "y:bool=", "x:T"), types=types)
+    return KernelFunction(function, ("y:U=" if "U" in types else "y:bool=", "x:T"), types=types, cut=ELEMENTS)
 
 
 whole_kernel = _kernel("cast_whole", U=FLOATS + STORAGE_TYPES, T=INTEGERS)

@@ -1,0 +1,353 @@
+// Fork and join, and calls of kernels in parts.
+#include "runtime/threads.h"
+
+#if MB_THREADS > 1
+#include "runtime/flush_denormals.h"
+#include "runtime/session.h"
+#if MB_OWN_THREADS
+#include <signal.h>
+#include "runtime/system.h"
+#endif
+#if MB_RAW_THREADS
+#include <linux/futex.h>
+#include <sched.h>
+#endif
+
+namespace minbuild {
+namespace {
+
+// Takes parts until none is left.
+void take_parts(ThreadTeam* team, int32_t member) {
+  if (member >= team->workers) return;
+  [[maybe_unused]] FlushDenormals flush;
+  for (;;) {
+    const uint32_t part = __atomic_fetch_add(&team->next, 1u, __ATOMIC_RELAXED);
+    if (part >= static_cast<uint32_t>(team->parts)) return;
+    team->task(team->work, static_cast<int32_t>(part), member);
+  }
+}
+
+void take_parts_in_pool(void* team, int32_t member) { take_parts(static_cast<ThreadTeam*>(team), member); }
+
+#if MB_OWN_THREADS
+constexpr uint32_t kOpen = 1u << 31;
+// Looks at a word before a thread sleeps, some microseconds in all: the next kernel of a call often comes sooner than a
+// thread wakes.
+constexpr int kLooks = 1 << 8;
+
+MB_INLINE uint32_t load(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+MB_INLINE void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" : : : "memory");
+#endif
+}
+
+#if MB_RAW_THREADS
+
+MB_NOINLINE void futex(uint32_t* word, int operation, uint32_t value) {
+  system_call(SYS_futex, reinterpret_cast<intptr_t>(word), operation, value, nullptr);
+}
+MB_INLINE void sleep_while(ThreadTeam*, uint32_t* word, uint32_t value) { futex(word, FUTEX_WAIT_PRIVATE, value); }
+MB_INLINE void wake(ThreadTeam*, uint32_t* word) { futex(word, FUTEX_WAKE_PRIVATE, 0x7fffffff); }
+
+// clone(2): main(team) on a stack of its own, which ends the thread when it returns. Negative where there is no thread.
+MB_INLINE intptr_t clone_thread(char* stack_end, uint32_t* id, void (*main)(ThreadTeam*), ThreadTeam* team) {
+  constexpr intptr_t kFlags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                              CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+  void** top = reinterpret_cast<void**>(stack_end) - 2;
+  top[0] = reinterpret_cast<void*>(main);
+  top[1] = team;
+#if defined(__x86_64__)
+  register intptr_t result __asm__("rax") = SYS_clone;
+  register intptr_t flags __asm__("rdi") = kFlags;
+  register void* stack __asm__("rsi") = top;
+  register uint32_t *parent __asm__("rdx") = id, *child __asm__("r10") = id;
+  __asm__ volatile(
+      "syscall\n\t"
+      "test %%eax, %%eax\n\t"
+      "jnz 1f\n\t"
+      "xor %%ebp, %%ebp\n\t"
+      "pop %%rax\n\t"
+      "pop %%rdi\n\t"
+      "call *%%rax\n\t"
+      "xor %%edi, %%edi\n\t"
+      "mov %[exit], %%eax\n\t"
+      "syscall\n"
+      "1:"
+      : "+r"(result)
+      : "r"(flags), "r"(stack), "r"(parent), "r"(child), [exit] "i"(SYS_exit)
+      : "rcx", "r11", "memory");
+#elif defined(__riscv)
+  register intptr_t number __asm__("a7") = SYS_clone, result __asm__("a0") = kFlags;
+  register void* stack __asm__("a1") = top;
+  register uint32_t *parent __asm__("a2") = id, *child __asm__("a4") = id;
+  __asm__ volatile(
+      "ecall\n\t"
+      "bnez a0, 1f\n\t"
+      "ld a1, 0(sp)\n\t"
+      "ld a0, 8(sp)\n\t"
+      "addi sp, sp, 16\n\t"
+      "jalr a1\n\t"
+      "li a0, 0\n\t"
+      "li a7, %[exit]\n\t"
+      "ecall\n"
+      "1:"
+      : "+r"(result)
+      : "r"(number), "r"(stack), "r"(parent), "r"(child), [exit] "i"(SYS_exit)
+      : "memory");
+#else
+  register intptr_t number __asm__("x8") = SYS_clone, result __asm__("x0") = kFlags;
+  register void* stack __asm__("x1") = top;
+  register uint32_t *parent __asm__("x2") = id, *child __asm__("x4") = id;
+  __asm__ volatile(
+      "svc 0\n\t"
+      "cbnz x0, 1f\n\t"
+      "mov x29, xzr\n\t"
+      "ldp x1, x0, [sp], #16\n\t"
+      "blr x1\n\t"
+      "mov x0, xzr\n\t"
+      "mov x8, %[exit]\n\t"
+      "svc 0\n"
+      "1:"
+      : "+r"(result)
+      : "r"(number), "r"(stack), "r"(parent), "r"(child), [exit] "i"(SYS_exit)
+      : "memory");
+#endif
+  return result;
+}
+
+#else
+
+MB_NOINLINE void sleep_while(ThreadTeam* team, uint32_t* word, uint32_t value) {
+  pthread_mutex_lock(&team->lock);
+  while (load(word) == value) pthread_cond_wait(&team->changed, &team->lock);
+  pthread_mutex_unlock(&team->lock);
+}
+MB_NOINLINE void wake(ThreadTeam* team, uint32_t*) {
+  pthread_mutex_lock(&team->lock);
+  pthread_cond_broadcast(&team->changed);
+  pthread_mutex_unlock(&team->lock);
+}
+
+#endif
+
+// Waits until the word has another value than this one, and returns it.
+MB_NOINLINE uint32_t wait_for_change(ThreadTeam* team, uint32_t* word, uint32_t value) {
+  uint32_t now;
+  for (int i = 0; i < kLooks; ++i) {
+    if ((now = load(word)) != value) return now;
+    pause_briefly();
+  }
+  __atomic_fetch_add(&team->asleep, 1u, __ATOMIC_SEQ_CST);
+  while ((now = load(word)) == value) sleep_while(team, word, value);
+  __atomic_fetch_sub(&team->asleep, 1u, __ATOMIC_SEQ_CST);
+  return now;
+}
+
+// Who changed a word looks at `asleep` after that, who sleeps at the word after it has counted: one sees the other.
+MB_INLINE void tell(ThreadTeam* team, uint32_t* word) {
+  if (load(&team->asleep) != 0) wake(team, word);
+}
+
+void help(ThreadTeam* team) {
+  const int32_t member = __atomic_add_fetch(&team->arrived, 1, __ATOMIC_RELAXED);
+  uint32_t calls = 0;
+  for (;;) {
+    calls = wait_for_change(team, &team->calls, calls);
+    if (__atomic_load_n(&team->ends, __ATOMIC_RELAXED)) return;
+    // Too late where the others have done it all; then none waits for this thread.
+    uint32_t inside = load(&team->inside);
+    while (inside >= kOpen)
+      if (__atomic_compare_exchange_n(&team->inside, &inside, inside + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+        take_parts(team, member);
+        if (__atomic_sub_fetch(&team->inside, 1u, __ATOMIC_SEQ_CST) == 0) tell(team, &team->inside);
+        break;
+      }
+  }
+}
+
+#if MB_RAW_THREADS
+void start(ThreadTeam* team) {
+  // Handlers of the program's signals may want what threads of the C library have.
+  const uint64_t all = ~uint64_t{0};
+  uint64_t before;
+  system_call(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  char* stack = team->stacks;
+  for (int32_t i = 0; i + 1 < team->members; ++i) {
+    if (clone_thread(stack += kStackBytes, &team->ids[i], help, team) < 0) break;
+    ++team->started;
+  }
+  system_call(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof all);
+}
+MB_INLINE void join(ThreadTeam* team, int32_t i) {
+  // The kernel wakes who waits in any process.
+  while (uint32_t id = load(&team->ids[i])) futex(&team->ids[i], FUTEX_WAIT, id);
+}
+int32_t processors() {
+  uintptr_t mask[1024 / sizeof(uintptr_t) / 8];
+  const intptr_t size = system_call(SYS_sched_getaffinity, 0, sizeof mask, mask);
+  int32_t count = 0;
+  for (intptr_t i = 0; i < size / intptr_t(sizeof(uintptr_t)); ++i)
+    for (uintptr_t word = mask[i]; word != 0; word &= word - 1) ++count;
+  return count;
+}
+#else
+void* help_in_thread(void* team) {
+  help(static_cast<ThreadTeam*>(team));
+  return nullptr;
+}
+void start(ThreadTeam* team) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackBytes);
+  while (team->started + 1 < team->members &&
+         pthread_create(&team->ids[team->started], &attributes, help_in_thread, team) == 0)
+    ++team->started;
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+MB_INLINE void join(ThreadTeam* team, int32_t i) { pthread_join(team->ids[i], nullptr); }
+int32_t processors() { return static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN)); }
+#endif
+#endif
+
+}  // namespace
+
+void ThreadTeam::set_up(const mb_options* options, [[maybe_unused]] char* own_stacks) {
+  parallel = options->parallel, user = options->parallel_user;
+  int32_t most = MB_THREADS, wanted = options->threads;
+#if MB_OWN_THREADS
+#if MB_RAW_THREADS
+  stacks = own_stacks;
+#else
+  pthread_mutex_init(&lock, nullptr);
+  pthread_cond_init(&changed, nullptr);
+#endif
+  if (wanted < 1 && parallel == nullptr) wanted = processors();
+#else
+  if (parallel == nullptr) most = 1;
+#endif
+  members = wanted < 1 || wanted > most ? most : wanted;
+}
+
+void ThreadTeam::end() {
+#if MB_OWN_THREADS
+  if (started == 0) return;
+  ends = true;
+  __atomic_fetch_add(&calls, 1u, __ATOMIC_SEQ_CST);
+  tell(this, &calls);
+  while (started > 0) join(this, --started);
+  ends = false;
+  arrived = 0, calls = 0;
+#endif
+}
+
+void run_parts(Team* base, int32_t members, int32_t parts, Part task, const void* work) {
+  ThreadTeam* team = static_cast<ThreadTeam*>(base);
+  team->task = task, team->work = work, team->workers = members, team->parts = parts, team->next = 0;
+  if (team->parallel != nullptr) return team->parallel(team->user, take_parts_in_pool, team, members);
+#if MB_OWN_THREADS
+  if (team->started == 0) start(team);
+  __atomic_store_n(&team->inside, kOpen, __ATOMIC_SEQ_CST);
+  __atomic_fetch_add(&team->calls, 1u, __ATOMIC_SEQ_CST);
+  tell(team, &team->calls);
+#endif
+  take_parts(team, 0);
+#if MB_OWN_THREADS
+  uint32_t left = __atomic_and_fetch(&team->inside, ~kOpen, __ATOMIC_SEQ_CST);
+  while (left != 0) left = wait_for_change(team, &team->inside, left);
+#endif
+}
+
+namespace {
+
+// A call in parts. Tensors of `units` rows are cut, or such as have as many elements.
+struct DividedCall {
+  const Call* call;
+  const KernelRow* row;
+  uint32_t kernel, cut;  // bit k: argument k is cut
+  int32_t units, step;
+  uint32_t failure;  // a status of a part that is no kOk
+};
+
+void run_part(const void* work, int32_t part, int32_t) {
+  // Only its failure is written, by all parts.
+  DividedCall& d = *const_cast<DividedCall*>(static_cast<const DividedCall*>(work));
+  Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
+  const int32_t first = part * d.step, left = d.units - first, count = left < d.step ? left : d.step;
+  for (int k = 0; k < d.row->arg_count; ++k) {
+    Tensor& t = tensors[k] = (*d.call)[k];
+    if ((d.cut >> k & 1) == 0) continue;
+    const int32_t each = t.count / d.units;
+    t.count = each * count;
+    const uint8_t slot = kKernelSlots[d.row->slots + k] & kSlotType;
+    if (slot == 0) t.dims[0] = count;
+    if (t.data != nullptr) t.data += size_t(each) * size_t(first) * element_size(slot);
+  }
+  Call call = *d.call;
+  call.middle = tensors + Call::kMiddle;
+  call.team = nullptr;
+  const uint32_t status = static_cast<mb_status>(run_kernel(call, d.kernel));
+  if (status != MB_OK) __atomic_store_n(&d.failure, status, __ATOMIC_RELAXED);
+}
+
+}  // namespace
+
+Status run_divided(ThreadTeam* team, const Call& call, uint32_t kernel) {
+  const KernelRow& row = kKernelRows[kernel];
+  const uint8_t* slots = kKernelSlots + row.slots;
+  uint32_t cut = kKernelCuts[kernel];
+  if (team->members > 1 && cut != 0) {
+    DividedCall d = {&call, &row, kernel, 0, call[0].count, 0, 0};
+    if (cut == kCutBroadcast) {
+      // Bit 0 of parameter o: operand o, which is argument o + 1, moves along the first axis of the last argument.
+      const int operands = row.arg_count - 2;
+      int32_t moves = 0;
+      uint32_t first = 1u | 2u << operands;
+      for (int o = 0; o < operands; ++o) moves |= call.params[o], first |= (call.params[o] & 1u) << (o + 1);
+      cut = moves != 0 ? first : kCutElements;
+    }
+    const bool by_rows = cut < kCutBroadcast;
+    for (int k = 0; by_rows && k < row.arg_count; ++k)
+      if ((cut >> k & 1) != 0 && (slots[k] & kSlotType) == 0) d.units = call[k].rank > 0 ? call[k].dims[0] : 0;
+    // All that is cut must have as many elements for each row; the kernel refuses what has not.
+    size_t bytes = 0;
+    for (int k = 0; d.units > 0 && k < row.arg_count; ++k) {
+      const Tensor& t = call[k];
+      const uint8_t slot = slots[k] & kSlotType;
+      if (by_rows ? (cut >> k & 1) == 0 || (slot != 0 && t.data == nullptr) : t.count != d.units) {
+        if ((slots[k] & kSlotWritten) != 0 && t.data != nullptr) d.units = 0;  // all parts would write to it
+        continue;
+      }
+      if (t.count % d.units != 0) d.units = 0;
+      const size_t size = size_t(t.count) * element_size(slot);
+      if (size > bytes) bytes = size;
+      d.cut |= 1u << k;
+    }
+    // No vector of a loop over elements begins elsewhere than in an undivided one: single elements at the end of a range
+    // may be rounded otherwise.
+    constexpr int32_t kWhole = 64;
+    int32_t parts = 2 * team->members;
+    if (size_t(parts) > bytes / kLeastBytes) parts = int32_t(bytes / kLeastBytes);
+    if (parts > d.units) parts = d.units;
+    if (parts > 1) {
+      d.step = (d.units + parts - 1) / parts;
+      if (!by_rows) d.step = (d.step + kWhole - 1) & -kWhole;
+      run_parts(team, team->members, (d.units + d.step - 1) / d.step, run_part, &d);
+#if MB_COMPILED
+      return {static_cast<mb_status>(d.failure)};
+#else
+      return static_cast<Status>(d.failure);
+#endif
+    }
+  }
+  return run_kernel(call, kernel);
+}
+
+}  // namespace minbuild
+#endif

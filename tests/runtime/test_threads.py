@@ -1,0 +1,203 @@
+"""Threads: the same bits for any number, in any pool; nothing of them outlives a call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from case_sets import EVAL, TRAIN, CaseSet, Trainer, load, persistent, trainer
+from packed_model import packed_set
+
+from minbuild.codegen.sources import emit_sources
+from minbuild.ops import registry
+from minbuild.planning.compile import compile_model
+from minbuild.planning.threads import MOST_THREADS
+from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.training.library import Library, Session, TrainerError, arena_size
+
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> CaseSet:
+    return load(packed_set(tmp_path_factory.mktemp("packed")))
+
+
+@pytest.fixture(scope="module")
+def built(case: CaseSet) -> Trainer:
+    return trainer(case.folder, threads=THREADS)
+
+
+def session(case: CaseSet, built: Trainer, **options: object) -> Session:
+    return Session(built.library, built.data, case.checkpoint, **options)  # type: ignore[arg-type]
+
+
+def trained(case: CaseSet, built: Trainer, **options: object) -> bytes:
+    """All that persists after two steps at one size and one at another, and what the calls returned."""
+    trains = session(case, built, **options)
+    returned = b""
+    for batch in (case.batch(0), case.batch(0), case.samples(3)):
+        returned += b"".join(x.tobytes() for x in trains.run(TRAIN, batch))
+        trains.optimizer_step()
+        trains.lazy_reset_grad()
+    returned += b"".join(x.tobytes() for x in trains.run(EVAL, case.eval_batch()))
+    found = persistent(trains, built) + returned
+    trains.close()
+    return found
+
+
+def helpers() -> int:
+    """Threads of this process."""
+    return len(os.listdir("/proc/self/task"))
+
+
+@pytest.fixture(scope="module")
+def alone(case: CaseSet) -> bytes:
+    """What the library without threads computes."""
+    return trained(case, trainer(case.folder))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 3, 4, 99])
+def test_any_number_of_threads_computes_the_same_bits(case, built, alone, threads):
+    assert trained(case, built, threads=threads) == alone
+
+
+def in_order(task: Callable[[int], None], count: int) -> None:
+    for index in range(count):
+        task(index)
+
+
+def reversed_order(task: Callable[[int], None], count: int) -> None:
+    for index in reversed(range(count)):
+        task(index)
+
+
+@pytest.mark.parametrize("pool", [in_order, reversed_order])
+def test_a_pool_of_the_program_computes_the_same_bits(case, built, alone, pool):
+    calls = []
+
+    def counted(task: Callable[[int], None], count: int) -> None:
+        calls.append(count)
+        pool(task, count)
+
+    assert trained(case, built, threads=3, parallel=counted) == alone
+    assert calls and set(calls) <= {2, 3}  # as many members, not parts
+
+
+def test_a_pool_of_real_threads_computes_the_same_bits(case, built, alone):
+    with ThreadPoolExecutor(THREADS) as executor:
+        assert (
+            trained(case, built, parallel=lambda task, count: list(executor.map(task, range(count)))) == alone
+        )
+
+
+def test_work_is_divided_among_all_threads(case, built):
+    """Each member of a pool that stops between parts gets some: none is left to one thread."""
+    members: set[int] = set()
+    meeting = threading.Barrier(2)
+
+    def together(task: Callable[[int], None], count: int) -> None:
+        def one(index: int) -> None:
+            meeting.wait()
+            task(index)
+            members.add(index)
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    session(case, built, threads=2, parallel=together).run(TRAIN, case.batch(0))
+    assert members == {0, 1}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux does")
+def test_no_thread_outlives_a_call(case, built):
+    before = helpers()
+    trains = session(case, built, threads=THREADS)
+    assert helpers() == before
+    for refused in (False, True):
+        batch = case.batch(0)
+        if refused:
+            batch[1] = np.full_like(batch[1], 10**6)  # labels that are no classes
+            with pytest.raises(TrainerError):
+                trains.run(TRAIN, batch)
+        else:
+            trains.run(TRAIN, batch)
+        assert helpers() == before
+    trains.close()
+
+
+def test_a_refused_call_changes_nothing(case, built):
+    trains = session(case, built, threads=THREADS)
+    trains.run(TRAIN, case.batch(0))
+    before = persistent(trains, built)
+    wrong = case.batch(0)
+    wrong[1] = np.full_like(wrong[1], 10**6)
+    with pytest.raises(TrainerError):
+        trains.run(TRAIN, wrong)
+    # Gradients are added to as steps go; a bad label is refused before the first.
+    assert persistent(trains, built) == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_trains_on(case, built, alone):
+    """Fork between two calls: both processes go on, and compute the same."""
+    trains = session(case, built, threads=THREADS)
+    trains.run(TRAIN, case.batch(0))
+    reads, writes = os.pipe()
+    child = os.fork()
+    loss = trains.run(TRAIN, case.batch(0))[0].tobytes()
+    if child == 0:
+        os.write(writes, loss)
+        os._exit(0)
+    assert os.read(reads, 64) == loss
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_sessions_on_several_threads_do_not_meet(case, built, alone):
+    with ThreadPoolExecutor(3) as executor:
+        found = list(executor.map(lambda _: trained(case, built, threads=2), range(3)))
+    assert set(found) == {alone}
+
+
+def test_memory_of_a_session_includes_that_of_its_threads(case, built):
+    bare = trainer(case.folder)
+    sizes = [2]
+    less, more = (arena_size(b.library, b.data, sizes) for b in (bare, built))
+    stacks = (THREADS - 1) << 16
+    assert less + stacks < more < less + stacks + THREADS * (1 << 20)
+
+
+def test_a_plan_with_memory_for_one_thread_runs_too(case, built, alone):
+    """A library with threads takes the plans of one without: they are not divided where there is no room."""
+    assert trained(case, replace(built, data=trainer(case.folder).data)) == alone
+
+
+def test_auto_takes_threads_where_the_work_of_a_step_pays(case):
+    few, many = (compile_model(case.folder, {"batch": n}, {}, threads="auto").threads for n in (1, 256))
+    assert (few, many) == (1, MOST_THREADS)
+
+
+def plans() -> Iterator[tuple[str, int]]:
+    yield from (("off", 1), ("on", MOST_THREADS), ("3", 3))
+
+
+@pytest.mark.parametrize(("option", "threads"), list(plans()))
+def test_the_option_says_how_many(case, option, threads):
+    assert compile_model(case.folder, {}, {}, threads=option).threads == threads
+
+
+def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone, tmp_path):
+    contents = replace(built.contents, compiled_plan=built.data)
+    library = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
+    (tmp_path / "library.so").write_bytes(library.shared)
+    compiled = replace(built, library=Library(tmp_path / "library.so"), data=b"")
+    assert trained(case, compiled, threads=3) == alone

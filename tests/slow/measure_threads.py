@@ -1,0 +1,148 @@
+"""How far the work of a training step is divided among threads, and what that costs: reports/baseline/threads.md.
+
+    python tests/slow/measure_threads.py [--batch N] [--time] FOLDER...
+
+Each FOLDER has training artifacts and, as `batch_N.npz` in it or one folder up, a batch of N samples, the arrays in the
+order of the model's inputs (`bench_large.py --work FOLDER` leaves both). Libraries are built with and without threads.
+
+The share of a step that is divided is counted by processor time, so it does not depend on what else the machine does:
+a pool of the program (mb_options.parallel) runs all parts of a kernel on one thread and adds up their time. From the
+share follows what 2, 4 and 8 equal cores give at most (Amdahl), if memory keeps up and parts come out even. --time
+measures 1 and 2 threads by the wall clock besides, in turns, best of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT)]
+
+from minbuild.codegen.library_builder import build_checked  # noqa: E402
+from minbuild.options.build_options import BuildOptions  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.kernel_selection import contents_of  # noqa: E402
+from minbuild.toolchain import find_toolchain, host_target  # noqa: E402
+from minbuild.training.library import TRAIN, Library, Session, arena_size  # noqa: E402
+
+THREADS = 8
+CORES = (2, 4, 8)
+HEADER = (
+    "net", "batch", "library", "with threads", "session", "with threads",
+    "divided", *(f"{n} cores" for n in CORES), "measured, 2",
+)  # fmt: skip
+INTRODUCTION = f"""# Threads
+
+Written by `python tests/slow/measure_threads.py`: bytes of the library and of a session, without threads and with
+{THREADS}; the share of a training step (forward, backward and update) that is divided among threads, by processor
+time; how many times faster that makes a step on so many equal cores at most, if memory keeps up and parts come out
+even; and what two threads gave by the wall clock, where that was measured (`--time`, on a machine that did nothing
+else).
+
+"""
+
+
+class Built:
+    """A library and its plan."""
+
+    def __init__(self, folder: Path, threads: str, work: Path) -> None:
+        options = BuildOptions(threads=threads)
+        model = compile_model(folder, {}, {}, threads=threads)
+        contents = contents_of([model], build_options=options)
+        library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, options))
+        self.path = work / f"{threads}.so"
+        self.path.write_bytes(library.built.shared)
+        self.library, self.bytes = Library(self.path), len(library.built.shared)
+        self.plan, self.checkpoint, self.symbols = model.plan_bytes, model.checkpoint, len(model.plan.symbols)
+
+    def session(self, batch: int, **options: object) -> Session:
+        sizes = [batch] * self.symbols
+        return Session(self.library, self.plan, self.checkpoint, sizes, **options)  # type: ignore[arg-type]
+
+    def memory(self, batch: int) -> int:
+        return arena_size(self.library, self.plan, [batch] * self.symbols)
+
+
+def step(session: Session, inputs: list[np.ndarray]) -> None:
+    session.run(TRAIN, inputs)
+    session.optimizer_step()
+    session.lazy_reset_grad()
+
+
+def divided(built: Built, batch: int, inputs: list[np.ndarray]) -> float:
+    """The share of the processor time of a step that is spent in parts."""
+    inside = 0.0
+
+    def one_thread(task, count: int) -> None:
+        nonlocal inside
+        since = time.thread_time()
+        task(0)  # takes all parts: no other member of the team comes
+        inside += time.thread_time() - since
+
+    session = built.session(batch, threads=THREADS, parallel=one_thread)
+    step(session, inputs)
+    found = []
+    for _ in range(3):
+        inside, since = 0.0, time.thread_time()
+        step(session, inputs)
+        found.append(inside / (time.thread_time() - since))
+    session.close()
+    return float(np.median(found))
+
+
+def gain(built: Built, batch: int, inputs: list[np.ndarray]) -> float:
+    """How many times faster two threads are than one, by the wall clock."""
+    sessions = [built.session(batch, threads=n) for n in (1, 2)]
+    best = [np.inf, np.inf]
+    for _ in range(6):
+        for i, session in enumerate(sessions):
+            since = time.perf_counter()
+            step(session, inputs)
+            best[i] = min(best[i], time.perf_counter() - since)
+    for session in sessions:
+        session.close()
+    return float(best[0] / best[1])
+
+
+def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
+    places = (folder / f"batch_{batch}.npz", folder.parent / f"batch_{batch}.npz")
+    with np.load(next(p for p in places if p.is_file())) as arrays:
+        inputs = [arrays[name] for name in arrays.files]
+    bare, built = (Built(folder, threads, work) for threads in ("off", str(THREADS)))
+    share = divided(built, batch, inputs)
+    most = [f"{1 / (1 - share + share / n):.2f}" for n in CORES]
+    measured = f"{gain(built, batch, inputs):.2f}" if timed else "-"
+    sizes = [bare.bytes, built.bytes, bare.memory(batch), built.memory(batch)]
+    name = folder.parent.name if folder.name == "art" else folder.name
+    cells = [name, str(batch), *(f"{n:,}" for n in sizes), f"{100 * share:.1f} %", *most, measured]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--time", action="store_true")
+    parser.add_argument("folders", nargs="+", type=Path)
+    given = parser.parse_args()
+    import tempfile
+
+    lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
+    with tempfile.TemporaryDirectory() as work:
+        for number, folder in enumerate(given.folders):
+            own = Path(work) / str(number)
+            own.mkdir()
+            lines.append(row(folder, given.batch, given.time, own))
+            print(lines[-1], flush=True)
+    (ROOT / "reports/baseline/threads.md").write_text(INTRODUCTION + "\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
