@@ -220,7 +220,7 @@ int32_t processors() { return static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN)
 
 void ThreadTeam::set_up(const mb_options* options, [[maybe_unused]] char* own_stacks) {
   parallel = options->parallel, user = options->parallel_user;
-  int32_t most = MB_THREADS, wanted = options->threads;
+  int32_t most = MB_THREADS, asked = options->threads;
 #if MB_OWN_THREADS
 #if MB_RAW_THREADS
   stacks = own_stacks;
@@ -228,11 +228,11 @@ void ThreadTeam::set_up(const mb_options* options, [[maybe_unused]] char* own_st
   pthread_mutex_init(&lock, nullptr);
   pthread_cond_init(&changed, nullptr);
 #endif
-  if (wanted < 1 && parallel == nullptr) wanted = processors();
+  if (asked < 1 && parallel == nullptr) asked = processors();
 #else
   if (parallel == nullptr) most = 1;
 #endif
-  members = wanted < 1 || wanted > most ? most : wanted;
+  members = asked < 1 || asked > most ? most : asked;
 }
 
 void ThreadTeam::end() {

@@ -51,7 +51,7 @@ struct ThreadTeam : Team {
   void* user;
 #if MB_OWN_THREADS
   int32_t started, arrived;  // threads besides the caller's: made, and numbered so far
-  bool ends;        // these are to end
+  bool ends;                 // these are to end
   // Threads sleep until `calls`, the number of works so far, changes. `inside` is the number of threads that take parts,
   // and kOpen while there may be more; the caller waits until it is 0.
   uint32_t calls, inside, asleep;

@@ -1,4 +1,4 @@
-"""How many threads a library has, and the work that they share."""
+"""The number of threads of a library, and the work that they share."""
 
 from __future__ import annotations
 

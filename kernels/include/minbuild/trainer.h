@@ -88,9 +88,9 @@ typedef struct mb_options {
   size_t symbol_count;
   char error[160];               /* receives the text of a failed creation */
   int32_t accept_any_checkpoint; /* the session's, see mb_session */
-  int32_t threads;        /* most threads of a call; 0: as many as the library and its machine have */
-  mb_parallel parallel;   /* the program's own pool; null for threads that the library makes */
-  void* parallel_user;    /* its first argument */
+  int32_t threads;               /* most threads of a call; 0: as many as the library and its machine have */
+  mb_parallel parallel;          /* the program's own pool; null for threads that the library makes */
+  void* parallel_user;           /* its first argument */
 } mb_options;
 
 /* The progress of training, and the settings of the next step. */

@@ -217,13 +217,13 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply_packed(g, bytes, scratch, pack, packer);
   // Columns first: whatever packs B may have to gather it. Twice as many parts as threads, where that leaves large ones.
   const intptr_t tiles = 4 * tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
-  intptr_t wanted = int64_t(g.m) * g.n * g.k < 8 * g.members * kLeastWork ? g.members : 2 * g.members;
-  intptr_t columns = (g.n + wanted - 1) / wanted, rows = g.m;
+  intptr_t parts = int64_t(g.m) * g.n * g.k < 8 * g.members * kLeastWork ? g.members : 2 * g.members;
+  intptr_t columns = (g.n + parts - 1) / parts, rows = g.m;
   if (columns < 4 * width) columns = 4 * width;
   columns = (columns + width - 1) / width * width;
   const intptr_t across = (g.n + columns - 1) / columns;
-  wanted = (wanted + across - 1) / across;
-  rows = ((g.m + wanted - 1) / wanted + tiles - 1) / tiles * tiles;
+  parts = (parts + across - 1) / across;
+  rows = ((g.m + parts - 1) / parts + tiles - 1) / tiles * tiles;
   const intptr_t down = (g.m + rows - 1) / rows;
   for_parts(g.team, g.members, across * down, [&](int32_t part, int32_t member) {
     const intptr_t i = part / across * rows, j = part % across * columns;

@@ -290,9 +290,8 @@ struct PackedConv : Weights... {
     T* out = images == 1 ? y : grid;
 #if MB_THREADS > 1
     if (c.propagation != C::kInputs)
-      in_parts(channels, count * c.xs.step, [&](intptr_t first, intptr_t some, int32_t) {
-        move_channels(x, x_step, first, some, count, false);
-      });
+      in_parts(channels, count * c.xs.step,
+               [&](intptr_t first, intptr_t some, int32_t) { move_channels(x, x_step, first, some, count, false); });
 #else
     if (c.propagation == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
     else

@@ -72,7 +72,7 @@ MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* 
   for (int axis = 0; axis < axes.rows; ++axis) products *= axes.sizes[axis];
   if (g.members < 2 || products < g.members || int64_t(g.m) * g.n * g.k * products < kLeastWork)
     return axes.multiply(g, 0, scratch);
-  const intptr_t wanted = 4 * g.members, each = (products + wanted - 1) / wanted;
+  const intptr_t parts = 4 * g.members, each = (products + parts - 1) / parts;
   for_parts(g.team, g.members, (products + each - 1) / each, [&](int32_t part, int32_t member) {
     const intptr_t first = part * each, end = first + each < products ? first + each : products;
     for (intptr_t product = first; product < end; ++product) {

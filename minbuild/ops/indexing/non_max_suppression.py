@@ -37,10 +37,10 @@ def _reference(
     scores: np.ndarray,
     most: np.ndarray | None = None,
     overlap: np.ndarray | None = None,
-    least: np.ndarray | None = None,
+    lowest_score: np.ndarray | None = None,
 ) -> np.ndarray:
     """[K,3]: batch, class and box. Of equal scores the first box is taken first."""
-    count, limit, lowest = int(_number(most, 0)), _number(overlap, 0.0), _number(least, -np.inf)
+    count, limit, lowest = int(_number(most, 0)), _number(overlap, 0.0), _number(lowest_score, -np.inf)
     found: list[tuple[int, int, int]] = []
     for batch in range(scores.shape[0]):
         corners = _corners(boxes[batch].astype(np.float64), bool(attributes.get("center_point_box", 0)))
