@@ -64,13 +64,19 @@ def _cut(line: str, width: int) -> str:
 
 def _several(report: SizeReport) -> Iterator[str]:
     head = ("Library", "Flash", "RAM", "Stack")
-    yield f"{'Bytes':<{_NAME}}" + "".join(f"{title:>{_NUMBER}}" for title in head)
     most = _TARGETS - bool(report.board)
     shown = report.targets if len(report.targets) <= most else report.targets[: most - 1]
+    rows = [head]
     for target in shown:
         stack = f"{target.stack.peak:,}" if target.stack else "–"
-        cells = (f"{target.trimmed.file:,}", f"{flash_total(report, target):,}", f"{target.ram:,}", stack)
-        yield f"{_cut(target.target, _NAME - 1):<{_NAME}}" + "".join(f"{cell:>{_NUMBER}}" for cell in cells)
+        rows.append(
+            (f"{target.trimmed.file:,}", f"{flash_total(report, target):,}", f"{target.ram:,}", stack)
+        )
+    widths = [max(_NUMBER, 1 + max(map(len, column))) for column in zip(*rows, strict=True)]
+    name = min(_NAME, WIDTH - sum(widths))
+    for title, cells in zip(("Bytes", *(target.target for target in shown)), rows, strict=True):
+        numbers = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        yield f"{_cut(title, name - 1):<{name}}{numbers}"
     if rest := len(report.targets) - len(shown):
         yield f"{rest} more targets are in the report"
 

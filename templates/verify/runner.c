@@ -48,6 +48,7 @@ static APART void measure(uintptr_t from, int verb) {
 
 static mb_session* session;
 static mb_options options;
+static int by_steps; /* STEPS_RUN is 0 */
 static const unsigned char* at; /* in the script */
 
 static void fail(const char* what) { host_fail(what, session ? mb_last_error(session) : options.error); }
@@ -120,6 +121,7 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.arena_size = arena_size;
   options.symbols = sizes;
   options.symbol_count = count;
+  options.threads = by_steps; /* watched steps run undivided; whole runs by as many threads as there are */
   must(created(plan, plan_size, checkpoint, size), "mb_create");
   steps_watch(options.arena, arena_size);
   steps_watch((void*)(uintptr_t)plan, plan_size);
@@ -226,6 +228,7 @@ int main(void) {
   garbage = (int)word();
   count = word(); /* what to do at each step, and the seed of that */
   steps_choose((int)(count & 7), (unsigned)count | 1, garbage);
+  by_steps = (count & 7) != 0;
   count = word();
   if (count > MAX_SYMBOLS) fail("free dimensions");
   for (i = 0; i < count; ++i) sizes[i] = (int32_t)word();

@@ -38,14 +38,20 @@ EMULATED = (
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
 MATRIX = [(case, target) for case in CASES for target in EMULATED]
+# "threads" is that with threads, where libraries make them by system calls.
+MATRIX += [("threads", target) for target in ("aarch64-linux-musl", "riscv64-linux-musl")]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
 
 
 @functools.cache
 def model_of(case: str) -> CompiledModel:
-    if case == "packed":
+    if case in ("packed", "threads"):
+        threads = "3" if case == "threads" else "off"
         with tempfile.TemporaryDirectory() as name:
-            model = compile_model(packed_artifacts(Path(name)), {}, {}, (), lambda line: None)
+            model = compile_model(
+                packed_artifacts(Path(name)), {}, {}, (), lambda line: None, threads=threads
+            )
+        assert model.threads == (3 if case == "threads" else 1)
         assert {k.function for k in model.plan.kernels} >= PACKED and model.plan.symbols
         return model
     folder = OWN if case == "artifacts" else SHARED / case
