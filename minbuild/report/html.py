@@ -3,6 +3,8 @@ which adds an explorer."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 
 from minbuild import assets
@@ -28,6 +30,7 @@ def render(report: SizeReport) -> str:
         verdicts=printable(verdicts(report)),
         style=style,
         script=script,
+        script_digest=base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode(),
         data=_data(report),
         overview=report_tables.overview(report),
         targets=[_target(report, target) for target in report.targets],

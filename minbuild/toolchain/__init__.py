@@ -199,9 +199,15 @@ def build_program(
     return program
 
 
+# Raised whenever the same key would stand for other bytes: 2 since unstripped modules have another name inside.
+_ENTRIES = "2"
+
+
 def _key(kind: str, toolchain: Toolchain, target: Target, sources: Sources) -> str:
     files = [part for item in sources.items() for part in item]
-    return digest((kind, toolchain.describe(), str(target), *toolchain.recipe(target), *files, sys.platform))
+    return digest(
+        (_ENTRIES, kind, toolchain.describe(), str(target), *toolchain.recipe(target), *files, sys.platform)
+    )
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shlex
@@ -16,6 +18,7 @@ import pytest
 from commands import Command
 from commands import command_fixture as command_fixture
 from onnx import TensorProto, helper, numpy_helper
+from places import ROOT
 
 from minbuild import escape
 
@@ -121,10 +124,18 @@ class Elements(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.names: set[str] = set()
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: object) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.cdata_elem == "script":
+            attributes, text = self.scripts.pop()
+            self.scripts.append((attributes, text + data))
 
 
 def test_no_form_of_the_report_has_markup_of_a_name(made: tuple[Path, Path]) -> None:
@@ -133,7 +144,12 @@ def test_no_form_of_the_report_has_markup_of_a_name(made: tuple[Path, Path]) -> 
     for text in (page, document, data):
         check_terminal(text)
         assert "owned" in text  # the names are shown
-    assert "script" not in Elements(page).names
+    (kind, figures), (plain, program) = Elements(page).scripts  # data, and what shows it
+    assert kind == {"id": "report-data", "type": "application/json"} and plain == {}
+    assert "<" not in figures and "owned" in figures and json.loads(figures)
+    allowed = base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}'" in page
+    assert program.strip() == (ROOT / "templates/report/report.js").read_text().strip()
     prose = re.sub(r"<!--.*?-->", "", document)
     assert set(re.findall(r"</?([a-z]+)", prose)) <= {"details", "summary"}
     assert "](c)" not in prose.replace("\\]", "") and "**d**" not in prose.replace("\\*", "")
