@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import OPERATOR, SizeRecord, TargetFigures
+from minbuild.analysis.size_history import OPERATOR
 from minbuild.errors import BadInput
+from minbuild.ir.size_record import SizeRecord, TargetFigures
 from minbuild.ops import registry
 from minbuild.options.byte_sizes import parse_size
 from minbuild.options.did_you_mean import did_you_mean

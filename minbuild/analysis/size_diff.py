@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from minbuild.analysis.size_history import SizeRecord, TargetFigures
 from minbuild.ir.size_diff import SizeChange, SizeDiff, TargetSizeDiff
+from minbuild.ir.size_record import SizeRecord, TargetFigures
 
 
 def compare(old: SizeRecord, new: SizeRecord) -> SizeDiff:

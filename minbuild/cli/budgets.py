@@ -10,9 +10,10 @@ from typing import Any
 
 from minbuild.analysis.budgets import Budgets, judge, parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import SizeRecord, append_line, check_line, read_history, record_of
+from minbuild.analysis.size_history import append_line, check_line, read_history, record_of
 from minbuild.errors import BadInput, OverBudget
 from minbuild.escape import printable
+from minbuild.ir.size_record import SizeRecord
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import json as json_report
 from minbuild.report.size_diff import render_markdown

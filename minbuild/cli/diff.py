@@ -9,13 +9,14 @@ import typer
 
 from minbuild.analysis.budgets import parse_budgets
 from minbuild.analysis.size_diff import compare
-from minbuild.analysis.size_history import SizeRecord, read_history
+from minbuild.analysis.size_history import read_history
 from minbuild.cli.budgets import enforce_budgets, summarize
 from minbuild.cli.option_parsing import options_of
 from minbuild.cli.progress import Verbose, exit_with_code
 from minbuild.cli.reduce import reduce
 from minbuild.cli.settings_file import BUDGETS, checked_settings, read_settings
 from minbuild.errors import BadInput
+from minbuild.ir.size_record import SizeRecord
 from minbuild.report import size_diff as rendering
 
 Reports = Annotated[

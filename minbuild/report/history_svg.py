@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from minbuild.analysis.size_history import SizeRecord, TargetFigures
 from minbuild.escape import printable
+from minbuild.ir.size_record import SizeRecord, TargetFigures
 
 FIGURES: Mapping[str, str] = {
     "file": "Library file",

@@ -14,8 +14,9 @@ from places import ROOT
 from sample_report import make_report, make_target
 from typer.testing import CliRunner
 
-from minbuild.analysis.size_history import SizeRecord, append_line, as_line, read_history, record_of
+from minbuild.analysis.size_history import append_line, as_line, read_history, record_of
 from minbuild.cli.main import app
+from minbuild.ir.size_record import SizeRecord
 from minbuild.report import json as json_report
 from minbuild.report.history_svg import FIGURES, render
 
