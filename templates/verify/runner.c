@@ -48,7 +48,7 @@ static APART void measure(uintptr_t from, int verb) {
 
 static mb_session* session;
 static mb_options options;
-static int by_steps; /* STEPS_RUN is 0 */
+static int by_steps;            /* STEPS_RUN is 0 */
 static const unsigned char* at; /* in the script */
 
 static void fail(const char* what) { host_fail(what, session ? mb_last_error(session) : options.error); }
