@@ -14,7 +14,7 @@
 namespace minbuild {
 namespace {
 
-// Whether parameters may be bound to the checkpoint.
+// True if parameters may be bound to the checkpoint.
 #if MB_COMPILED
 constexpr bool kBinds = plan::kBinds;
 #else

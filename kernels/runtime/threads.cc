@@ -146,7 +146,7 @@ MB_NOINLINE uint32_t wait_for_change(ThreadTeam* team, uint32_t* word, uint32_t 
   return now;
 }
 
-// Who changed a word looks at `asleep` after that, who sleeps at the word after it has counted: one sees the other.
+// A thread that changes a word reads `asleep` afterwards; one that sleeps reads the word after it has counted.
 MB_INLINE void tell(ThreadTeam* team, uint32_t* word) {
   if (load(&team->asleep) != 0) wake(team, word);
 }

@@ -17,7 +17,7 @@ void host_give_back(void* memory);
 void host_fail(const char* what, const char* why);
 /* Ends the program with the reply as it is. */
 void host_stop(void);
-/* Whether the whole reply was written. */
+/* True if the whole reply was written. */
 int host_finish(void);
 
 #endif

@@ -97,7 +97,7 @@ void turn_neighbours(const Arguments& arguments) {
   }
 }
 
-// What a call changed that is neither output nor scratch: range and offset, -1 for nothing.
+// Finds bytes that a call changed and that are neither output nor scratch: range and offset, -1 for nothing.
 void find_stray(const Arguments& arguments, int32_t* found) {
   Piece own[kArgs];
   int count = 0;

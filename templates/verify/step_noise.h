@@ -63,7 +63,7 @@ void restore(const Arguments& arguments) {
   }
 }
 
-// What the step wrote, kept apart.
+// Copies of the outputs of a step.
 struct Kept {
   char* data[kArgs];
   float* noise[kArgs];

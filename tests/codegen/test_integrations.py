@@ -135,7 +135,7 @@ def test_the_library_is_described(dist: Path) -> None:
         assert all((folder / example["base"] / name).is_file() for name in example["files"])
 
 
-# What the build systems of boards define, as far as the packages call it, on this machine.
+# Functions of the build systems of boards, as far as the packages call them, on this machine.
 SYSTEMS = {
     "esp-idf": """
 function(idf_component_register)

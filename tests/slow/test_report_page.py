@@ -126,7 +126,7 @@ CLICKS = """
 const said = {}, at = (id) => document.getElementById(id);
 const later = () => new Promise((done) => setTimeout(done, 30));
 const all = (selector) => [...document.querySelectorAll(selector)];
-// What is on top in the middle of an element takes the click, as it would a finger's.
+// The element on top in the middle of another takes the click, as it would a finger's.
 const click = async (element) => {
   element.scrollIntoView({ block: "center" });
   const box = element.getBoundingClientRect(), x = box.left + box.width / 2, y = box.top + box.height / 2;

@@ -9,7 +9,7 @@
 
 namespace minbuild {
 
-// What some matrices of a library have; code for the rest compiles away.
+// The features of matrices of a library; code for all others compiles away.
 enum QuantizedParts : int { kFourBits = 1, kTables = 2, kZeroPoints = 4, kColumnScales = 8 };
 
 // Parameters of a kernel, in this order: bits of the format, columns of the matrix, elements from one row to the next,

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Call, ElementType
+from minbuild.ir import Call
 from minbuild.ops.core.broadcasting import (
-    AXES,
-    FEATURES,
-    WALK,
+    binary_kernel,
     integer_operands,
     joint_shape,
     joint_type,
@@ -19,7 +17,6 @@ from minbuild.ops.core.broadcasting import (
     operands,
 )
 from minbuild.ops.core.definition import (
-    BROADCAST,
     FLOATS,
     INTEGERS,
     UNSIGNED,
@@ -33,22 +30,10 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 
-
-def _kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
-    return KernelFunction(
-        function,
-        ("y:T=", "a:T", "b:T", WALK),
-        params=AXES,
-        types={"T": types},
-        features=FEATURES,
-        cut=BROADCAST,
-    )
-
-
-add_kernel = _kernel("add", FLOATS + UNSIGNED)
-sub_kernel = _kernel("sub", FLOATS + UNSIGNED)
-mul_kernel = _kernel("mul", FLOATS + UNSIGNED)
-div_kernel = _kernel("div", FLOATS + INTEGERS)
+add_kernel = binary_kernel("add", FLOATS + UNSIGNED)
+sub_kernel = binary_kernel("sub", FLOATS + UNSIGNED)
+mul_kernel = binary_kernel("mul", FLOATS + UNSIGNED)
+div_kernel = binary_kernel("div", FLOATS + INTEGERS)
 
 
 def _reference(function: Callable[[Any, Any], Any]) -> Callable[..., np.ndarray]:

@@ -10,9 +10,7 @@ import numpy as np
 
 from minbuild.ir.dims import dim_max, dim_min
 from minbuild.ops.core.broadcasting import (
-    AXES,
-    FEATURES,
-    WALK,
+    binary_kernel,
     call_chain,
     integer_operands,
     joint_shape,
@@ -20,7 +18,6 @@ from minbuild.ops.core.broadcasting import (
     operands,
 )
 from minbuild.ops.core.definition import (
-    BROADCAST,
     NUMBERS,
     KernelCall,
     KernelFunction,
@@ -31,20 +28,8 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results
 
-
-def _kernel(function: str) -> KernelFunction:
-    return KernelFunction(
-        function,
-        ("y:T=", "a:T", "b:T", WALK),
-        params=AXES,
-        types={"T": NUMBERS},
-        features=FEATURES,
-        cut=BROADCAST,
-    )
-
-
-maximum_kernel = _kernel("maximum")
-minimum_kernel = _kernel("minimum")
+maximum_kernel = binary_kernel("maximum", NUMBERS)
+minimum_kernel = binary_kernel("minimum", NUMBERS)
 
 
 def _lower(kernel: KernelFunction) -> Callable[[OpContext], Sequence[KernelCall]]:

@@ -11,6 +11,7 @@ import numpy as np
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
+    BROADCAST,
     FLOAT,
     INTEGERS,
     KernelCall,
@@ -23,6 +24,18 @@ from minbuild.ops.core.definition import (
 FEATURES = {"broadcast": "operands of different shapes", "scalar": "operands of one element"}
 WALK = "walk:extent?"  # argument 3 of such a kernel
 AXES = ("a_axes:int", "b_axes:int")  # and its first two parameters
+
+
+def binary_kernel(function: str, types: tuple[ElementType, ...]) -> KernelFunction:
+    """A kernel of two operands that broadcast, with a result of their type."""
+    return KernelFunction(
+        function,
+        ("y:T=", "a:T", "b:T", WALK),
+        params=AXES,
+        types={"T": types},
+        features=FEATURES,
+        cut=BROADCAST,
+    )
 
 
 @dataclass(frozen=True)

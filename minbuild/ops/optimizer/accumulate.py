@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
-    BOOL,
     ELEMENTS,
     FLOATS,
     HALVES,
@@ -25,15 +23,12 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.movement import copy as _copy
+from minbuild.ops.optimizer.update_rules import updated_flag
 
 _TYPES = {"T": FLOATS + HALVES}
 accumulate_kernel = KernelFunction("accumulate", ("buffer:T=", "value:T"), types=_TYPES, cut=ELEMENTS)
 add_kernel = KernelFunction("add_in_place", ("buffer:T=", "value:T"), types=_TYPES, cut=ELEMENTS)
 clear_kernel = KernelFunction("clear", ("buffer:T=",), types={"T": STORAGE_TYPES})
-
-
-def _infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(BOOL, (1,)),)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
@@ -90,12 +85,12 @@ def _zero_cases(random: np.random.Generator) -> Iterable[TestCase]:
         yield TestCase(f"{list(shape)}", (random.standard_normal(shape), np.array([True])), ulps=0)
 
 
-accumulator = Op("InPlaceAccumulatorV2", domain="com.microsoft", infer=_infer, mutates={0: None})
+accumulator = Op("InPlaceAccumulatorV2", domain="com.microsoft", infer=updated_flag, mutates={0: None})
 # What the accumulate pass leaves where the kernel that makes a gradient cannot add it to the buffer itself.
 add_to_gradient = Op(
     "AddToGradient",
     domain="minbuild",
-    infer=lambda ctx: (TensorType(ctx.element(), ctx.shape()),),
+    infer=same_as(),
     lower=_lower,
     kernels=(accumulate_kernel,),
 )

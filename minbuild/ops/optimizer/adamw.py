@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
-    BOOL,
     ELEMENTS,
     FLOATS,
     KernelCall,
@@ -18,7 +16,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
 )
-from minbuild.ops.optimizer.update_rules import numbers
+from minbuild.ops.optimizer.update_rules import numbers, updated_flag
 
 adamw_kernel = KernelFunction(
     "adamw",
@@ -41,10 +39,6 @@ adamw_kernel = KernelFunction(
     cut=ELEMENTS,
 )
 REGULAR = 2  # the kernel's mode for Adam, beside AdamW's adam_mode
-
-
-def _infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(BOOL, (1,)),)
 
 
 def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
@@ -153,7 +147,7 @@ def _cases_of(*variants: Mapping[str, Any]) -> Any:
 adamw = Op(
     "AdamWOptimizer",
     domain="com.microsoft",
-    infer=_infer,
+    infer=updated_flag,
     reference=_reference,
     lower=_lower,
     kernels=(adamw_kernel,),
@@ -168,7 +162,7 @@ adamw = Op(
 adam = Op(
     "AdamOptimizer",
     domain="minbuild",
-    infer=_infer,
+    infer=updated_flag,
     reference=_adam_reference,
     lower=_lower_adam,
     kernels=(adamw_kernel,),

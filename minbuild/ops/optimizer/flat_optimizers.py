@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
-    BOOL,
     ELEMENTS,
     FLOATS,
     KernelCall,
@@ -18,7 +16,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
 )
-from minbuild.ops.optimizer.update_rules import numbers
+from minbuild.ops.optimizer.update_rules import numbers, updated_flag
 
 _ARGS = ("p:T=", "m:T=", "g:T", "rate:float")
 _TYPES = {"T": FLOATS}
@@ -112,7 +110,7 @@ def _optimizer(
     return Op(
         name,
         domain="minbuild",
-        infer=lambda ctx: (TensorType(BOOL, (1,)),),
+        infer=updated_flag,
         reference=reference,
         lower=lower,
         kernels=(kernel,),

@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
 from minbuild.ops.core.definition import (
-    BOOL,
     ELEMENTS,
     FLOATS,
     KernelCall,
@@ -18,12 +16,9 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
 )
+from minbuild.ops.optimizer.update_rules import updated_flag
 
 sgd_kernel = KernelFunction("sgd", ("p:T=", "g:T", "rate:float"), types={"T": FLOATS}, cut=ELEMENTS)
-
-
-def _infer(ctx: OpContext) -> Sequence[TensorType]:
-    return (TensorType(BOOL, (1,)),)
 
 
 def _reference(
@@ -48,7 +43,7 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 sgd = Op(
     "SGDOptimizerV2",
     domain="com.microsoft",
-    infer=_infer,
+    infer=updated_flag,
     reference=_reference,
     lower=_lower,
     kernels=(sgd_kernel,),

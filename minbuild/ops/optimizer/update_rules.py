@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType
-from minbuild.ops.core.definition import FLOAT, HALVES
+from minbuild.ir import ElementType, TensorType
+from minbuild.ops.core.definition import BOOL, FLOAT, HALVES, OpContext
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Value
+
+
+def updated_flag(ctx: OpContext) -> Sequence[TensorType]:
+    """The shape rule of optimizers and accumulators: one truth value, that the update is done."""
+    return (TensorType(BOOL, (1,)),)
 
 
 class Update(GraphBuilder):

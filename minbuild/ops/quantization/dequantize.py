@@ -78,6 +78,17 @@ class Format:
         """The format that an operator's attributes describe."""
         return cls(**{name: int(attributes[name]) for name in cls.__dataclass_fields__})
 
+    @classmethod
+    def of_bytes(
+        cls, rows: int, columns: int, blocks: tuple[int, int], signed: bool, points: np.ndarray | None
+    ) -> tuple[Format, bool]:
+        """The format of one byte an element with `blocks` of rows and columns that share a scale; and whether one zero
+        point serves all, which then is part of it. `points` are None where only the device knows them."""
+        same = points is not None and np.unique(points).size == 1
+        zero = int(points.ravel()[0]) if points is not None and same else 0
+        stored = cls(8, rows, columns, columns, *blocks, signed=int(signed), zero=zero)
+        return stored, same
+
     @property
     def attributes(self) -> dict[str, int]:
         return asdict(self)
@@ -221,15 +232,7 @@ def formats(
                 yield f"{bits} bits, {name}, zero points", layout, (codes, scale, zeros, None)
             if bits == 4 and index in (0, 3):
                 table = random.standard_normal(16).astype(np.float32)
-                layout = Format(
-                    bits,
-                    rows,
-                    columns,
-                    padded,
-                    row_block=row_block,
-                    column_block=column_block,
-                    high_first=high,
-                )
+                layout = replace(layout, signed=0, zero=0)
                 yield f"{bits} bits, {name}, table", layout, (codes, scale, None, table)
 
 

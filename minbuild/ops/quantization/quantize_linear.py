@@ -99,17 +99,7 @@ def _weights(b: GraphBuilder, to: ElementType) -> Value | None:
     else:
         blocks = rows, prod(shape[axis + 1 :])
     point = ctx.content(2) if ctx.has(2) else np.zeros(1, ctx.element().dtype)
-    same = point is not None and np.unique(point).size == 1
-    stored = Format(
-        8,
-        rows=rows,
-        columns=columns,
-        stride=columns,
-        row_block=blocks[0],
-        column_block=blocks[1],
-        signed=int(ctx.element() is ElementType.INT8),
-        zero=int(point.ravel()[0]) if point is not None and same else 0,
-    )
+    stored, same = Format.of_bytes(rows, columns, blocks, ctx.element() is ElementType.INT8, point)
     zeros = None if same else b.x[2]
     inputs = (b.x[0], _as(b.x[1], ctx.element(1), FLOAT), zeros, None)
     wide = to if to is ElementType.DOUBLE else FLOAT
