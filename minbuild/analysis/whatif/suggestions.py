@@ -172,7 +172,12 @@ class SuggestionPlanner:
             free = {n: size for n, size in m.largest.items() if n not in sizes}
             given = m.artifacts, m.checkpoint, m.registry, sizes, free
             try:
-                new = compile_artifacts(*given, checks_loss=self.checks_loss, graphs=graphs or m.graphs)
+                new = compile_artifacts(
+                    *given,
+                    checks_loss=self.checks_loss,
+                    graphs=graphs or m.graphs,
+                    threads=str(m.threads),
+                )
                 new = with_compact_checkpoint(new) if m.compact_checkpoint else new
             except (BadInput, Unsupported):
                 return None
