@@ -1,4 +1,4 @@
-/* What lies in flash beside the program: the plan and the checkpoint, read in place, and the recorded windows. */
+/* What lies in flash beside the program: the compact checkpoint, read in place, and the recorded windows. */
 .syntax unified
 .section .rodata.flash, "a"
 
@@ -10,6 +10,5 @@
 \name\()_end:
 .endm
 
-file plan, "dist/model/trainer.plan"
-file checkpoint, "dist/model/checkpoint"
+file checkpoint, "dist/model/checkpoint.compact"
 file windows, "windows.bin"

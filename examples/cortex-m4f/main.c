@@ -1,7 +1,7 @@
 /* Learns how a motor vibrates when it is well, on the motor, and then says which windows are not like that.
  *
  * An autoencoder is trained to repeat the windows that it sees; what it cannot repeat is unlike what it has learned. The
- * windows stay in flash and are converted one at a time; plan and first weights are read in place. RAM holds the arena,
+ * windows stay in flash and are converted one at a time; first weights are read in place. RAM holds the arena,
  * one window, and the page that stands for the flash sector where a checkpoint is kept. */
 #include <minbuild/trainer.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 enum { SAMPLES = 64, NORMAL = 400, TESTED = 100, LEARNED = 300, EPOCHS = 12 };
 
-extern const unsigned char plan[], plan_end[], checkpoint[], checkpoint_end[];
+extern const unsigned char checkpoint[], checkpoint_end[];
 extern const int16_t windows[];
 
 static _Alignas(16) unsigned char arena[24 * 1024];
@@ -31,7 +31,7 @@ static mb_session* open_session(const void* from, size_t size) {
   mb_session* session = NULL;
   options.arena = arena;
   options.arena_size = sizeof arena;
-  check(mb_create(plan, (size_t)(plan_end - plan), from, size, &options, &session), "mb_create");
+  check(mb_create(NULL, 0, from, size, &options, &session), "mb_create");
   return session;
 }
 

@@ -31,10 +31,15 @@ def choose_flavor(
     cmake: bool,
 ) -> FlavorChoice:
     """The flavour that `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller
-    together with its plan is chosen. Raises ToolchainFailed."""
+    together with its plan is chosen. A library that is to run other models reads plans. Raises ToolchainFailed."""
     if build_options.flavor != AUTO:
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))
+    more = _for_other_models(extra, build_options)
+    if more:
+        return FlavorChoice(
+            interpreted, f"Flavor interpreted: {more} asks for a library that runs other models too."
+        )
     try:
         ours = _loaded(models, extra, build_options=compiled, toolchain=toolchain, target=target, cmake=cmake)
     except (BadInput, Unsupported) as error:
@@ -47,6 +52,17 @@ def choose_flavor(
     return FlavorChoice(
         interpreted, f"Flavor interpreted saves {ours - reads - plan:,} B on {target}: {both}."
     )
+
+
+def _for_other_models(extra: ExtraRequirements, build_options: BuildOptions) -> str:
+    """The option that asks for more than the models need, for plans that come later; "" without one."""
+    asked = {
+        "--include-op": bool(extra.include),
+        "--ort-config": extra.required is not None,
+        "--kernel-features all": build_options.kernel_features == "all",
+        "--shape-ops all": build_options.shape_ops == "all",
+    }
+    return next((name for name, given in asked.items() if given), "")
 
 
 def _loaded(

@@ -113,8 +113,11 @@ def _arduino(parts: PackageParts) -> Iterator[_File]:
 def _model_header(parts: PackageParts) -> str:
     """Plan and checkpoint as arrays."""
     plan = b"" if parts.contents.compiled else parts.model.plan_bytes
-    arrays = [("plan", words_of(plan) if plan else []), ("checkpoint", words_of(parts.model.checkpoint))]
-    sizes = {"plan_size": len(plan), "checkpoint_size": len(parts.model.checkpoint)}
+    arrays = [
+        ("plan", words_of(plan) if plan else []),
+        ("checkpoint", words_of(parts.model.initial_checkpoint)),
+    ]
+    sizes = {"plan_size": len(plan), "checkpoint_size": len(parts.model.initial_checkpoint)}
     return render("integrations/arduino/model.h.j2", **_stamp(), data=arrays, **sizes)
 
 

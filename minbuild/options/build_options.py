@@ -61,6 +61,7 @@ class BuildOptions:
         "form in which the library has the plan of the model: a file that it reads (interpreted), tables of its own "
         "(compiled), or the smaller of both (auto)",
         SOURCES,
+        smallest=AUTO,
     )
     loop_variants: str = choice(
         ("all", "one"),
