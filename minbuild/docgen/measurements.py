@@ -34,6 +34,7 @@ _SECTIONS = (
         "run, and the memory "
         "that training adds to a process.",
     ),
+    ("Step time and memory at real size", "bench_large.py", "large.md", ""),
     ("Profiles", "measure_profiles.py", "profiles.md", "Bytes and step times of the three profiles."),
     ("Duration of `minbuild reduce`", "measure_reduce.py", "reduce_time.md", ""),
     (

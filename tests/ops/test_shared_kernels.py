@@ -25,6 +25,8 @@ BUILDS = {
         DEFAULT_CXX,
         ("-DWITH_DOUBLE", "-DMB_ONE_VARIANT=1", "-DMINBUILD_SMALL_STACK=1", "-DMB_SIMD=0"),
     ),
+    # Vectors of 64 bytes by what instructions there are: the same sums as with AVX-512, on any processor.
+    "clang-64-bytes": (DEFAULT_CXX, (*WIDE, "-DMINBUILD_DISPATCH=0", "-D__AVX512F__=1")),
     "gcc": (GCC_CXX, WIDE),
 }
 

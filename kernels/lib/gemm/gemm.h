@@ -36,10 +36,13 @@ void pack_strided(const void* product, T* panel, int k, int depth, int j0, int c
 }
 #endif
 
-// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
-template <class T>
-MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
-  const intptr_t width = lanes_of<T>(bytes) * kTileVectors, most = tile_rows(bytes);
+// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C; `step`, of packed
+// products, is how far the rows of a tile are from those of the next.
+template <class T, class... Step>
+MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, Step... step) {
+  constexpr bool kPacked = sizeof...(step) != 0;
+  const intptr_t width = lanes_of<T>(bytes) * kTileVectors;
+  const intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
   const T* a = g.a;
   T* c = g.c;
   for (intptr_t left = g.m; left > 0; left -= most) {
@@ -53,7 +56,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
       if (g.accumulate) old = c;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
-    run_at<TileBody<T>, 64>(bytes, &g, a, rows, out, out_row, old);
+    run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
     if (out == edge) {
       T* to_row = c;
       const T* from = edge;
@@ -62,7 +65,8 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge) {
         for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : 0) + from[s];
       }
     }
-    a += most * g.a_row;
+    if constexpr (kPacked) a += (step, ...);
+    else a += most * g.a_row;
     c += most * g.c_row;
   }
 }

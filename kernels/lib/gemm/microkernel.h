@@ -38,6 +38,10 @@ constexpr int kMostTileRows = MINBUILD_AVX512 ? 8 : 4;
 MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 8 : 4; }
 #endif
 
+// Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds.
+constexpr int kMostPackedRows = kMostTileRows > 6 ? kMostTileRows : 6;
+MB_INLINE constexpr int packed_tile_rows(int bytes) { return MB_SIMD && bytes == 32 ? 6 : tile_rows(bytes); }
+
 // Pointers to `Count` rows from `x` on, the last of the `live` ones repeated.
 template <int Count, class T>
 MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step, intptr_t live) {
@@ -53,11 +57,11 @@ template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];
 
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row.
-template <class T>
+template <class T, bool Packed>
 struct TileBody {
   template <class W>
   static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old) {
-    constexpr int kRows = tile_rows(W::bytes);
+    constexpr int kRows = Packed ? packed_tile_rows(W::bytes) : tile_rows(W::bytes);
     if (MB_DISPATCHES ? W::bytes > 16 : (MB_SIMD || rows > 1)) {
       multiply<W, kRows>(*g, a, rows, out, out_row, old);
     } else {

@@ -1,5 +1,6 @@
 // Matrix products of real size. Where operands do not fit the caches, what counts is how often each is read from
-// afar. Blocks of both are packed into scratch memory, in the order in which the tiles of microkernel.h read them:
+// afar. Blocks of both are packed into scratch memory (pack.h), in the order in which the tiles of microkernel.h read
+// them:
 //
 //   columns of B, kColumnBytes at a time   for blocks of depth     B is packed once; a panel of it stays in the nearest
 //     rows of A, kRowBytes at a time                               cache while all rows pass by, and those rows stay in
@@ -9,96 +10,38 @@
 #ifndef MINBUILD_LIB_GEMM_PACKED_GEMM_H_
 #define MINBUILD_LIB_GEMM_PACKED_GEMM_H_
 
+#include "lib/gemm/few_rows.h"
 #include "lib/gemm/gemm.h"
+#include "lib/gemm/pack.h"
 
 namespace minbuild {
 
 // Scratch memory of a product, as contraction.py declares it: packed rows of A, then packed columns of B.
-constexpr intptr_t kRowBytes = 1 << 17, kColumnBytes = 1 << 18;
-// Packed rows are a cache line longer than deep: power-of-two rows would share a few sets of the nearest cache.
-constexpr intptr_t kRowGap = 64;
+constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
+// Elements that packing may write beyond the rows of A.
+constexpr intptr_t kBeyondRows = 16;
 // With fewer rows or columns packing costs more than it saves.
 constexpr intptr_t kFewest = 16;
 // Up to this depth a product is bound by writing C, which goes faster along its rows.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
-// Of an operand that is read once, in place, as many bytes stay in the second nearest cache, and as many rows are
-// streams that processors fetch ahead.
-constexpr intptr_t kNearBytes = 1 << 18, kStreams = 32;
 
-#if MB_SIMD && (defined(__clang__) || __GNUC__ >= 12)
-#define MB_SHUFFLES 1
-#else
-#define MB_SHUFFLES 0
-#endif
-
-// Four rows become columns of `to`: to[c * step + r] = row r at c. By vectors, which may read and write up to three
-// columns too many. Element by element it would take as long as the products of a dozen rows.
+// Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows.
 template <class T>
-MB_INLINE void transpose_rows(const T* r0, const T* r1, const T* r2, const T* r3, T* to, intptr_t step,
-                              intptr_t columns) {
-  intptr_t c = 0;
-#if MB_SHUFFLES
-  if constexpr (sizeof(T) == 4) {
-    using V = Vec<T, 4>;
-    using Raw = typename V::Raw;
-    for (; c < columns; c += 4, to += 4 * step) {
-      const Raw x0 = V::load(r0 + c).v, x1 = V::load(r1 + c).v, x2 = V::load(r2 + c).v, x3 = V::load(r3 + c).v;
-      const Raw a = __builtin_shufflevector(x0, x1, 0, 4, 1, 5), b = __builtin_shufflevector(x0, x1, 2, 6, 3, 7);
-      const Raw d = __builtin_shufflevector(x2, x3, 0, 4, 1, 5), e = __builtin_shufflevector(x2, x3, 2, 6, 3, 7);
-      V(Raw(__builtin_shufflevector(a, d, 0, 1, 4, 5))).store(to);
-      V(Raw(__builtin_shufflevector(a, d, 2, 3, 6, 7))).store(to + step);
-      V(Raw(__builtin_shufflevector(b, e, 0, 1, 4, 5))).store(to + 2 * step);
-      V(Raw(__builtin_shufflevector(b, e, 2, 3, 6, 7))).store(to + 3 * step);
-    }
-  }
-#endif
-  for (; c < columns; ++c, to += step) to[0] = r0[c], to[1] = r1[c], to[2] = r2[c], to[3] = r3[c];
-}
-
-// to[c * to_step + r] = from[r * from_step + c], within bounds.
-template <class T>
-MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows,
-                           intptr_t columns) {
-  const intptr_t whole = columns & -4;
-  for (; rows >= 4; rows -= 4, from += 4 * from_step, to += 4) {
-    const T *r1 = from + from_step, *r2 = r1 + from_step, *r3 = r2 + from_step;
-    transpose_rows(from, r1, r2, r3, to, to_step, whole);
-    for (intptr_t c = whole; c < columns; ++c) {
-      T* at = to + c * to_step;
-      at[0] = from[c], at[1] = r1[c], at[2] = r2[c], at[3] = r3[c];
-    }
-  }
-  for (; rows > 0; --rows, from += from_step, ++to)
-    for (intptr_t c = 0; c < columns; ++c) to[c * to_step] = from[c];
-}
-
-// to[r * to_step + i] = x(r, i), where x has elements `row` and `column` apart.
-template <class T>
-MB_NOINLINE void gather(const T* x, intptr_t row, intptr_t column, T* to, intptr_t to_step, intptr_t rows,
-                        intptr_t columns) {
-  // Along x: its rows stay few streams, and the cache lines that they lie in are read once.
-  if (row == 1 && column != 1) return transpose(x, column, to, to_step, columns, rows);
-  for (; rows > 0; --rows, x += row, to += to_step) {
-    if (column == 1) {
-      copy_bytes(to, x, size_t(columns) * sizeof(T));
-    } else {
-      for (intptr_t i = 0; i < columns; ++i) to[i] = x[i * column];
-    }
-  }
-}
-
-// The B of a product itself, packed for all rows.
-template <class T>
-void pack_columns(const void* product, T* panel, int k, int depth, int j0, int columns, int width) {
+void pack_columns(const void* product, T* panels, int k, int depth, int j0, int columns, int width) {
   const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
-  if (g.b_col == 1) return pack_strided<T>(product, panel, k, depth, j0, columns, width);
-  gather(g.b + k * g.b_row + j0 * g.b_col, g.b_row, g.b_col, panel, intptr_t(width), depth, columns);
+  run_at<PackBody<T>>(vector_bytes(), g.b + k * g.b_row + j0 * g.b_col, g.b_col, g.b_row, panels, intptr_t(width),
+                      intptr_t(columns), intptr_t(depth));
+}
+template <class T, class Packer>
+void pack_panels(const void* packer, T* panels, int k, int depth, int j, int columns, int width) {
+  for (; columns > 0; columns -= width, j += width, panels += intptr_t(width) * depth)
+    (*static_cast<const Packer*>(packer))(panels, k, depth, j, columns < width ? columns : width, width);
 }
 
 // The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
-  intptr_t width, depth, step, rows, columns;
+  intptr_t width, depth, tall, rows, columns;
   bool shallow, pack_rows;
 
   MB_INLINE Blocks(const Gemm<T>& g, int bytes) {
@@ -106,18 +49,26 @@ struct Blocks {
     const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(bytes);
     width = lanes_of<T>(bytes) * kTileVectors;
     depth = g.k < deepest ? g.k : deepest;
-    step = depth + kRowGap / kSize;
+    tall = packed_tile_rows(bytes);
     shallow = g.k <= kShallow;
-    rows = shallow ? kShallowRows : (kRowBytes / kSize / step) & -kMostTileRows;
+    rows = shallow ? kShallowRows : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
+    const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
+    if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
     columns = kColumnBytes / kSize / depth / width * width;
     // Rows in place are as good where they are contiguous and few panels pass by; a step between their elements would
     // share few sets of the nearest cache.
     pack_rows = g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width;
   }
-  MB_INLINE intptr_t row_elements(const Gemm<T>& g) const { return pack_rows ? (g.m < rows ? g.m : rows) * step : 0; }
+  MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
+  // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
+  MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
+    return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows : 0;
+  }
   MB_INLINE intptr_t elements(const Gemm<T>& g) const {
-    const intptr_t whole = (g.n + width - 1) / width * width;
-    return row_elements(g) + (whole < columns ? whole : columns) * depth;
+    return row_elements(g) + at_most((g.n + width - 1) / width * width, kColumnBytes / intptr_t(sizeof(T)));
+  }
+  MB_INLINE intptr_t at_most(intptr_t lines, intptr_t most) const {
+    return lines > most / depth ? most : lines * depth;
   }
 };
 
@@ -127,10 +78,10 @@ struct Blocks {
 template <class T, class... Rows>
 MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
                                  const Rows&... rows) {
-  alignas(16) T edge[kEdgeBytes / sizeof(T)];
+  alignas(16) T edge[kMostPackedRows * kMostTileBytes / sizeof(T)];
   Blocks<T> blocks(g, bytes);
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
-  const intptr_t width = blocks.width, depth = blocks.depth, step = blocks.step;
+  const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
   T* const panels = scratch + blocks.row_elements(g);
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
@@ -138,49 +89,33 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
       Gemm<T> tile = g;
       tile.accumulate = g.accumulate || k > 0;
       tile.k = g.k - k < depth ? g.k - k : depth;
-      for (intptr_t at = 0; at < columns; at += width) {
-        const intptr_t live = columns - at < width ? columns - at : width;
-        T* panel = panels + at * depth;
-        if (live < width) clear_bytes(panel, size_t(width * depth) * sizeof(T));
-        pack(packer, panel, int(k), int(tile.k), int(j + at), int(live), int(width));
-      }
+      if (columns % width != 0)
+        clear_bytes(panels + columns / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
+      pack(packer, panels, int(k), int(tile.k), int(j), int(columns), int(width));
       tile.b_row = width;
       for (intptr_t i = 0; i < g.m; i += blocks.rows) {
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
+        intptr_t step = tall * g.a_row;
         if (blocks.pack_rows) {
-          if constexpr (sizeof...(rows) == 0) gather(tile.a, g.a_row, g.a_col, scratch, step, tile.m, tile.k);
-          else (rows(scratch, step, tile.a, tile.m, tile.k), ...);
-          tile.a = scratch, tile.a_row = step, tile.a_col = 1;
+          if constexpr (sizeof...(rows) == 0) {
+            run_at<PackBody<T>>(bytes, tile.a, g.a_row, g.a_col, scratch, tall, tile.m, tile.k);
+            tile.a_row = 1, tile.a_col = tall;
+            step = tall * tile.k;
+          } else {
+            (rows(scratch, depth, tile.a, tile.m, tile.k), ...);
+            tile.a_row = depth, tile.a_col = 1;
+            step = tall * depth;
+          }
+          tile.a = scratch;
         }
         tile.c = g.c + i * g.c_row + j * g.c_col;
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
-          tile.b = panels + at * depth;
-          multiply_panel(tile, bytes, edge);
+          tile.b = panels + at * tile.k;
+          multiply_panel(tile, bytes, edge, step);
         }
       }
-    }
-  }
-}
-
-// With so few rows that a packed operand would not be read again, B is read once, in place and in order.
-template <class T>
-MB_NOINLINE void multiply_few(const Gemm<T>& g) {
-  Gemm<T> part = g;
-  const bool along = g.b_row == 1;
-  // Dot products: of all rows with some columns that stay near. Else: all columns, some depth.
-  const intptr_t columns = along ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : g.n, depth = along ? g.k : kStreams;
-  for (intptr_t j = 0; j < g.n; j += columns) {
-    for (intptr_t k = 0; k < g.k; k += depth) {
-      part = g;
-      part.n = g.n - j < columns ? g.n - j : columns;
-      part.k = g.k - k < depth ? g.k - k : depth;
-      part.a += k * g.a_col;
-      part.b += k * g.b_row + j * g.b_col;
-      part.c += j * g.c_col;
-      part.accumulate = g.accumulate || k > 0;
-      multiply_strided(part);
     }
   }
 }
@@ -216,7 +151,7 @@ template <class T>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply_packed(g, bytes, scratch, pack, packer);
   // Columns first: whatever packs B may have to gather it. Twice as many parts as threads, where that leaves large ones.
-  const intptr_t tiles = 4 * tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
+  const intptr_t tiles = 4 * packed_tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
   intptr_t parts = int64_t(g.m) * g.n * g.k < 8 * g.members * kLeastWork ? g.members : 2 * g.members;
   intptr_t columns = (g.n + parts - 1) / parts, rows = g.m;
   if (columns < 4 * width) columns = 4 * width;

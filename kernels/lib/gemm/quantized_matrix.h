@@ -225,7 +225,7 @@ MB_NOINLINE void multiply_quantized_packed(const Gemm<T>& g, const QuantizedPane
   if (g.k < 1 || g.n < kFewest) return multiply_quantized(g, b, room);
   T* scratch = room.scratch<T>();
   if (g.m >= kFewest || g.k <= kFewest) {
-    return multiply_packed<T>(g, vector_bytes(), scratch, pack_with<T, QuantizedPanels<T, Parts>>, &b);
+    return multiply_packed<T>(g, vector_bytes(), scratch, pack_panels<T, QuantizedPanels<T, Parts>>, &b);
   }
   if (b.transposed) return multiply_quantized(g, b, room);
   // Rows of B are dequantized in pieces, which are then read in place.

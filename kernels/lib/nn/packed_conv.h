@@ -109,19 +109,27 @@ struct SeenColumns : SeenBy<T> {
 // Columns of X': some taps, at outputs from k on.
 template <class T>
 struct SeenAcross : SeenBy<T> {
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    for (int at = 0; at < columns; at += 4) {
-      const T* from[4];
-      for (int i = 0; i < 4; ++i) from[i] = this->row(j + (at + i < columns ? at + i : at));
-      T* to = panel + at;
-      OutputRows::RunIterator iterator(this->rows, k);
-      for (intptr_t left = depth, run; left > 0; left -= run, to += run * width) {
-        run = iterator.run(left);
-        const intptr_t place = iterator.place();
-        transpose_rows(from[0] + place, from[1] + place, from[2] + place, from[3] + place, to, width, run);
-        iterator.advance(run);
+  struct Body {
+    template <class W>
+    static MB_INLINE void run(const SeenAcross* seen, T* panel, int k, int depth, int j, int columns, int width) {
+      constexpr int kRows = kGroup<T, W>;
+      for (int at = 0; at < columns; at += kRows) {
+        const T* first[kRows];
+        for (int i = 0; i < kRows; ++i) first[i] = seen->row(j + (at + i < columns ? at + i : at));
+        T* to = panel + at;
+        OutputRows::RunIterator iterator(seen->rows, k);
+        for (intptr_t left = depth, run; left > 0; left -= run, to += run * width) {
+          run = iterator.run(left);
+          const T* from[kRows];
+          for (int i = 0; i < kRows; ++i) from[i] = first[i] + iterator.place();
+          transpose_group(from, run, to, width, 0);
+          iterator.advance(run);
+        }
       }
     }
+  };
+  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
+    run_at<Body>(vector_bytes(), this, panel, k, depth, j, columns, width);
   }
 };
 
@@ -302,11 +310,11 @@ struct PackedConv : Weights... {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
       g.accumulate = start(out, outputs, bias);
       const SeenColumns<T> packer = {seen};
-      multiply(g, pack_with<T, SeenColumns<T>>, &packer);
+      multiply(g, pack_panels<T, SeenColumns<T>>, &packer);
       if (images > 1) gather_outputs(y, y_step, count, true);
     } else if (c.propagation == C::kWeights) {
       const SeenAcross<T> packer = {seen};
-      multiply(product(outputs, out, outputs, w, nullptr, 0), pack_with<T, SeenAcross<T>>, &packer);
+      multiply(product(outputs, out, outputs, w, nullptr, 0), pack_panels<T, SeenAcross<T>>, &packer);
     } else {
 #if MB_THREADS > 1
       in_parts(channels, c.taps * outputs, [&](intptr_t first, intptr_t some, int32_t member) {

@@ -1,5 +1,6 @@
 // Softmax and log-softmax over one axis, and their gradients.
 #include "minbuild/kernel.h"
+#include "lib/types/bytes.h"
 #include "lib/simd/math.h"
 
 namespace minbuild {
@@ -89,11 +90,25 @@ MB_INLINE Status each_softmax(const Call& call, int inputs) {
       for (int i = 0; i <= inputs; ++i) at[i] = call[i].as<T>() + a * count * stride + b;
       for (int i = 1; copies && i <= inputs; ++i) {
         T* together = apart.as<T>() + (i - 1) * row.count;
+#if MB_SOFTMAX_ROWS
+        if (stride == 1) {
+          copy_bytes(together, at[i], count * sizeof(T));
+          for (int c = count; c < row.count; ++c) together[c] = Body::filler;
+          at[i] = together;
+          continue;
+        }
+#endif
         for (int c = 0; c < row.count; ++c) together[c] = c < count ? at[i][c * stride] : Body::filler;
         at[i] = together;
       }
       row.x = at[inputs], row.dy = at[1], row.to = copies ? at[inputs] : at[0];
       dispatch<Body>(&row);
+#if MB_SOFTMAX_ROWS
+      if (copies && stride == 1) {
+        copy_bytes(at[0], row.to, count * sizeof(T));
+        continue;
+      }
+#endif
       for (int c = 0; copies && c < count; ++c) at[0][c * stride] = row.to[c];
     }
   }

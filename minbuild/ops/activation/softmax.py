@@ -24,7 +24,12 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBui
 from minbuild.ops.core.value import Results
 
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
-_FEATURES = {"log": "logarithms", "apart": "over an axis that is not the last, or no multiple of 8 long"}
+_FEATURES = {
+    "log": "logarithms",
+    "apart": "over an axis that is not the last, or no multiple of 8 long",
+    "rows": "of long rows that are no multiple of 8 long",
+}
+_LONG = 64  # elements of a row from which on copying it as a whole pays
 softmax_kernel = KernelFunction(
     "softmax",
     ("y:T=", "x:T", "groups:extent", "apart:T=?"),
@@ -59,6 +64,7 @@ def _lower(
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
+        rows = apart and groups[2] == 1 and isinstance(groups[1], int) and groups[1] >= _LONG
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
         call = kernel.call(
             ctx.result(),
@@ -67,7 +73,7 @@ def _lower(
             TensorType(ctx.element(), (inputs * whole,)) if apart else None,
             types=(ctx.element(),),
             params=(int(log),),
-            features=("log",) * log + ("apart",) * apart,
+            features=("log",) * log + ("apart",) * apart + ("rows",) * rows,
         )
         return (call,)
 
@@ -103,6 +109,7 @@ _SHAPES: tuple[tuple[tuple[int, ...], int], ...] = (
     ((3, 1), -1),
     ((4, 10), -1),
     ((2, 33), 1),
+    ((3, 197), 1),
     ((2, 3, 16), 2),
     ((3, 5, 4), 1),
     ((2, 6, 5, 7), -3),

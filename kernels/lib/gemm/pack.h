@@ -1,0 +1,134 @@
+// Packing of operands for packed_gemm.h: what a tile multiplies at one depth lies together.
+#ifndef MINBUILD_LIB_GEMM_PACK_H_
+#define MINBUILD_LIB_GEMM_PACK_H_
+
+#include "lib/gemm/microkernel.h"
+
+namespace minbuild {
+
+#if MB_SIMD && (defined(__clang__) || __GNUC__ >= 12)
+#define MB_SHUFFLES 1
+#else
+#define MB_SHUFFLES 0
+#endif
+
+// Rows that are transposed at once at a width: as many as a vector has lanes, eight at most.
+template <class T, class W>
+constexpr int kGroup = MB_SHUFFLES && sizeof(T) == 4 && W::bytes > 16 ? 8 : 4;
+
+// to[c * step + i] = from[i][c]. Of float and by vectors, columns are taken by four, and so up to three too many.
+template <class T, size_t Rows>
+MB_INLINE void transpose_group(const T* const (&from)[Rows], intptr_t columns, T* to, intptr_t step, intptr_t ahead) {
+#if MB_SHUFFLES
+  if constexpr (sizeof(T) == 4) {
+    using V = Vec<T, int(Rows)>;
+    using Raw = typename V::Raw;
+    for (intptr_t c = 0; c < columns; c += 4) {
+      Raw y[4], x[4];
+      unroll<4>([&](auto i) MB_LAMBDA {
+        const auto low = Vec<T, 4>::load(from[i] + c).v;
+        if constexpr (Rows == 4) y[i] = low;
+        else y[i] = __builtin_shufflevector(low, Vec<T, 4>::load(from[i + 4] + c).v, 0, 1, 2, 3, 4, 5, 6, 7);
+      });
+      if constexpr (Rows == 4) {
+        const Raw a = __builtin_shufflevector(y[0], y[1], 0, 4, 1, 5);
+        const Raw b = __builtin_shufflevector(y[0], y[1], 2, 6, 3, 7);
+        const Raw d = __builtin_shufflevector(y[2], y[3], 0, 4, 1, 5);
+        const Raw e = __builtin_shufflevector(y[2], y[3], 2, 6, 3, 7);
+        x[0] = __builtin_shufflevector(a, d, 0, 1, 4, 5), x[1] = __builtin_shufflevector(a, d, 2, 3, 6, 7);
+        x[2] = __builtin_shufflevector(b, e, 0, 1, 4, 5), x[3] = __builtin_shufflevector(b, e, 2, 3, 6, 7);
+      } else {  // the same in both halves
+        const Raw a = __builtin_shufflevector(y[0], y[1], 0, 8, 1, 9, 4, 12, 5, 13);
+        const Raw b = __builtin_shufflevector(y[0], y[1], 2, 10, 3, 11, 6, 14, 7, 15);
+        const Raw d = __builtin_shufflevector(y[2], y[3], 0, 8, 1, 9, 4, 12, 5, 13);
+        const Raw e = __builtin_shufflevector(y[2], y[3], 2, 10, 3, 11, 6, 14, 7, 15);
+        x[0] = __builtin_shufflevector(a, d, 0, 1, 8, 9, 4, 5, 12, 13);
+        x[1] = __builtin_shufflevector(a, d, 2, 3, 10, 11, 6, 7, 14, 15);
+        x[2] = __builtin_shufflevector(b, e, 0, 1, 8, 9, 4, 5, 12, 13);
+        x[3] = __builtin_shufflevector(b, e, 2, 3, 10, 11, 6, 7, 14, 15);
+      }
+      unroll<4>([&](auto i) MB_LAMBDA {
+        V(x[i]).store(to);
+        to += step;
+      });
+      if (ahead != 0 && c % 8 == 0)
+        unroll<int(Rows)>([&](auto i) MB_LAMBDA { __builtin_prefetch(from[i] + ahead + c); });
+    }
+    return;
+  }
+#endif
+  (void)ahead;
+  for (intptr_t c = 0; c < columns; ++c, to += step)
+    for (size_t i = 0; i < Rows; ++i) to[i] = from[i][c];
+}
+
+// to[c * to_step + r] = from[r * from_step + c], within bounds.
+template <class T>
+MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to_step, intptr_t rows,
+                           intptr_t columns) {
+  const intptr_t whole = columns & -4;
+  for (; rows >= 4; rows -= 4, from += 4 * from_step, to += 4) {
+    const T* four[4];
+    point_at_rows(four, from, from_step, 4);
+    transpose_group(four, whole, to, to_step, 0);
+    for (intptr_t c = whole; c < columns; ++c)
+      for (int r = 0; r < 4; ++r) to[c * to_step + r] = four[r][c];
+  }
+  for (; rows > 0; --rows, from += from_step, ++to)
+    for (intptr_t c = 0; c < columns; ++c) to[c * to_step] = from[c];
+}
+
+// Panels of `step` rows each, one after the other; of a panel, to[c * step + r] = x[r * row + c * column]. Writes whole
+// vectors, and so up to one beyond its end; what the last panel lacks of its rows is left alone or overwritten.
+template <class T>
+struct PackBody {
+  // Rows lie next to each other: some panels at a time, so that what is read at once lies together too.
+  static MB_INLINE void copy(const T* x, intptr_t column, T* to, intptr_t step, intptr_t rows, intptr_t columns) {
+    using V = Vec<T, 16 / int(sizeof(T))>;
+    constexpr intptr_t kPanels = 8, kAhead = 8;
+    const intptr_t panel = step * columns;
+    for (; rows > 0; rows -= kPanels * step, x += kPanels * step, to += kPanels * panel) {
+      const intptr_t some = rows < kPanels * step ? rows : kPanels * step;
+      const T* from = x;
+      T* first = to;
+      for (intptr_t c = columns; c > 0; --c, from += column, first += step) {
+        T* at = first;
+        for (intptr_t done = 0; done < some; done += step, at += panel) {
+          const T* each = from + done;
+          const intptr_t live = some - done < step ? some - done : step;
+          __builtin_prefetch(each + kAhead * column);
+          intptr_t r = 0;
+          for (; r <= live - V::size; r += V::size) V::load(each + r).store(at + r);
+          if (live >= V::size) V::load(each + live - V::size).store(at + live - V::size);
+          else
+            for (; r < live; ++r) at[r] = each[r];
+        }
+      }
+    }
+  }
+
+  template <class W>
+  static MB_INLINE void run(const T* x, intptr_t row, intptr_t column, T* to, intptr_t step, intptr_t rows,
+                            intptr_t columns) {
+    if (row == 1) return copy(x, column, to, step, rows, columns);
+    for (; rows > 0; rows -= step, x += step * row, to += step * columns) {
+      const intptr_t live = rows < step ? rows : step;
+      intptr_t done = 0;
+      if (MB_SHUFFLES && sizeof(T) == 4 && column == 1) {
+        constexpr int kRows = kGroup<T, W>;
+        done = columns & -4;
+        // The last rows first: what they write too much, the others overwrite.
+        for (intptr_t first = (live - 1) & -kRows; first >= 0; first -= kRows) {
+          const T* from[kRows];
+          point_at_rows(from, x + first * row, row, live - first);
+          transpose_group(from, done, to + first, step, step * row);
+        }
+      }
+      for (intptr_t r = 0; r < live; ++r)
+        for (intptr_t c = done; c < columns; ++c) to[c * step + r] = x[r * row + c * column];
+    }
+  }
+};
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_PACK_H_
