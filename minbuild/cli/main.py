@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from minbuild import __version__
-from minbuild.cli import artifacts, cache, check, diff, export, history, ort_config, reduce, scan, split, why
+from minbuild.cli import (
+    artifacts,
+    cache,
+    check,
+    diff,
+    export,
+    fleet,
+    history,
+    ort_config,
+    reduce,
+    scan,
+    split,
+    why,
+)
 
 app = typer.Typer(
     name="minbuild",
@@ -61,10 +74,10 @@ def _options(
     pass
 
 
-_EPILOGS = {"artifacts": artifacts.EXAMPLES, "split": split.EXAMPLES}
+_EPILOGS = {"artifacts": artifacts.EXAMPLES, "split": split.EXAMPLES, "fleet": fleet.EXAMPLES}
 
 for command in (
-    *(reduce.reduce, scan.scan, artifacts.artifacts, split.split, ort_config.ort_config),
+    *(reduce.reduce, fleet.fleet, scan.scan, artifacts.artifacts, split.split, ort_config.ort_config),
     *(check.check, diff.diff, history.history, export.export, why.why, why.explain, cache.cache),
 ):
     app.command(command.__name__.replace("_", "-"), epilog=_EPILOGS.get(command.__name__))(command)

@@ -40,9 +40,10 @@ class Result:
 
 class Processes:
     """The running children, `most` at a time. Leaving the `with` block by an exception (Ctrl-C as well) kills all of
-    them."""
+    them; `politely` asks them to end, as children that have children and files of their own need it."""
 
-    def __init__(self, most: int = 1) -> None:
+    def __init__(self, most: int = 1, politely: bool = False) -> None:
+        self._signal = signal.SIGTERM if politely or os.name != "posix" else signal.SIGKILL
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(most)
         self._keys: dict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -61,7 +62,7 @@ class Processes:
         with self._lock:
             self._stopped = True
             for process in self._running:
-                _kill(process)
+                _end(process, self._signal)
 
     def run(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float | None = None
@@ -74,7 +75,7 @@ class Processes:
             try:
                 out, err = process.communicate(timeout=timeout)
             except BaseException:
-                _kill(process)
+                _end(process, self._signal)
                 process.wait()
                 raise
             finally:
@@ -120,12 +121,12 @@ class Processes:
                 raise
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     if process.poll() is not None:
         return
     try:
         if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, number)
         else:
             process.kill()
     except (ProcessLookupError, PermissionError):
