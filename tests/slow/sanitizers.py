@@ -10,6 +10,7 @@ and the thread sanitizer instead. Ends with 1 if any program reports anything.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -199,13 +200,21 @@ def main() -> int:
     if shutil.which("g++") is None:
         print("skipped: there is no g++ on this machine")
         return 0
-    chosen = [name for name in sys.argv[1:] if name != "--threads"]
-    threads = 4 if len(chosen) < len(sys.argv) - 1 else 1
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", action="store_true")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    given = parser.parse_args()
+    chosen, threads = given.names, 4 if given.threads else 1
     sanitize = SANITIZE if threads == 1 else SANITIZE_THREADS
     failed = []
     with tempfile.TemporaryDirectory() as place:
         quantized = [artifact_set(Path(place), name) for name in MODELS]
-        for path in [*folders(), packed_set(Path(place)), *quantized]:
+        sets = [*folders(), packed_set(Path(place)), *quantized]
+        if unknown := set(chosen) - {path.name for path in sets}:
+            parser.error(f"no such set: {', '.join(sorted(unknown))}")
+        for path in sets:
             if chosen and path.name not in chosen:
                 continue
             try:
