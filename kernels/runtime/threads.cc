@@ -168,7 +168,7 @@ void ThreadTeam::set_up(const mb_options* options, [[maybe_unused]] char* own_st
 void ThreadTeam::end() {
 #if MB_OWN_THREADS
   if (started == 0) return;
-  ends = true;
+  __atomic_store_n(&ends, true, __ATOMIC_RELAXED);  // read by a thread that the last work woke too late
   __atomic_fetch_add(&calls, 1u, __ATOMIC_SEQ_CST);
   tell(this, &calls);
   while (started > 0) join(this, --started);
