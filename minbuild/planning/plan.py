@@ -43,6 +43,7 @@ class _Builder:
 
     program: Program
     registry: Registry
+    threads: int  # that may work on a call
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
@@ -58,7 +59,6 @@ class _Builder:
     rollback_bytes: int = 0
     buffers: int = 0
     ports: int = 0
-    threads: int = 1  # that may work on a call
 
     def lay_out_persistent(self) -> None:
         """Trained parameters, as many bytes again of gradients and of each moment, state, and counters."""
@@ -141,7 +141,7 @@ class _Builder:
 def build_plan(program: Program, registry: Registry, threads: int = 1) -> Plan:
     """The plan of a program whose passes are done, with scratch memory for as many `threads`. Raises Unsupported where
     no kernel serves."""
-    builder = _Builder(program, registry, threads=threads)
+    builder = _Builder(program, registry, threads)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(

@@ -100,3 +100,13 @@ def _element(array: np.ndarray) -> ElementType:
     element = ElementType.of(array.dtype)
     assert element is not None
     return element
+
+
+def test_what_a_result_may_overwrite_is_never_left_out():
+    """Passes rely on it."""
+    random, tried = np.random.default_rng(1), 0
+    for op in (o for o in REGISTRY.ops.values() if o.in_place and o.cases):
+        for case in op.cases(random):
+            tried += 1
+            assert not [i for _, i in op.in_place if i >= len(case.inputs) or case.inputs[i] is None], op.key
+    assert tried > 100

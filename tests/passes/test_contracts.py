@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from linear_model import BATCH, FLOAT, INT64, linear, lowered
+from procedures import call, procedure_of
 
 from minbuild.ir import (
     Call,
@@ -27,6 +28,7 @@ from minbuild.passes import manager
 from minbuild.passes.contracts import ContractViolation, Pass, Relation, check, check_relations
 from minbuild.passes.invariants import (
     CALLS_REPEATED,
+    NARROW_INDICES,
     NO_MORE_CALLS,
     NO_NEW_CALLS,
     SAME_CALLS,
@@ -147,17 +149,6 @@ def test_a_difference_that_a_pass_may_not_make_is_caught(name: str) -> None:
     check_relations(program, program, (relation,), "here")
 
 
-def call(op: str, inputs: str, outputs: str, **attributes: object) -> Call:
-    return Call(op, 17, f"{op}_{outputs}", tuple(inputs.split(",")), tuple(outputs.split(",")), attributes)
-
-
-def procedure_of(calls: tuple[Call, ...], types: dict[str, TensorType], **changes: object) -> Procedure:
-    """A procedure from x to y; other values are temporaries."""
-    roles = {"x": Role.INPUT}
-    values = {n: Value(n, t, roles.get(n, Role.TEMPORARY)) for n, t in types.items()}
-    return replace(Procedure("train", "model.onnx", calls, values, ("x",), ("y",)), **changes)  # type: ignore[arg-type]
-
-
 HALF = ElementType.FLOAT16
 
 
@@ -213,6 +204,11 @@ def test_a_sample_outside_of_loops_is_caught() -> None:
         "node ':Relu_y' (:Relu) touches one sample, 'x one', outside of loops"
     ]
     assert not [*SAMPLES_IN_LOOPS.violations(replace(relu, loops=(range(0, 1),)), registry())]
+
+
+def test_pooling_without_indices_has_none_to_narrow() -> None:
+    alone = replace(POOL, calls=(replace(POOL.calls[0], outputs=("p",)),))
+    assert not [*NARROW_INDICES.violations(alone, registry())]
 
 
 def test_rewrites_ask_effects_for_owners() -> None:

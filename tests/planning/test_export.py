@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,20 @@ def test_two_heads_are_two_outputs():
         inputs="x t1 t2 w v1 v2",
     )
     assert default_outputs(heads, ["w", "v1", "v2"]) == ("one", "two")
+
+
+def test_other_outputs_count_where_no_label_is_needed_for_them():
+    """A feature is an output; what labels or no parameters take part in is none."""
+    model = graph(
+        ("Mul", ["x", "w"], "feature"),
+        ("Mul", ["feature", "v"], "score"),
+        ("Sub", ["score", "t"], "loss"),
+        ("Equal", ["score", "t"], "accuracy"),
+        ("Exp", ["x"], "brightness"),
+        inputs="x t w v",
+    )
+    model = replace(model, outputs=("loss", "accuracy", "brightness", "feature"))
+    assert default_outputs(model, ["w", "v"]) == ("score", "feature")
 
 
 def test_a_loss_may_use_its_scores_twice():

@@ -141,6 +141,16 @@ def test_many_parameters_make_a_wide_plan(folder: Path, monkeypatch: pytest.Monk
         check_address_space(model.plan, model.largest, "net", ["wasm32"])
 
 
+@pytest.mark.parametrize(("persistent", "wide"), [(0x70000000 - 1, False), (0x70000000, True)])
+def test_a_narrow_plan_has_as_much_state_as_the_device_takes(
+    model: CompiledModel, persistent: int, wide: bool
+) -> None:
+    """kMostPersistent of kernels/runtime/session.h, which a narrow plan stays below."""
+    ends = {"step_at": persistent - 16, "learning_rate_at": persistent - 8}
+    plan = replace(model.plan, persistent_bytes=persistent, **ends)
+    assert is_wide(encode_plan(plan, model.largest)) is wide
+
+
 def test_many_entries_make_a_wide_plan(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_encoding, "_MOST_ENTRIES", 20)
     assert is_wide(encode_plan(model.plan, model.largest))

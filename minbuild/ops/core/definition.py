@@ -126,7 +126,8 @@ class Op:
     lower       the kernel calls of one application; None for operators that never reach the device
     kernels     the kernels that `lower` may call
     is_view     output 0 shares the bytes of input 0
-    in_place    (output, input) pairs that may share bytes when shape and type agree and the input dies here
+    in_place    (output, input) pairs that may share bytes when shape and type agree and the input dies here; such
+                inputs are never left out
     mutates     inputs whose bytes change -> the output that is the new value, or None (running statistics, moments)
     accumulates outputs that can add to a gradient buffer
     generator   the input, after those in the model, that holds the count of random draws

@@ -100,6 +100,5 @@ class _Work:
         later = (c for c in self.calls[made + 1 :] if c.op)
         kept = self.effects.owners(self.procedure.outputs).union(*map(self.effects.touches, later))
         for written, source in self.registry.ops[call.op].in_place:
-            name = call.inputs[source] if written == output and source < len(call.inputs) else ""
-            if name and self.effects.owner(name) not in kept:
-                yield name
+            if written == output and self.effects.owner(call.inputs[source]) not in kept:
+                yield call.inputs[source]

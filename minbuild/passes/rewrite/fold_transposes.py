@@ -68,8 +68,7 @@ class _Folding:
     def transpose_before(self, name: str, reader: int) -> Call | None:
         """The Transpose that makes `name`, if its source is unchanged when the product runs."""
         index = self.made_by.get(name)
-        transpose = self.procedure.calls[index] if index is not None else None
-        if transpose is None or index is None or transpose.op != ":Transpose":
+        if index is None or (transpose := self.procedure.calls[index]).op != ":Transpose":
             return None
         owner = self.effects.owner(transpose.inputs[0])
         persists = self.effects.role(owner).persists

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
-from minbuild.passes.analysis.aliases import present_outputs
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import readers
 from minbuild.passes.invariants import ACCUMULATOR
@@ -31,7 +30,7 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
         buffer, gradient = call.inputs[0], effects.owner(call.inputs[1])
         maker = made_by.get(gradient)
         temporary = effects.role(gradient) is Role.TEMPORARY
-        if maker and temporary and len(read_by[gradient]) == 1 and _can_add(procedure, registry, maker):
+        if maker and temporary and len(read_by[gradient]) == 1 and _can_add(procedure, registry, *maker):
             effects.share(gradient, buffer)
             adds.setdefault(maker[0], set()).add(maker[1])
         else:
@@ -52,9 +51,6 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
     return replace(procedure, calls=tuple(calls), alias=dict(effects.aliases))
 
 
-def _can_add(procedure: Procedure, registry: Registry, maker: tuple[int, int]) -> bool:
-    index, output = maker
-    call = procedure.calls[index]
-    return output in registry.ops[call.op].accumulates and len(set(present_outputs(call))) == len(
-        list(present_outputs(call))
-    )
+def _can_add(procedure: Procedure, registry: Registry, index: int, output: int) -> bool:
+    """True if the kernel of the call at `index` can add to this output."""
+    return output in registry.ops[procedure.calls[index].op].accumulates

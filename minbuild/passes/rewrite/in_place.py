@@ -35,11 +35,9 @@ def _whole(procedure: Procedure, effects: Effects, name: str) -> str:
 
 def _fits(procedure: Procedure, effects: Effects, call: Call, output: int, source: int) -> bool:
     """True if the bytes of input `source` suffice for output `output`, and no other output of the call is in them."""
-    if source >= len(call.inputs) or not call.inputs[source] or output >= len(call.outputs):
+    if output >= len(call.outputs) or not call.outputs[output]:
         return False
     values = procedure.values
-    if not call.outputs[output]:
-        return False
     result, given = values[call.outputs[output]], values[call.inputs[source]]
     made = _whole(procedure, effects, result.name)
     if made in effects.aliases or values[made].role is not Role.TEMPORARY or result.sample != given.sample:

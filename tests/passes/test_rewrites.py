@@ -1,0 +1,141 @@
+"""Single rewrites and analyses, on procedures of a few calls: what each must leave alone."""
+
+from __future__ import annotations
+
+import pytest
+from linear_model import FLOAT
+from procedures import call, procedure_of
+
+from minbuild.ir import Call, Procedure, Role, TensorType
+from minbuild.ops import registry
+from minbuild.passes.analysis.effects import Accesses, Effects, any_in
+from minbuild.passes.analysis.liveness import live_ranges
+from minbuild.passes.invariants import ACCUMULATOR
+from minbuild.passes.rewrite.code_sinking import sink_code
+from minbuild.passes.rewrite.copy_elision import elide_copies
+from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
+
+pytestmark = pytest.mark.unit
+
+SQUARE, WIDE = TensorType(FLOAT, (4, 4)), TensorType(FLOAT, (9, 4, 4))
+VARIABLES = {"v": Role.BUFFER, "w": Role.BUFFER}
+
+
+def squares(*calls: Call, outputs: tuple[str, ...] = ()) -> Procedure:
+    """Calls on square matrices, of which v and w are variables and x an input."""
+    names = {n for c in calls for n in (*c.inputs, *c.outputs) if n} | {"x", "v", "w"}
+    return procedure_of(calls, dict.fromkeys(sorted(names), SQUARE), VARIABLES, outputs=outputs)
+
+
+def operators(procedure: Procedure) -> list[str]:
+    return [c.op.rpartition(":")[2] for c in procedure.calls]
+
+
+# ------------------------------------------------------------------------------------------------ copies
+
+
+def test_a_product_is_written_to_the_variable_that_it_is_assigned_to() -> None:
+    made = elide_copies(squares(call(":MatMul", "x,x", "a"), call("minbuild:Assign", "v,a", "")), registry())
+    assert operators(made) == ["MatMul"] and made.alias == {"a": "v"}
+
+
+@pytest.mark.parametrize("operands", ["v,x", "x,v", "v,v"])
+def test_a_product_of_a_variable_is_not_written_over_it(operands: str) -> None:
+    made = elide_copies(
+        squares(call(":MatMul", operands, "a"), call("minbuild:Assign", "v,a", "")), registry()
+    )
+    assert operators(made) == ["MatMul", "Assign"] and not made.alias
+
+
+def test_one_value_for_two_variables_is_copied_to_the_second() -> None:
+    both = (call(":Relu", "x", "a"), call("minbuild:Assign", "v,a", ""), call("minbuild:Assign", "w,a", ""))
+    made = elide_copies(squares(*both), registry())
+    assert operators(made) == ["Relu", "Assign"] and made.calls[1].inputs[0] == "w"
+    assert made.alias == {"a": "v"}
+
+
+def test_an_input_is_copied_to_the_variable() -> None:
+    made = elide_copies(squares(call("minbuild:Assign", "v,x", "")), registry())
+    assert operators(made) == ["Assign"] and not made.alias
+
+
+# ------------------------------------------------------------------------------------------- gradients, order
+
+
+@pytest.mark.parametrize(
+    ("maker", "expected"),
+    [
+        (call(":Relu", "x", "g"), ["Relu", "AddToGradient"]),  # its kernel only writes
+        (call(":MatMul", "x,x", "g"), ["MatMul"]),
+    ],
+)
+def test_only_kernels_that_add_make_gradients_in_their_buffers(maker: Call, expected: list[str]) -> None:
+    accumulator = call(ACCUMULATOR, "w,g,", "done")
+    made = fuse_gradient_accumulation(squares(maker, accumulator), registry())
+    assert operators(made) == expected
+    assert bool(made.calls[0].accumulate) == (made.alias == {"g": "w"}) == (len(expected) == 1)
+
+
+def test_what_reads_a_variable_does_not_sink_behind_its_update() -> None:
+    """Of the two wide results only the one that reads x can wait for its reader."""
+    types = {
+        **dict.fromkeys(("x", "v", "w", "a"), SQUARE),
+        **dict.fromkeys(("of v", "of x", "y", "z"), WIDE),
+        "size": TensorType(FLOAT, (3,)),
+    }
+    calls = (
+        call(":Expand", "v,size", "of v"),
+        call(":Expand", "x,size", "of x"),
+        call("minbuild:Assign", "v,x", ""),
+        call(":Relu", "of v", "y"),
+        call(":Relu", "of x", "z"),
+    )
+    made = sink_code(
+        procedure_of(calls, types, {**VARIABLES, "size": Role.INPUT}, outputs=("y", "z")), registry()
+    )
+    assert [made.calls.index(c) for c in calls] == [0, 3, 1, 2, 4]
+
+
+# ------------------------------------------------------------------------------------------------- analyses
+
+
+@pytest.mark.parametrize(
+    ("positions", "found"),
+    [
+        (range(0, 2), False),
+        (range(0, 3), True),
+        (range(3, 5), False),
+        (range(5, 6), True),
+        (range(6, 9), False),
+    ],
+)
+def test_positions_are_found_in_half_open_ranges(positions: range, found: bool) -> None:
+    assert any_in((2, 5), positions) is found
+    assert any_in((), positions) is False
+
+
+def test_accesses_are_positions_of_calls() -> None:
+    procedure = squares(
+        call(":MatMul", "x,v", "a"), call("minbuild:Assign", "v,a", ""), call(":Relu", "v", "b")
+    )
+    found = Accesses(procedure, Effects(procedure, registry()))
+    assert found.read["v"] == [0, 1, 2] and found.written["v"] == [1]
+    assert found.written_in("v", range(1, 3)) and not found.written_in("v", range(2, 9))
+
+
+@pytest.mark.parametrize(
+    ("steps", "tiled", "live"),
+    [
+        ((2, 3), False, (2, 3)),  # made and read in one round
+        ((2, 3), True, (1, 4)),  # sample by sample, through all rounds
+        ((0, 3), False, (0, 4)),  # every round reads what was made before
+        ((2, 5), False, (1, 5)),  # what the last round leaves is read behind
+        ((0, 5), True, (0, 5)),
+        ((5, 6), False, (5, 6)),
+    ],
+)
+def test_what_outlives_a_round_lives_through_the_loop(
+    steps: tuple[int, int], tiled: bool, live: tuple[int, int]
+) -> None:
+    accesses = [("t",) if step in steps else () for step in range(7)]
+    assert live_ranges(accesses, ("t",) if tiled else (), (range(1, 5),)) == {"t": live}
