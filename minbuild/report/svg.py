@@ -162,7 +162,7 @@ def _rect(box: Box, kind: str, title: str) -> str:
 def _label(box: Box, name: str, size: str) -> list[str]:
     """The tile's name and bytes where they fit."""
     room = box.width - 14
-    shown = _shortened(name, room)
+    shown = shortened(name, room)
     if not shown or box.height < 20:
         return []
     lines = [f'<text class="tile" x="{box.x + 7:.1f}" y="{box.y + 16:.1f}">{escape(shown)}</text>']
@@ -171,7 +171,7 @@ def _label(box: Box, name: str, size: str) -> list[str]:
     return lines
 
 
-def _shortened(name: str, room: float) -> str:
+def shortened(name: str, room: float) -> str:
     """The name, its beginning with `…`, or nothing where not even three letters have room."""
     if _length(name) <= room:
         return name

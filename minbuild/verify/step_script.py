@@ -97,12 +97,12 @@ def _executions(
         if graph is None:
             continue
         now = sizes.get(action.operand, now)
-        for number in _order(routines[graph], now):
+        for number in step_order(routines[graph], now):
             step = routines[graph].steps[number]
             yield Execution(graph, number, step, plan.kernels[step.kernel], now)
 
 
-def _order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
+def step_order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
     """Numbers of the steps as they run; loops run once per sample."""
     samples, sample, number = evaluate(routine.samples, sizes), 0, 0
     while number < len(routine.steps):

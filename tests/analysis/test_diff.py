@@ -123,6 +123,14 @@ def test_rows_come_and_go() -> None:
     assert renamed.added == ("arm",) and renamed.removed == (TARGET,) and not renamed.targets
 
 
+def test_graphs_come_and_go() -> None:
+    """From nothing, and to it."""
+    (arena,) = difference(lambda r: r["model"]["arenas"].append({"graph": "new", "peak": 4096})).memory
+    assert (arena.name, arena.old, arena.new) == ("Arena: new", 0, 4096)
+    (arena,) = difference(lambda r: r["model"]["arenas"].pop(0)).memory
+    assert (arena.old, arena.new) == (PEAK, 0)
+
+
 def test_markdown_is_for_pull_requests(
     minbuild: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from minbuild.errors import BadInput
 from minbuild.ir.size_report import Board, SizeReport, Suggestion, Verification
 from minbuild.report import boards, console, html, markdown, peers, summary
 from minbuild.report import json as json_report
+from minbuild.report.report_tables import flash_total
 from minbuild.toolchain import host_target, parse_target, proven_targets, unproven_targets
 
 HOST = str(host_target())
@@ -148,6 +149,39 @@ def test_what_remains_of_a_board(report: SizeReport) -> None:
     schema = json.loads((assets.root("schemas") / "report.schema.json").read_text())
     jsonschema.validate(json_report.as_dict(fits), schema)
     assert json_report.as_dict(fits)["board"] == {"name": "given", "flash": flash + 1_234, "ram": ram - 4_321}
+
+
+def test_a_stack_that_was_not_measured_is_said_to_be_left_out(report: SizeReport) -> None:
+    board, alone = Board("given", 1 << 20, 1 << 21), one(report, verification=None)
+    for shown, left_out in ((one(report), False), (alone, True)):
+        made = boards.table(shown, shown.targets[0], board)
+        assert made.note.endswith("The stack was not measured and is not in it.") is left_out
+        stack = shown.targets[0].stack
+        assert made.lines[1].cells[1] == shown.targets[0].ram + (stack.peak if stack else 0)
+
+
+def test_large_numbers_of_several_targets_stand_apart(report: SizeReport) -> None:
+    """A column is one wider than its widest number."""
+    large = replace(report, targets=tuple(replace(t, ram=12_345_678_901) for t in report.targets))
+    for shown in (report, large):
+        lines = summary.render(shown).splitlines()
+        head = next(i for i, line in enumerate(lines) if line.startswith("Bytes"))
+        for line, target in zip(lines[head + 1 :], shown.targets, strict=False):
+            assert target.stack is not None and len(line) <= summary.WIDTH
+            cells = [target.trimmed.file, flash_total(shown, target), target.ram, target.stack.peak]
+            assert line.split()[1:] == [f"{cell:,}" for cell in cells]
+
+
+def test_further_reasons_are_counted(report: SizeReport) -> None:
+    def without(*reasons: str) -> str:
+        targets = tuple(
+            replace(report.targets[0], verification=Verification("", proven=False, reason=r)) for r in reasons
+        )
+        return summary.render(replace(report, targets=targets)).splitlines()[1]
+
+    assert without("Nothing runs it.") == without("Nothing runs it.", "Nothing runs it.")
+    assert without("Nothing runs it.") == "NOT PROVEN: Nothing runs it."
+    assert without("One.", "Two.", "Three.").endswith("One. (2 further reasons are in the report)")
 
 
 @pytest.mark.parametrize("text", ["flash=512K,ram=128K", "ram=131072, flash=512KiB", "nucleo-f446re"])

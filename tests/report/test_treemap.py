@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sample_report import make_target
 
 from minbuild.ir.size_report import (
+    Bar,
     Group,
     Row,
 )
@@ -54,3 +55,32 @@ def test_the_smallest_kind_has_its_tiles() -> None:
 def test_squarify_of_nothing() -> None:
     assert svg.squarify([], svg.Box(0, 0, 1, 1)) == []
     assert svg.squarify([0, 0], svg.Box(0, 0, 1, 1)) == [svg.Box(0, 0, 0, 0)] * 2
+
+
+def test_names_are_shortened_where_they_have_no_room() -> None:
+    """Letters of 8.9 units, and `…` of 13.2."""
+    name = "aecosxz"
+    room = sum([8.9] * len(name))
+    assert svg.shortened(name, room) == name
+    assert svg.shortened(name, room - 0.1) == "aecos…"
+    assert svg.shortened(name, 3 * 8.9 + 13.3) == "aec…"
+    assert svg.shortened(name, 3 * 8.9 + 13.1) == ""
+
+
+def test_bars_of_the_waterfall_are_as_wide_as_their_bytes() -> None:
+    files = (9000, 6000, 6000, 1500)
+    bars = tuple(Bar(f"step {i}", "", size, None) for i, size in enumerate(files))
+    drawn = svg.steps(replace(make_target(), waterfall=bars))
+    found = re.findall(r'class="k-(\w+)" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"', drawn)
+    left, most = 110, 740
+    shown = [(float(x), float(width)) for kind, x, _, width in found if kind == "operator"]
+    assert shown == [(left, pytest.approx(most * size / 9000, abs=0.06)) for size in files]
+    saved = [(float(x), float(width)) for kind, x, _, width in found if kind == "overhead"]
+    gone = [(9000, 6000), (6000, 1500)]
+    assert saved == [
+        (
+            pytest.approx(left + most * now / 9000, abs=0.06),
+            pytest.approx(most * (old - now) / 9000, abs=0.06),
+        )
+        for old, now in gone
+    ]

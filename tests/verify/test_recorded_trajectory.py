@@ -12,6 +12,8 @@ from commands import FREE
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.ir import ElementType, Role, TensorType, Value
+from minbuild.options.graph_selection import EVALUATE, OPTIMIZE, TRAIN
 from minbuild.planning.compile import CompiledModel
 from minbuild.verify import differential as verify
 from minbuild.verify.kinks import KinkFinder
@@ -115,19 +117,44 @@ def test_a_kink_is_shown(model: CompiledModel, replayed: dict[str, np.ndarray]) 
     assert not judged({"grad_step1": finder}).noise <= shown.limit
 
 
-def test_random_numbers_of_others_cannot_be_followed(model: CompiledModel, good: BuiltLibrary) -> None:
-    said: list[str] = []
+def dropping(model: CompiledModel, ratio: float | None) -> CompiledModel:
+    """The model with a node that draws a mask while it trains; a ratio of None is computed there."""
     train = next(p for p in model.program.procedures if p.name == "train")
-    calls = (*train.calls, replace(train.calls[0], op="minbuild:RandomMask", node="drop"))
-    program = replace(
-        model.program,
-        procedures=tuple(replace(p, calls=calls) if p is train else p for p in model.program.procedures),
-    )
+    given = None if ratio is None else np.float32(ratio)
+    role = Role.TEMPORARY if ratio is None else Role.CONSTANT
+    values = {**train.values, "ratio": Value("ratio", TensorType(ElementType.FLOAT, ()), role, given)}
+    mask = replace(train.calls[0], op="minbuild:RandomMask", node="drop", inputs=("input", "ratio"))
+    drawing = replace(train, calls=(*train.calls, mask), values=values)
+    procedures = tuple(drawing if p is train else p for p in model.program.procedures)
+    return replace(model, program=replace(model.program, procedures=procedures))
+
+
+@pytest.mark.parametrize("ratio", [0.25, None])
+def test_random_numbers_of_others_cannot_be_followed(
+    model: CompiledModel, good: BuiltLibrary, ratio: float | None
+) -> None:
+    said: list[str] = []
     with pytest.raises(
         BadInput, match=r"draws random numbers while it trains \(node 'drop'\).*eval before"
     ) as refused:
-        follow(FREE / "reference.npz", replace(model, program=program), good, said.append)
-    assert "report" not in str(refused.value) and said
+        follow(FREE / "reference.npz", dropping(model, ratio), good, said.append)
+    assert "report" not in str(refused.value) and said and "loss" not in said[0]
+
+
+def test_what_drops_nothing_is_followed(model: CompiledModel, good: BuiltLibrary) -> None:
+    assert 0 < follow(FREE / "reference.npz", dropping(model, 0.0), good, print) < 2
+
+
+def test_training_alone_is_followed(model: CompiledModel, good: BuiltLibrary) -> None:
+    """A device without evaluation; one that does not train, or takes no step, has nothing to compare."""
+    said: list[str] = []
+    procedures = tuple(p for p in model.program.procedures if p.name != "eval")
+    alone = replace(model, graphs=(TRAIN, OPTIMIZE), program=replace(model.program, procedures=procedures))
+    assert 0 < follow(FREE / "reference.npz", alone, good, said.append) < 2
+    assert "step-1 gradients" in said[0] and "eval" not in said[0]
+    for graphs in ((TRAIN, EVALUATE), (OPTIMIZE,)):
+        with pytest.raises(BadInput, match="needs the graphs train and optimize"):
+            follow(FREE / "reference.npz", replace(model, graphs=graphs), good, said.append)
 
 
 def test_nan_proves_nothing(model: CompiledModel, good: BuiltLibrary) -> None:
