@@ -6,7 +6,8 @@ Mutations are the written ones of tests/slow/mutations/*.toml and those that mut
 a fixed choice for each file of mutations/areas.toml. Each is applied to a private copy of the tree, where the tests of
 its file run until the first failure. A mutation that does not compile is replaced by another. Results are kept as lines
 of JSON, so that a run goes on where it was stopped; the report is written to reports/baseline/mutants.md. Exit code 1
-when a mutation survives that mutations/equivalent.toml does not explain.
+when a mutation survives that mutations/equivalent.toml does not explain, and when tests fail without a mutation: those
+are named at the end, and only their mutations are left out.
 """
 
 from __future__ import annotations
@@ -214,13 +215,16 @@ def work(options: argparse.Namespace) -> int:
                         f"{each.id} {name} {each.file}:{each.line} {each.kind}: {each.was}  =>  {each.becomes}"
                     )
         return 0
-    if not options.report:
-        run_all(options, known, results)
-    return report(known, Results(results.path))
+    failures = [] if options.report else run_all(options, known, results)
+    code = report(known, Results(results.path))
+    for text in failures:
+        print(text, file=sys.stderr)
+    return int(bool(failures)) or code
 
 
-def run_all(options: argparse.Namespace, known: dict[str, Area], results: Results) -> None:
-    """Until no mutation is left without a result; one that does not compile makes room for another."""
+def run_all(options: argparse.Namespace, known: dict[str, Area], results: Results) -> list[str]:
+    """Until no mutation is left without a result; one that does not compile makes room for another. Returns what is
+    wrong with tests that fail without a mutation, whose mutations are not run."""
     global source
     source = options.work / f"tree-{os.getpid()}"  # several runs may share the results
     copy_tree(source)
@@ -251,7 +255,7 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
                     claimed.add(each.id)
                     return area, each
 
-    failures: list[str] = []
+    failures: dict[tuple[str, ...], str] = {}  # of tests that fail without a mutation: theirs are left out
 
     def one_copy(number: int) -> None:
         copy = Copy(source, options.work / f"copy-{os.getpid()}-{number}", options.work / "cache")
@@ -260,13 +264,15 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
                 area, each = found
                 tests = tests_for(area, each)
                 key = ("py" if each.file.endswith(".py") else "cc", *tests)
+                if key in failures:
+                    continue
                 if key not in baseline:
                     done = copy.run(key[0], tests, 900)  # which also fills the caches
                     if done["code"] != 0:
-                        failures.append(
-                            f"without a mutation, {' '.join(tests)} fails:\n{done['log'][-3000:]}"
-                        )
-                        return
+                        how = "fails" if done["code"] is not None else "takes too long"
+                        failures[key] = f"Without a mutation, {' '.join(tests)} {how}:\n{done['log'][-3000:]}"
+                        print(f"   without a mutation {how}: {' '.join(tests)}", flush=True)
+                        continue
                     baseline[key] = done["seconds"]
                     spent = f"{done['seconds']:.1f} s ({done['cpu']:.1f} of a processor)"
                     print(f"   {spent} without a mutation: {' '.join(tests)}", flush=True)
@@ -287,8 +293,7 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
         thread.join()
     shutil.rmtree(source)
     source = ROOT
-    if failures:
-        raise SystemExit("\n".join(failures))
+    return list(failures.values())
 
 
 def report(known: dict[str, Area], results: Results) -> int:

@@ -1,4 +1,5 @@
-"""A small model whose products and convolutions are large enough to be packed, which none of the artifact sets is."""
+"""A small model whose products and convolutions are large enough to be packed, and whose normalizations are large
+enough to be divided among threads, as in none of the artifact sets."""
 
 from __future__ import annotations
 
@@ -17,10 +18,14 @@ PACKED = frozenset({"gemm_packed", "conv_packed"})
 
 
 def packed_model() -> onnx.ModelProto:
-    """Two convolutions, one with strides, and a dense layer, with odd sizes: remainders of every block."""
+    """Two convolutions, one with strides, each with a normalization, and a dense layer, with odd sizes: remainders of
+    every block."""
     net = Net(8)
-    x = net.add("Relu", [net.conv("input", "conv1", (9, 43))])
-    x = net.add("Relu", [net.conv(x, "conv2", (43, 47), stride=2)])
+    x = net.add("Relu", [net.norm(net.conv("input", "conv1", (9, 43)), "norm1", 43)])
+    x = net.conv(x, "conv2", (43, 47), stride=2)
+    for name in ("norm2.weight", "norm2.bias"):
+        net.weights[name] = net.rng.uniform(0.5, 1.5, (SIZE // 2, SIZE // 2)).astype(np.float32)
+    x = net.add("Relu", [net.add("LayerNormalization", [x, "norm2.weight", "norm2.bias"], axis=2)])
     x = net.add("AveragePool", [x], kernel_shape=[9, 9], strides=[9, 9])
     x = net.add("Relu", [net.linear(net.add("Flatten", [x], axis=1), "fc1", 47 * 4, 201)])
     net.linear(x, "fc2", 201, CLASSES, "output")

@@ -171,21 +171,15 @@ Status layer_norm(const Call& call) {
 template <class T>
 Status layer_norm_grad(const Call& call);
 
-// The gradients where each element of a row has its own entry: those of x row by row, then those of the entries, each of
-// which is the sum over all rows in their order.
+// The gradients where each element of a row has its own entry: those of the entries, each of which is the sum over all
+// rows in their order; then those of x row by row, which may overwrite dy or x.
 template <class T>
 MB_NOINLINE void gradients_in_parts(const Call& call, const Rows<T>& rows) {
   const int members = call.team->members, length = rows.length;
-  if (call[0]) {
-    const uint32_t whole = 1u << 0 | 1u << 3 | 1u << 4, narrow = 1u << 6 | 1u << 7, entries = 1u << 1 | 1u << 2;
-    const PartOfRows<T, 9> part = {call, rows, layer_norm_grad<T>, whole, narrow, entries};
-    part.run_all();
-  }
   T *const d_scale = call[1].as<T>(), *const d_bias = call[2].as<T>();
-  if (!d_scale && !d_bias) return;
   constexpr int kWhole = 64;  // vectors begin where they do in a whole row
   const int columns = ((length + 2 * members - 1) / (2 * members) + kWhole - 1) & -kWhole;
-  for_parts(call.team, members, (length + columns - 1) / columns, [&](int32_t part, int32_t) {
+  auto add_rows = [&](int32_t part, int32_t) {
     const int first = part * columns;
     Run<T> r = {};
     r.each = true, r.length = length - first < columns ? length - first : columns;
@@ -198,7 +192,13 @@ MB_NOINLINE void gradients_in_parts(const Call& call, const Rows<T>& rows) {
       r.x = call[4].as<T>() + at, r.dy = call[3].as<T>() + at;
       dispatch<RunSums<T>>(&r);
     }
-  });
+  };
+  if (d_scale || d_bias) for_parts(call.team, members, (length + columns - 1) / columns, add_rows);
+  if (call[0]) {
+    const uint32_t whole = 1u << 0 | 1u << 3 | 1u << 4, narrow = 1u << 6 | 1u << 7, entries = 1u << 1 | 1u << 2;
+    const PartOfRows<T, 9> part = {call, rows, layer_norm_grad<T>, whole, narrow, entries};
+    part.run_all();
+  }
 }
 #endif
 
