@@ -24,7 +24,8 @@ from minbuild.codegen.package_docs import (
     introduction,
     values_of,
 )
-from minbuild.codegen.package_layout import folder_of, library_path
+from minbuild.codegen.package_layout import abi_version, folder_of, library_path
+from minbuild.codegen.sbom import SBOM, sbom
 from minbuild.escape import for_markdown
 from minbuild.ir import Package
 from minbuild.ir.size_report import SizeReport, TargetReport
@@ -39,6 +40,7 @@ from minbuild.report.verdict import NOT_PROVEN, PROVEN, is_proven, reason
 from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, Target
 
+LICENSE = "LICENSE"  # of the generated sources
 LEARNING_KIT = "include/minbuild/learning.h"  # of no source, so that no library is built anew when it changes
 
 
@@ -90,7 +92,12 @@ def emit_package(
         targets=[_target(t, b.built, _report_of(t, report)) for t, b in libraries.items()],
         bindings=[(name, LANGUAGES[name]) for name in bindings],
     ).encode()
-    manifest: dict[str, Any] = {"tool": TOOL, "minbuild": __version__, **_models(models)}
+    manifest: dict[str, Any] = {
+        "tool": TOOL,
+        "minbuild": __version__,
+        "abi": abi_version(),
+        **_models(models),
+    }
     manifest["targets"] = {
         str(t): {"library": library_path(t), "toolchain": b.built.toolchain, **_proof(_report_of(t, report))}
         for t, b in libraries.items()
@@ -100,6 +107,8 @@ def emit_package(
         manifest["plan"] = PlanOutline.of(contents.compiled_plan).as_dict()
     manifest["graphs"] = list(build_options.graphs)
     manifest["holds"] = capabilities.as_dict(capabilities.capabilities_of(contents))
+    files[LICENSE] = (assets.root("templates") / "package" / LICENSE).read_bytes()
+    files[SBOM] = sbom(manifest, files)
     files[MANIFEST] = _manifest(manifest, files)
     return Package(files)
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from minbuild.codegen.atomic_write import write_file
 from minbuild.codegen.ownership import MANIFEST
+from minbuild.codegen.package_layout import abi_version
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
@@ -287,12 +288,17 @@ def _open_package(path: Path) -> tuple[Path, Library, SessionPlan]:
 
 def _compiled_in(folder: Path) -> PlanOutline | None:
     """The outline, from the manifest of a package, of the plan that its library has compiled in; None where plans are
-    read. Raises BadInput for a manifest that cannot be understood."""
+    read. Raises BadInput for a manifest that cannot be understood, or of a library with another interface."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
     try:
         manifest = json.loads(read_file(path))
+        if (abi := manifest.get("abi", abi_version())) != abi_version():
+            raise BadInput(
+                f"{folder}: its library has version {abi} of the interface, this minbuild has {abi_version()}. Reduce "
+                "again, or use the minbuild that it was built with."
+            )
         return PlanOutline.from_dict(manifest["plan"]) if manifest.get("flavor") == COMPILED else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(

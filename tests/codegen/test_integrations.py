@@ -15,6 +15,8 @@ from places import GOLDEN
 from programs import CC, CXX, run, tool
 
 from minbuild.codegen.integrations import INTEGRATIONS, bindings_of, parse_integrations
+from minbuild.codegen.package_layout import abi_version
+from minbuild.codegen.sbom import SBOM
 from minbuild.errors import BadInput
 from minbuild.options.build_options import BuildOptions
 from minbuild.pipeline import Request, reduce
@@ -225,6 +227,8 @@ def test_what_cmake_installs_is_found(dist: Path, tmp_path: Path) -> None:
     run(tool("cmake"), *build, "-DCMAKE_INSTALL_LIBDIR=lib", cwd=tmp_path)
     run("cmake", "--build", "build", cwd=tmp_path)
     run("cmake", "--install", "build", cwd=tmp_path)
+    assert (prefix / "lib" / f"libminbuild.so.{abi_version()}").is_symlink()
+    assert (prefix / "share/minbuild/LICENSE").is_file() and (prefix / "share/minbuild" / SBOM).is_file()
     (tmp_path / "consumer").mkdir()
     (tmp_path / "consumer/CMakeLists.txt").write_text(CONSUMER.replace("SOURCE", str(sample)))
     run("cmake", "-S", "consumer", "-B", "used", f"-DCMAKE_PREFIX_PATH={prefix}", cwd=tmp_path)

@@ -8,6 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The version of this interface, which is also that of the shared library that CMake installs (libminbuild.so.1): the
+ * loader refuses a library whose interface is another one. It grows when a program that was compiled against an older
+ * header could misbehave with a newer library. */
+#define MB_ABI_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif
