@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from minbuild.cli.fleet_file import read_fleet
-from minbuild.cli.progress import Json, Terminal, Verbose, exit_with_code
+from minbuild.cli.progress import Json, Terminal, Verbose, columns_of, exit_with_code
 from minbuild.errors import BadInput
 from minbuild.escape import printable, printable_lines
 from minbuild.fleet import BuildResult, Job, LocalScheduler, Scheduler, run_fleet
@@ -103,7 +103,7 @@ def fleet(
             print(render_json(report), end="")
         else:
             screen = Console()
-            print(printable_lines(render_text(report, screen.width if screen.is_terminal else 100)))
+            print(printable_lines(render_text(report, columns_of(screen))))
             print(printable(f"Report: {out / 'fleet.md'}"))
         if report.exit_code:
             raise typer.Exit(report.exit_code)

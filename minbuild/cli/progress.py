@@ -56,6 +56,12 @@ OpsFolders = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print passes, builds, and tracebacks.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+_COLUMNS = 100  # of reports in files and pipes
+
+
+def columns_of(screen: Console) -> int:
+    """The width of a report on `screen`: the terminal's, or COLUMNS of the environment where there is no terminal."""
+    return screen.width if screen.is_terminal or "COLUMNS" in os.environ else _COLUMNS
 
 
 def parse_sizes(option: str, texts: list[str] | None) -> dict[str, int]:

@@ -24,6 +24,7 @@ from minbuild.cli.progress import (
     OpsFolders,
     Terminal,
     Verbose,
+    columns_of,
     exit_with_code,
     parse_sizes,
 )
@@ -148,11 +149,11 @@ def reduce(
             return
         screen = Console()
         if report_form == "full":
-            width = screen.width if screen.is_terminal else 100
-            print(console_report.render(report, color=screen.is_terminal, width=width), end="")
+            text = console_report.render(report, color=screen.is_terminal, width=columns_of(screen))
+            print(text, end="")
         else:
             console_report.print_summary(report, screen)
-        print(printable(f"Report: {out / 'report' / 'report.html'} (on the terminal: --report full)"))
+        print(printable(f"Report: {out / 'report' / 'report.html'} (here: --report full)"))
         print(printable(f"Package: {out} (start with {out / 'README.md'})"))
         budget_check.close(report)
 

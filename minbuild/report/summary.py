@@ -44,7 +44,10 @@ def _one(report: SizeReport) -> Iterator[str]:
     target, facts = report.targets[0], report.model
     at = ", ".join(f"{symbol} {size}" for symbol, size in facts.sizes[:2])
     least = facts.smaller[0] if facts.smaller else None
-    less = f"{ram_at(report, target, least):,} at {least.symbol} {least.size}" if least else ""
+    less = ""
+    if least:  # its symbol is written once where it is the only one
+        symbol = "" if len(facts.sizes) == 1 else f"{least.symbol} "
+        less = f"{ram_at(report, target, least):,} at {symbol}{least.size}"
     stack = target.stack
     yield _fact(
         "Library", target.trimmed.file, f"{saving(target.trimmed.file, target.full.file)} of the full build"

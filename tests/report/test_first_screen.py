@@ -13,7 +13,7 @@ from commands import command_fixture as command_fixture
 
 from minbuild import assets
 from minbuild.errors import BadInput
-from minbuild.ir.size_report import Board, SizeReport, Suggestion, Verification
+from minbuild.ir.size_report import Board, SizeReport, Smaller, Suggestion, Verification
 from minbuild.report import boards, console, html, markdown, peers, summary
 from minbuild.report import json as json_report
 from minbuild.report.report_tables import flash_total
@@ -46,6 +46,13 @@ def test_twenty_lines_and_sixty_columns(report: SizeReport) -> None:
         assert len(lines) + 2 <= summary.MOST_LINES  # the command adds where report and package are
         tables = [line for line in lines[1:] if not line.startswith("NOT PROVEN")]
         assert all(len(line) <= summary.WIDTH for line in tables), max(tables, key=len)
+
+
+def test_memory_of_several_megabytes_is_not_cut(report: SizeReport) -> None:
+    sizes, smaller = (("batch", 128),), (Smaller("batch", 1, report.targets[0].ram),)
+    model = replace(report.model, sizes=sizes, smaller=smaller)
+    shown = summary.render(one(replace(report, model=model), ram=11_662_608))
+    assert "at batch 128; " in shown and " at 1\n" in shown and "…" not in shown
 
 
 def test_the_numbers_are_those_of_the_report(report: SizeReport) -> None:
