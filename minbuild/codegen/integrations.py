@@ -20,6 +20,7 @@ from minbuild.toolchain import Target, flags
 INTEGRATIONS: Mapping[str, str] = {
     "arduino": "an Arduino library with the model and a sketch",
     "cargo": "a crate without dependencies",
+    "conan": "a recipe of Conan 2 and its test",
     "esp-idf": "a component of ESP-IDF and a project",
     "platformio": "a PlatformIO library, which is the Arduino library",
     "zephyr": "a module of Zephyr and a sample",
@@ -176,6 +177,15 @@ def _cargo(parts: PackageParts) -> Iterator[_File]:
         yield f"{folder}{name}", render(f"integrations/cargo/{name}.j2", **values)
 
 
+def _conan(parts: PackageParts) -> Iterator[_File]:
+    """A recipe, which exports the package's sources from where they are, and the sample as its test."""
+    values = {**parts.values, **_stamp()}
+    yield "conanfile.py", render("integrations/conan/conanfile.py.j2", **values)
+    yield "test_package/conanfile.py", render("integrations/conan/test_conanfile.py.j2", **values)
+    yield "test_package/CMakeLists.txt", render("integrations/conan/test.cmake.j2", **values)
+    yield f"test_package/{values['sample']}.c", render(values["template"], **values)
+
+
 def _rust_type(member: Member) -> str:
     kind = "*mut c_void" if member.type.endswith("*") else _RUST_TYPES.get(member.type, member.type)
     return f"[{kind}; {member.count}]" if member.count else kind
@@ -184,6 +194,7 @@ def _rust_type(member: Member) -> str:
 _MAKERS: Mapping[str, Callable[[PackageParts], Iterator[_File]]] = {
     "arduino": _arduino,
     "cargo": _cargo,
+    "conan": _conan,
     "esp-idf": _esp_idf,
     "zephyr": _zephyr,
 }
