@@ -232,6 +232,8 @@ MB_NOINLINE void multiply_quantized_packed(const Gemm<T>& g, const QuantizedPane
   constexpr intptr_t kColumns = 256;
   const intptr_t fitting = intptr_t(room.count / (kStreams * sizeof(T))),
                  most = fitting < kColumns ? fitting : kColumns;
+  const bool adds_rows = g.m < kTiled && g.c_col == 1;
+  if (adds_rows) clear_sums(g);
   for (intptr_t k = 0; k < g.k; k += kStreams)
     for (intptr_t j = 0; j < g.n; j += most) {
       Gemm<T> part = g;
@@ -241,6 +243,10 @@ MB_NOINLINE void multiply_quantized_packed(const Gemm<T>& g, const QuantizedPane
       part.a += k * g.a_col;
       part.b = scratch, part.b_row = most;
       part.c += j * g.c_col;
+      if (adds_rows) {
+        add_rows(part);
+        continue;
+      }
       part.accumulate = g.accumulate || k > 0;
       multiply_strided(part);
     }
