@@ -27,7 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -36,6 +36,9 @@ import numpy as np
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
+
+from minbuild.ir import RESET_INPUT, TrainingArtifacts  # noqa: E402
+
 TABLE = ROOT / "reports" / "baseline" / "real_models.md"
 STEPS, WITHIN = 3, 1e-5
 LONG, SHORT = 1.0, 1e-3  # how far a step moves the steepest parameter, as part of its largest element
@@ -230,13 +233,14 @@ def _judge(row: Row, ours: Run, made: Path, place: Path, python: Path, data: Pat
     try:
         _ort(python, "generate", row.found.path, theirs, job)
         attempts.append(("ORT", theirs))
-    except Refused:
-        pass
+    except Refused as error:
+        print(f"{row.found.name}: ORT generates no artifacts: {error}", file=sys.stderr)
     row.judge, row.result, nearest = "none", "differs", None
     for judge, folder in (*attempts, ("ORT's kernels", made)):
         try:
             _ort(python, "train", folder, data, place / "found.npz")
-        except Refused:
+        except Refused as error:
+            print(f"{row.found.name}: {judge}: {error}", file=sys.stderr)
             continue
         found = np.load(place / "found.npz")
         losses = [float(found[f"loss/{i}"]) for i in range(STEPS)]
@@ -287,11 +291,12 @@ def _double(made: Path, batch: dict, ours: Run) -> tuple[list[float], dict[str, 
     from minbuild.reference.interpreter import ReferenceTrainer, user_inputs
 
     artifacts, losses, long, first = load_artifacts(made), [], {}, None
+    names = user_inputs(artifacts.training, {p.name for p in artifacts.checkpoint.parameters})
+    feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in names]
+    artifacts = _with_frozen_part_computed(artifacts, feeds)
     for rate, steps in zip(ours.rates, (1, STEPS), strict=True):
         trainer, losses = ReferenceTrainer(artifacts), []
         trainer.learning_rate = rate
-        names = user_inputs(artifacts.training, trainer.parameters)
-        feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in names]
         for _ in range(steps):
             loss, output = trainer.train_step(*feeds)
             losses.append(float(loss))
@@ -301,6 +306,31 @@ def _double(made: Path, batch: dict, ours: Run) -> tuple[list[float], dict[str, 
         long = long or {n: trainer.parameters[n].copy() for n in ours.before}
     assert first is not None
     return losses, long, first
+
+
+def _with_frozen_part_computed(artifacts: TrainingArtifacts, feeds: list[np.ndarray]) -> TrainingArtifacts:
+    """The artifacts with constants in place of what no trained parameter changes, as all steps are of one batch."""
+    from minbuild.frontend.onnx.subgraphs import names_read
+    from minbuild.reference.interpreter import ReferenceTrainer
+
+    graph = artifacts.training
+    changing = {p.name for p in artifacts.checkpoint.parameters} | {n for n in graph.inputs if "grad" in n}
+    changing |= {RESET_INPUT}
+    fixed, rest = [], []
+    for node in graph.nodes:
+        reads = names_read(node)
+        free = not reads or changing & set(reads) or node.domain == "com.microsoft"
+        (rest if free else fixed).append(node)
+        changing.update(node.outputs if free and reads else ())
+    needed = {n for node in rest for n in names_read(node)} | set(graph.outputs)
+    known = tuple(n for node in fixed for n in node.outputs if n in needed)
+    first = [node for node in rest if not names_read(node)]  # constants, which both parts read
+    if not known:
+        return artifacts
+    alone = replace(graph, nodes=(*first, *fixed), outputs=known)
+    values = ReferenceTrainer(replace(artifacts, evaluation=alone)).eval_step(*feeds)
+    constants = {**graph.initializers, **dict(zip(known, values, strict=True))}
+    return replace(artifacts, training=replace(graph, nodes=tuple(rest), initializers=constants))
 
 
 def _distance(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -371,6 +401,7 @@ def _table(rows: list[Row], there: int) -> str:
                 f"{row.loss:.0e}",
                 f"{row.update:.0e}",
                 row.judge,
+                "" if np.isnan(row.noise) else f"{row.noise:.0e}",
                 f"{row.library:,} B",
             ]
         else:

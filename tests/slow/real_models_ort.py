@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import json
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+
+if "onnxruntime.training" not in sys.modules:
+    # The package's own __init__ imports PyTorch for parts nobody needs here; its submodules do not.
+    package = types.ModuleType("onnxruntime.training")
+    package.__path__ = [f"{onnxruntime.__path__[0]}/training"]
+    sys.modules["onnxruntime.training"] = package
 
 
 def options() -> onnxruntime.SessionOptions:
