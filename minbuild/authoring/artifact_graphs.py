@@ -28,7 +28,9 @@ TRUTH = TensorType(ElementType.BOOL, (1,))
 def training_graph(
     graph: Graph, made: Differentiated, train: Sequence[str], frozen: Sequence[str], outputs: Sequence[str]
 ) -> Graph:
-    """Forward, backward, and one accumulation per trained parameter, or input, in `train`."""
+    """Forward, backward, and one accumulation per trained parameter, or input, in `train`. `graph` is the forward
+    graph with its loss, `made` its gradients, `frozen` the parameters that do not train, `outputs` the values it
+    returns."""
     nodes = list(made.nodes)
     for number, name in enumerate(train, 1):
         inputs = (name + GRADIENT_SUFFIX, made.gradients[name], RESET_INPUT)
@@ -70,7 +72,8 @@ def without_input_gradients(artifacts: TrainingArtifacts) -> TrainingArtifacts:
 
 
 def evaluation_graph(graph: Graph, parameters: Sequence[str], outputs: tuple[str, ...]) -> Graph:
-    """Forward and loss, with what behaves differently in training switched to inference."""
+    """Forward and loss, with what behaves differently in training switched to inference. `graph` is the forward graph
+    with its loss; `parameters` become inputs, `outputs` are the values it returns."""
     nodes = [inferring(node) for node in graph.nodes]
     types = dict(graph.inputs)
     types |= {n: type_of(graph.initializers[n]) for n in parameters}
@@ -124,7 +127,8 @@ def type_of(array: np.ndarray) -> TensorType:
 
 
 def checkpoint_of(graph: Graph, train: Sequence[str], frozen: Sequence[str]) -> Checkpoint:
-    """Parameters with their first values; no optimizer state."""
+    """Parameters with their first values; no optimizer state. `graph` has the values; `train` and `frozen` are the
+    names of either kind."""
 
     def parameter(name: str, trainable: bool) -> Parameter:
         array = np.asarray(graph.initializers[name])
@@ -134,8 +138,9 @@ def checkpoint_of(graph: Graph, train: Sequence[str], frozen: Sequence[str]) -> 
 
 
 def with_full_precision(graph: Graph, parameters: Sequence[str], opset: int) -> Graph:
-    """The graph with its half-precision parameters kept in float and rounded where they are read: checkpoints hold
-    no halves, and an update of less than half an ulp would be lost in them."""
+    """The graph with its half-precision parameters kept in float and rounded where they are read: checkpoints hold no
+    halves, and an update of less than half an ulp would be lost in them. `graph` is the forward graph, `parameters`
+    are names, and `opset` is the version of ONNX's own operators."""
     halves = (ElementType.FLOAT16, ElementType.BFLOAT16)
     kept = {n: type_of(graph.initializers[n]).element for n in parameters}
     read = [n for n, element in kept.items() if element in halves]

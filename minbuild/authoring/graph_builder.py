@@ -27,7 +27,8 @@ class TypedGraphBuilder:
     def __init__(
         self, graph: Graph, registry: Registry, opset: int, sizes: Mapping[str, Dim] | None = None
     ) -> None:
-        """`sizes` fixes free dimensions of the graph's inputs, by name."""
+        """`sizes` fixes free dimensions of the graph's inputs, by name. `graph` is continued, in version `opset` of
+        ONNX's own operators; `registry` has the shape rules."""
         self.start, self.registry, self.opset = graph, registry, opset
         self.inputs = dict(graph.inputs)
         self.initializers = dict(graph.initializers)
@@ -46,13 +47,14 @@ class TypedGraphBuilder:
     def many(
         self, count: int, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any
     ) -> tuple[str, ...]:
-        """A node with `count` outputs: their names."""
+        """Adds a node of `op_type` in `domain` with these inputs and attributes and returns the names of its `count`
+        outputs. `name` is the node's own, by default made of its results."""
         node = self._node(count, op_type, inputs, domain, name=name, attributes=attributes)
         self.extend((node,))
         return node.outputs
 
     def add(self, op_type: str, *inputs: str, domain: str = "", name: str = "", **attributes: Any) -> str:
-        """A node with one output: its name."""
+        """Adds a node with one output and returns its name; `op_type`, `domain` and `name` as of `many`."""
         return self.many(1, op_type, *inputs, domain=domain, name=name, **attributes)[0]
 
     def add_on_sequence(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:

@@ -17,7 +17,9 @@ _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no att
 
 
 def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: bool) -> Iterator[str]:
-    """Sentences. `train` are the parameters that train; `named` says that a user chose them by name."""
+    """Warnings in sentences about a recipe that is likely a mistake. `graph` is the forward graph, `train` are the
+    parameters that train, `metadata` is what its exporter wrote about itself; `named` says that a user chose them by
+    name."""
     usual = set() if named or not metadata.constants else set(chosen(graph, (), ())[0])
     adapters = [n for n in train if ADAPTER.search(n)]
     if adapters and len(adapters) < len(train) and not named:

@@ -22,7 +22,8 @@ from minbuild.ops.core.graph_builder import GraphBuilder, named
 
 def with_loss(model: Source, recipe: Recipe, operators: Registry) -> tuple[Graph, tuple[str, ...]]:
     """The graph with the loss behind it; the loss's name, then those of what a loss of one's own returns beside it.
-    Raises BadInput and Unsupported."""
+    `model` is the forward model, `recipe` describes the loss, `operators` have the shape rules. Raises BadInput and
+    Unsupported."""
     graph = model.graph
     compose = TypedGraphBuilder(graph, operators, model.opset, recipe.sizes)
     if not recipe.loss or recipe.loss == "none":
@@ -95,7 +96,8 @@ def loss_of(
     computed: bool = False,
 ) -> str:
     """Writes loss `kind` of value `prediction` against the new input `target`, or against a value of that name if the
-    target may be `computed`: the name of the result."""
+    target may be `computed`: the name of the result. `compose` is the graph they are written to, `options` are those
+    of the loss, `result` the name to use, if any."""
     loss, tensor = find_loss(kind, options), compose.type_of(prediction)
     if problems := list(loss_mismatches(options, tensor)):
         raise BadInput("\n".join(problems))

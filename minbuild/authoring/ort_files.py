@@ -15,7 +15,8 @@ def ort_files(
     graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int], prefix: str = ""
 ) -> dict[str, bytes]:
     """`<prefix><name>.ort` and `<prefix><name>.required_operators.config`, the names ONNX Runtime's converter gives
-    them. Raises as `write_ort_graph`."""
+    them. `graph` is written with the `types` of its values, for the versions `opsets` of domains; `prefix` begins the
+    names. Raises as `write_ort_graph`."""
     name = prefix + graph.source.rpartition(".")[0]
     data = write_ort_graph(graph, types, opsets)
     operators = {

@@ -48,8 +48,8 @@ def chosen(
     train. Nothing in `train` means every parameter that is not frozen, and is none of the `constants`. Parameters in
     neither are constants of the models: nothing can change them, but what follows from them is worked out beforehand.
     What normalisation keeps as running statistics is frozen, never trained. Single numbers are parameters where they
-    are named in full, or among `scalars`. Raises BadInput for what matches nothing, and what is in both.
-    """
+    are named in full, or among `scalars`. Raises BadInput for what matches nothing, and what is in both. `graph` is
+    the forward graph."""
     candidates = parameter_names(graph, {*scalars, *train, *frozen})
     statistics = _running_statistics(graph)
     parameters = [n for n in candidates if n not in statistics]

@@ -51,8 +51,9 @@ class ResolvedRecipe:
 def resolve_recipe(
     model: Source, recipe: Recipe, operators: Registry, also: Iterable[str] = ()
 ) -> ResolvedRecipe:
-    """Raises BadInput with everything that is wrong with the recipe, and what `also` says of it; Unsupported with what
-    is in the model."""
+    """A recipe resolved against `model`: every name in it found, every option checked. `operators` have the shape
+    rules. Raises BadInput with everything that is wrong with `recipe`, and with the sentences in `also`; Unsupported
+    with what is in the model."""
     findings = list(also)
     model, recipe = with_fixed_inputs(model, recipe)
     model, told = _plain(model, operators)

@@ -79,8 +79,9 @@ class Split:
 
 
 def split_model(model: Source, recipe: Recipe, operators: Registry) -> Split:
-    """`model` cut before the first node that depends on what `recipe` trains. Raises BadInput where nothing is left for
-    the backbone, or the recipe does not fit the model, and Unsupported for operators without a shape rule."""
+    """`model` cut before the first node that depends on what `recipe` trains. `operators` have the shape rules.
+    Raises BadInput where nothing is left for the backbone, or the recipe does not fit the model, and Unsupported for
+    operators without a shape rule."""
     if recipe.lora.weights or not recipe.train:
         raise BadInput(
             "--train: name the parameters of the last layers, such as last:2. All others are the backbone's."

@@ -31,8 +31,9 @@ class BudgetCheck:
 
     @staticmethod
     def open(table: Any, path: str, baseline: Path | None, history: Path | None) -> BudgetCheck:
-        """Read the `table` of budgets in the settings at `path`, and the baseline: what is given, else the last line of
-        the history. Raises BadInput."""
+        """Read the `table` of budgets in the settings at `path`, and the baseline: what is given, else the last line
+        of the history. `baseline` is a report, `history` a file with a line per build; either may be None. Raises
+        BadInput."""
         budgets = parse_budgets(table, path)
         if history is not None:
             check_line(history)
@@ -69,7 +70,8 @@ def summarize(document: str) -> None:
 
 
 def enforce_budgets(budgets: Budgets, new: SizeRecord, old: SizeRecord | None) -> None:
-    """Warn on standard error of budgets that are nearly used up. Raises OverBudget, naming all that are exceeded."""
+    """Warn on standard error of budgets that are nearly used up. `budgets` limit the figures of `new`, and its growth
+    over `old`. Raises OverBudget, naming all that are exceeded."""
     verdicts = judge(budgets, new, old)
     for verdict in verdicts:
         if not verdict.over:

@@ -66,7 +66,8 @@ def settings_beside(folders: Sequence[Path], named: Path | None) -> tuple[Mappin
 
 def checked_settings(settings: Mapping[str, Any], path: str, options: Mapping[str, Key]) -> dict[str, Any]:
     """Settings by key as they are read: build options, the profile, and `options` of a command; budgets are left as
-    they are. Raises BadInput that lists all that is wrong."""
+    they are. `path` names the file in messages. `settings` are as the file has them. Raises BadInput that lists all
+    that is wrong."""
     keys = {**_build_option_keys(), **options}
     found: dict[str, Any] = {}
     wrong: list[str] = []
@@ -97,7 +98,8 @@ def resolve_build_options(
     given: Mapping[str, Any], settings: Mapping[str, Any], profile: str | None
 ) -> BuildOptions:
     """The build options in force: what is `given`, by field, else what the checked settings say, else what the
-    profile does, which itself is given or set. Raises BadInput that lists what is none of the values."""
+    profile does, which itself is given or set. `settings` are those of the file, `profile` is that of the command
+    line, if any. Raises BadInput that lists what is none of the values."""
     wrong = []
     if profile is not None and profile not in PROFILES:
         wrong.append(f"--{PROFILE} {profile}: there is none. Choose from {', '.join(PROFILES)}.")

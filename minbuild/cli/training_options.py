@@ -111,14 +111,16 @@ LoraAlpha = Annotated[
 
 
 def lora_options(weights: list[str] | None, rank: int, alpha: float | None) -> LoraOptions:
-    """The adapters that are asked for. Raises BadInput where they are described and not asked for."""
+    """The adapters that are asked for: `weights` are names or patterns, `rank` is the inner dimension, `alpha` the
+    scale times the rank. Raises BadInput where they are described and not asked for."""
     if not weights and (rank != LoraOptions().rank or alpha is not None):
         raise BadInput("--lora-rank and --lora-alpha do nothing without --lora. Name the weights with it.")
     return LoraOptions(tuple(weights or ()), rank, alpha)
 
 
 def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:
-    """A recipe of these, everything else by default."""
+    """A recipe of `loss` and `optimizer`, by kind, and of `train` and `frozen`, names, patterns or words as in
+    `Recipe`; everything else by default."""
     return Recipe(
         loss="" if loss == "none" else loss,
         optimizer=optimizer,

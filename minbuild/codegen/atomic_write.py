@@ -19,7 +19,8 @@ from minbuild.ir import Package
 
 def check_destination(out: Path, artifacts: Path, force: bool = False) -> None:
     """Refuse, before any work, a place where a package cannot or must not go: among others one with files that
-    minbuild did not write, or that were edited, unless `force`. Raises BadInput."""
+    minbuild did not write, or that were edited, unless `force`. `out` is the folder of the package, `artifacts` the
+    folder it is made of, which it must not replace. Raises BadInput."""
     place = _resolved(out)
     source = _resolved(artifacts)
     if place == source or place in source.parents:

@@ -23,8 +23,9 @@ _MOST = 0x7FFFFFEF  # of what a size may be
 
 
 def compile_plan(plan: bytes, kernels: Sequence[Kernel], *, kernel_names: bool) -> dict[str, Any]:
-    """The values of `package/compiled_plan.h.j2`. `kernels` are those of the library by row. Raises Unsupported for a
-    plan whose sizes are more than products with one free dimension."""
+    """The values of `package/compiled_plan.h.j2`. `kernels` are those of the library by row. `plan` is the plan as
+    devices read it; with `kernel_names` errors name kernels. Raises Unsupported for a plan whose sizes are more than
+    products with one free dimension."""
     if is_wide(plan):
         raise Unsupported([f"--flavor compiled: the model needs more than 2 GB of memory. {CURE}"])
     tables = decode_plan(plan)

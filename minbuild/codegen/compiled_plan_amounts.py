@@ -60,7 +60,8 @@ def amounts_of(expressions: Sequence[tuple[int, int, int]]) -> list[Amount]:
 
 
 def operation(name: str, a: Amount, b: Amount) -> Amount:
-    """The least that a plan's operator makes of two amounts. Raises Unsupported where that is no amount."""
+    """The least that a plan's operator makes of two amounts. `name` is one of EXPRESSIONS, `a` and `b` are its
+    operands. Raises Unsupported where that is no amount."""
     exact = a.exact and b.exact
     if name == "Stack":  # a place on top of b bytes at the place a; each product is rounded by itself
         rounded = -(-b.fixed // 16) * 16

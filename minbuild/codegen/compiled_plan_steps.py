@@ -58,8 +58,9 @@ def steps_of(tables: Mapping[str, Any], rows: Mapping[int, int]) -> list[Step]:
 def encode_steps(
     tables: Mapping[str, Any], steps: Sequence[Step], counts: Sequence[int], number: Mapping[int, int]
 ) -> StepCode:
-    """The steps as bytes, graph by graph. `counts` are the parameters of a kernel by row, `number` those of tensors in
-    the order of their first use. Raises Unsupported for more than 255 kinds of steps."""
+    """The steps as bytes, graph by graph. `counts` are the parameters of a kernel by row, `number` those of tensors
+    in the order of their first use. `tables` are those of the decoded plan, `steps` all of its steps. Raises
+    Unsupported for more than 255 kinds of steps."""
     relative = len(number) > 0xFF
     words = tables["params"].tolist()
     step_params = [tuple(words[step.params : step.params + counts[step.row]]) for step in steps]

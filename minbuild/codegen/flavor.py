@@ -31,7 +31,9 @@ def choose_flavor(
     cmake: bool,
 ) -> FlavorChoice:
     """The flavour that `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller
-    together with its plan is chosen. A library that is to run other models reads plans. Raises ToolchainFailed."""
+    together with its plan is chosen. A library that is to run other models reads plans. `models` are those of the
+    package, `extra` what the library has beyond their needs, under `build_options`; `toolchain` builds, through the
+    package's own CMake files with `cmake`. Raises ToolchainFailed."""
     if build_options.flavor != AUTO:
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))

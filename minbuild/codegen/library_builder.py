@@ -111,7 +111,8 @@ def build_checked(
     builds: Builds | None = None,
 ) -> BuiltLibrary:
     """A library of just these contents, from `builds` where it was made already. `cmake`: the toolchain reads the
-    package's CMake files. Raises ToolchainFailed, also when the link holds anything else."""
+    package's CMake files. `contents` are what it holds, of the operators of `registry`, for `target`, built by
+    `toolchain`. Raises ToolchainFailed, also when the link holds anything else."""
     given = _given(contents, registry, toolchain, cmake)
     built = (Builds() if builds is None else builds)[BuildJob(given, target, toolchain)]
     binary = read_binary(library_path(target), str(target), built.shared, built.unstripped)

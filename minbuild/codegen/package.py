@@ -56,8 +56,9 @@ def emit_package(
     integrations: Sequence[str] = (),
 ) -> Package:
     """Every file of the package of these models; the same arguments give the same bytes. `libraries` were built of
-    `contents` as `build_options` say; `bindings` are names of languages; `other_libraries`, by their paths, have other
-    interfaces; `integrations` are names of INTEGRATIONS."""
+    `contents` as `build_options` say; `bindings` are names of languages; `other_libraries`, by their paths, have
+    other interfaces; `integrations` are names of INTEGRATIONS. `models` come with their plans and checkpoints;
+    `report` is what was measured of them."""
     sources = next(iter(libraries.values())).sources
     samples = tuple(model.sample for model in models)
     files = {**sources, **cmake_files(sources, samples, build_options)}

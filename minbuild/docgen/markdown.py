@@ -18,7 +18,8 @@ def cell(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> str:
-    """A table. `align` has a letter per column: "r" for numbers, anything else for text."""
+    """A table. `align` has a letter per column: "r" for numbers, anything else for text. `head` are the titles of the
+    columns, `rows` the cells, as Markdown."""
     marks = ["--:" if mark == "r" else "---" for mark in align.ljust(len(head))[: len(head)]]
     return "\n".join([row(head), "|" + "|".join(marks) + "|", *(row(r) for r in rows)]) + "\n"
 

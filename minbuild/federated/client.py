@@ -46,8 +46,9 @@ class LocalTraining:
 class Client:
     """A trainer and a client's samples: arrays with one row per sample, in the order of the trainer's inputs.
 
-    `open_trainer` makes the trainer when a round needs it; nothing of it is kept after, so that thousands of
-    clients fit into one process. `seed` decides the order of samples, and noise where it is not None."""
+    `open_trainer` makes the trainer when a round needs it; nothing of it is kept after, so that thousands of clients
+    fit into one process. `seed` decides the order of samples, and noise where it is not None. `data` are the client's
+    samples."""
 
     def __init__(
         self, open_trainer: Callable[[], Trainer], data: Sequence[Any], seed: int | None = None

@@ -50,9 +50,9 @@ def client_app(
     int8: bool = False,
     evaluation_batch: int = 64,
 ) -> ClientApp:
-    """The ClientApp around trainers: `make_client` gives the client of a partition number, `how` is its training. With
-    `int8` updates are quantised. A number that the server's configuration has under `learning-rate` replaces that of
-    `how`."""
+    """The ClientApp around trainers: `make_client` gives the client of a partition number, `how` is its training.
+    With `int8` updates are quantised. A number that the server's configuration has under `learning-rate` replaces
+    that of `how`. `evaluation_batch` counts the samples of a step of evaluation."""
     app = ClientApp()
 
     @app.train()  # type: ignore[untyped-decorator, unused-ignore]
@@ -93,7 +93,8 @@ class DeltaFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """As FedAvg; the parameters are kept, which updates are added to."""
+        """As FedAvg; the parameters are kept, which updates are added to. `server_round` counts from 1, `arrays` are
+        the parameters of the round, `config` and `grid` are passed on."""
         self._parameters = parameters_in(arrays)
         return super().configure_train(server_round, arrays, config, grid)
 

@@ -75,15 +75,16 @@ class PrivateOptimizer:
 
 def poisson_batches(count: int, rate: float, steps: int, random: np.random.Generator) -> Iterable[np.ndarray]:
     """Sample numbers of `steps` batches: each of `count` samples is in a batch with probability `rate`, as the
-    accountant assumes. Raises BadInput."""
+    accountant assumes. `random` draws them. Raises BadInput."""
     _check_rate(rate)
     return (np.flatnonzero(random.random(count) < rate) for _ in range(steps))
 
 
 def epsilon(noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
     """The epsilon of (epsilon, delta) differential privacy after `steps` updates by batches of `poisson_batches` with
-    `rate`. Renyi divergences of whole orders are used, so it is an upper bound a little above that of accountants with
-    fractional ones. Infinite without noise. Raises BadInput."""
+    `rate`. Renyi divergences of whole orders are used, so it is an upper bound a little above that of accountants
+    with fractional ones. Infinite without noise. `noise_multiplier` is the standard deviation of the noise over the
+    clipping norm, `delta` the probability that the bound may fail with. Raises BadInput."""
     _check_rate(rate)
     if not 0 < delta < 1:
         raise BadInput(f"delta {delta}: give a number between 0 and 1, below one over the number of samples.")

@@ -25,7 +25,8 @@ def clipped(update: np.ndarray, norm: float) -> np.ndarray:
 
 def noised(update: np.ndarray, deviation: float, random: np.random.Generator) -> np.ndarray:
     """The update with Gaussian noise of standard deviation `deviation` added to each number. For central differential
-    privacy of the mean of n clipped updates, each client adds noise_multiplier * norm / sqrt(n)."""
+    privacy of the mean of n clipped updates, each client adds noise_multiplier * norm / sqrt(n). `update` is an array
+    of any shape; `random` draws the noise."""
     if not deviation >= 0:
         raise BadInput(f"deviation {deviation}: give 0 or more.")
     noise = random.standard_normal(update.shape) * deviation
@@ -52,8 +53,9 @@ class QuantizedUpdate:
 
 
 def quantized(update: np.ndarray, random: np.random.Generator, block: int = 256) -> QuantizedUpdate:
-    """The update in int8, rounded up or down at random so that its expectation stays: errors of many clients cancel out
-    in their mean. Every `block` numbers share a scale, the largest of them over 127."""
+    """The update in int8, rounded up or down at random so that its expectation stays: errors of many clients cancel
+    out in their mean. Every `block` numbers share a scale, the largest of them over 127. `update` is an array of any
+    shape; `random` decides the rounding."""
     if block < 1:
         raise BadInput(f"block {block}: give 1 or more.")
     if not np.isfinite(update).all():

@@ -63,7 +63,8 @@ class Outcome:
 
 
 def run_here(job: Job, worker: str, processes: Processes) -> Outcome:
-    """Do the job on this machine, on its own files."""
+    """Do the job on this machine, on its own files. `job` names its files, `worker` is the name in the record,
+    `processes` stops all it started."""
     with tempfile.TemporaryDirectory(prefix="minbuild-fleet-") as folder:
         for name, path in job.inputs.items():
             _place(folder, name).symlink_to(path.resolve())
@@ -71,7 +72,8 @@ def run_here(job: Job, worker: str, processes: Processes) -> Outcome:
 
 
 def run_there(contents: Mapping[str, bytes], arguments: tuple[str, ...], worker: str) -> Outcome:
-    """Do a job on a machine that has nothing of it: `contents` are the bytes of its inputs."""
+    """Do a job on a machine that has nothing of it: `contents` are the bytes of its inputs. `arguments` are those of
+    the command, `worker` the name in the record."""
     with tempfile.TemporaryDirectory(prefix="minbuild-fleet-") as folder:
         for name, data in contents.items():
             _place(folder, name).write_bytes(data)

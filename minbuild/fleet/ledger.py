@@ -50,7 +50,8 @@ class Ledger:
                     self._records[found["name"]] = Record(**found)
 
     def finished(self, name: str, key: str, package: Path) -> Record | None:
-        """The record of a build with this key whose package stands unchanged; else None."""
+        """The record of a build with this key whose package stands unchanged; else None. `name` is the build's, `key`
+        the digest of its inputs and arguments, `package` its folder."""
         record = self._records.get(name)
         if record is None or record.key != key or record.manifest != manifest_digest(package):
             return None

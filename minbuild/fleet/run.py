@@ -41,7 +41,7 @@ class FleetProgress(Protocol):
         """`kept` builds are finished, `missing` are to be done, `workers` at a time."""
 
     def ended(self, result: BuildResult, done: int, missing: int) -> None:
-        """A build ended, the `done`th of `missing`."""
+        """A build ended, the `done`th of `missing`. `result` is its record."""
 
 
 def run_fleet(
@@ -54,9 +54,11 @@ def run_fleet(
     force: bool = False,
     again: bool = False,
 ) -> FleetReport:
-    """Build all jobs into folders of `out`, named as they are, and write the combined report beside them. A build that
-    is finished, by its inputs, arguments and minbuild, is kept unless `again`; a failed one does not stop the others.
-    Raises BadInput before any work where a package cannot be written."""
+    """Build all jobs into folders of `out`, named as they are, and write the combined report beside them. A build
+    that is finished, by its inputs, arguments and minbuild, is kept unless `again`; a failed one does not stop the
+    others. `jobs` run on `scheduler`, `progress` is called as they begin and end; `budgets` are limits by the name of
+    a build; with `force`, edited packages are replaced. Raises BadInput before any work where a package cannot be
+    written."""
     _check_places(jobs, out, force)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):

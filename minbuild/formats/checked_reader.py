@@ -20,12 +20,14 @@ class Bytes:
     data: bytes
 
     def unpack(self, layout: struct.Struct, at: int, what: str) -> tuple[int, ...]:
-        """The fields at `at`. Raises BadInput where the file ends earlier."""
+        """The fields at `at`. `layout` says what they are, `what` names them in messages. Raises BadInput where the
+        file ends earlier."""
         self.need(at, layout.size, what)
         return layout.unpack_from(self.data, at)
 
     def need(self, at: int, size: int, what: str) -> None:
-        """Raises BadInput unless the file has these bytes."""
+        """Raises BadInput unless the file has these bytes. They are `size` bytes from `at` on; `what` names them in
+        messages."""
         if at < 0 or size < 0 or at + size > len(self.data):
             raise BadInput(
                 f"{self.label}: truncated or damaged {self.format} file: {what} should end at byte {at + size}, "
@@ -57,7 +59,8 @@ def sized(
 
 
 def same_sections(label: str, shipped: Iterable[model.Section], unstripped: Iterable[model.Section]) -> None:
-    """Raises BadInput unless what is loaded of a file lies where its unstripped copy has it."""
+    """Raises BadInput unless what is loaded of a file lies where its unstripped copy has it. `label` names the file
+    in messages; sections are `shipped` and `unstripped` ones."""
     expected = {(s.name, s.address, s.size) for s in unstripped if s.allocated}
     for s in shipped:
         if s.allocated and (s.name, s.address, s.size) not in expected:

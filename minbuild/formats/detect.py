@@ -30,8 +30,8 @@ def is_object(data: bytes) -> bool:
 def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
     """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols.
 
-    Raises BadInput for damaged files and for a copy from another link.
-    """
+    `label` names the file in messages, `target` is its target's name, `stripped` and `unstripped` are the bytes of
+    both. Raises BadInput for damaged files and for a copy from another link."""
     return _reader(label, stripped).read_binary(label, target, stripped, unstripped)
 
 

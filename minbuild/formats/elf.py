@@ -64,9 +64,10 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
 def read_binary(path_label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
     """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols.
 
-    Sections whose headers the shipped file has dropped come from the unstripped copy. Raises BadInput for damaged files
-    and for a copy whose allocated sections lie elsewhere, because its symbols would name the wrong bytes.
-    """
+    Sections whose headers the shipped file has dropped come from the unstripped copy. Raises BadInput for damaged
+    files and for a copy whose allocated sections lie elsewhere, because its symbols would name the wrong bytes.
+    `path_label` names the file in messages, `target` is its target's name, `stripped` and `unstripped` are the bytes
+    of both."""
     shipped, full = parse(path_label, stripped), parse(f"{path_label} (unstripped)", unstripped)
     _check_same_link(path_label, shipped.sections, full.sections)
     sections = (*shipped.sections, *_borrowed(shipped, full))

@@ -155,8 +155,8 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
 def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
     """The Binary of a shipped library and its unstripped copy.
 
-    Raises BadInput for damaged files and for a copy from another link.
-    """
+    `label` names the file in messages, `target` is its target's name, `stripped` and `unstripped` are the bytes of
+    both. Raises BadInput for damaged files and for a copy from another link."""
     shipped, full = _parse(label, stripped), _parse(f"{label} (unstripped)", unstripped)
     same_sections(label, shipped.sections, full.sections)
     places = [

@@ -29,7 +29,9 @@ class Reader(Protocol):
         """The first bytes of such files."""
 
     def read_binary(self, label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
-        """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols."""
+        """The Binary of a shipped file and the unstripped copy of the same link, which lends its symbols. `label`
+        names the file in messages, `target` is its target's name, `stripped` and `unstripped` are the bytes of
+        both."""
 
     def structures(self, label: str, data: bytes) -> tuple[Structure, ...]:
         """The bytes that describe the file and belong to no section."""

@@ -55,12 +55,11 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
 
 
 def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Owners:
-    """The owners that the static library of a package defines. `sources` are the files it was built from, by
-    path.
+    """The owners that the static library of a package defines. `sources` are the files it was built from, by path.
 
-    A member is named after its source, with the folders in front where the bare name is not unique. Members
-    of another origin, such as the compiler's helpers, own nothing. Raises BadInput for a damaged library.
-    """
+    A member is named after its source, with the folders in front where the bare name is not unique. Members of
+    another origin, such as the compiler's helpers, own nothing. Raises BadInput for a damaged library. `label` names
+    the library in messages, `archive` is its bytes."""
     members = ar.members(label, archive)
     objects = {}
     for path in sorted(sources):

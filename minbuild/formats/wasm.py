@@ -37,11 +37,11 @@ def object_symbols(label: str, data: bytes) -> Iterator[ObjectSymbol]:
 
 
 def read_binary(label: str, target: str, stripped: bytes, unstripped: bytes) -> model.Binary:
-    """The Binary of a shipped module and its unstripped copy, which has the names. The place in the file stands for the
-    address, which functions have none of.
+    """The Binary of a shipped module and its unstripped copy, which has the names. The place in the file stands for
+    the address, which functions have none of.
 
-    Raises BadInput for damaged files and for a copy with other functions or data.
-    """
+    `label` names the file in messages, `target` is its target's name, `stripped` and `unstripped` are the bytes of
+    both. Raises BadInput for damaged files and for a copy with other functions or data."""
     shipped, full = parse(label, stripped), parse(f"{label} (with names)", unstripped)
     _check_same_link(shipped, full)
     sections = [

@@ -50,7 +50,8 @@ def load_artifacts(path: Path) -> TrainingArtifacts:
 def read_artifacts(
     training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
 ) -> TrainingArtifacts:
-    """The same of single files, which may be called and be anywhere, and a checkpoint that is read already. Raises as
+    """The same of single files, which may be called and be anywhere, and a checkpoint that is read already.
+    `training`, `evaluation` and `optimizer` are ONNX or `.ort` files, `checkpoint` is that one. Raises as
     `load_artifacts`."""
     collect = _Collector()
     paths = (training, evaluation, optimizer)

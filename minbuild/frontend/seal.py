@@ -54,7 +54,8 @@ def sums(data: bytes) -> tuple[int, int]:
 
 
 def sealed(data: bytes, seal: Seal, group: OptimizerGroup) -> bytes:
-    """The unsealed file with a seal; `group` has the step count and the learning rate."""
+    """The unsealed file with a seal; `group` has the step count and the learning rate. `data` is that file, `seal`
+    has the fingerprint and the counts."""
     root = int.from_bytes(data[:4], "little")
     gap = next(n for n in range(0, 128, 8) if (root + n) & ~0x17 == 64)
     counters = struct.pack(f"<{len(seal.draws)}q", *seal.draws)

@@ -32,7 +32,8 @@ def _static(declared: TensorType | None) -> tuple[int, ...] | None:
 def inconsistencies(
     checkpoint: Checkpoint, name: str, training: Graph, evaluation: Graph | None, optimizer: Graph | None
 ) -> Iterator[str]:
-    """One sentence per disagreement, naming file and parameter. `name` is the checkpoint's file name."""
+    """One sentence per disagreement, naming file and parameter. `name` is the checkpoint's file name. `checkpoint`
+    has the parameters that `training`, `evaluation` and `optimizer` name."""
     yield from _training(checkpoint, name, training)
     for graph in (training,) if evaluation is None else (training, evaluation):
         yield from _inputs(checkpoint, name, graph)

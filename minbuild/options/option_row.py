@@ -98,8 +98,10 @@ def choice(
     **profiles: Value,
 ) -> Any:
     """A field of `BuildOptions`, with the rest of its row as metadata. Without `default` that is the first of the
-    values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given; a number
-    among `numbers` may stand for a value."""
+    values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given; a
+    number among `numbers` may stand for a value. `values` are the names of the values, `description` is the help
+    text, `stage` the part of a build that reads the option; `effect`, `tradeoff`, `multiple`, `sized` and `profiles`
+    are fields of `BuildOption`."""
     first: Value = (values if multiple else values[0]) if default is None else default
     row: dict[str, Any] = {
         "numbers": numbers,

@@ -14,7 +14,8 @@ def estimate(
     made: GeneratedArtifacts, ops_folders: tuple[Path, ...] = (), largest: Mapping[str, int] | None = None
 ) -> list[str]:
     """Lines on memory and kernels, with free dimensions of the sizes `largest` (by default 32). The code's size is
-    measured by `minbuild reduce`. Raises BadInput and Unsupported."""
+    measured by `minbuild reduce`. `made` are generated artifacts, `ops_folders` hold operators of the user. Raises
+    BadInput and Unsupported."""
     with in_directory(made) as folder:
         model = compile_model(folder, {}, largest or {}, ops_folders)
     plan = model.plan

@@ -63,7 +63,8 @@ def template_outputs(template: bytes) -> tuple[str, ...]:
 
 def fill_template(template: bytes, parameters: Sequence[np.ndarray], outputs: Sequence[str]) -> bytes:
     """The ONNX file that the device exports from a template: `parameters` are those of the plan, in its order,
-    `outputs` those that are requested. Raises BadInput for other outputs than the template has."""
+    `outputs` those that are requested. `template` is the template as it is in the plan. Raises BadInput for other
+    outputs than the template has."""
     (count,) = struct.unpack_from("<I", template, 4)
     words = struct.unpack_from(f"<{2 * count}I", template, 8)
     at, file = 8 + 8 * count, bytearray()
@@ -92,7 +93,8 @@ def inference(
 ) -> Inference:
     """The part of the evaluation graph that makes `outputs`, or what the loss is taken of. Parameters become
     initializers: those in `held` (default: all) as holes, others with the checkpoint's values. `program` is the
-    lowered artifacts, `fixed` the sizes given to its free dimensions. Raises BadInput."""
+    lowered artifacts, `fixed` the sizes given to its free dimensions. `artifacts` are the model's. Raises
+    BadInput."""
     graph = artifacts.evaluation
     if graph is None:
         raise BadInput(
@@ -128,8 +130,9 @@ def export_model(
     outputs: Sequence[str],
     ops_folders: tuple[Path, ...] = (),
 ) -> tuple[Inference, bytes]:
-    """The inference model of a artifacts, and its file with the parameters of the checkpoint `trained`. Raises BadInput
-    and Unsupported."""
+    """The inference model of a artifacts, and its file with the parameters of the checkpoint `trained`. `artifacts`
+    are the model's, `outputs` the names of values (none: the inputs of the loss), `ops_folders` hold operators of the
+    user. Raises BadInput and Unsupported."""
     made = inference(artifacts, lower(artifacts, registry(ops_folders), {}), outputs)
     data = {p.name: p.data for p in trained.parameters if p.data is not None}
     shapes = {p.name: p.shape for p in artifacts.checkpoint.parameters}

@@ -49,8 +49,9 @@ def contents_of(
     note: Callable[[str], None] = lambda text: None,
     build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> LibraryContents:
-    """The contents for these models, extra requirements and build options; `note` is called for requirements
-    that add nothing. Raises BadInput where a wish cannot be had."""
+    """The contents for these models, extra requirements and build options; `note` is called for requirements that add
+    nothing. `models` are compiled; `extra` are operators, types and components beside their needs; `build_options`
+    limit the rest. Raises BadInput where a wish cannot be had."""
     registry = models[0].registry
     kernels = {k for m in models for k in m.plan.kernels}
     features = {f for m in models for f in m.plan.features}

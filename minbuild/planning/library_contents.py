@@ -67,8 +67,9 @@ class LibraryContents:
 def full_contents(
     registry: Registry, components: frozenset[str] = frozenset(), wide: bool = False, threads: int = 1
 ) -> LibraryContents:
-    """The full build: every kernel for every type with every feature; of optional components, only
-    `components`, as they change what checkpoints hold, and plans of the same width and number of `threads`."""
+    """The full build: every kernel for every type with every feature; of optional components, only `components`, as
+    they change what checkpoints hold, and plans of the same width and number of `threads`. `registry` has the
+    kernels; `wide` plans have 64-bit sizes."""
     return LibraryContents(
         registry.all_kernels(),
         frozenset(registry.all_features()),

@@ -139,8 +139,8 @@ class _Builder:
 
 
 def build_plan(program: Program, registry: Registry, threads: int = 1) -> Plan:
-    """The plan of a program whose passes are done, with scratch memory for as many `threads`. Raises Unsupported where
-    no kernel serves."""
+    """The plan of a program whose passes are done, with scratch memory for as many `threads`. `program` is lowered
+    and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
     builder = _Builder(program, registry, threads)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)

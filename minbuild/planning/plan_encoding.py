@@ -196,8 +196,8 @@ def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
 
 
 def encode_plan(plan: Plan, largest: Mapping[str, int], wide: bool = False) -> bytes:
-    """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The plan
-    is wide where it must be or where `wide` asks for it."""
+    """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
+    plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
         value = _tables_of(plan, largest, False)
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):

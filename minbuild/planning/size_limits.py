@@ -21,7 +21,7 @@ _SHOWN = 5  # tensors in a message
 
 def check_elements(program: Program, largest: Mapping[str, int], fixed: Mapping[str, int]) -> None:
     """Raises BadInput naming tensors with more elements than kernels count, at the sizes `largest` of the free
-    dimensions; `fixed` are those that the user fixed."""
+    dimensions; `fixed` are those that the user fixed. `program` is lowered."""
     found = sorted(
         (entry for p in program.procedures for entry in _too_large(p, largest)), key=lambda e: -e[0]
     )
@@ -81,7 +81,9 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
 def check_address_space(
     plan: Plan, largest: Mapping[str, int], model: str, narrow_targets: Iterable[str]
 ) -> None:
-    """Raises BadInput where a model does not fit into the addresses of a target with 32 bits."""
+    """Raises BadInput where a model does not fit into the addresses of a target with 32 bits. `plan` is that of
+    `model`, a name for messages, at the sizes `largest` of free dimensions; `narrow_targets` are the names of targets
+    with 32 bits."""
     for target in narrow_targets:
         if reason := needs_64_bits(plan, largest):
             sizes = " ".join(f"{symbol}={max(1, size // 4)}" for symbol, size in largest.items())

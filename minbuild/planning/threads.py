@@ -31,7 +31,7 @@ class Work:
 
 def threads_of(option: str, program: Program, registry: Registry) -> int:
     """The most threads that work on a call of the library of `program`, whose passes are done, under the value of
-    --threads."""
+    --threads. `option` is that value, `registry` has the kernels."""
     if option in (OFF, ON):
         return 1 if option == OFF else MOST_THREADS
     if option != AUTO:
@@ -42,7 +42,8 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
 
 
 def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> Iterable[Work]:
-    """The multiplications of all calls that have any, with free dimensions of these `sizes`."""
+    """The multiplications of all calls that have any, with free dimensions of these `sizes`. `program` is lowered,
+    `registry` has the kernels."""
     for procedure in program.procedures:
         for selection in select_kernels(procedure, registry):
             function = registry.functions[selection.kernel.function]

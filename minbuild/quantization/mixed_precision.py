@@ -73,8 +73,8 @@ def quantized(
     """The artifacts with the part of the evaluation graph that makes `outputs` (default: what the loss is taken of)
     quantised: weights per output channel, activations per tensor with ranges from `batches`, biases in 32 bits.
     `trained` has the parameters; `batches` are .npz files or folders of them; `most` is the largest difference of
-    outputs from the float model's that is allowed, as part of their largest element. Raises BadInput and
-    Unsupported."""
+    outputs from the float model's that is allowed, as part of their largest element. `artifacts` are the model's,
+    `operators` have the shape rules. Raises BadInput and Unsupported."""
     if not batches:
         raise BadInput(
             "--quantize: ranges of activations come from data, and no batches are given. Save some with numpy.savez, "

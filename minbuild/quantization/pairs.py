@@ -15,7 +15,7 @@ from minbuild.quantization.ranges import Quantized, quantized_bias, quantized_we
 
 def with_pairs(graph: Graph, layers: Sequence[Layer], ranges: Mapping[str, Quantized | None]) -> Graph:
     """The graph with the weights of `layers` in int8. `ranges` are those of a layer's first input by the name of its
-    output; None leaves it, and the bias, in float."""
+    output; None leaves it, and the bias, in float. `graph` is the inference graph in float."""
     return _Writer(graph, ranges).written({id(layer.node): layer for layer in layers})
 
 

@@ -49,7 +49,7 @@ def _squared_error(values: np.ndarray, found: Quantized) -> float:
 def weight_range(weight: np.ndarray, axis: int, pairs: bool) -> Quantized:
     """A scale for each channel along `axis`, zero points of 0, numbers from -127 to 127. With `pairs`, the magnitudes
     of no two weights of a channel add up to more than 128: x86 processors without VNNI multiply by activations of up
-    to 255 and add two products in 16 bits, which saturate."""
+    to 255 and add two products in 16 bits, which saturate. `weight` is an array in float."""
     others = tuple(a for a in range(weight.ndim) if a != axis)
     magnitudes = np.sort(
         np.abs(weight.astype(np.float64)).transpose(axis, *others).reshape(weight.shape[axis], -1)
@@ -62,7 +62,7 @@ def weight_range(weight: np.ndarray, axis: int, pairs: bool) -> Quantized:
 
 
 def quantized_weight(weight: np.ndarray, found: Quantized, axis: int) -> np.ndarray:
-    """The weight in int8."""
+    """`weight` in int8, by the scales `found` for each channel along `axis`."""
     along = [-1 if a == axis else 1 for a in range(weight.ndim)]
     q = np.rint(weight.astype(np.float64) / found.scale.astype(np.float64).reshape(along))
     return np.clip(q, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.int8)

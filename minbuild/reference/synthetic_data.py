@@ -86,7 +86,8 @@ def seeded_batch(
     seed: int,
     scale: float = 1.0,
 ) -> dict[str, np.ndarray]:
-    """One batch with free dimensions of these `sizes`, real numbers of this `scale`: the same on every machine."""
+    """One batch with free dimensions of these `sizes`, real numbers of this `scale`: the same on every machine.
+    `inputs` are types by name, `limits` the bounds of inputs that hold indices; `seed` decides the numbers."""
     random = np.random.default_rng(seed)
     return {
         name: _array(name, tensor, limits=limits, sizes=sizes, random=random, scale=scale)

@@ -53,7 +53,8 @@ def _regions(report: SizeReport, target: TargetReport, board: Board) -> Iterator
 
 
 def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
-    """Used and remaining bytes of each region."""
+    """Used and remaining bytes of each region. `report` and `target` are what was built, `board` has the bytes of
+    flash and RAM."""
     lines = tuple(
         Line((name, used, there, f"{there - used:,}"))
         for name, used, there in _regions(report, target, board)
@@ -69,7 +70,8 @@ def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
 
 
 def line(report: SizeReport, target: TargetReport, board: Board) -> str:
-    """The remaining memory, in one line of at most 60 characters for any real board."""
+    """The remaining memory, in one line of at most 60 characters for any real board. `report` and `target` are what
+    was built, `board` has the bytes of flash and RAM."""
     found = [
         f"{name.split()[0]} {there - used:,} B left"
         if used <= there

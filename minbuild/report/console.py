@@ -23,9 +23,9 @@ _STYLES = {"sum": "bold", "total": "bold", "head": "italic", "row": ""}
 
 
 def render(report: SizeReport, color: bool = False, width: int = 100, limit: int | None = 12) -> str:
-    """The report as lines of at most `width` characters where names allow; plain text unless `color`, which a
-    caller sets when it writes to a terminal. `limit` bounds the rows of operators and of tensors (None: all),
-    the rest become one row."""
+    """The report as lines of at most `width` characters where names allow; plain text unless `color`, which a caller
+    sets when it writes to a terminal. `limit` bounds the rows of operators and of tensors (None: all), the rest
+    become one row. `report` has every figure."""
     stream = StringIO()
     console = _console(stream, color, width)
     console.print(Text(printable(f"{report.model.name}: {verdicts(report)}"), style="bold"), soft_wrap=True)

@@ -68,7 +68,8 @@ def _at(facts: ModelReport) -> str:
 
 
 def ram_at(report: SizeReport, target: TargetReport, smaller: Smaller) -> int:
-    """RAM with the arena of a smaller batch."""
+    """RAM with the arena of a smaller batch. `report` and `target` have the figures at the default batch; `smaller`
+    is the batch and its arena. In bytes."""
     return target.ram - report.model.arena + smaller.arena
 
 

@@ -21,7 +21,8 @@ def all_tables(report: SizeReport, target: TargetReport) -> Iterator[Table]:
 
 
 def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
-    """Those of these tables that there is anything for; `limit` bounds the tensors."""
+    """Those of these tables that there is anything for; `limit` bounds the tensors. `report` and `target` have the
+    figures."""
     if report.board:
         yield boards.table(report, target, report.board)
     if target.phases:

@@ -72,11 +72,11 @@ def find_toolchain(
     cmake_toolchain: Path | None = None,
     build_options: BuildOptions = BuildOptions(),  # noqa: B008 (frozen)
 ) -> Toolchain:
-    """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default
-    ziglang; it builds as `build_options` say.
+    """The compiler the user asked for: a C++ driver by name or path, a CMake toolchain file, or by default ziglang;
+    it builds as `build_options` say.
 
-    Raises ToolchainFailed when it is not there, BadInput when both are given.
-    """
+    `cxx` and `cmake_toolchain` are what the user gave. Raises ToolchainFailed when it is not there, BadInput when
+    both are given."""
     if cmake_toolchain is not None:
         return find_cmake(cmake_toolchain, cxx).with_build_options(build_options)
     return (find_driver(cxx) if cxx is not None else find_zig()).with_build_options(build_options)
@@ -106,7 +106,8 @@ def build_all(
     orders: Sequence[BuildJob], *, jobs: int | None = None, progress: Callable[[str], None] | None = None
 ) -> list[BuildOutput]:
     """Several libraries, as `build_library` makes each, side by side: their steps share `jobs` processes. `progress`
-    receives a line for each that is finished. Raises as `build_library`."""
+    receives a line for each that is finished. `orders` say what to build, each with its target and toolchain. Raises
+    as `build_library`."""
     jobs, done = jobs or processors(), 0
 
     def one(order: BuildJob) -> BuildOutput:
@@ -154,10 +155,10 @@ def build_library(
 ) -> BuildOutput:
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
-    Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come
-    from the cache. `jobs` defaults to the CPUs we may use; `progress` receives one line per step; `children` are
-    processes of a larger undertaking. Raises ToolchainFailed, or BadInput for paths outside the package.
-    """
+    Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come from the
+    cache. `jobs` defaults to the CPUs we may use; `progress` receives one line per step; `children` are processes of
+    a larger undertaking. Raises ToolchainFailed, or BadInput for paths outside the package. `sources` are those
+    contents, `target` is the machine, `toolchain` compiles and links."""
     sources = checked(sources)
     target.traits  # noqa: B018  an unknown target is the user's mistake: say so before anything runs
     cache = user_cache()
@@ -183,9 +184,10 @@ def build_program(
 ) -> bytes:
     """Link C (`.c`) and C++ (`.cc`) sources with a static library into a program; headers stand beside them.
 
-    With the default toolchain it is static (musl) for every Linux target but this machine's own, so an
-    emulator needs no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed.
-    """
+    With the default toolchain it is static (musl) for every Linux target but this machine's own, so an emulator needs
+    no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed. `sources` are contents by
+    path, `archive` is the bytes of the library for `target`; `toolchain`, `jobs` and `progress` as of
+    `build_library`."""
     sources = checked(sources)
     cache = user_cache()
     key = _key("program", toolchain, target, {**sources, "": archive})

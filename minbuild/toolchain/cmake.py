@@ -63,6 +63,8 @@ class CMake:
         return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
+        """As `Toolchain.build`: `sources` by path become a library for `target` in `workspace`, by the package's
+        CMakeLists.txt."""
         if "CMakeLists.txt" not in sources:
             raise BadInput("--cmake-toolchain: the package has no CMakeLists.txt. Was it written completely?")
         workspace.write({f"package/{name}": data for name, data in sources.items()})
@@ -97,7 +99,8 @@ class CMake:
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
-        """A dynamic program where this machine runs it, else a static one: emulators have no other C library."""
+        """A dynamic program where this machine runs it, else a static one: emulators have no other C library.
+        `sources` by path are linked with `archive` for `target` in `workspace`."""
         static = "-static" if target.traits.is_elf and host_target().name != target.name else ""
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
         listing = {

@@ -111,8 +111,8 @@ class BuildFolder:
     def run(self, where: str, command: tuple[str, ...], cure: str, program: str = "") -> tuple[bytes, str]:
         """Run in the neutral folder; standard output and error. `program` is what to start for `command[0]`.
 
-        Raises ToolchainFailed when it does not exit with 0 or cannot be started.
-        """
+        `command` are the words; `where` and `cure` begin and end the message of a failure. Raises ToolchainFailed
+        when it does not exit with 0 or cannot be started."""
         result = self.processes.run((program or command[0], *command[1:]), self.folder, self.environment)
         if result.code:
             raise failure(where, command, result, cure)
@@ -154,11 +154,13 @@ class Toolchain(Protocol):
         ...
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
-        """Compile and link a library. Raises ToolchainFailed."""
+        """Compile and link a library. `sources` are contents by path, `target` is the machine, `workspace` a folder
+        for objects. Raises ToolchainFailed."""
         ...
 
     def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
-        """Compile and link a program against the static library. Raises ToolchainFailed."""
+        """Compile and link a program against the static library. `sources` are contents by path, `archive` the
+        library's bytes, `target` is the machine, `workspace` a folder for objects. Raises ToolchainFailed."""
         ...
 
 
@@ -166,9 +168,9 @@ class Toolchain(Protocol):
 def build_folder(
     cache: Cache, jobs: int, report_progress: Callable[[str], None] | None, children: Processes | None = None
 ) -> Iterator[BuildFolder]:
-    """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that is
-    among `children` of somebody else. Raises OSError when it or the cache cannot be written.
-    """
+    """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that
+    is among `children` of somebody else. `cache` keeps objects, `jobs` processes may run at a time, `report_progress`
+    receives a line per step. Raises OSError when it or the cache cannot be written."""
     cache.compiler.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="minbuild-", ignore_cleanup_errors=True) as name,
@@ -238,10 +240,10 @@ def compile_objects(
 ) -> tuple[str, ...]:
     """Compile every unit; object names in source order.
 
-    `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first
-    word; `suffix` distinguishes objects of one source. An object is found in the cache by all that its compiler
-    sees, the call, and the toolchain's name.
-    """
+    `command` gives the compiler call of a source, without `-o`; `program` the file to start for its first word;
+    `suffix` distinguishes objects of one source. An object is found in the cache by all that its compiler sees, the
+    call, and the toolchain's name. `sources` are contents by path: those with `extensions` are compiled in
+    `workspace`; `toolchain` is the compiler's."""
     workspace.write(sources)
     units = [name for name in sources if name.endswith(extensions)]
     folders = tuple(option.removeprefix("-I") for option in INCLUDES)
@@ -287,7 +289,8 @@ def library_objects(
     program: Callable[[str], str],
 ) -> Objects:
     """Compile a library as `build_options` say, and with `lto` once more for this link. `calls` are those of the
-    compiler, for size and (True) for speed. Raises as `compile_objects`."""
+    compiler, for size and (True) for speed. `sources` are contents by path; `toolchain`, `workspace` and `program` as
+    of `compile_objects`. Raises as `compile_objects`."""
     speed = flags.speed_units(build_options, sources)
     units = [name for name in sources if name.endswith(".cc")]
 

@@ -84,6 +84,8 @@ class Driver:
         return self.build_options.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
+        """As `Toolchain.build`: `sources` by path become a library for `target` in `workspace`, by the user's
+        compiler."""
         build_options = self._build_options(target)
         calls = {s: self._compile(target, build_options, s) for s in (False, True)}
         objects = library_objects(
@@ -127,7 +129,8 @@ class Driver:
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
-        """A dynamic program where this machine runs it, else a static one for the emulator."""
+        """A dynamic program where this machine runs it, else a static one for the emulator. `sources` by path are
+        linked with `archive` for `target` in `workspace`."""
         call = self._compile(target, BuildOptions())
         c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
         objects = compile_objects(

@@ -38,8 +38,8 @@ def link(
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The image and its unstripped copy with symbols and relocations. `helpers` makes one object of just these
-    functions of the compiler's helper library. Raises ToolchainFailed.
-    """
+    functions of the compiler's helper library. `objects` are names of files in `workspace`; `run` starts a command
+    there and returns its output. Raises ToolchainFailed."""
     workspace.write({"image.ld": LAYOUT})
     link = (*_LINK, *_PAGE, *objects)
     output = run((*link, "--warn-unresolved-symbols", "--error-limit=0", "-o", "unstripped"))

@@ -117,10 +117,9 @@ def check_link(
     """Raise ToolchainFailed, with every finding, when the link is not what was asked for.
 
     `selected`: the kernels that belong in, as instantiations ("gemm<float>", with or without "minbuild::").
-    `kernels`: the function names of all kernels there are, so that helpers are not mistaken for one.
-    `symbols`: demangled names of the unstripped library. `exports`, `imports`: dynamic names of the shared library,
-    where macOS's leading underscore is gone.
-    """
+    `kernels`: the function names of all kernels there are, so that helpers are not mistaken for one. `symbols`:
+    demangled names of the unstripped library. `exports`, `imports`: dynamic names of the shared library, where
+    macOS's leading underscore is gone. `allowed` are imports that may remain."""
     expected = {instantiation(name) for name in selected}
     functions = {instantiation(name).partition("<")[0] for name in kernels}
     found = {instantiation(name) for name in symbols if _is_kernel_call(name)}

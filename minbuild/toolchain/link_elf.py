@@ -79,7 +79,8 @@ def layout(target: Target, build_options: BuildOptions) -> bytes:
 
 
 def call(target: Target, build_options: BuildOptions, interface: Interface | None = None) -> tuple[str, ...]:
-    """The linker and its options."""
+    """The linker and its options. `target` and `build_options` decide them; `interface` has other exports than the
+    trainer's."""
     # Kernels are told apart by their place in a table, never by address: folding equal ones is safe.
     fold = f"--icf={'none' if build_options.icf == OFF else 'all'}"
     unwind = ("--eh-frame-hdr",) if build_options.unwind_tables == ON else ()
@@ -98,7 +99,7 @@ def call(target: Target, build_options: BuildOptions, interface: Interface | Non
 def recipe(
     target: Target, build_options: BuildOptions, interface: Interface | None = None
 ) -> tuple[str, ...]:
-    """The inputs that decide the bytes."""
+    """The inputs that decide the bytes. `target`, `build_options` and `interface` as of `call`."""
     finish = f"{build_options.strip} {build_options.section_headers}"
     files = (layout(target, build_options), _exports(build_options, interface), link_bytes.source())
     return (*call(target, build_options, interface), *(file.decode() for file in files), finish)
@@ -123,7 +124,9 @@ def link(
     interface: Interface | None = None,
 ) -> Linked:
     """The library and its unstripped copy. `options` come on top of `call`; `helpers` makes one object of just these
-    functions of the compiler's helper library; `compile_c` is the call of the C compiler. Raises ToolchainFailed."""
+    functions of the compiler's helper library; `compile_c` is the call of the C compiler. `objects` are names of
+    files in `workspace`, for `target` as `build_options` say; `run` starts a command there and returns its output;
+    `interface` has other exports than the trainer's. Raises ToolchainFailed."""
     workspace.write(
         {"layout.ld": layout(target, build_options), "exports.map": _exports(build_options, interface)}
     )

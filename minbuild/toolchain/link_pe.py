@@ -97,8 +97,8 @@ def link(
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The library and its unstripped copy with a symbol table. `compile_c` is the call of the C compiler. Raises
-    ToolchainFailed.
-    """
+    ToolchainFailed. `objects` are names of files in `workspace`; `run` starts a command there and returns its
+    output."""
     workspace.write({"probe.c": PROBE})
     run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
     link = (*_LINK, *objects, "probe.o")

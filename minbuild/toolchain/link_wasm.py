@@ -33,8 +33,8 @@ def link(
     objects: tuple[str, ...], helpers: bytes, workspace: BuildFolder, run: Callable[[tuple[str, ...]], str]
 ) -> Linked:
     """The module, and as its unstripped copy one with names and relocations: the same functions in the same order and
-    the same data. `helpers` is the compiler's helper library. Raises ToolchainFailed.
-    """
+    the same data. `helpers` is the compiler's helper library. `objects` are names of files in `workspace`; `run`
+    starts a command there and returns its output. Raises ToolchainFailed."""
     workspace.write({"libhelpers.a": helpers})
     link = (*_LINK, *objects, "libhelpers.a")
     run((*link, "--emit-relocs", "--Map=unstripped.map", "-o", "unstripped"))

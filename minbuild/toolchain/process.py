@@ -67,9 +67,8 @@ class Processes:
     def run(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float | None = None
     ) -> Result:
-        """Run to the end. Raises FileNotFoundError without the program, subprocess.TimeoutExpired after
-        `timeout` s.
-        """
+        """Run to the end. `command` are the words, `cwd` its folder, `env` all of its environment. Raises
+        FileNotFoundError without the program, subprocess.TimeoutExpired after `timeout` s."""
         with self._slots:
             process = self._start(command, cwd, env)
             try:
@@ -140,7 +139,8 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def failure(where: str, command: Sequence[str], result: Result, cure: str) -> ToolchainFailed:
-    """The error of a tool that said no: where, its first complaints, the command, the cure."""
+    """The error of a tool that said no: where, its first complaints, the command, the cure. `where` begins the
+    message, `command` and its `result` follow, `cure` ends it."""
     text = result.err or result.out.decode(errors="replace")
     if "No space left" in text or "NoSpaceLeft" in text:
         cure = DISK_FULL

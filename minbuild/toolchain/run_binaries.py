@@ -104,10 +104,11 @@ def run_program(
     files: Mapping[str, bytes] | None = None,
     timeout: float | None = None,
 ) -> ProgramResult:
-    """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds: `patience` where that is None.
+    """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds: `patience` where that is
+    None.
 
-    Raises ToolchainFailed when nothing here can run programs of this target, or when it takes too long.
-    """
+    `program` is the bytes of the executable, for `target`; `arguments` are its own. Raises ToolchainFailed when
+    nothing here can run programs of this target, or when it takes too long."""
     emulator = find_emulator(target)
     if emulator is None:
         raise ToolchainFailed(f"{target}: {why_not_run(target)}")
@@ -136,9 +137,9 @@ def run_program(
 def run_python(
     module: str, arguments: Sequence[str], folder: Path, timeout: float | None = None
 ) -> ProgramResult:
-    """Run `python -m module` with this interpreter and this minbuild in `folder`: what it does, a crash
-    included, cannot hurt us. Raises ToolchainFailed after `timeout` seconds: `patience` where that is None.
-    """
+    """Run `python -m module` with this interpreter and this minbuild in `folder`: what it does, a crash included,
+    cannot hurt us. `module` is its name, `arguments` are its own. Raises ToolchainFailed after `timeout` seconds:
+    `patience` where that is None."""
     timeout = patience() if timeout is None else timeout
     ours = str(Path(minbuild.__file__).resolve().parents[1])
     path = os.pathsep.join(p for p in (ours, os.environ.get("PYTHONPATH", "")) if p)

@@ -89,6 +89,8 @@ class Zig:
         return self.build_options.only(self.honours(target))
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
+        """As `Toolchain.build`: `sources` by path become a library for `target` in `workspace`, by the compiler that
+        is a Python package."""
         build_options = self._build_options(target)
         calls = {s: compile_command(target, "c++", build_options, speed=s) for s in (False, True)}
         lto = uses_lto(target, build_options)
@@ -119,10 +121,10 @@ class Zig:
         )
 
     def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
-        """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a
-        sysroot; for the machine we run on a plain dynamic program, which needs no C library to be built
-        first. For a chip without an operating system the sources bring start-up code and a linker script.
-        """
+        """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a sysroot;
+        for the machine we run on a plain dynamic program, which needs no C library to be built first. For a chip
+        without an operating system the sources bring start-up code and a linker script. `sources` by path are linked
+        with `archive` for `target` in `workspace`."""
         name = _program_target(target)
         objects = compile_objects(
             sources,

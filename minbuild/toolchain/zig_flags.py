@@ -9,6 +9,8 @@ from minbuild.toolchain.targets import Target
 
 
 def driver(target: Target, language: str, name: str = "", mode: str = "") -> tuple[str, ...]:
+    """The words of zig's driver that select `language` ("c++" or "cc") and the processor of `target`. `name` replaces
+    zig's name of the target, `mode` is added to that of the processor."""
     cpu = f"{target.cpu or target.traits.cpu}{mode}"
     return ("zig", language, "-target", name or target.traits.zig, f"-mcpu={cpu}")
 
@@ -16,6 +18,8 @@ def driver(target: Target, language: str, name: str = "", mode: str = "") -> tup
 def compile_command(
     target: Target, language: str, build_options: BuildOptions, name: str = "", *, speed: bool = False
 ) -> tuple[str, ...]:
+    """The call that compiles a source in `language` for `target`, as `build_options` say: for size, or with `speed`
+    for time. `name` replaces zig's name of the target."""
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
     level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")

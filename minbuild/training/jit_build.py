@@ -37,7 +37,8 @@ class ArtifactFiles:
     def read(
         training: Path, evaluation: Path | None, optimizer: Path | None, checkpoint: Checkpoint
     ) -> ArtifactFiles:
-        """Raises BadInput and Unsupported."""
+        """The artifacts in files `training`, `evaluation` and `optimizer`, with a `checkpoint` that is read already.
+        Raises BadInput and Unsupported."""
         artifacts = read_artifacts(training, evaluation, optimizer, checkpoint)
         return ArtifactFiles(training, evaluation, optimizer, artifacts)
 

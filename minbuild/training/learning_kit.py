@@ -27,7 +27,7 @@ def cosine_rate(rate: float, last: float, step: int, warmup: int, total: int) ->
 
 
 def step_rate(rate: float, factor: float, step: int, every: int) -> float:
-    """`rate`, multiplied by `factor` after every `every` steps."""
+    """`rate`, multiplied by `factor` after every `every` steps. `step` counts from 0."""
     return rate * factor ** (step // every) if every else rate
 
 
@@ -123,7 +123,8 @@ class Threshold:
         return not (above <= 0 or above * above <= deviations * deviations * self.variance)
 
     def vote(self, score: float, deviations: float, window: int, needed: int) -> bool:
-        """True where at least `needed` of the last `window` scores, 1 to 32 of them, exceeded."""
+        """True where at least `needed` of the last `window` scores, 1 to 32 of them, exceeded. `score` counts as
+        exceeding above `deviations` standard deviations from the mean."""
         self.votes = (self.votes << 1 | self.exceeded(score, deviations)) & _WORD
         recent = self.votes & ((1 << window) - 1) if window < 32 else self.votes
         return recent.bit_count() >= needed

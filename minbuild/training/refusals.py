@@ -12,7 +12,8 @@ INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE = 1, 6, 7  # mb_status
 
 
 def refusal(plan: bytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
-    """The reason in the inputs why a step ended with `status`, or "" where they do not explain it."""
+    """The reason in the inputs why a step ended with `status`, or "" where they do not explain it. `plan` is the
+    trainer's, `graph` the number of the step's graph, `inputs` its arrays in order."""
     expected = read_plan_inputs(plan).of(graph)
     if status == INVALID_ARGUMENT and len(inputs) != len(expected):
         names = ", ".join(each.name for each in expected)

@@ -15,9 +15,9 @@ _OUT_OF_MEMORY = 5
 
 
 class ResizingSession:
-    """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over
-    parameters, optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what
-    it had."""
+    """The calls of `Session`, without a limit on the sizes of free dimensions. Growing carries over parameters,
+    optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what it had.
+    `library` runs `plan`; `checkpoint` is a file's bytes, None for a session without parameters yet."""
 
     def __init__(self, library: Library, plan: SessionPlan, checkpoint: bytes | None) -> None:
         self._library, self._plan = library, plan
@@ -72,7 +72,8 @@ class ResizingSession:
         self._carry_over(Session(self._library, self._plan.data, state, sizes), sizes)
 
     def change(self, library: Library, plan: SessionPlan, checkpoint: bytes) -> None:
-        """Goes on with another trainer of the same parameters and inputs, in the state of `checkpoint`."""
+        """Goes on with another trainer of the same parameters and inputs, in the state of `checkpoint`. `library`
+        runs `plan`, both in place of the old ones."""
         self._carry_over(Session(library, plan.data, checkpoint, self._sizes), self._sizes)
         self._library, self._plan = library, plan
 

@@ -90,27 +90,9 @@ def test_faults_are_found(text, count) -> None:
     assert len(faults(text)) == count
 
 
-_ROOMS = ("verify", "analysis", "passes")  # all modules of these
-_DOCUMENTED = (
-    "authoring/__init__.py",
-    "training/api.py",
-    "training/artifacts.py",
-    "training/library.py",
-    "training/state.py",
-    "training/onnxblock/blocks.py",
-    "training/onnxblock/checkpoints.py",
-    "training/onnxblock/loss.py",
-    "training/onnxblock/optim.py",
-    "pipeline.py",
-    "planning/compile.py",
-    "ops/core/definition.py",
-    "ops/core/elementwise.py",
-    "ops/core/graph_builder.py",
-)
-
-
-def undocumented(source: str) -> list[str]:
-    """The arguments of public functions with more than two that neither their docstring nor their class's names."""
+def undocumented(source: str, exempt: frozenset[str] = frozenset()) -> list[str]:
+    """The arguments of public functions with more than two that neither their docstring nor their class's names;
+    `exempt` functions are left out."""
     found: list[str] = []
 
     def visit(body: list[ast.stmt], owner: str, about: str) -> None:
@@ -118,6 +100,8 @@ def undocumented(source: str) -> list[str]:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 visit(node.body, f"{node.name}.", ast.get_docstring(node) or "")
             elif isinstance(node, ast.FunctionDef) and not re.match(r"_(?!_init__|_call__)", node.name):
+                if node.name in exempt:
+                    continue
                 given = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
                 names = [a.arg for a in given if a.arg not in ("self", "cls")]
                 text = f"{about} {ast.get_docstring(node) or ''}"
@@ -128,12 +112,23 @@ def undocumented(source: str) -> list[str]:
     return found
 
 
+ROOMS = sorted(p.parent.name for p in (ROOT / "minbuild").glob("*/__init__.py"))
+
+
 @pytest.mark.unit
-@pytest.mark.parametrize("path", [*_DOCUMENTED, *_ROOMS])
-def test_arguments_are_documented(path) -> None:
-    place = ROOT / "minbuild" / path
-    modules = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-    assert not {p.name: names for p in modules if (names := undocumented(p.read_text("utf-8")))}
+@pytest.mark.parametrize("room", [*ROOMS, "."])
+def test_arguments_are_documented(room) -> None:
+    """Of every public function; commands have a help text for each instead."""
+    place = ROOT / "minbuild" / room
+    commands = {c.name.replace("-", "_") for c in command_line()} if room == "cli" else set()
+    modules = sorted(place.glob("*.py") if room == "." else place.rglob("*.py"))
+    found = {p.name: undocumented(p.read_text("utf-8"), frozenset(commands)) for p in modules}
+    assert modules and not {name: missing for name, missing in found.items() if missing}
+
+
+@pytest.mark.unit
+def test_every_option_has_a_help_text() -> None:
+    assert not [f"{c.name} {p.names}" for c in command_line() for p in c.parameters if len(p.help) < 10]
 
 
 @pytest.mark.unit

@@ -118,7 +118,8 @@ def differentiate(
     graph: Graph, loss: str, wrt: Sequence[str], registry: Registry, opset: int, stops: Sequence[str] = ()
 ) -> Differentiated:
     """The gradients of the scalar `loss` with respect to the initializers `wrt`, in the default domain's version
-    `opset`; the values `stops` count as constants. Raises Unsupported with every node that stands in the way."""
+    `opset`; the values `stops` count as constants. `registry` has the gradient rules of what is in `graph`. Raises
+    Unsupported with every node that stands in the way."""
     tape = Tape(graph, registry, opset)
     tape.record(wrt)
     return _Sweep(tape, loss, tuple(wrt), frozenset(stops)).run()

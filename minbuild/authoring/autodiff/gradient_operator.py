@@ -45,8 +45,9 @@ def opset_of_nodes(graph: Graph) -> int:
 
 def without_gradient_nodes(graph: Graph, variables: Iterable[str], registry: Registry, opset: int) -> Graph:
     """The graph with plain nodes in place of its Gradient nodes. `variables` are the initializers that change: what
-    they hold is not known. A Gradient of a Gradient's result is a derivative of higher order. Raises Unsupported with
-    every broken rule and every node that no gradient leads through."""
+    they hold is not known. A Gradient of a Gradient's result is a derivative of higher order. `graph` is in version
+    `opset` of ONNX's own operators; `registry` has the gradient rules. Raises Unsupported with every broken rule and
+    every node that no gradient leads through."""
     if not any(is_gradient(node) for node in graph.nodes):
         return graph
     expansion = _Expansion(graph, frozenset(variables), registry, opset)

@@ -29,11 +29,12 @@ from minbuild.passes.lowering.lower import lower
 def make_training_model(
     model: Source, recipe: Recipe, operators: Registry, prefix: str = "", largest: int = LARGEST_FILE
 ) -> GeneratedArtifacts:
-    """The file `<prefix>training_info.onnx`, and one with data beside it where more than `largest` bytes of tensors are
-    in it: the forward model, and training that gives the numbers which the artifacts of the same recipe give. The
+    """The file `<prefix>training_info.onnx`, and one with data beside it where more than `largest` bytes of tensors
+    are in it: the forward model, and training that gives the numbers which the artifacts of the same recipe give. The
     learning rate is variable `learning_rate`; initialization resets it, the step count and the optimizer's state, and
-    leaves parameters alone. Raises BadInput and Unsupported with all findings: whatever a trainer could not run is
-    refused here."""
+    leaves parameters alone. `model` is the forward model, `prefix` begins the name, `recipe` describes its training,
+    `operators` have gradient and shape rules. Raises BadInput and Unsupported with all findings: whatever a trainer
+    could not run is refused here."""
     settled = resolve_recipe(model, recipe, operators, _inexpressible(recipe, model))
     added = len(settled.graph.nodes) - len(model.graph.nodes)
     train = settled.train

@@ -35,7 +35,8 @@ def artifacts_of_training_info(
     model: TrainingModel, digests: Mapping[str, str], operators: Registry
 ) -> TrainingArtifacts:
     """The artifacts of a trainer that runs `model`. Every variable (what a binding changes) is in the checkpoint,
-    everything else is constant. Raises BadInput and Unsupported with all findings."""
+    everything else is constant. `digests` are of the model's files by name; `operators` have the shape rules. Raises
+    BadInput and Unsupported with all findings."""
     merged = _Merged(model, operators)
     findings: list[str] = []
     for number, entry in enumerate(model.entries):
@@ -174,7 +175,8 @@ def _returned(entry: TrainingEntry, step: Graph) -> list[str]:
 
 
 def viewed(name: str, nodes: Sequence[Node], operators: Registry) -> str:
-    """The value whose bytes `name` may have, when all views are looked through."""
+    """The value whose bytes `name` may have, when all views are looked through. `nodes` make the values, `operators`
+    say which of them are views."""
     makers = {n: node for node in nodes for n in node.outputs}
     while name in makers:
         node = makers[name]
@@ -193,7 +195,8 @@ def assignments(
     prefix: str,
 ) -> list[Node]:
     """Nodes behind which each variable has its new value, all computed from the old ones: what is a variable itself,
-    or a view of one, is copied first."""
+    or a view of one, is copied first. `values` are the new values by variable; `nodes` make them, `operators` say
+    which of them are views; `variables` are all of the graph's, `prefix` begins the names of copies."""
     copies, changes = [], []
     for variable, value in values.items():
         if viewed(value, nodes, operators) in variables:

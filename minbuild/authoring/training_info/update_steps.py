@@ -38,7 +38,8 @@ class UpdateWriter:
         self.state[RATE] = np.array(FIRST_RATE, np.float32)
 
     def many(self, op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
-        """A node with outputs of these names, of the domain of training where its operator is there."""
+        """A node with outputs of these names, of the domain of training where its operator is there. `op_type` reads
+        `inputs` and writes `outputs`."""
         domain, version = (DOMAIN, 1) if op_type in _OPERATORS else ("", self.opset)
         name = f"optimizer/{op_type}_{len(self.nodes)}"
         self.nodes.append(
@@ -87,7 +88,8 @@ class UpdateWriter:
     def apply(
         self, op_type: str, step: str, gradients: Sequence[str], moments: int, **attributes: Any
     ) -> None:
-        """A node of `op_type` over all parameters."""
+        """Adds a node of `op_type` over all parameters. `step` is the value that counts steps, `gradients` are in the
+        order of the parameters, `moments` is the number of arrays of state per parameter."""
         names = tuple(self.parameters)
         kept = [self.moment(n, k) for k in range(moments) for n in names]
         changed = (*names, *kept)
@@ -107,8 +109,9 @@ Step = Callable[[UpdateWriter, Sequence[str], Attributes], None]
 def write_updates(
     writer: UpdateWriter, gradients: Sequence[str], name: str, options: OptimizerOptions
 ) -> None:
-    """Writes one step of optimizer `name` on all parameters, given their gradients. Raises BadInput for one there is
-    not, and for an option it does not take."""
+    """Writes one step of optimizer `name` on all parameters, given their gradients. `writer` has the parameters,
+    `gradients` are in their order, `options` are those of the optimizer. Raises BadInput for one there is not, and
+    for an option it does not take."""
     *_, node = optimizer_graph(name, options).nodes  # which checks the options and knows the defaults
     if node.op_type not in _STEPS:
         raise BadInput(f"--optimizer {name}: has no form as training information. Choose another one.")

@@ -25,7 +25,8 @@ _COMPOUND = frozenset(
 
 def missing_operators(required: Requirements, text: str, path: str) -> tuple[str, ...]:
     """One sentence, with its cure, for everything that a build with the configuration `text` would not have and the
-    artifacts need. Raises BadInput where `text` is not a configuration."""
+    artifacts need. `required` are the requirements of the artifacts, `path` the name of the configuration in
+    messages. Raises BadInput where `text` is not a configuration."""
     given = parse_config(text, path)
     found = [
         finding for key, types in required.operators.items() for finding in _operator(key, types, given, path)

@@ -23,8 +23,9 @@ STYLES = ("fixed", "runtime")
 def requirements(
     folders: Sequence[Path], style: str = "fixed", ops_folders: tuple[Path, ...] = ()
 ) -> Requirements:
-    """The requirements of the artifacts in all `folders`: "fixed" for `.ort` files that hold what runs,
-    "runtime" for those that may be optimised further where they run. Raises BadInput and Unsupported."""
+    """The requirements of the artifacts in all `folders`: "fixed" for `.ort` files that hold what runs, "runtime" for
+    those that may be optimised further where they run. `style` is one of these two; `ops_folders` hold operators of
+    the user. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     return union(_of_folder(folder, style, operators) for folder in folders)
 

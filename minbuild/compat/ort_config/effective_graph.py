@@ -116,7 +116,9 @@ class EffectiveGraph:
         version: int | None = None,
         outputs: tuple[str, ...] = (),
     ) -> Node:
-        """A node of another operator with the results of `node`, of its opset where the domain is the same."""
+        """A node of another operator with the results of `node`, of its opset where the domain is the same. `op_type`
+        and `domain` name the operator, of `version` where that is not the model's; `inputs` and `outputs` are values
+        by name, the outputs by default those of `node`."""
         opset = version or (node.version if domain == node.domain else 1)
         return Node(
             op_type, domain, opset, name=node.name, inputs=inputs, outputs=outputs or node.outputs[:1]

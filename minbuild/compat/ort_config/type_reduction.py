@@ -48,7 +48,8 @@ def tracks(domain: str, name: str) -> bool:
 def tracked_types(
     domain: str, name: str, inputs: Sequence[ElementType | None], outputs: Sequence[ElementType | None]
 ) -> Types:
-    """The types that a configuration says of one application; `inputs` and `outputs` are None where absent."""
+    """The types that a configuration says of one application; `inputs` and `outputs` are None where absent. `domain`
+    and `name` are the operator's."""
     if (domain, name) == ("ai.onnx", "OneHot"):
         indices, depth, values = (type_name(e) for e in inputs[:3] if e is not None)
         return Types(triples=frozenset({(indices, values, depth)}))

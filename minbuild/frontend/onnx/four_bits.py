@@ -32,7 +32,7 @@ class FourBits:
 
 def with_four_bits(graph: Graph, four_bit: Mapping[str, FourBits], findings: list[str]) -> Graph:
     """The graph whose nodes read `four_bit`, tensors by name. What else than DequantizeLinear reads them is added to
-    `findings`."""
+    `findings`. `graph` is read already."""
     if not four_bit:
         return graph
     arrays: dict[str, np.ndarray] = {}

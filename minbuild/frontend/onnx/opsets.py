@@ -9,7 +9,8 @@ _RUNTIME_VERSIONS = {"MaxPoolGrad": 9, "AveragePoolGrad": 9}
 
 
 def since_version(domain: str, name: str, opset: int) -> int:
-    """The version of an operator that a model with `opset` of its domain runs."""
+    """The version of an operator that a model with `opset` of its domain runs. `domain` and `name` are the
+    operator's."""
     try:
         return int(onnx.defs.get_schema(name, opset, domain).since_version)
     except onnx.defs.SchemaError:
@@ -17,7 +18,8 @@ def since_version(domain: str, name: str, opset: int) -> int:
 
 
 def next_version(domain: str, name: str, since: int) -> int | None:
-    """The first opset at which another version takes over; None where there is none."""
+    """The first opset at which another version takes over; None where there is none. `domain` and `name` are the
+    operator's, `since` is its version."""
     later = [
         int(schema.since_version)
         for schema in onnx.defs.get_all_schemas_with_history()

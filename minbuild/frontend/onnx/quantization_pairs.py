@@ -17,7 +17,7 @@ QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
 
 def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -> Graph:
     """The graph with pairs in place of FakeQuant nodes; of those only that have scales along an axis, unless
-    `per_tensor`. Nodes whose scale is no constant stay."""
+    `per_tensor`. Nodes whose scale is no constant stay. `graph` is in version `opset` of ONNX's own operators."""
     added: dict[str, np.ndarray] = {}
     nodes: list[Node] = []
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)

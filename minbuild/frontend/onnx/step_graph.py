@@ -88,7 +88,8 @@ def _same(one: ValueInfoProto, other: ValueInfoProto) -> bool:
 
 
 def step_model(path: Path, pairs: Mapping[str, str], values: Mapping[str, np.ndarray]) -> StepModel:
-    """The step in ONNX file `path`, with first `values` of its state. Raises BadInput with all findings."""
+    """The step in ONNX file `path`, with first `values` of its state. `pairs` are the state's inputs with the outputs
+    that replace them. Raises BadInput with all findings."""
     model = parse_model(read_file(path), path)
     load_external_data_for_model(model, str(path.parent))
     named = not pairs

@@ -38,7 +38,7 @@ def defined(graph: Graph) -> set[str]:
 
 def renamed(node: Node, rename: Rename, prefix: str) -> Node:
     """The node with every value under the name that `rename` gives it, in its graphs too, and `prefix` before its own
-    name."""
+    name. `node` may hold graphs."""
     inputs, outputs = (tuple(rename(n) if n else n for n in names) for names in (node.inputs, node.outputs))
     attributes = with_graphs(node.attributes, lambda graph: _renamed_graph(graph, rename))
     return replace(node, name=f"{prefix}/{node.name}", inputs=inputs, outputs=outputs, attributes=attributes)

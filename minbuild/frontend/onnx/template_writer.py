@@ -24,8 +24,9 @@ def opsets_imported(nodes: Iterable[Node]) -> dict[str, int]:
 def template_file(
     graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int], holes: Mapping[str, TensorType]
 ) -> tuple[Piece, ...]:
-    """The file that `onnx_writer.write_graph` would write of a graph with further initializers, in pieces. Those
-    are `holes`: their shapes are fixed, and where they are named belong their elements, row-major and little-endian."""
+    """The file that `onnx_writer.write_graph` would write of a graph with further initializers, in pieces. Those are
+    `holes`: their shapes are fixed, and where they are named belong their elements, row-major and little-endian.
+    `graph` is written with the `types` of its values, for the versions `opsets` of domains."""
     model = model_proto(graph, types, opsets)
     rest = model.graph.SerializeToString(deterministic=True)
     model.ClearField("graph")

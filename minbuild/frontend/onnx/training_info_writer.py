@@ -29,7 +29,7 @@ def write_training_model(
 ) -> dict[str, bytes]:
     """The ONNX file `name`; `opset` is the version of ONNX's own operators. Where constants take more than `largest`
     bytes, those of the inference graph stand in `<name>.data` beside it, and those of the algorithm as well where the
-    rest is still too much. The same parts give the same bytes."""
+    rest is still too much. The same parts give the same bytes. `parts` are its graphs and bindings."""
     graphs = (parts.inference, parts.algorithm, parts.initialization)
     opsets = opsets_of([node for graph in graphs for node in graph.nodes], opset)
     beside, rest = DataFile(f"{name}.data"), sum(map(bytes_of, graphs))

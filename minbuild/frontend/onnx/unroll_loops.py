@@ -59,7 +59,8 @@ class Loop(Unrolling):
         yield from self.bind_outputs(carried)
 
     def check_dependent(self, graph: Graph, limit: int | None, carried: int) -> None:
-        """Raises UnsupportedUse for a loop whose end depends on data, where something else must be known."""
+        """Raises UnsupportedUse for a loop whose end depends on data, where something else must be known. `graph` is
+        the body, `limit` the largest number of rounds if it is known, `carried` the number of carried values."""
         if limit is None:
             raise UnsupportedUse(
                 "whether it goes on depends on data, and it has no limit. Give it a constant number of rounds at most, "
@@ -110,7 +111,8 @@ class Scan(Unrolling):
     def scan(
         self, states: Sequence[str], scans: Sequence[str], label: str
     ) -> Generator[Node, None, list[str]]:
-        """The rounds over one set of scan inputs; returns the final carried values and the scan outputs."""
+        """The rounds over one set of scan inputs; returns the final carried values and the scan outputs. `states` are
+        the values carried into the first round, `scans` the scan inputs, `label` begins the names of nodes."""
         graph, attributes = self.graph("body"), self.node.attributes
         axes = self.axes("scan_input_axes", [len(self.scope.shape(x)) for x in scans])
         backward = attributes.get("scan_input_directions" if self.node.version >= 9 else "directions", ())

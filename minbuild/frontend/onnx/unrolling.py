@@ -58,7 +58,8 @@ class Unrolling:
         self, graph: Graph, arguments: Sequence[str], label: str, around: Mapping[str, str] | None = None
     ) -> tuple[list[Node], list[str]]:
         """A copy of a graph on these values: its nodes, and the names of its results. What it reads of the values
-        `around` it has other names."""
+        `around` it has other names. `graph` is a body, `arguments` are the values of its inputs, `label` begins the
+        names of nodes."""
         if len(arguments) != len(graph.inputs):
             raise UnsupportedUse(
                 f"its graph takes {len(graph.inputs)} inputs, and {len(arguments)} are given"
@@ -107,7 +108,7 @@ class Unrolling:
         return self.written.add("Concat", *slices, axis=axis).name
 
     def element(self, x: str, index: int, axis: int) -> str:
-        """`x` at one index of an axis, without that axis."""
+        """`x` at one index of an axis, without that axis. `index` counts from 0 along `axis`."""
         return self.written.add("Gather", x, self.number(index), axis=axis).name
 
     def number(self, value: int) -> str:
@@ -132,7 +133,8 @@ class Unrolling:
         }
 
     def selected(self, condition: Value, one: str, other: str, what: str) -> str:
-        """One of two values. Raises UnsupportedUse where their types differ."""
+        """One of two values. It is `one` where `condition` holds, else `other`; `what` names them in messages. Raises
+        UnsupportedUse where their types differ."""
         kinds = [f"{self.scope.element(n).label}{list(self.scope.shape(n))}" for n in (one, other)]
         if kinds[0] != kinds[1]:
             raise UnsupportedUse(

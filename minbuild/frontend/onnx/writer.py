@@ -29,7 +29,8 @@ IR_VERSION = 8  # the newest that ONNX Runtime 1.19.2's training tools write for
 
 def write_graph(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> bytes:
     """The ONNX file of a graph. `types` are those of its outputs and of what its nodes compute, as far as known;
-    `opsets` are the versions of the domains it imports. The same graph gives the same bytes."""
+    `opsets` are the versions of the domains it imports. The same graph gives the same bytes. `graph` may hold graphs
+    in its nodes."""
     return bytes(model_proto(graph, types, opsets).SerializeToString(deterministic=True))
 
 
@@ -41,7 +42,8 @@ def write_files(
     largest: int = LARGEST_FILE,
 ) -> dict[str, bytes]:
     """The ONNX file of a graph as `write_graph` writes it, by name, with `prefix` before the graph's own; where its
-    constants take more than `largest` bytes, they stand in a second file beside it."""
+    constants take more than `largest` bytes, they stand in a second file beside it. `graph`, `types` and `opsets` as
+    of `write_graph`."""
     name = prefix + graph.source
     if bytes_of(graph) <= largest:
         return {name: write_graph(graph, types, opsets)}
@@ -89,7 +91,7 @@ def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorPro
 
 
 def model_proto(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> ModelProto:
-    """The ONNX model of a graph, as `write_graph` writes it."""
+    """The ONNX model of a graph, as `write_graph` writes it. `graph`, `types` and `opsets` as of `write_graph`."""
     inputs = [_value(name, tensor) for name, tensor in graph.inputs.items()]
     inputs += [_sequence(name, element) for name, element in graph.sequences.items()]
     proto = helper.make_graph(
@@ -115,7 +117,8 @@ def append_to_model(
     inputs: Mapping[str, TensorType],
     initializers: Mapping[str, np.ndarray],
 ) -> None:
-    """Adds these to a model in place, and imports of the domains that the nodes are of."""
+    """Adds these to a model in place, and imports of the domains that the nodes are of. `model` is an
+    onnx.ModelProto; `nodes`, `inputs` with their types and `initializers` with their values come behind its own."""
     nodes = tuple(nodes)
     model.graph.node.extend(node_proto(node) for node in nodes)
     model.graph.input.extend(_value(name, tensor) for name, tensor in inputs.items())

@@ -23,13 +23,14 @@ Places = Mapping[
 
 def kernel_types(domain: str, name: str, since: int) -> Places | None:
     """The types of an operator by the names that its schema gives them, or by that of the argument where its type is
-    fixed. None for operators that ONNX Runtime 1.19.2 does not have, as far as is known here."""
+    fixed. None for operators that ONNX Runtime 1.19.2 does not have, as far as is known here. `domain` and `name` are
+    the operator's, `since` is its version."""
     known = from_schema(domain, name, since)
     return _recorded().get(f"{domain}:{name}:{since}") if known is None else known
 
 
 def from_schema(domain: str, name: str, since: int) -> Places | None:
-    """The same of operators that ONNX has."""
+    """The same of operators that ONNX has. `domain` and `name` are the operator's, `since` is its version."""
     try:
         schema = onnx.defs.get_schema(name, since, domain)
     except onnx.defs.SchemaError:

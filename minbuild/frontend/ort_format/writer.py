@@ -30,9 +30,10 @@ _NUMBER, _NAME = 1, 2  # kinds of a dimension
 
 
 def write_ort_graph(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> bytes:
-    """The `.ort` file of a graph. `types` are those of what its nodes compute; `opsets` are the versions of the domains
-    it imports. The same graph gives the same bytes. Raises Unsupported with every node that ONNX Runtime 1.19.2 does
-    not know or that holds a graph, and BadInput beyond the format's 2 GiB."""
+    """The `.ort` file of a graph. `types` are those of what its nodes compute; `opsets` are the versions of the
+    domains it imports. The same graph gives the same bytes. `graph` must hold no graphs in its nodes. Raises
+    Unsupported with every node that ONNX Runtime 1.19.2 does not know or that holds a graph, and BadInput beyond the
+    format's 2 GiB."""
     if (size := bytes_of(graph)) > LARGEST_FILE:
         raise BadInput(
             f"{graph.source}: {size:,} bytes of constants do not fit into the .ort format, which ends at 2 GiB. Leave "

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, product
 from minbuild.ops.convolution.conv_cases import conv_cases
-from minbuild.ops.convolution.sliding_window import Axis, Seen, axes, explicit_pads, padding_of, taps_of
+from minbuild.ops.convolution.sliding_window import ArrayIndex, Axis, axes, explicit_pads, padding_of, taps_of
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -145,11 +145,13 @@ class Layer:
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
+        """The convolution that `ctx` computes, of x in shape `x` with weights in shape `w`."""
         return cls.over(ctx, w, _window(ctx.attributes, x, w))
 
     @classmethod
     def over(cls, ctx: OpContext, w: Shape, window: tuple[Axis, ...]) -> Layer:
-        """The convolution with these weights that an operator computes, or whose gradient it computes."""
+        """The convolution with these weights that an operator computes, or whose gradient it computes. `ctx` is the
+        operator's, `w` the shape of the weights, `window` has an entry per spatial axis."""
         groups = int(ctx.attribute("group", 1))
         return cls(
             ctx.element(),
@@ -236,7 +238,9 @@ class Layer:
 def call_layer(
     layer: Layer, propagation: int, names: Sequence[str], bias: str = "", accumulate: int = 0
 ) -> KernelCall:
-    """One run of the kernel; `names` are the tensor to compute, then the other two of (outputs, input, weights)."""
+    """One run of the kernel; `names` are the tensor to compute, then the other two of (outputs, input, weights).
+    `layer` is the convolution, `propagation` says which tensor to compute; `bias` is a name or "", `accumulate` the
+    outputs that are added to, a bit each."""
     packs = layer.packs
     return (packed_kernel if packs else conv_kernel).call(
         *names,
@@ -269,8 +273,9 @@ def _again(call: Call, ctx: OpContext) -> Call | None:
 
 def receptive_fields(
     attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
-) -> tuple[list[tuple[int, int]], list[tuple[Seen, Seen]]]:
-    """The padding of x, and for every tap where its weights stand and what it sees of the padded x."""
+) -> tuple[list[tuple[int, int]], list[tuple[ArrayIndex, ArrayIndex]]]:
+    """The padding of x, and for every tap where its weights stand and what it sees of the padded x. `attributes` are
+    the operator's, `x` is [N,C,in...], `taps` the window's size per axis."""
     window = axes(attributes, x.shape[2:], taps)
     return padding_of(window), list(taps_of(window))
 
@@ -280,8 +285,9 @@ def grouped(x: np.ndarray, groups: int) -> np.ndarray:
     return x.reshape(x.shape[0], groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
 
 
-def filters_of(w: np.ndarray, tap: Seen, groups: int) -> np.ndarray:
-    """The weights of one tap as [G,M/G,C/G]."""
+def filters_of(w: np.ndarray, tap: ArrayIndex, groups: int) -> np.ndarray:
+    """The weights of one tap as [G,M/G,C/G]. `w` is [G*M/G,C/G,taps...] in `groups` groups, `tap` a place in the
+    window."""
     return w[tap].reshape(groups, w.shape[0] // groups, w.shape[1])
 
 

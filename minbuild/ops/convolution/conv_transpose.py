@@ -18,7 +18,8 @@ from minbuild.ops.reduction.reduce import reduce_kernel, reduce_over
 
 
 def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
-    """The axes of the convolution whose gradient this is: from the sizes of the result to those of the input."""
+    """The axes of the convolution whose gradient this is: from the sizes of the result to those of the input.
+    `attributes` are the operator's, `x` and `w` the shapes of its input and weights."""
     count = len(x) - 2
     if len(w) != len(x) or not 1 <= count <= 3:
         raise UnsupportedUse(

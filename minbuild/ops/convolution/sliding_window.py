@@ -13,7 +13,7 @@ from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Value
 
-Seen = tuple[Any, ...]  # an index that selects what a tap looks at
+ArrayIndex = tuple[Any, ...]  # of an array: what a tap reads, or what is inside of padding
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Axis:
 
 
 def axes(attributes: Mapping[str, Any], sizes: Shape, taps: Sequence[int]) -> tuple[Axis, ...]:
-    """The spatial axes of an input of these sizes under a window of `taps`, with `auto_pad` worked out."""
+    """The spatial axes of an input of these sizes under a window of `taps`, with `auto_pad` worked out. `attributes`
+    are the operator's, `sizes` those of the spatial axes."""
     count = len(taps)
     strides = tuple(attributes.get("strides", ())) or (1,) * count
     dilations = tuple(attributes.get("dilations", ())) or (1,) * count
@@ -97,7 +98,8 @@ def explicit_pads(attributes: Mapping[str, Any], window: Sequence[Axis]) -> dict
 
 
 def reshaped(b: GraphBuilder, x: Value, dims: Sequence[Dim]) -> Value:
-    """`x` with these dimensions; one may be symbolic, and the first as well where it is that of `x`."""
+    """`x` with these dimensions; one may be symbolic, and the first as well where it is that of `x`. `b` is the
+    graph, `dims` are all dimensions."""
     words = [d if isinstance(d, int) else -1 for d in dims]
     if words.count(-1) > 1 and words[0] == -1:
         words[0] = 0  # as it is
@@ -151,7 +153,7 @@ def padding_of(window: Sequence[Axis]) -> list[tuple[int, int]]:
     return pads
 
 
-def taps_of(window: Sequence[Axis]) -> Iterator[tuple[Seen, Seen]]:
+def taps_of(window: Sequence[Axis]) -> Iterator[tuple[ArrayIndex, ArrayIndex]]:
     """For every tap its place in the window, and what all windows see through it of the padded input."""
     for tap in combinations(*(range(a.taps) for a in window)):
         seen = tuple(
@@ -161,7 +163,7 @@ def taps_of(window: Sequence[Axis]) -> Iterator[tuple[Seen, Seen]]:
         yield (..., *tap), (..., *seen)
 
 
-def unpadded(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> Seen:
+def unpadded(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> ArrayIndex:
     """The index that cuts the padding off again."""
     return tuple(slice(before, before + size) for (before, _), size in zip(pads, shape, strict=True))
 

@@ -36,11 +36,14 @@ class NodeWriter(Protocol):
 
     def integers(self, values: Iterable[Dim]) -> Value: ...
 
-    def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value: ...
+    def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool = True) -> Value:
+        """A reduction `op_type`, such as "ReduceSum", of `x` over `axes`, which stay with one element where
+        `keepdims`."""
+        ...
 
-    def over_axes(
-        self, op_type: str, x: Value, axes: Sequence[int], since: int, **attributes: Any
-    ) -> Value: ...
+    def over_axes(self, op_type: str, x: Value, axes: Sequence[int], since: int, **attributes: Any) -> Value:
+        """A node `op_type` of `x` with its `axes` as input from opset `since` on, and as attribute before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +230,8 @@ Results = Union[Value, Sequence[Union[Value, None]], None]  # noqa: UP007  of a 
 def element_of(
     op_type: str, inputs: Sequence[Value | None], attributes: Mapping[str, Any]
 ) -> ElementType | None:
-    """The element type of a node's results as far as its kind and inputs show it, None otherwise."""
+    """The element type of a node's results as far as its kind `op_type`, its `inputs` and `attributes` show it, None
+    otherwise."""
     if op_type in _BOOLEAN:
         return ElementType.BOOL
     if op_type in _INT64:

@@ -21,8 +21,8 @@ DECOMPOSES_TO = ("Add", "Concat", "Gather", "Mul", "Reshape", "Shape", "Slice", 
 def resize_by_whole_factor(
     b: GraphBuilder, x: Value, axis: int, factor: float, rank: int, attributes: Mapping[str, Any]
 ) -> Value:
-    """`x` with `factor` times as many elements along an axis of free size. Raises UnsupportedUse for factors and modes
-    that depend on the size."""
+    """`x` with `factor` times as many elements along an axis of free size. `b` is the graph, `axis` one of the `rank`
+    of `x`, `attributes` are those of Resize. Raises UnsupportedUse for factors and modes that depend on the size."""
     count = int(factor)
     if count != factor or count < 1:
         raise UnsupportedUse(

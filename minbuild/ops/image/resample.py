@@ -58,7 +58,8 @@ class Table:
 
 
 def add_resample(b: GraphBuilder, x: Value, axis: int, table: Table) -> Value:
-    """A node that resamples `x` along `axis`. Halves keep weights in float."""
+    """A node that resamples `x` along `axis`. Halves keep weights in float. `b` is the graph, `table` has indices and
+    weights per element of the result."""
     element = b.ctx.element()
     weights = b.constant(table.weights, FLOAT if element in HALVES else element)
     indices = b.constant(table.indices, ElementType.INT32)

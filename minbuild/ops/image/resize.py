@@ -183,6 +183,8 @@ def resized(
     scales: np.ndarray | None = None,
     sizes: np.ndarray | None = None,
 ) -> np.ndarray:
+    """`x` as ONNX's Resize computes it in float64: by `scales` or to `sizes`, one per axis or per axis of the
+    `attributes`; `roi` is the region of tf_crop_and_resize."""
     if scales is None and sizes is None:
         attributes, roi, scales = {**attributes, **_OPSET_10}, None, roi
     given = None if sizes is None or _absent(sizes) else [int(d) for d in sizes]

@@ -41,7 +41,8 @@ def scatter_reduction_of(ctx: OpContext) -> ScatterReduction:
 
 
 def reduce_into(reduction: ScatterReduction, whole: np.ndarray, place: tuple[Any, ...], update: Any) -> None:
-    """`update` meets `whole[place]`."""
+    """`update` meets `whole[place]`. `whole` changes at `place` by `reduction`, which is replacement where that is
+    none."""
     functions: dict[ScatterReduction, Callable[[Any, Any], Any]] = {
         ScatterReduction.none: lambda old, new: new,
         ScatterReduction.add: np.add,
@@ -53,7 +54,7 @@ def reduce_into(reduction: ScatterReduction, whole: np.ndarray, place: tuple[Any
 
 
 def with_int64(i: int, op_type: str, domain: str = "") -> Callable[[GraphBuilder], Results]:
-    """Kernels know indices of int64 only: others (input `i`) are converted."""
+    """Kernels know indices of int64 only: others (input `i`) are converted. `op_type` of `domain` is the operator."""
 
     def body(b: GraphBuilder) -> Results:
         if b.ctx.element(i) == INT64:
@@ -76,7 +77,8 @@ def call_scatter(
     element: ElementType,
 ) -> KernelCall:
     """The kernel of two that only moves where nothing meets, or the one that computes. `names`: what there is before
-    ("" for zeros), indices, updates."""
+    ("" for zeros), indices, updates. `ctx` is the operator's, `kernels` are those two, `reduction` says how updates
+    meet; `extents` and `params` are the kernel's parameters, `element` is the type of the data."""
     plain, meets = kernels
     if reduction is ScatterReduction.none:
         return plain.call(ctx.result(), *names, *extents, types=(storage_type(element),), params=params)

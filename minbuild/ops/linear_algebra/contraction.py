@@ -57,8 +57,8 @@ class Layout:
 
 
 def layout_of(equation: Equation, a: Shape, b: Shape) -> Layout:
-    """The loops of a contraction: neighbouring axes that go together everywhere are one, and the longest ones make the
-    matrices."""
+    """The loops of a contraction: neighbouring axes that go together everywhere are one, and the longest ones make
+    the matrices. `equation` names the axes, `a` and `b` are the shapes of the operands."""
     sizes = equation.extents((a, b))
     moving = {letter for letter, size in sizes.items() if size != 1}
     # An operand does not move along an axis where its own size is 1.
@@ -124,7 +124,8 @@ def _order(axes: Sequence[int]) -> int:
 
 
 def call_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: str = "") -> KernelCall:
-    """Output 0 as the product of inputs 0 and 1."""
+    """Output 0 as the product of inputs 0 and 1. `ctx` is the operator's, `equation` names the axes; the product is
+    times `alpha`, plus `bias`, a value or ""."""
     layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
     names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
     element = ctx.element()

@@ -90,7 +90,8 @@ Write = Callable[[Sequence[Value], str], Value]
 
 
 def operand_gradient(b: GradientBuilder, equation: Equation, i: int, write: Write) -> Value:
-    """The gradient of operand `i`: the product of all others with the result's gradient."""
+    """The gradient of operand `i`: the product of all others with the result's gradient. `b` is the graph, `equation`
+    names the axes, `write` makes the node of a product."""
     shapes = [b.ctx.shape(k) for k in range(len(equation.operands))]
     sizes = equation.extents(shapes)
     own, shape = equation.operands[i], shapes[i]

@@ -33,14 +33,16 @@ def label_params(ctx: OpContext) -> tuple[int, int, int]:
 def label_weights(
     attributes: Mapping[str, Any], labels: np.ndarray, weights: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weight of every label (0 where ignored), and the labels with ignored ones replaced by class 0."""
+    """Weight of every label (0 where ignored), and the labels with ignored ones replaced by class 0. `attributes` are
+    the operator's, `labels` [N,d...] class numbers, `weights` [C] one per class, or None."""
     counted = labels != attributes.get("ignore_index", np.iinfo(np.int64).min)
     safe = np.where(counted, labels, 0)
     return np.where(counted, 1.0 if weights is None else weights[safe], 0.0), safe
 
 
 def reduced(attributes: Mapping[str, Any], each: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The losses `each`, which are weighted already, under the reduction."""
+    """The losses `each`, which are weighted already, under the reduction. `attributes` are the operator's, `weight`
+    has the shape of `each`."""
     if reduction_of(attributes) == "none":
         return each
     total = each.sum()
@@ -51,7 +53,8 @@ def reduced(attributes: Mapping[str, Any], each: np.ndarray, weight: np.ndarray)
 
 def ignoring(b: GraphBuilder, labels: Value, i: int) -> tuple[Value, dict[str, Any]]:
     """Labels and attributes for an operator that ignores the label given as input `i`, a scalar: by its attribute
-    where the number is known, else with such labels replaced by one that is never used."""
+    where the number is known, else with such labels replaced by one that is never used. `b` is the graph, `labels`
+    are [N,d...]."""
     attributes: dict[str, Any] = {"reduction": reduction_of(b.ctx.attributes)}
     if not b.has(i):
         return labels, attributes
@@ -79,7 +82,8 @@ def variants(
 def some_labels(
     random: np.random.Generator, shape: tuple[int, ...], attributes: Mapping[str, Any]
 ) -> np.ndarray:
-    """For scores of this shape, some of them to be ignored."""
+    """Class numbers for scores of `shape` [N,C,d...], some of them to be ignored as `attributes` say; `random` draws
+    them."""
     labels = random.integers(0, shape[1], shape[:1] + shape[2:])
     if attributes.get("ignore_index") == -100:
         labels.ravel()[::2] = -100

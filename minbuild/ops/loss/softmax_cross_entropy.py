@@ -69,6 +69,8 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
 def reference(
     attributes: Mapping[str, Any], scores: np.ndarray, labels: np.ndarray, weights: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
+    """The loss and the log probabilities, of `scores` [N,C,d...], `labels` [N,d...] and `weights` [C] or None, under
+    the reduction in `attributes`."""
     log_prob = _log_softmax(scores)
     weight, safe = label_weights(attributes, labels, weights)
     each = -weight * np.take_along_axis(log_prob, np.expand_dims(safe, 1), axis=1)[:, 0]
@@ -83,6 +85,8 @@ def grad_reference(
     weights: np.ndarray | None = None,
     bias: np.ndarray | None = None,
 ) -> np.ndarray:
+    """The gradient of the scores [N,C,d...] by that of the loss, `dy`: of `log_prob` [N,C,d...], `labels` [N,d...]
+    and `weights` [C] or None, under the reduction in `attributes`; `bias` is added to it."""
     weight, safe = label_weights(attributes, labels, weights)
     one_hot = np.moveaxis(np.eye(log_prob.shape[1])[safe], -1, 1)
     divisor = weight.sum() if reduction_of(attributes) == "mean" and weight.sum() else 1.0
@@ -157,7 +161,8 @@ def grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 
 def gradient_of_scores(b: GradientBuilder, name: str, domain: str = MICROSOFT, axis: int = 1) -> Value:
-    """Of the loss by operator `name`, and of the log probabilities where the model uses them too."""
+    """Of the loss by operator `name`, and of the log probabilities where the model uses them too. `b` is the graph,
+    `domain` is that of the gradient operator, `axis` that of the classes."""
     log_prob, given = b.save(1), []
     if b.dy[0]:
         given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.ctx.attributes))

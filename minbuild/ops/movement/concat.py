@@ -36,12 +36,14 @@ piece_kernel = KernelFunction(
 
 
 def call_piece(y: str, x: str, place: TensorType, element: ElementType, out: bool) -> KernelCall:
-    """A copy of piece `x` into `y`, or where `out`, of piece `y` out of `x`."""
+    """A copy of piece `x` into `y`, or where `out`, of piece `y` out of `x`. `place` is the type of the table of rows
+    and columns, `element` that of the data."""
     return piece_kernel.call(y, x, place, types=(storage_type(element),), params=(out,))
 
 
 def pieces(sizes: Sequence[Dim], shape: Shape, axis: int) -> Iterator[TensorType]:
-    """Where each piece stands in a tensor of `shape`: [rows, first column]."""
+    """Where each piece stands in a tensor of `shape`: [rows, first column]. `sizes` are those of the pieces along
+    `axis`."""
     rows, inner = product(shape[:axis]), product(shape[axis + 1 :])
     for start in accumulate(sizes, initial=0):
         yield TensorType(ElementType.UINT8, (rows, start * inner))

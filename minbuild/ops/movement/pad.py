@@ -49,7 +49,8 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
 
 
 def places(mode: str, dim: int, before: int, behind: int) -> np.ndarray:
-    """Which element of an axis of `dim` stands in each place of the padded one."""
+    """Which element of an axis of `dim` stands in each place of the padded one. `mode` is Pad's; `before` and
+    `behind` are the elements added on both sides, cut off where negative."""
     at = np.arange(-before, dim + behind)
     if mode == "edge":
         return np.clip(at, 0, dim - 1)

@@ -60,7 +60,8 @@ def _place(index: Dim, dim: Dim, low: int, high: Dim) -> Dim:
 
 
 def range_of(dim: Dim, start: Dim, end: Dim, step: int) -> Range:
-    """The range that Slice takes of an axis of `dim` elements, as Python's `[start:end:step]` does."""
+    """The range that Slice takes of an axis of `dim` elements, as Python's `[start:end:step]` does. `start`, `end`
+    and `step` are as in the node, `dim` may be symbolic."""
     if step == 0:
         raise UnsupportedUse("a step of 0 goes nowhere")
     if step > 0:

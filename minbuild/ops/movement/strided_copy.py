@@ -123,7 +123,8 @@ def straight(axes: Sequence[Axis]) -> Movement:
 
 
 def call_move(y: str, x: str, element: ElementType, movement: Movement) -> KernelCall:
-    """The kernel that makes `movement`. Raises Unknown where it is too complicated for one walk."""
+    """The kernel call that makes `movement` of `x` into `y`, of elements of type `element`. Raises UnsupportedUse
+    where it is too complicated for one walk."""
     folded = movement.folded()
     if not folded.axes:
         folded = straight([whole(1)])

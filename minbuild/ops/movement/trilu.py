@@ -42,7 +42,8 @@ def _diagonal(ctx: OpContext) -> int:
 
 
 def call_triangle(y: str, x: str, tensor: TensorType, diagonal: int, upper: bool) -> KernelCall:
-    """One triangle of `x`, a tensor of this type, in `y`, which may be `x`."""
+    """One triangle of `x`, a tensor of this type, in `y`, which may be `x`. `tensor` is that type; `diagonal` counts
+    from the main one upwards, and all above it is kept with `upper`, below without."""
     assert tensor.shape is not None
     *outer, rows, columns = tensor.shape
     return trilu_kernel.call(

@@ -66,7 +66,9 @@ def call_norm(
     simple: bool,
     own: bool,
 ) -> KernelCall:
-    """Normalises rows [R,N,M] (see the kernel). `names` are x, scale and bias, `outputs` y, mean and inv_std."""
+    """The kernel call that normalises `rows` [R,N,M] (see the kernel). `names` are x, scale and bias, `outputs` y,
+    mean and inv_std, `ctx` is the operator's; `simple` leaves the mean out, `own` is True where every element of a
+    row has a scale of its own."""
     return norm_kernel.call(
         *outputs,
         *names,
@@ -78,7 +80,8 @@ def call_norm(
 
 
 def call_norm_grad(ctx: OpContext, names: Sequence[str], rows: tuple[Dim, ...], *, own: bool) -> KernelCall:
-    """Of rows [R,N,M]; `names` are dy, x, scale, mean and inv_std."""
+    """The kernel call of the gradients, of `rows` [R,N,M]; `names` are dy, x, scale, mean and inv_std, `ctx` is the
+    operator's, `own` is True where every element of a row has a scale of its own."""
     return norm_grad_kernel.call(
         *(ctx.result(i) for i in range(3)),
         *names,
@@ -183,8 +186,8 @@ def _through_y(b: GradientBuilder, saved: Sequence[Value], simple: bool) -> Sequ
 def through_statistics(
     b: GradientBuilder, x: Value, saved: Sequence[Value], by: Sequence[Value | None]
 ) -> Iterator[Value]:
-    """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean / N
-    and -ds s^3 (x - mean) / N. `by` holds theirs, None where there is none."""
+    """The gradients of `x` by those of what is `saved`, mean and inverse standard deviation s or that alone: dmean /
+    N and -ds s^3 (x - mean) / N. `by` holds theirs, None where there is none. `b` is the graph."""
     if not any(by):
         return
     sizes = b.ctx.shape()[b.ctx.axis(-1) :]
@@ -220,7 +223,8 @@ def _root_mean_square_gradient(b: GradientBuilder) -> Results:
 def normalized(
     x: np.ndarray, axes: tuple[int, ...], epsilon: float, simple: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Without scale and bias; mean and inverse standard deviation."""
+    """`x` normalised over `axes`, without scale and bias, its mean (0 where `simple`) and its inverse standard
+    deviation; `epsilon` is added to the variance."""
     mean = np.zeros_like(x.mean(axes, keepdims=True)) if simple else x.mean(axes, keepdims=True)
     inverse = 1 / np.sqrt(((x - mean) ** 2).mean(axes, keepdims=True) + epsilon)
     return (x - mean) * inverse, mean, inverse

@@ -47,7 +47,8 @@ def norm_gradient(
     axes: tuple[int, ...],
     mean: bool,
 ) -> np.ndarray:
-    """Of x, where `normal` is x normalised over `axes` and `scale` broadcasts."""
+    """The gradient of x by `dy`, where `normal` is x normalised over `axes`, `inverse` its inverse standard
+    deviation, and `scale` broadcasts; `mean` is True where the mean was subtracted."""
     g = dy * scale
     shift = g.mean(axes, keepdims=True) if mean else 0
     return inverse * (g - shift - normal * (g * normal).mean(axes, keepdims=True))
@@ -83,7 +84,8 @@ def _grad_cases(simple: bool) -> Callable[..., Iterable[TestCase]]:
 
 
 def normalized_parts(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
-    """`x` normalised over `axes`, and its inverse standard deviation, in nodes."""
+    """`x` normalised over `axes`, and its inverse standard deviation, in nodes. `b` is the graph, `epsilon` is added
+    to the variance."""
     away = x - x.mean(axes)
     variance = (away * away).mean(axes)
     inverse = (variance + epsilon).sqrt().reciprocal()
@@ -93,7 +95,7 @@ def normalized_parts(b: GraphBuilder, x: Value, axes: Sequence[int], epsilon: fl
 def gradient_parts(
     b: GraphBuilder, g: Value, normal: Value, inverse: Value, axes: Sequence[int], mean: bool = True
 ) -> Value:
-    """norm_gradient, in nodes."""
+    """`norm_gradient` in nodes of `b`: `g` is dy times scale, `normal`, `inverse`, `axes` and `mean` as there."""
     along = normal * (g * normal).mean(axes)
     shifted = g - g.mean(axes) if mean else g
     return (shifted - along) * inverse

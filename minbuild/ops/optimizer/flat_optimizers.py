@@ -37,7 +37,8 @@ Step = Callable[[Mapping[str, Any], np.ndarray, np.ndarray], tuple[np.ndarray, n
 def momentum_step(
     attributes: Mapping[str, Any], m: np.ndarray, g: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The direction and the new moment of torch.optim.SGD, dampening 0."""
+    """The direction and the new moment of torch.optim.SGD, dampening 0. `attributes` are the operator's, `m` is the
+    moment, `g` the gradient, with weight decay."""
     (factor,) = numbers(attributes, momentum=0.9)
     m = factor * m + g
     return (g + factor * m if attributes.get("nesterov", 0) else m), m
@@ -46,7 +47,8 @@ def momentum_step(
 def adagrad_step(
     attributes: Mapping[str, Any], m: np.ndarray, g: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of torch.optim.Adagrad, lr_decay 0."""
+    """The direction and the new moment of torch.optim.Adagrad, lr_decay 0: `attributes` are the operator's, `m` is
+    the sum of squares, `g` the gradient, with weight decay."""
     m = m + g * g
     (epsilon,) = numbers(attributes, epsilon=1e-10)
     return g / (np.sqrt(m) + epsilon), m
@@ -55,7 +57,8 @@ def adagrad_step(
 def rmsprop_step(
     attributes: Mapping[str, Any], m: np.ndarray, g: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of torch.optim.RMSprop, without momentum and not centered."""
+    """The direction and the new moment of torch.optim.RMSprop, without momentum and not centered: `attributes` are
+    the operator's, `m` is the mean of squares, `g` the gradient, with weight decay."""
     keep, epsilon = numbers(attributes, alpha=0.99, epsilon=1e-8)
     take = float(np.float32(1 - attributes.get("alpha", 0.99)))
     m = keep * m + take * g * g

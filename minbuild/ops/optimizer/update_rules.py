@@ -42,6 +42,7 @@ class Update(GraphBuilder):
         return self.cast(self.x[i], self.ctx.element(i), self.element)
 
     def cast(self, x: Value, source: ElementType, target: ElementType) -> Value:
+        """`x` of type `source` as `target`; itself where they are the same."""
         return x if source == target else x.cast(target)
 
     def scalar(self, i: int) -> Value:
@@ -57,7 +58,7 @@ class Update(GraphBuilder):
         return self.cast(x, self.element, self.ctx.element(like))
 
     def average(self, keep: float, old: Value, new: Value) -> Value:
-        """keep * old + (1 - keep) * new"""
+        """`keep` * `old` + (1 - `keep`) * `new`."""
         return self.number(keep) * old + self.number(1 - float(np.float32(keep))) * new
 
     def root(self, square: Value, epsilon: float) -> Value:
@@ -69,7 +70,7 @@ class Update(GraphBuilder):
         return self.number(1) - self.number(factor) ** steps
 
     def regularized(self, factor: float, x: Value, g: Value) -> Value:
-        """g + factor x"""
+        """The gradient `g` plus `factor` times `x`."""
         return self.number(factor) * x + g if factor else g
 
 

@@ -82,8 +82,9 @@ class Format:
     def of_bytes(
         cls, rows: int, columns: int, blocks: tuple[int, int], signed: bool, points: np.ndarray | None
     ) -> tuple[Format, bool]:
-        """The format of one byte an element with `blocks` of rows and columns that share a scale; and whether one zero
-        point serves all, which then is part of it. `points` are None where only the device knows them."""
+        """The format of one byte an element with `blocks` of rows and columns that share a scale; and whether one
+        zero point serves all, which then is part of it. `points` are None where only the device knows them. `rows`
+        and `columns` are those of the matrix, whose elements are `signed` or not."""
         same = points is not None and np.unique(points).size == 1
         zero = int(points.ravel()[0]) if points is not None and same else 0
         stored = cls(8, rows, columns, columns, *blocks, signed=int(signed), zero=zero)
@@ -119,7 +120,7 @@ class Format:
         zero: np.ndarray | None = None,
         table: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The matrix in numpy."""
+        """The matrix in numpy. `codes` are as stored; `scale`, `zero` and `table` as the format has them."""
         raw = np.ascontiguousarray(codes).ravel().view(np.uint8)
         if self.bits == 4:
             halves = (raw >> 4, raw & 15) if self.high_first else (raw & 15, raw >> 4)
@@ -147,7 +148,8 @@ def dequantized(
     inputs: tuple[Value, Value, Value | None, Value | None],
     to: ElementType = FLOAT,
 ) -> Value:
-    """A node for weights of `shape` by codes, scales, zero points and table."""
+    """A node for weights of `shape` by codes, scales, zero points and table. `b` is the graph, `layout` the format,
+    `inputs` are these values, None where absent, `to` is the type of the result."""
     return b.add("Dequantize", *inputs, domain=OWN, shape=tuple(shape), to=int(to), **layout.attributes)
 
 
@@ -199,7 +201,8 @@ def _reference(
 def formats(
     random: np.random.Generator, rows: int, columns: int
 ) -> Iterable[tuple[str, Format, tuple[Any, ...]]]:
-    """Formats of a matrix of that size, each with a name, codes, scales, zero points and table."""
+    """Formats of a matrix of that size, each with a name, codes, scales, zero points and table. `random` draws the
+    numbers; `rows` and `columns` are that size."""
     blocks = {
         "one scale": (rows, columns),
         "a scale a row": (1, columns),

@@ -69,7 +69,8 @@ def engine(seed: int, count: int) -> np.ndarray:
 
 
 def uniform(seed: int, count: int, element: ElementType = FLOAT) -> np.ndarray:
-    """`count` numbers from 0 to 1 as they are drawn in this type; a double takes two numbers of the engine."""
+    """`count` numbers from 0 to 1 as they are drawn in this type; a double takes two numbers of the engine. `seed` is
+    the engine's, `element` that type."""
     if element is FLOAT:
         drawn = engine(seed, count).astype(np.float32) / np.float32(_NUMBERS)
         return np.minimum(drawn, np.nextafter(np.float32(1), np.float32(0))).astype(np.float64)

@@ -86,7 +86,9 @@ def run(
     c0: np.ndarray | None = None,
     peepholes: np.ndarray | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """The reference, time first: y, y_h, y_c, all memories, all gates (i, o, f, candidate)."""
+    """The reference, time first: y, y_h, y_c, all memories, all gates (i, o, f, candidate). `x` is [S,N,I], `w`
+    [D,4H,I], `r` [D,4H,H], `b` [D,8H], `lengths` [N], `h0` and `c0` [D,N,H], `peepholes` [D,3H]; `attributes` are the
+    operator's."""
     steps, batch, _ = x.shape
     count, _, hidden = r.shape
     h, c = (rec.or_zeros(s, count, batch, hidden).copy() for s in (h0, c0))

@@ -217,7 +217,8 @@ class Sizes:
 
 
 def gradient_types(ctx: OpContext, gates: int, defaults: Sequence[str]) -> Sequence[TensorType]:
-    """Types of the gradients of x, w, r, the bias and the first state."""
+    """Types of the gradients of x, w, r, the bias and the first state. `ctx` is the operator's, `gates` the number of
+    gates, `defaults` are the activations of one direction."""
     sizes = Sizes.of(ctx, gates)
     check_slopes(activations_of(ctx.attributes, defaults))
     bias = (sizes.directions, 2 * ctx.shape(1)[1])
@@ -246,7 +247,9 @@ def batch_first(x: Value | None, kind: str) -> Value | None:
 def swapped(
     b: GraphBuilder, op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
 ) -> Results:
-    """The operator over transposed inputs (x, and those given), its outputs of these kinds transposed back."""
+    """The operator over transposed inputs (x, and those given), its outputs of these kinds transposed back. `b` is
+    the graph, `op_type` of `domain` the operator; `inputs` are numbers of inputs, `kinds` say of each output whether
+    it is a sequence or a state."""
     if not b.ctx.attribute("layout", 0):
         return None
     x = [time_first(n, "x") if i in (0, *inputs) else n for i, n in enumerate(b.x)]
@@ -259,15 +262,16 @@ def swapped(
 def body_of(
     op_type: str, domain: str, inputs: Sequence[int], kinds: Sequence[str]
 ) -> Callable[[GraphBuilder], Results]:
-    """The body of an operator: `swapped` where sequences come first, else its own kernel."""
+    """The body of an operator: `swapped` where sequences come first, else its own kernel. `op_type`, `domain`,
+    `inputs` and `kinds` as of `swapped`."""
     return lambda b: swapped(b, op_type, domain, inputs, kinds)
 
 
 def gradients_of(
     b: GradientBuilder, order: Sequence[Value | None], states: Sequence[int], turned: bool
 ) -> Results:
-    """The gradients of the inputs that are required, out of those of all in `order`; transposed back where the forward
-    operator was `turned` to have time first. `states` are the inputs that are states."""
+    """The gradients of the inputs that are required, out of those of all in `order`; transposed back where the
+    forward operator was `turned` to have time first. `states` are the inputs that are states. `b` is the graph."""
     required = [n if i in b.requires_grad else None for i, n in enumerate(order[: len(b.x)])]
     if not turned:
         return required
@@ -299,7 +303,8 @@ class DirectionLoop:
         return np.ones((batch, 1), bool) if self.lengths is None else (t < self.lengths)[:, None]
 
     def before(self, t: int, states: np.ndarray, initial: np.ndarray) -> np.ndarray:
-        """[N,H]: states before step `t`, out of those after every step [S,D,N,H]."""
+        """The states [N,H] before step `t`: out of `states` [S,D,N,H], those after every step, or `initial` [N,H]
+        before the first."""
         earlier = t + 1 if self.backwards else t - 1
         if not 0 <= earlier < self.steps:
             return initial
@@ -311,6 +316,8 @@ class DirectionLoop:
 def direction_loops(
     attributes: Mapping[str, Any], steps: int, lengths: np.ndarray | None
 ) -> Iterator[DirectionLoop]:
+    """A loop per direction that `attributes` ask for, over `steps` steps of sequences of these `lengths` [N], None
+    where all are whole."""
     for direction in range(directions_of(attributes)):
         backwards = direction == 1 or attributes.get("direction", "forward") == "reverse"
         yield DirectionLoop(direction, backwards, steps, lengths)
@@ -323,7 +330,8 @@ def or_zeros(array: np.ndarray | None, *shape: int) -> np.ndarray:
 def layer(
     random: np.random.Generator, gates: int, s: int, n: int, i: int, h: int, d: int = 1
 ) -> list[np.ndarray]:
-    """Inputs x, w, r, b, lengths, h0 of a layer, and further states like h0."""
+    """Inputs x, w, r, b, lengths, h0 of a layer, and further states like h0. `random` draws them; `gates` is the
+    number of gates, `s` steps, `n` samples, `i` elements of an input, `h` of a state, `d` directions."""
     arrays = [random.standard_normal(shape) for shape in ((s, n, i), (d, gates * h, i), (d, gates * h, h))]
     arrays.append(random.standard_normal((d, 2 * gates * h)))
     lengths = random.integers(0, s + 1, n).astype(np.int32)

@@ -30,12 +30,13 @@ Rule = Callable[[GraphBuilder, Value], Value]  # of an input that holds real num
 
 
 def total(b: GraphBuilder, x: Value, op_type: str = "ReduceSum", keepdims: bool | None = None) -> Value:
-    """`x` reduced as the operator asks for."""
+    """`x` reduced as the operator asks for. `b` is the graph, `op_type` the reduction; `keepdims` is the node's own
+    unless given."""
     return b.reduce(op_type, x, axes_of(b.ctx), keeps(b.ctx) if keepdims is None else keepdims)
 
 
 def nonzero(b: GraphBuilder, x: Value, element: ElementType) -> Value:
-    """`x` with 1 in place of 0: what may be divided by."""
+    """`x` with 1 in place of 0: what may be divided by. `b` is the graph, `element` is the type of `x`."""
     return x + x.equal(b.constant(0, element)).cast(element)
 
 

@@ -45,8 +45,9 @@ def reduce_over(
     mean: bool = False,
     accumulate: int = 0,
 ) -> KernelCall:
-    """The kernel call that sums, or averages, `source` of type `tensor` over `axes`. Other operators use it too.
-    Raises Unknown where reduced and kept axes alternate too often."""
+    """The kernel call that sums, or with `mean` averages, `source` of type `tensor` over `axes` into `result`;
+    `accumulate` are the outputs that are added to, a bit each. Other operators use it too. Raises UnsupportedUse
+    where reduced and kept axes alternate too often."""
     groups = groups_of(tensor.shape or (), axes)
     asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
     return reduce_kernel.call(

@@ -30,7 +30,7 @@ def keeps(ctx: OpContext) -> bool:
 
 
 def reduced(shape: Shape, axes: Iterable[int], keep: bool) -> Shape:
-    """The shape that remains."""
+    """`shape` without `axes`, or with one element along them where `keep`."""
     gone = set(axes)
     return tuple(1 if i in gone else d for i, d in enumerate(shape) if keep or i not in gone)
 

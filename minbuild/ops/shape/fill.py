@@ -35,7 +35,8 @@ def element_words(value: float | np.generic, element: ElementType) -> tuple[int,
 def call_fill(
     y: str, element: ElementType, value: float | np.generic = 0, tensor: str | None = None
 ) -> KernelCall:
-    """`y` full of a number known now, or of the only element of a tensor."""
+    """`y` full of a number known now, or of the only element of a tensor. `value` is that number, of type `element`;
+    `tensor`, the name of that tensor, takes its place."""
     return fill_kernel.call(y, tensor, types=(storage_type(element),), params=element_words(value, element))
 
 

@@ -25,7 +25,8 @@ def scratch_name(step: int, slot: int) -> str:
 def buffers_of(
     procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
 ) -> tuple[Buffer, ...]:
-    """Every temporary with its lifespan; as large as its owner, which views share."""
+    """Every temporary with its lifespan; as large as its owner, which views share. `procedure` has the calls,
+    `selections` the kernels chosen for each, `loops` the ranges of calls that run once per sample."""
     live = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)

@@ -16,8 +16,9 @@ def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
 
 
 def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping[str, int]) -> Arena:
-    """A graph's arena at these sizes: its height, its lower bound, and the tensors live at that step. Sizes
-    are those in the arena, rounded up to its alignment, so that they add up to the bound."""
+    """A graph's arena at these sizes: its height, its lower bound, and the tensors live at that step. Sizes are those
+    in the arena, rounded up to its alignment, so that they add up to the bound. `artifacts` have the names of values,
+    `routine` is the graph's part of a plan, `assignment` the size of each free dimension."""
     sizes = buffer_sizes(routine.buffers, assignment)
     peak = solution_of(routine.buffers, sizes).height
     bound = lower_bound(routine.buffers, sizes)

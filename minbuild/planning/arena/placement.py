@@ -49,6 +49,8 @@ class Problem:
 
 
 def load_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> Load:
+    """The sizes of buffers in units of their greatest common divisor, and their lower bound. `spans` are lifespans
+    over so few `columns`, `sizes` bytes."""
     unit = math.gcd(*sizes) or 1
     units = tuple(size // unit for size in sizes)
     return Load(units, bound_of(spans, columns, units))
@@ -78,8 +80,9 @@ def lifespans_of(buffers: Sequence[Buffer]) -> tuple[list[Lifespan], int]:
 
 
 def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Offsets by the device's rule. The skyline is a list of segments, each beginning at a column and as high as
-    the end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n."""
+    """Offsets by the device's rule. The skyline is a list of segments, each beginning at a column and as high as the
+    end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n. `spans`
+    are lifespans over `columns`, `sizes` bytes, `order` the indices of buffers in the order of placing."""
     starts, heights = [0], [0]
     offsets = [0] * len(spans)
     for i in order:
@@ -99,7 +102,7 @@ def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: 
 
 
 def column_loads(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> list[int]:
-    """Bytes alive in each column."""
+    """Bytes alive in each column. `spans` are lifespans over `columns`, `sizes` bytes."""
     change = [0] * (columns + 1)
     for (begin, end), size in zip(spans, sizes, strict=True):
         change[begin] += size
@@ -108,6 +111,8 @@ def column_loads(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) 
 
 
 def bound_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> int:
+    """The largest sum of sizes that are alive in one column: no layout is lower. `spans` are lifespans over
+    `columns`, `sizes` bytes."""
     return max(column_loads(spans, columns, sizes), default=0)
 
 

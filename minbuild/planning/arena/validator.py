@@ -39,6 +39,8 @@ class LayoutFault(Exception):
     """The planner made a layout that would corrupt memory on the device: our fault, never the input's."""
 
     def __init__(self, where: str, assignment: Mapping[str, int], findings: Sequence[Violation]) -> None:
+        """`where` names the procedure, `assignment` has the size of each free dimension, `findings` are the rules
+        that are broken."""
         self.findings = tuple(findings)
         symbols = ", ".join(f"{name}={value}" for name, value in sorted(assignment.items()))
         at = f" at {symbols}" if symbols else ""
@@ -61,9 +63,8 @@ def validate(
     """Raises LayoutFault with every rule the layout of procedure `where` breaks at `assignment`.
 
     `buffers` stand in placement order, `offsets` and `peak` (bytes) are what the planner claims for them, and
-    `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifespans
-    that make sense, so faults in those are raised first.
-    """
+    `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifespans that make
+    sense, so faults in those are raised first. `loops` has the steps that run once per sample."""
     sizes = [evaluate(buffer.bytes, assignment) for buffer in buffers]
     basics = [*_names(buffers, offsets), *_sizes(buffers, sizes), *_lifespans(buffers, len(accesses))]
     if basics:

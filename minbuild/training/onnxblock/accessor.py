@@ -24,7 +24,8 @@ class ModelAccessor:
     """
 
     def __init__(self, builder: Callable[[], TypedGraphBuilder], path: Path, model: Any = None) -> None:
-        """`builder` makes the typed graph when it is first needed; `model` is its ModelProto, if there is one."""
+        """`builder` makes the typed graph when it is first needed; `model` is its ModelProto, if there is one. `path`
+        is the file that the model is written to."""
         self.path = path
         self._begin, self._builder = builder, None if model is not None else builder()
         self._model, self._fingerprint = model, fingerprint(model) if model is not None else b""
@@ -32,7 +33,8 @@ class ModelAccessor:
 
     @classmethod
     def of_model(cls, model: Any, path: Path, known: Registry) -> ModelAccessor:
-        """Continues a copy of an onnx.ModelProto."""
+        """Continues a copy of an onnx.ModelProto. `model` is that ModelProto, `path` the file it is written to,
+        `known` the operators."""
         copy = type(model).FromString(model.SerializeToString())
         return cls(lambda: TypedGraphBuilder(read_model(copy, path), known, opset_in(copy)), path, copy)
 
