@@ -52,11 +52,11 @@ class _Builder:
     persistent_at: dict[str, int] = field(default_factory=dict)
     frozen_at: dict[str, int] = field(default_factory=dict)
     draws_at: dict[str, int] = field(default_factory=dict)  # of nodes; "": of the session
-    trainable_bytes: int = 0
-    persistent_bytes: int = 0
-    learning_rate_at: int = 0
-    step_at: int = 0
-    rollback_bytes: int = 0
+    trainable_bytes: int = field(init=False)  # this and the next four: by lay_out_persistent
+    persistent_bytes: int = field(init=False)
+    learning_rate_at: int = field(init=False)
+    step_at: int = field(init=False)
+    rollback_bytes: int = field(init=False)
     buffers: int = 0
     ports: int = 0
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from linear_model import FLOAT
 from procedures import call, procedure_of
 
 from minbuild.ir import Call, Procedure, Role, TensorType
+from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.passes.analysis.effects import Accesses, Effects, any_in
 from minbuild.passes.analysis.liveness import live_ranges
@@ -14,6 +17,7 @@ from minbuild.passes.invariants import ACCUMULATOR
 from minbuild.passes.rewrite.code_sinking import sink_code
 from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
+from minbuild.passes.rewrite.in_place import run_in_place
 
 pytestmark = pytest.mark.unit
 
@@ -57,6 +61,50 @@ def test_one_value_for_two_variables_is_copied_to_the_second() -> None:
 def test_an_input_is_copied_to_the_variable() -> None:
     made = elide_copies(squares(call("minbuild:Assign", "v,x", "")), registry())
     assert operators(made) == ["Assign"] and not made.alias
+
+
+@pytest.mark.parametrize(("later", "alias"), [("x", {"a": "v", "b": "v"}), ("a", {"b": "v"})])
+def test_what_is_read_again_does_not_lie_in_the_variable(later: str, alias: dict[str, str]) -> None:
+    """b = relu(a) goes to v, and so does a, unless a later call needs it."""
+    calls = (call(":MatMul", "x,x", "a"), call(":Relu", "a", "b"), call(":Relu", later, "c"))
+    procedure = squares(*calls, call("minbuild:Assign", "v,b", ""), outputs=("c",))
+    found = elide_copies(procedure, registry())
+    assert operators(found) == ["MatMul", "Relu", "Relu"]
+    effects = Effects(found, registry())
+    assert {n: effects.owner(n) for n in "ab" if effects.owner(n) != n} == alias
+
+
+def looped(*calls: Call) -> Procedure:
+    """t = relu(x) for the whole batch, and these calls for each sample of it; y is another value of the batch."""
+    whole, one = TensorType(FLOAT, (symbol("batch"), 4, 4)), TensorType(FLOAT, (1, 4, 4))
+    types = {
+        **dict.fromkeys(("x", "t", "y"), whole),
+        **dict.fromkeys(("one t", "one y", "r"), one),
+        "w": SQUARE,
+    }
+    made = procedure_of(
+        (call(":Relu", "x", "t"), *calls),
+        types,
+        VARIABLES,
+        alias={"one t": "t", "one y": "y"},
+        loops=(range(1, 1 + len(calls)),),
+        samples=symbol("batch"),
+    )
+    samples = {n: replace(made.values[n], sample=True) for n in ("one t", "one y")}
+    return replace(made, values={**made.values, **samples})
+
+
+@pytest.mark.parametrize(
+    ("calls", "shared"),
+    [
+        ((call(":MatMul", "one t,w", "r"), call(":MatMul", "r,w", "one y")), True),
+        ((call(":MatMul", "one t,w", "one y"),), False),  # reads its sample while it writes
+        ((call(":MatMul", "one t,w", "r"), call(":MatMul", "r,one t", "one y")), False),
+        ((call(":MatMul", "w,w", "one y"), call(":MatMul", "one t,w", "r")), False),  # reads it later
+    ],
+)
+def test_a_loop_replaces_samples_that_it_has_read(calls: tuple[Call, ...], shared: bool) -> None:
+    assert run_in_place(looped(*calls), registry()).alias.get("y") == ("t" if shared else None)
 
 
 # ------------------------------------------------------------------------------------------- gradients, order

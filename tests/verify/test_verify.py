@@ -99,6 +99,19 @@ def test_differences() -> None:
     assert "float64[2]" in verify.differences(a, {**a, "x": np.float64([1, 2])})[0]
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_equal_bits_of_what_is_no_number_prove_nothing(
+    script: TestScript, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    """In a library that checks nothing itself."""
+    found = {"a": np.float32([1, 2]), "b": np.float32([1, value]), "n": np.int64([1])}
+    monkeypatch.setattr(verify, "run_script", lambda *given: found)
+    with pytest.raises(verify.NotFinite, match="1 of 3 tensors hold them, from 'b' on.*prove nothing"):
+        verify.prove_equal(script, b"", b"", b"")
+    found["b"][1] = 0
+    assert verify.prove_equal(script, b"", b"", b"").results is found
+
+
 # ---------------------------------------------------------------------------- other machines
 
 
