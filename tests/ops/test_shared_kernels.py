@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import shutil
+import time
 from collections.abc import Iterator
 from itertools import product
 
@@ -329,3 +330,20 @@ def test_pow_of_special_values(functions, dtype: type) -> None:
         assert not [(x[i], y[i], got[i], want[i]) for i in np.flatnonzero(errors > allowed)]
         sure = ~np.isnan(want)
         assert np.array_equal(np.signbit(got[sure]), np.signbit(want[sure]))
+
+
+def test_tiles_serve_the_wide_vectors(gemm) -> None:
+    """Narrow ones are a fallback, row by row and several times slower: were it the other way round, no bit would
+    show it."""
+    wide = max(widths(gemm))
+    gemm.set_width(16)
+    if gemm.width() != 16 or wide < 32:
+        pytest.skip("one width here")
+    a, b, c = (np.ones((192, 192), np.float32) for _ in range(3))
+    best = {16: math.inf, wide: math.inf}
+    for bytes_ in list(best) * 7:
+        gemm.set_width(bytes_)
+        began = time.perf_counter()
+        gemm.gemm_float(1, *gemm_arguments(a, b, c, 1.0, False))
+        best[bytes_] = min(best[bytes_], time.perf_counter() - began)
+    assert best[16] > 1.5 * best[wide], best
