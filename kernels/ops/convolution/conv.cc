@@ -75,9 +75,10 @@ constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kT
                        (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0);
 constexpr int kWindowParams = 11;
 
+// Whether the ranks fit is for convolve to say.
 MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
   const Tensor& w = call[2];
-  return w.rank > 2 && w.dims[0] > 0 &&
+  return w.dims[0] > 0 &&
          m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
          int64_t(m.rows) * m.columns == w.count;
 }

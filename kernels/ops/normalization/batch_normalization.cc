@@ -102,7 +102,8 @@ MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, v
       const int first = part * some;
       for (int c = first; c < channels && c < first + some; ++c) {
         Channel<T> one = ch;  // `work` changes it
-        for (int i = 0; i < count; ++i) one.at[i] += intptr_t(c) * steps[i];
+        const int* step = steps;
+        for (T*& each : one.at) each += intptr_t(c) * *step++;  // steps of what is not there are 0
         work(one, call);
       }
     });
