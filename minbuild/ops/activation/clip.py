@@ -118,7 +118,7 @@ def _gradient(b: GradientBuilder) -> Results:
     masks += [x <= high] if high else []
     if not masks:
         return dy
-    inside = b.add("And", *masks) if len(masks) == 2 else masks[0]
+    inside = masks[0] & masks[1] if len(masks) == 2 else masks[0]
     return dy * inside.cast(ctx.element())
 
 

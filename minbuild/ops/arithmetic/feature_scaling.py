@@ -81,8 +81,7 @@ def _normalizer_body(b: GraphBuilder) -> Results:
         "L2": lambda: (x * x).sum(last).sqrt(),
     }
     size = sizes[norm]()
-    zero = size.equal(b.constant(0, FLOAT))
-    return x / b.add("Where", zero, b.constant(1, FLOAT), size)
+    return x / b.where(size.equal(b.constant(0, FLOAT)), 1, size)
 
 
 def _normalizer_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:

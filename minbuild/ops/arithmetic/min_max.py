@@ -64,8 +64,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 def _gradient(b: GradientBuilder) -> Results:
     """To the inputs that are the extremum; where several are, each has an equal share."""
-    shape, element = joint_shape(b.ctx), int(b.ctx.element())
-    masks = [b.add("Cast", x.equal(b.y[0]), to=element) for x in b.x]
+    shape = joint_shape(b.ctx)
+    masks = [x.equal(b.y[0]).cast(b.ctx.element()) for x in b.x]
     share = b.dy[0] / b.add("Sum", *masks) if len(masks) > 1 else b.dy[0]
     return tuple(b.summed_to(share * mask, shape, i) for i, mask in enumerate(masks))
 

@@ -91,7 +91,7 @@ scaled_sum = Op(
 
 def _mixed_body(b: GraphBuilder) -> Results:
     """Multiplied in float at least; fused outputs are one vector of all elements."""
-    to, wide = int(b.ctx.attribute("to")), ElementType.FLOAT
+    to, wide = ElementType(b.ctx.attribute("to")), ElementType.FLOAT
     if any(b.ctx.element(i) is ElementType.DOUBLE for i in range(len(b.x))):
         wide = ElementType.DOUBLE
     scale, *terms = (x if b.ctx.element(i) is wide else x.cast(wide) for i, x in enumerate(b.x))
@@ -100,7 +100,7 @@ def _mixed_body(b: GraphBuilder) -> Results:
     if b.ctx.attribute("fuse_outputs", 0):
         flat = [x.reshape([-1]) for x in scaled]
         scaled = [b.add("Concat", *flat, axis=0)]
-    return [b.add("Cast", x, to=to) for x in scaled]
+    return [x.cast(to) for x in scaled]
 
 
 def _mixed_reference(

@@ -108,8 +108,8 @@ def _body(b: GraphBuilder) -> Results:
     columns = _columns(b, layer, _grid(b, layer))
     if b.has(4):
         columns = columns * _mask(b, layer)
-    y = b.add("MatMul", *_matrices(b, layer, columns))
-    y = reshaped(b, y, (layer.batch, layer.filters, *layer.outputs))
+    weights, columns = _matrices(b, layer, columns)
+    y = reshaped(b, weights @ columns, (layer.batch, layer.filters, *layer.outputs))
     if not b.has(3):
         return y
     return y + reshaped(b, b.x[3], (-1, 1, 1))

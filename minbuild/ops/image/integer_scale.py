@@ -36,7 +36,7 @@ def resize_by_whole_factor(
         phases = _linear_phases(b, x, axis, count, attributes)
     joined = b.add("Concat", *(phase.unsqueeze((axis + 1,)) for phase in phases), axis=axis + 1)
     shape = x.shape()
-    pieces = [b.add("Mul", _part(b, shape, axis, axis + 1), b.integers([count]))]
+    pieces = [_part(b, shape, axis, axis + 1) * b.integers([count])]
     if axis:
         pieces.insert(0, _part(b, shape, 0, axis))
     if axis + 1 < rank:
@@ -77,8 +77,8 @@ def _linear_phases(
         if share == 0:
             phases.append(x)
             continue
-        neighbour = b.add("Mul", before if place < 0 else behind, b.constant(share))
-        phases.append(b.add("Add", b.add("Mul", x, b.constant(1 - share)), neighbour))
+        neighbour = before if place < 0 else behind
+        phases.append(x * (1 - share) + neighbour * share)
     return phases
 
 

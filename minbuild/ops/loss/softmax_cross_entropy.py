@@ -168,7 +168,7 @@ def gradient_of_scores(b: GradientBuilder, name: str, domain: str = MICROSOFT, a
         given.append(b.add(name, b.dy[0], log_prob, *b.x[1:], domain=domain, **b.ctx.attributes))
     if len(b.dy) > 1 and b.dy[1]:
         given.append(b.microsoft("LogSoftmaxGrad_13", b.dy[1], log_prob, axis=axis))
-    return b.add("Add", *given) if len(given) == 2 else given[0]
+    return given[0] + given[1] if len(given) == 2 else given[0]
 
 
 def _gradient(b: GradientBuilder) -> Results:

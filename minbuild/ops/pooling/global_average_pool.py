@@ -36,14 +36,13 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 def _gradient(b: GradientBuilder) -> Results:
     """The gradient of a mean: dy divided by the number of elements, everywhere."""
-    shape = b.x[0].shape()
     count = product(b.ctx.shape()[2:])
     if isinstance(count, int):
         share = b.dy[0] * (1 / max(count, 1))
     else:
-        sizes = (n.size().cast(b.ctx.element()) for n in (b.x[0], b.y[0]))
-        share = b.microsoft("Scale", b.dy[0], b.add("Div", *sizes), scale_down=1)
-    return b.add("Expand", share, shape)
+        elements, means = (n.size().cast(b.ctx.element()) for n in (b.x[0], b.y[0]))
+        share = b.microsoft("Scale", b.dy[0], elements / means, scale_down=1)
+    return share.expand_like(b.x[0])
 
 
 global_average_pool = Op(

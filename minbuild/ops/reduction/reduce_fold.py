@@ -107,8 +107,7 @@ def _extremum_cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 def _extremum_gradient(b: GradientBuilder) -> Results:
     """To every element that is the extremum; elements that tie share."""
-    element = int(b.ctx.element())
-    chosen = b.add("Cast", b.x[0].equal(spread(b, b.y[0])), to=element)
+    chosen = b.x[0].equal(spread(b, b.y[0])).cast(b.ctx.element())
     axes = axes_of(b.ctx)
     each = spread(b, b.dy[0]) / chosen.sum(axes)
     return chosen * each
