@@ -41,7 +41,7 @@ from minbuild.templating import render
 from minbuild.toolchain import BuildOutput, Target
 
 LICENSE = "LICENSE"  # of the generated sources
-LEARNING_KIT = "include/minbuild/learning.h"  # of no source, so that no library is built anew when it changes
+KITS = ("learning", "federated")  # headers of no source, so that no library is built anew when one changes
 
 
 def emit_package(
@@ -66,7 +66,8 @@ def emit_package(
         files[library_path(target)] = library.built.shared
         files[f"lib/{folder_of(target)}/libminbuild.a"] = library.built.archive
     files |= other_libraries
-    files[LEARNING_KIT] = (assets.root("kernels") / LEARNING_KIT).read_bytes()
+    headers = (f"include/minbuild/{kit}.h" for kit in KITS)
+    files |= {header: (assets.root("kernels") / header).read_bytes() for header in headers}
     files["report/report.json"] = json_report.render(report).encode()
     files["report/report.md"] = markdown.render(report).encode()
     files["report/report.html"] = html.render(report).encode()

@@ -52,6 +52,7 @@ def test_everything_is_there(package: Made) -> None:
     assert {
         "include/minbuild/trainer.h",
         "include/minbuild/learning.h",
+        "include/minbuild/federated.h",
         "src/minbuild/config.h",
         "src/kernel_table.cc",
         "src/kernels/gemm.cc",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from places import ROOT
+from static_headers import M4F, SMALL, compiled, functions, symbols, wrappers
 
 from minbuild.errors import BadInput
-from minbuild.formats.elf_format import SYMTAB, ElfSymbol, parse
 from minbuild.training.learning_kit import (
     EarlyStopping,
     Reservoir,
@@ -23,48 +19,14 @@ from minbuild.training.learning_kit import (
     step_rate,
 )
 
-INCLUDE = ROOT / "kernels/include"
-HEADER = INCLUDE / "minbuild/learning.h"
+HEADER, MARKER = "minbuild/learning.h", "MB_KIT"
 MOST = 400  # bytes of a function
-_FUNCTION = re.compile(r"^MB_KIT ([\w ]+\w) (mb_\w+)\(([^)]*)\)", re.MULTILINE)
-
-
-def wrappers() -> str:
-    """A program with each function of the header under a name that a linker sees."""
-    lines = ['#include "minbuild/learning.h"']
-    for result, name, parameters in _FUNCTION.findall(HEADER.read_text("utf-8")):
-        names = [part.replace("*", " ").split()[-1] for part in parameters.split(",")]
-        back = "" if result == "void" else "return "
-        lines.append(f"{result} out_{name}({parameters}) {{ {back}{name}({', '.join(names)}); }}")
-    return "\n".join(lines) + "\n"
-
-
-def compiled(out: Path, *flags: str) -> Path:
-    source = out.with_suffix(".c")
-    source.write_text(wrappers(), "utf-8")
-    command = (
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-std=c99",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{INCLUDE}",
-    )
-    subprocess.run((*command, *flags, str(source), "-o", str(out)), check=True)
-    return out
-
-
-def symbols(path: Path) -> tuple[ElfSymbol, ...]:
-    return parse(path.name, path.read_bytes()).symbols(SYMTAB)
 
 
 @pytest.fixture(scope="module")
 def kit(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     path = tmp_path_factory.mktemp("kit") / "kit.so"
-    library = ctypes.CDLL(str(compiled(path, "-O2", "-shared", "-fPIC")))
+    library = ctypes.CDLL(str(compiled(wrappers(HEADER, MARKER), path, "-O2", "-shared", "-fPIC")))
     for name in ("out_mb_cosine_rate", "out_mb_step_rate"):
         getattr(library, name).restype = ctypes.c_float
     for name in ("out_mb_reservoir_place", "out_mb_reservoir_pick"):
@@ -95,31 +57,15 @@ class CThreshold(ctypes.Structure):
 
 
 def test_no_function_is_larger_than_its_share(tmp_path: Path) -> None:
-    target = ("-target", "thumb-freestanding-eabihf", "-mcpu=cortex_m4+vfp4d16sp")
-    made = compiled(tmp_path / "kit.o", *target, "-Os", "-ffunction-sections", "-fno-unwind-tables", "-c")
+    made = compiled(wrappers(HEADER, MARKER), tmp_path / "kit.o", *M4F, *SMALL)
     sizes = {s.name: s.size for s in symbols(made) if s.name.startswith("out_")}
-    assert set(sizes) == {f"out_{name}" for _, name, _ in _FUNCTION.findall(HEADER.read_text("utf-8"))}
+    assert set(sizes) == {f"out_{name}" for _, name, _ in functions(HEADER, MARKER)}
     assert len(sizes) >= 10 and {n: size for n, size in sizes.items() if not 0 < size <= MOST} == {}
     print({name.removeprefix("out_"): size for name, size in sorted(sizes.items())})
 
 
 def test_an_unused_header_costs_nothing(tmp_path: Path) -> None:
-    source = tmp_path / "empty.c"
-    source.write_text('#include "minbuild/learning.h"\n', "utf-8")
-    made = tmp_path / "empty.o"
-    command = (
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-Os",
-        f"-I{INCLUDE}",
-        "-c",
-        str(source),
-        "-o",
-        str(made),
-    )
-    subprocess.run(command, check=True)
+    made = compiled(f'#include "{HEADER}"\nint one;\n', tmp_path / "empty.o", "-Os", "-c")
     assert [s.name for s in symbols(made) if s.name.startswith("mb_")] == []
 
 
