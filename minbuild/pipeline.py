@@ -21,7 +21,7 @@ from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import AUTO, COMPACT, OFF, ON, TARGET, BuildOptions
+from minbuild.options.build_options import ALL, AUTO, COMPACT, OFF, ON, TARGET, TEXT, BuildOptions
 from minbuild.planning.compile import (
     UNNAMED,
     CompiledModel,
@@ -125,6 +125,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         checks_loss=build_options.checks_loss,
         graphs=build_options.graphs,
         threads=_threads(build_options, targets),
+        packs=build_options.loop_variants == ALL,
+        kernel_names=build_options.error_messages == TEXT,
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)

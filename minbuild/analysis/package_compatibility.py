@@ -34,6 +34,11 @@ class InstalledPackage:
     graphs: tuple[str, ...]
     compiled_in: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def packs(self) -> bool:
+        """True if it has kernels that pack large products, which plans for others do without."""
+        return any("_packed<" in symbol for symbol in self.capabilities.kernels)
+
 
 _ANOTHER = (
     "{}: the library has the plan of its own model compiled in, and runs no other. Reduce this model by itself, "

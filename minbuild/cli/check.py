@@ -55,6 +55,7 @@ def check(
             tuple(ops_dir or ()),
             checks_loss=finite_checks in (LOSS, ALL),
             graphs=there.graphs,
+            packs=there.packs,
         )
         does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
         findings = []

@@ -23,7 +23,8 @@ TARGET = "target"  # of stack_budget and max_page_size: as the target suggests
 ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
-GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks
+GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
+TEXT, CODES = "text", "codes"  # of error_messages
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 
 
@@ -65,7 +66,7 @@ class BuildOptions:
     )
     loop_variants: str = choice(
         ("all", "one"),
-        "variants of inner loops: for each vector width of the processor and layout of matrices, or one for all",
+        "variants of inner loops: for each vector width of the processor, layout and size of matrices, or one for all",
         SOURCES,
         effect="one variant of every inner loop",
         min_size="one",
@@ -161,8 +162,8 @@ class BuildOptions:
         "read or written.",
     )
     error_messages: str = choice(
-        ("text", "codes"),
-        "error messages in words, or codes for `minbuild explain`",
+        (TEXT, CODES),
+        "error messages in words, or codes for `minbuild explain`; with codes the plan has no names of kernels",
         SOURCES,
         effect="errors are codes for `minbuild explain`",
         min_size="codes",

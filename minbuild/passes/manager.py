@@ -29,6 +29,7 @@ from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.code_sinking import sink_code
 from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.dead_code import drop_dead_code
+from minbuild.passes.rewrite.drop_zero_states import drop_zero_states
 from minbuild.passes.rewrite.fold_transposes import fold_transposes
 from minbuild.passes.rewrite.fuse import fuse_patterns
 from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
@@ -68,6 +69,7 @@ PASSES: tuple[Pass, ...] = (
     _each(legalize_half_precision, requires=(), ensures=(HALVES_SERVED,)),
     _each(eliminate_views, requires=(), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(fold_transposes, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
+    _each(drop_zero_states, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS), preserves=(NO_MORE_CALLS,)),
     _each(fuse_dequantization, requires=(NO_VIEWS,), ensures=(NO_VIEWS,)),

@@ -51,6 +51,8 @@ class CompiledModel:
     export_template: bytes | None = None  # of the inference model, for the part "export"
     graphs: tuple[str, ...] = EVERY  # of graphs.GRAPHS: what it is planned for
     threads: int = 1  # most that work on a call: what scratch memory is planned for
+    packs: bool = True  # large products may have kernels that pack their matrices
+    kernel_names: bool = True  # the plan has them, for errors in words
     compact_checkpoint: bytes = (
         b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
     )
@@ -102,13 +104,16 @@ def compile_model(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
     threads: str = OFF,
+    packs: bool = True,
+    kernel_names: bool = True,
 ) -> CompiledModel:
     """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
 
     `fixed` gives free dimensions a size for good; `largest` the sizes, in elements, that the default arena is laid out
     for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `checks_loss` makes training
     steps refuse a loss that is not finite; `graphs` names the graphs that the plan has; `threads` is a value of
-    --threads. Raises BadInput and Unsupported."""
+    --threads; `packs` allows kernels that pack large products, `kernel_names` has the plan name its kernels for errors
+    in words. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -122,6 +127,8 @@ def compile_model(
         checks_loss=checks_loss,
         graphs=graphs,
         threads=threads,
+        packs=packs,
+        kernel_names=kernel_names,
     )
 
 
@@ -136,11 +143,14 @@ def compile_artifacts(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
     threads: str = OFF,
+    packs: bool = True,
+    kernel_names: bool = True,
 ) -> CompiledModel:
     """`compile_model` of `artifacts` that are in memory.
 
     `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
-    `log`, `checks_loss`, `graphs` and `threads` are as there. Raises BadInput and Unsupported."""
+    `log`, `checks_loss`, `graphs`, `threads`, `packs` and `kernel_names` are as there. Raises BadInput and
+    Unsupported."""
     selected = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), graphs)
@@ -153,8 +163,8 @@ def compile_artifacts(
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     most = threads_of(threads, optimized, operators)
-    plan = build_plan(optimized, operators, most)
-    plan_bytes = encode_plan(plan, sizes, wide=bool(needs_64_bits(plan, sizes)))
+    plan = build_plan(optimized, operators, most, packs=packs)
+    plan_bytes = encode_plan(plan, sizes, bool(needs_64_bits(plan, sizes)), kernel_names)
     return CompiledModel(
         artifacts,
         operators,
@@ -166,6 +176,8 @@ def compile_artifacts(
         largest=sizes,
         graphs=tuple(graphs),
         threads=most,
+        packs=packs,
+        kernel_names=kernel_names,
     )
 
 
@@ -179,9 +191,11 @@ def compile_models(
     checks_loss: bool = False,
     graphs: Sequence[str] = EVERY,
     threads: str = OFF,
+    packs: bool = True,
+    kernel_names: bool = True,
 ) -> tuple[CompiledModel, ...]:
-    """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss`, `graphs` and
-    `threads`.
+    """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss`, `graphs`,
+    `threads`, `packs` and `kernel_names`.
 
     Of `fixed` and `largest`, a model takes the sizes that it has dimensions for. Raises BadInput, also for a dimension
     that no model has, and Unsupported."""
@@ -207,11 +221,15 @@ def compile_models(
             checks_loss=checks_loss,
             graphs=graphs,
             threads=threads,
+            packs=packs,
+            kernel_names=kernel_names,
         )
         for folder, artifacts, names in zip(folders, sets, free, strict=True)
     )
     if any(is_wide(m.plan_bytes) for m in models):  # one library reads plans of one width
-        return tuple(replace(m, plan_bytes=encode_plan(m.plan, m.largest, wide=True)) for m in models)
+        return tuple(
+            replace(m, plan_bytes=encode_plan(m.plan, m.largest, True, kernel_names)) for m in models
+        )
     return models
 
 

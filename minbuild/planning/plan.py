@@ -44,6 +44,7 @@ class _Builder:
     program: Program
     registry: Registry
     threads: int  # that may work on a call
+    packs: bool  # kernels that pack may be chosen
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
@@ -138,10 +139,11 @@ class _Builder:
         return self.kernels.setdefault(kernel, len(self.kernels))
 
 
-def build_plan(program: Program, registry: Registry, threads: int = 1) -> Plan:
-    """The plan of a program whose passes are done, with scratch memory for as many `threads`. `program` is lowered
-    and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
-    builder = _Builder(program, registry, threads)
+def build_plan(program: Program, registry: Registry, threads: int = 1, packs: bool = True) -> Plan:
+    """The plan of a program whose passes are done, with scratch memory for as many `threads`; unless it `packs`, with
+    one kernel for products of any size. `program` is lowered and optimised, `registry` has the kernels. Raises
+    Unsupported where no kernel serves."""
+    builder = _Builder(program, registry, threads, packs)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
@@ -187,7 +189,7 @@ def _bytes(tensor: TensorType) -> int:
 
 
 def _routine(builder: _Builder, procedure: Procedure) -> Routine:
-    selections = _shared(select_kernels(procedure, builder.registry), builder)
+    selections = _shared(select_kernels(procedure, builder.registry, builder.packs), builder)
     loops = loops_of(procedure, selections)
     ordered = _laid_out(builder, procedure, selections, loops)
     numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from minbuild import assets
-from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape
+from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape, Step
 from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
 from minbuild.planning.arena.supports import supports_of
@@ -77,7 +77,7 @@ _Part = _Number | int  # a constant, or the index of an expression
 
 @dataclass
 class _Tables:
-    """The plan's pools; equal strings, expressions, shapes and parameter lists are stored once."""
+    """The plan's pools; equal strings, expressions and shapes are stored once."""
 
     symbols: tuple[str, ...]
     wide: bool = False
@@ -86,8 +86,6 @@ class _Tables:
     exprs: dict[tuple[int, int, int], int] = field(default_factory=dict)
     shapes: list[int] = field(default_factory=list)
     shape_at: dict[tuple[int, ...], int] = field(default_factory=dict)
-    params: list[int] = field(default_factory=list)
-    param_at: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def name(self, text: str) -> int:
         if text not in self.name_at:
@@ -140,12 +138,6 @@ class _Tables:
             self.shapes += words
         return self.shape_at[words]
 
-    def words(self, params: tuple[int, ...]) -> int:
-        if params not in self.param_at:
-            self.param_at[params] = len(self.params)
-            self.params += params
-        return self.param_at[params]
-
     def highest(self, parts: Iterable[_Part]) -> _Part:
         """The largest of some places; 0 of none."""
         chosen = set(parts)
@@ -195,14 +187,17 @@ def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
     return offsets, tables.highest(tops[i] for i in highest)
 
 
-def encode_plan(plan: Plan, largest: Mapping[str, int], wide: bool = False) -> bytes:
+def encode_plan(
+    plan: Plan, largest: Mapping[str, int], wide: bool = False, kernel_names: bool = True
+) -> bytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
-    plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made."""
+    plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
+    need `kernel_names`."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
-        value = _tables_of(plan, largest, False)
+        value = _tables_of(plan, largest, False, kernel_names)
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
             return encode(plan_schema(), value)
-    return encode(plan_schema(True), _tables_of(plan, largest, True))
+    return encode(plan_schema(True), _tables_of(plan, largest, True, kernel_names))
 
 
 _INDEXED = (
@@ -217,7 +212,7 @@ _INDEXED = (
 )  # with 16 bits if narrow
 
 
-def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, Any]:
+def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names: bool) -> dict[str, Any]:
     """The plan as its schema has it."""
     assert (plan.step_at, plan.learning_rate_at) == (
         plan.persistent_bytes - _COUNTERS,
@@ -226,8 +221,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, 
     tables = _Tables(plan.symbols, wide)
     routines = {r.name: r for r in plan.routines}
     graphs: list[tuple[int, ...]] = []
-    steps: list[tuple[int, ...]] = []
-    args: list[int] = []
+    steps: list[Step] = []
     ports: list[tuple[int, int, int]] = []
     places: list[_Part] = []
     peaks: list[_Part] = []
@@ -241,14 +235,13 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, 
     for name in ROUTINES if "initialize" in routines else ROUTINES[:3]:
         routine = routines.get(name, Routine(name, (), (), (), ()))
         first_step, first_port = len(steps), len(ports)
-        for step in routine.steps:
-            words = tables.words(step.params)
-            steps.append((step.kernel, words, len(args), step.accumulate, step.loop))
-            args += [absent if a < 0 else a for a in step.args]
+        steps += [replace(s, args=tuple(absent if a < 0 else a for a in s.args)) for s in routine.steps]
         ports += [(tables.name(n), tensor, 0) for n, tensor in routine.inputs + routine.outputs]
         samples = tables.index(tables.dim(routine.samples))
         counts = len(routine.inputs), len(routine.outputs)
         graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
+    params, param_at = _overlapping(s.params for s in steps)
+    args, arg_at = _overlapping(s.args for s in steps)
     value: dict[str, Any] = {
         "version": VERSION,
         "trainable_bytes": plan.trainable_bytes,
@@ -262,9 +255,10 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, 
         "defaults": [largest[s] for s in plan.symbols],
         "tensors": tensors,
         "kernels": [
-            (stable_key(n), tables.name(n)) for n in (*(k.symbol for k in plan.kernels), *plan.features)
+            (stable_key(n), tables.name(n if kernel_names else ""))
+            for n in (*(k.symbol for k in plan.kernels), *plan.features)
         ],
-        "steps": steps,
+        "steps": [(s.kernel, param_at[s.params], arg_at[s.args], s.accumulate, s.loop) for s in steps],
         "args": args,
         "graphs": graphs,
         "ports": ports,
@@ -276,9 +270,25 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool) -> dict[str, 
         "names": bytes(tables.names),
         "exprs": list(tables.exprs),
         "shapes": tables.shapes,
-        "params": [*tables.params, 0],
+        "params": [*params, 0],
     }
     return value
+
+
+def _overlapping(lists: Iterable[tuple[int, ...]]) -> tuple[list[int], dict[tuple[int, ...], int]]:
+    """All `lists` in one, where each is found at its index; parts that several have stand there once."""
+    pool, at = bytearray(), {}
+    for numbers in sorted(dict.fromkeys(lists), key=len, reverse=True):
+        data = np.array(numbers, "<i4").tobytes()
+        place = pool.find(data)
+        while place > 0 and place % 4:
+            place = pool.find(data, place + 1)
+        if place < 0:
+            shared = next(n for n in range(len(data), -1, -4) if pool.endswith(data[:n]))
+            place = len(pool) - shared
+            pool += data[shared:]
+        at[numbers] = place // 4
+    return np.frombuffer(bytes(pool), "<i4").tolist(), at
 
 
 def expressions_of(plan: bytes) -> tuple[str, ...]:

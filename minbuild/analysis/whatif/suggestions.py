@@ -137,7 +137,11 @@ class SuggestionPlanner:
         if half == free:
             return
         less = tuple(
-            replace(m, largest=sizes, plan_bytes=encode_plan(m.plan, sizes, is_wide(m.plan_bytes)))
+            replace(
+                m,
+                largest=sizes,
+                plan_bytes=encode_plan(m.plan, sizes, is_wide(m.plan_bytes), m.kernel_names),
+            )
             for m in self.models
             for sizes in ({name: half[name] for name in m.largest},)
         )
@@ -177,6 +181,8 @@ class SuggestionPlanner:
                     checks_loss=self.checks_loss,
                     graphs=graphs or m.graphs,
                     threads=str(m.threads),
+                    packs=m.packs,
+                    kernel_names=m.kernel_names,
                 )
                 new = with_compact_checkpoint(new) if m.compact_checkpoint else new
             except (BadInput, Unsupported):

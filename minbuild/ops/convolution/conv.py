@@ -142,6 +142,7 @@ class Layer:
     filters: int
     axes: tuple[Axis, ...]
     batch: Dim
+    may_pack: bool  # the plan may have kernels that pack
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
@@ -160,6 +161,7 @@ class Layer:
             filters=_number(w[0]) // groups,
             axes=window,
             batch=ctx.shape()[0],
+            may_pack=ctx.packs,
         )
 
     @property
@@ -193,7 +195,8 @@ class Layer:
         """True from the size on at which packing was measured to be faster."""
         outputs = product([a.outputs for a in self.axes])
         if (
-            self.depthwise
+            not self.may_pack
+            or self.depthwise
             or not isinstance(outputs, int)
             or min(self.filters, self.channels * self.taps) < 16
         ):

@@ -20,7 +20,8 @@ class OpContext:
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
     the outputs that accumulate into gradient buffers. `makers[i]` is the context whose output input `i` is, during
     inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `earlier` are
-    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`.
+    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`. Where it
+    `packs`, large products may have kernels of their own.
     """
 
     attributes: Mapping[str, Any]
@@ -34,6 +35,7 @@ class OpContext:
     makers: tuple[OpContext | None, ...] = ()
     earlier: Mapping[str, OpContext] = field(default_factory=dict)
     op: str = ""
+    packs: bool = True
 
     def has(self, i: int) -> bool:
         """True if optional input `i` is given."""

@@ -130,6 +130,7 @@ class Op:
                 inputs are never left out
     mutates     inputs whose bytes change -> the output that is the new value, or None (running statistics, moments)
     accumulates outputs that can add to a gradient buffer
+    zero_when_absent  inputs in whose place the kernel takes zeros where they are absent
     generator   the input, after those in the model, that holds the count of random draws
     rematerialize  the call that computes output 0 a second time, for results cheaper to compute than to keep
     flops       multiplications of an application, for operators where they dominate: a bound for rematerialization
@@ -159,6 +160,7 @@ class Op:
     in_place: tuple[tuple[int, int], ...] = ()
     mutates: Mapping[int, int | None] = field(default_factory=dict)
     accumulates: frozenset[int] = frozenset()
+    zero_when_absent: frozenset[int] = frozenset()
     generator: int | None = None
     rematerialize: Callable[[Call, OpContext], Call | None] | None = None
     flops: Callable[[OpContext], Dim] | None = None

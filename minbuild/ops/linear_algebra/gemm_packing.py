@@ -9,7 +9,7 @@ from math import prod
 
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.core.definition import FLOATS, KernelFunction, whole_share
+from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
 # As in packed_gemm.h.
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 16
@@ -38,10 +38,10 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
     )
 
 
-def packing_scratch(element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
-    """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay. Free sizes
-    count as large."""
-    if element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
+def packing_scratch(ctx: OpContext, element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
+    """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay or `ctx`
+    is without it. Free sizes count as large."""
+    if not ctx.packs or element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
         return ()
     rows, columns, depth = sizes
     deep = min(depth, _DEEPEST) if isinstance(depth, int) else _DEEPEST

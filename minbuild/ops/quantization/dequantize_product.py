@@ -49,7 +49,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     size = product(ctx.result_shape()[:-1])
     rows = max(1, min(_MOST_ROWS, columns, _ROW_BYTES // (depth * element.size)))
     along = TensorType(ElementType.UINT8, (rows * depth * element.size if trans_w else 0,))
-    room = packing_scratch(element, size, columns, depth)
+    room = packing_scratch(ctx, element, size, columns, depth)
     call = (packed_product_kernel if room else product_kernel).call(
         ctx.result(),
         ctx.name(0),

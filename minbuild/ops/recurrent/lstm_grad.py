@@ -42,7 +42,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     missing = [sizes.state for name in results[4:6] if not name]
     # All steps at once pays where the recurrent weights do.
     packs = ctx.attribute("direction", "forward") == "forward" and not names[LENGTHS]
-    packs = packs and bool(packing_scratch(element, sizes.batch, *ctx.shape(R)[1:]))
+    packs = packs and bool(packing_scratch(ctx, element, sizes.batch, *ctx.shape(R)[1:]))
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
     packing: tuple[Shape, ...] = ((PACKED_BYTES // element.size,),) if packs else ()
     call = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
@@ -150,6 +150,7 @@ lstm_grad = Op(
     reference=_reference,
     lower=_lower,
     kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
+    zero_when_absent=frozenset({H0, C0}),
     accumulates=frozenset({1, 2, 3}),
     cases=_cases_of(False),
 )
@@ -160,6 +161,7 @@ lstm_grad_with_peepholes = Op(
     reference=_reference,
     lower=_lower,
     kernels=(forward.lstm_grad_kernel, forward.packed_grad_kernel),
+    zero_when_absent=frozenset({H0, C0}),
     accumulates=frozenset({1, 2, 3, 6}),
     cases=_cases_of(True),
 )

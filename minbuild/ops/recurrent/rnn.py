@@ -224,6 +224,7 @@ rnn = Op(
     reference=_reference,
     lower=_lower,
     kernels=(rnn_kernel,),
+    zero_when_absent=frozenset(_STATES),
     decompose=rec.body_of("RNN", "", _STATES, ("y", "state")),
     decomposes_to=("Transpose",),
     cases=_cases,
@@ -237,6 +238,7 @@ rnn_grad = Op(
     reference=_grad_reference,
     lower=_lower_grad,
     kernels=(rnn_grad_kernel,),
+    zero_when_absent=frozenset({4}),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -35,14 +35,15 @@ class Selection:
     accumulate: int
 
 
-def select_kernels(procedure: Procedure, registry: Registry) -> tuple[Selection, ...]:
-    """The kernels of all calls in order. Raises Unsupported with every call that no kernel serves."""
+def select_kernels(procedure: Procedure, registry: Registry, packs: bool = True) -> tuple[Selection, ...]:
+    """The kernels of all calls of `procedure`, whose operators are in `registry`, in order; those that
+    pack among them only if it `packs`. Raises Unsupported with every call that no kernel serves."""
     known = {name: value.constant for name, value in procedure.values.items() if value.constant is not None}
     findings: list[str] = []
     selections: list[Selection] = []
     for call in procedure.calls:
         try:
-            selections += _select(call, procedure, registry, known)
+            selections += _select(call, procedure, registry, known, packs)
         except (UnsupportedUse, *RULE_ERRORS) as raised:
             error = raised if isinstance(raised, UnsupportedUse) else malformed(raised)
             title = registry.ops[call.op].title
@@ -55,13 +56,14 @@ def select_kernels(procedure: Procedure, registry: Registry) -> tuple[Selection,
 
 
 def _select(
-    call: Call, procedure: Procedure, registry: Registry, known: Mapping[str, np.ndarray]
+    call: Call, procedure: Procedure, registry: Registry, known: Mapping[str, np.ndarray], packs: bool
 ) -> Iterator[Selection]:
     op = registry.ops[call.op]
     if op.lower is None:
         raise UnsupportedUse("this operator must be known when the trainer is built; here it depends on data")
     try:
-        kernel_calls = tuple(op.lower(context_of(call, procedure.values, known)))
+        context = replace(context_of(call, procedure.values, known), packs=packs)
+        kernel_calls = tuple(op.lower(context))
     except InvalidDefinition as error:
         raise BadInput(
             f"ops/{registry.op_stems[op.key]}.py: {op.title}: {error}. Correct the definition."

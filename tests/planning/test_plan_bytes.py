@@ -1,0 +1,71 @@
+"""What a plan takes: nothing twice, no more with fixed sizes, no names that nobody reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from case_sets import folders
+from places import GOLDEN
+
+from minbuild.codegen.library_builder import build_checked
+from minbuild.options.build_options import BuildOptions
+from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.plan_encoding import decode_plan, encode_plan
+from minbuild.toolchain import find_toolchain, host_target
+from minbuild.verify.differential import prove_equal, seeded_script
+
+
+@pytest.mark.parametrize(
+    "folder", [f for f in folders() if f.name in ("dense", "conv", "lstm_cls", "bert_tiny")]
+)
+def test_fixed_sizes_never_make_a_plan_larger(folder: Path) -> None:
+    """With the same kernels: known sizes may be a reason for kernels that pack, which want memory of their own."""
+    free = compile_model(folder, {}, {}, packs=False)
+    assert free.largest
+    fixed = compile_model(folder, dict.fromkeys(free.largest, 8), {}, packs=False)
+    assert len(fixed.plan_bytes) < len(free.plan_bytes)
+    assert {k.symbol for k in fixed.plan.kernels} <= {k.symbol for k in free.plan.kernels}
+
+
+def lists(model: CompiledModel, kernel_names: bool = True) -> list[tuple[object, ...]]:
+    """Every step with its arguments and parameters."""
+    tables = decode_plan(encode_plan(model.plan, model.largest, kernel_names=kernel_names))
+    args, params = tables["args"].tolist(), tables["params"].tolist()
+    found: list[tuple[object, ...]] = []
+    for (kernel, words, at, *rest), step in zip(
+        tables["steps"].tolist(), (s for r in model.plan.routines for s in r.steps), strict=True
+    ):
+        count = model.plan.kernels[kernel].params
+        found.append((kernel, params[words : words + count], args[at : at + len(step.args)], rest))
+    return found
+
+
+def test_lists_that_share_a_place_are_read_as_they_are() -> None:
+    model = compile_model(GOLDEN / "conv", {}, {})
+    absent = len(model.plan.tensors)
+    steps = [s for r in model.plan.routines for s in r.steps]
+    for step, (kernel, params, args, _) in zip(steps, lists(model), strict=True):
+        assert kernel == step.kernel and params == list(step.params)
+        assert args == [absent if a < 0 else a for a in step.args]
+    tables = decode_plan(model.plan_bytes)
+    assert len(tables["args"]) <= sum(len(s.args) for s in steps)
+    assert len(tables["params"]) <= 1 + sum(len(p) for p in {s.params for s in steps})
+
+
+def test_names_of_kernels_go_with_codes() -> None:
+    """The plan is smaller, says everything else the same, and trains with the same bits."""
+    named = compile_model(GOLDEN / "dense", {}, {})
+    model = compile_model(GOLDEN / "dense", {}, {}, kernel_names=False)
+    assert len(model.plan_bytes) < len(named.plan_bytes) - 100
+    assert lists(named) == lists(named, kernel_names=False)
+    with_names, without = decode_plan(named.plan_bytes), decode_plan(model.plan_bytes)
+    assert np.array_equal(with_names["kernels"]["key"], without["kernels"]["key"])
+    assert b"gemm" in bytes(with_names["names"]) and b"gemm" not in bytes(without["names"])
+    options = BuildOptions(error_messages="codes")
+    contents = contents_of([model], build_options=options)
+    built = build_checked(contents, model.registry, host_target(), find_toolchain(build_options=options))
+    script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+    prove_equal(script, model.plan_bytes, built.built.shared, built.built.shared)
