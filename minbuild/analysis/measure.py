@@ -7,6 +7,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from minbuild import __version__
 from minbuild import ir as model
@@ -21,6 +22,7 @@ from minbuild.ir.size_report import (
     SCHEMA,
     Group,
     ModelReport,
+    ModelTensor,
     Named,
     Persistent,
     Row,
@@ -77,7 +79,24 @@ def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelR
         full_kernels=len(compiled.registry.all_kernels()),
         notes=(*compiled.artifacts.notes, *notes),
         smaller=compiled.smaller,
+        tensors=_tensors(compiled),
     )
+
+
+def _tensors(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
+    """The tensors of the checkpoint, the largest first; `unused` by the graphs that the device has."""
+    uses = {parameter.name: parameter.role.name.lower() for parameter in compiled.plan.parameters}
+    found = (
+        ModelTensor(
+            p.name,
+            p.element.label,
+            tuple(p.shape),
+            uses.get(p.name, "unused"),
+            prod(p.shape) * p.element.size,
+        )
+        for p in compiled.artifacts.checkpoint.parameters
+    )
+    return tuple(sorted(found, key=lambda tensor: (-tensor.bytes, tensor.name)))
 
 
 def _uses(compiled: CompiledModel, prefix: str) -> dict[str, tuple[Use, ...]]:
@@ -151,6 +170,7 @@ def total_figures(models: Sequence[ModelReport], kernels: int) -> ModelReport:
         full_kernels=models[0].full_kernels,
         notes=tuple(f"{m.name}: {note}" for m in models for note in m.notes),
         smaller=tuple(_smaller_together(models)),
+        tensors=tuple(replace(t, name=f"{m.name}: {t.name}") for m in models for t in m.tensors),
     )
 
 
@@ -272,7 +292,9 @@ def _rows(
 
 
 def _named(pieces: Sequence[Piece]) -> tuple[Named, ...]:
-    return tuple(Named(tuple(short(name) for name in p.names), p.bytes) for p in pieces if p.names)
+    return tuple(
+        Named(tuple(short(name) for name in p.names), p.bytes, p.section, p.offset) for p in pieces if p.names
+    )
 
 
 def _sections(full: model.Binary, trimmed: model.Binary) -> tuple[SectionRow, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from minbuild.analysis.disassembly import disassemble
 from minbuild.analysis.error_codes import explain as explained
 from minbuild.analysis.provenance import why as chains
 from minbuild.cli.progress import Verbose, exit_with_code, print_lines
@@ -19,12 +20,17 @@ def why(
         str, typer.Argument(help="Operator, kernel file, symbol, or C function.", metavar="NAME")
     ],
     package: Package = Path("dist"),
+    asm: Annotated[
+        bool,
+        typer.Option("--asm", help="Also print the machine code of the function NAME (needs minbuild[asm])."),
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Explain why NAME is in a package: the nodes that need it, the kernel, the symbol, the C library."""
     with exit_with_code(verbose):
-        for line in chains(name, package):
-            print_lines(line)
+        print_lines(*chains(name, package))
+        if asm:
+            print_lines(*disassemble(name, package))
 
 
 def explain(

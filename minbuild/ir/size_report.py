@@ -32,10 +32,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A symbol's bytes in the file, with every name it has."""
+    """A symbol's bytes in the file, with every name it has, and the section and place in the file where they are."""
 
     names: tuple[str, ...]
     bytes: int
+    section: str = ""
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,17 @@ class Smaller:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelTensor:
+    """A tensor of the checkpoint: its element type by label, its use as a Role's name in small letters, its bytes."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    use: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Persistent:
     """Bytes that live as long as the session. `frozen` is read in place from the checkpoint and costs no
     RAM."""
@@ -269,6 +282,7 @@ class ModelReport:
     full_kernels: int
     notes: tuple[str, ...] = ()
     smaller: tuple[Smaller, ...] = ()  # batches than that of `sizes`, the smallest first
+    tensors: tuple[ModelTensor, ...] = ()  # the largest first
 
     @property
     def arena(self) -> int:

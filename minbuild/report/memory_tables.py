@@ -93,5 +93,43 @@ def live_tensors(facts: ModelReport, limit: int | None = None) -> Table:
     )
 
 
+def model_tensors(facts: ModelReport, limit: int | None = None) -> Table:
+    """Bytes of the model by tensor, then by element type. With `limit`, the smaller tensors are added up in one row."""
+    total = sum(t.bytes for t in facts.tensors)
+    ordered = sorted(facts.tensors, key=lambda t: -t.bytes)
+    shown = ordered if limit is None or len(ordered) <= limit else ordered[: limit - 1]
+    lines = [
+        Line(
+            (
+                t.name,
+                t.type,
+                "x".join(map(str, t.shape)) or "scalar",
+                _USES[t.use],
+                t.bytes,
+                percent(t.bytes, total),
+            )
+        )
+        for t in shown
+    ]
+    if rest := ordered[len(shown) :]:
+        size = sum(t.bytes for t in rest)
+        lines.append(Line((f"{len(rest)} smaller ones", "", "", "", size, percent(size, total))))
+    for kind in sorted({t.type for t in ordered}):
+        each = [t.bytes for t in ordered if t.type == kind]
+        counted = f"{len(each):,} tensors" if len(each) > 1 else "1 tensor"
+        lines.append(Line((f"All of {kind}", kind, counted, "", sum(each), percent(sum(each), total)), "sum"))
+    lines.append(Line(("Checkpoint beside them", "", "", "", facts.checkpoint_bytes - total, "")))
+    return Table(
+        "tensors",
+        "Model by tensor and type",
+        "Bytes in the checkpoint that the device starts from.",
+        ("Tensor ", "Type ", "Shape ", "Use ", "Bytes", "Of tensors"),
+        tuple(lines),
+    )
+
+
+_USES = {"parameter": "trained", "buffer": "running statistics", "frozen": "read only", "unused": "not used"}
+
+
 def _when(arena: Arena) -> str:
     return f"Live tensors at the peak of {arena.graph}: step {arena.step}, node {arena.node}."

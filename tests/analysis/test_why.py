@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from commands import SMALL, Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
@@ -47,3 +49,28 @@ def test_every_status_is_explained(minbuild: Command):
         assert by_number == by_name and what in by_number and _CURES[name] in by_number
     assert minbuild("explain", "99").code == 2
     assert issubclass(TrainerError, Exception)
+
+
+def test_machine_code(minbuild: Command, dist):
+    """Every byte of a function, one instruction after the other, and where calls lead."""
+    pytest.importorskip("capstone")
+    said = minbuild("why", "mb_run", "--package", dist, "--asm")
+    assert said.code == 0, said.err
+    start = next(i for i, line in enumerate(said.out.splitlines()) if " bytes at 0x" in line)
+    head, *lines = said.out.splitlines()[start:]
+    size, place = int(head.split(" bytes at")[0].split()[-1].replace(",", "")), int(head.split()[-3], 16)
+    for line in lines:
+        at, data = line.split()[:2]
+        assert int(at, 16) == place, "instructions follow one another"
+        place += len(bytes.fromhex(data))
+        size -= len(bytes.fromhex(data))
+    assert size == 0 and any(line.endswith(">") for line in lines)
+    data = minbuild("why", "kKernelRows", "--package", dist, "--asm")
+    assert data.code or "data of section" in data.out
+    assert minbuild("why", "Gemm", "--package", dist, "--asm").code == 2, "an operator is no function"
+
+
+def test_machine_code_needs_its_package(minbuild: Command, dist, monkeypatch):
+    monkeypatch.setitem(sys.modules, "capstone", None)
+    said = minbuild("why", "mb_run", "--package", dist, "--asm")
+    assert said.code == 2 and "pip install 'minbuild[asm]'" in said.err

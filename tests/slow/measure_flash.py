@@ -1,18 +1,23 @@
-"""Bytes of flash that library, plan and checkpoint framing take together, on six targets: reports/baseline/flash.md.
+"""Bytes of flash and stack that a trainer takes on six targets: reports/baseline/flash.md.
 
     python tests/slow/measure_flash.py [--target T]... [NAME...]
 
 Of each case and target: the default build, and `--profile smallest` with either flavor, a plan that is read and one
 that is compiled in; the latter also without the checks of `SAFETY_OFF`. A library counts with what of it is loaded, a
-checkpoint with what it has beyond the bytes of the parameters. Batch sizes are free, files and saving are on.
+checkpoint with what it has beyond the bytes of the parameters. Batch sizes are free, files and saving are on. The stack
+is that of whole sessions on a Cortex-M4F, measured under qemu as `minbuild reduce` does it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +35,7 @@ TARGETS = (
     *("x86_64-linux-gnu", "aarch64-linux-gnu", "arm-linux-gnueabihf"),
     *("riscv64-linux-gnu", "wasm32", "cortex-m4f"),
 )
+_CHIP, _STACKS = "cortex-m4f", ("mlp", "lenet")
 HEAD = (
     "case",
     "balanced: checkpoint",
@@ -37,6 +43,7 @@ HEAD = (
     "library",
     "together",
     "smallest: checkpoint",
+    "plan",
     "library",
     "together",
     "compiled",
@@ -56,7 +63,8 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     lines: list[str] = []
-    for line in _lines(options.names or CASES, options.target or TARGETS):
+    names, targets = options.names or CASES, options.target or TARGETS
+    for line in chain(_lines(names, targets), _stacks(names, targets)):
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
         lines.append(line)
@@ -67,36 +75,82 @@ def main() -> None:
 def _lines(names: Sequence[str], targets: Sequence[str]) -> Iterator[str]:
     from case_sets import folders
 
-    from minbuild.planning.compile import compile_model
     from minbuild.toolchain import parse_target
 
-    models = {f.name: compile_model(f, {}, {}, (), lambda line: None) for f in folders() if f.name in names}
+    planned = {f.name: _planned(f) for f in folders() if f.name in names}
+    models = {name: planned[name] for name in names if name in planned}
     if not models:
         raise SystemExit(f"none of {', '.join(names)} is here")
     yield "Bytes of flash: what is loaded of the library, the plan, and the checkpoint beyond the parameters' bytes."
     for target in targets:
         yield from ("", f"## {target}", "", f"| {' | '.join(HEAD)} |", "|---|" + "--:|" * (len(HEAD) - 1))
-        for name in names:
-            if name in models:
-                cells = (f"{cell:,}" if cell else "-" for cell in _cells(models[name], parse_target(target)))
-                yield f"| {name} | {' | '.join(cells)} |"
+        for name, pair in models.items():
+            cells = (f"{cell:,}" if cell else "-" for cell in _cells(*pair, parse_target(target)))
+            yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _cells(model: CompiledModel, target: Target) -> Iterator[int]:
+def _planned(folder: Path) -> tuple[CompiledModel, CompiledModel]:
+    """The model as it is planned by default, and as the profile `smallest` does it."""
+    from minbuild.planning.compile import compile_model, with_compact_checkpoint
+
+    least = compile_model(folder, {}, {}, packs=False, kernel_names=False)
+    return compile_model(folder, {}, {}), with_compact_checkpoint(least)
+
+
+def _stacks(names: Sequence[str], targets: Sequence[str]) -> Iterator[str]:
+    """Peaks of the stack on the microcontroller."""
+    if _CHIP not in targets:
+        return
+    yield from (
+        "",
+        f"## Stack on {_CHIP}, bytes",
+        "",
+        "| case | profile | peak | deepest call |",
+        "|---|---|--:|---|",
+    )
+    for name in (name for name in _STACKS if name in names):
+        for profile in ("balanced", "smallest"):
+            peak, call = _stack(name, profile)
+            yield f"| {name} | {profile} | {peak:,} | {call} |"
+
+
+def _stack(name: str, profile: str) -> tuple[int, str]:
+    """The peak of the stack that a proven run took, and the call that took it."""
+    from case_sets import folders
+
+    folder = next(f for f in folders() if f.name == name)
+    with tempfile.TemporaryDirectory() as work:
+        command = [
+            sys.executable,
+            "-m",
+            "minbuild",
+            "reduce",
+            str(folder),
+            "--out",
+            f"{work}/dist",
+            "--no-analysis",
+        ]
+        options = ["--target", _CHIP, "--profile", profile, "--require-proof"]
+        subprocess.run([*command, *options], check=True, capture_output=True, cwd=ROOT)
+        report = json.loads((Path(work) / "dist/report/report.json").read_text("utf-8"))
+    stack = report["targets"][0]["verification"]["stack"]
+    return stack["peak"], max(stack["calls"], key=stack["calls"].get)
+
+
+def _cells(model: CompiledModel, compact: CompiledModel, target: Target) -> Iterator[int]:
     """The numbers of a row; 0 where a plan cannot be compiled in."""
     from minbuild.errors import BadInput, Unsupported
-    from minbuild.options.build_options import COMPILED, in_profile
-    from minbuild.planning.compile import with_compact_checkpoint
+    from minbuild.options.build_options import COMPILED, INTERPRETED, in_profile
 
     values = sum(prod(p.shape) * p.element.size for p in model.artifacts.checkpoint.parameters)
     plan = len(model.plan_bytes)
     framing = len(model.checkpoint) - values
     library = _loaded(model, in_profile("balanced"), target)
     yield from (framing, plan, library, framing + plan + library)
-    compact, smallest = with_compact_checkpoint(model), in_profile("smallest")
-    framing = len(compact.initial_checkpoint) - values
+    smallest = replace(in_profile("smallest"), flavor=INTERPRETED)
+    framing, plan = len(compact.initial_checkpoint) - values, len(compact.plan_bytes)
     library = _loaded(compact, smallest, target)
-    yield from (framing, library, framing + plan + library)
+    yield from (framing, plan, library, framing + plan + library)
     for safety in ({}, SAFETY_OFF):
         try:
             library = _loaded(compact, replace(smallest, flavor=COMPILED, **safety), target)
