@@ -12,12 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trainers
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, load, persistent, trainer
 from packed_model import packed_set
 
 from minbuild.codegen.sources import emit_sources
+from minbuild.ir import Plan
 from minbuild.ops import registry
+from minbuild.ops.core.definition import TestCase
+from minbuild.passes.lowering.lower import lower
+from minbuild.passes.manager import optimize
 from minbuild.planning.compile import compile_model
+from minbuild.planning.plan import build_plan
+from minbuild.planning.plan_encoding import encode_plan
 from minbuild.planning.threads import MOST_THREADS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError, arena_size
@@ -206,3 +213,36 @@ def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone,
     (tmp_path / "library.so").write_bytes(library.shared)
     compiled = replace(built, library=Library(tmp_path / "library.so"), data=b"")
     assert trained(case, compiled, threads=3) == alone
+
+
+@pytest.fixture(scope="module")
+def convolutions(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Library, dict[int, trainers.OneNode], dict[int, Plan]]:
+    """Convolutions of eight channels by their groups, neither of them packed."""
+    random, operators = np.random.default_rng(2), registry()
+    nodes, plans = {}, {}
+    for groups in (1, 8):
+        arrays = random.standard_normal((3, 8, 40, 40)), random.standard_normal((8, 8 // groups, 3, 3))
+        node = TestCase("", arrays, {"group": groups, "pads": (1, 1, 1, 1)})
+        nodes[groups] = trainers.one_node(operators.ops[":Conv"], node)
+        lowered = lower(nodes[groups].artifacts, operators, {})
+        plans[groups] = build_plan(optimize(lowered, operators), operators, THREADS)
+    contents = replace(trainers.contents_of(plans.values()), threads=THREADS)
+    return trainers.library_of(contents, operators, tmp_path_factory.mktemp("groups")), nodes, plans
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_groups_of_a_convolution_are_divided(convolutions, groups):
+    library, nodes, plans = convolutions
+    plan, one = encode_plan(plans[groups], {}), nodes[groups]
+    calls, found = [], []
+
+    def counted(task: Callable[[int], None], count: int) -> None:
+        calls.append(count)
+        reversed_order(task, count)
+
+    for options in ({"threads": 1}, {"threads": 3, "parallel": counted}):
+        session = Session(library, plan, None, **options)
+        found.append(session.run(TRAIN, one.feeds)[0].tobytes())
+    assert found[0] == found[1] and bool(calls) == (groups > 1)

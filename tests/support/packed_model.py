@@ -18,10 +18,11 @@ PACKED = frozenset({"gemm_packed", "conv_packed"})
 
 
 def packed_model() -> onnx.ModelProto:
-    """Two convolutions, one with strides, each with a normalization, and a dense layer, with odd sizes: remainders of
-    every block."""
+    """Three convolutions, one with a filter per channel and one with strides, two normalizations, and a dense layer,
+    with odd sizes: remainders of every block."""
     net = Net(8)
     x = net.add("Relu", [net.norm(net.conv("input", "conv1", (9, 43)), "norm1", 43)])
+    x = net.add("Relu", [net.conv(x, "filters", (43, 43), groups=43)])
     x = net.conv(x, "conv2", (43, 47), stride=2)
     for name in ("norm2.weight", "norm2.bias"):
         net.weights[name] = net.rng.uniform(0.5, 1.5, (SIZE // 2, SIZE // 2)).astype(np.float32)
