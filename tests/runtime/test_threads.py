@@ -215,34 +215,49 @@ def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone,
     assert trained(case, compiled, threads=3) == alone
 
 
+def node(key: str, *shapes: tuple[int, ...], **attributes: object) -> tuple[str, TestCase]:
+    random = np.random.default_rng(2)
+    return key, TestCase("", tuple(random.standard_normal(s) for s in shapes), attributes)
+
+
+# Of every way to divide a call, with whether this one is.
+CALLS = {
+    "groups of a convolution": (
+        node(":Conv", (3, 8, 40, 40), (8, 1, 3, 3), group=8, pads=(1, 1, 1, 1)),
+        True,
+    ),
+    "a small convolution": (node(":Conv", (3, 8, 40, 40), (8, 8, 3, 3), pads=(1, 1, 1, 1)), False),
+    "elements": (node(":Add", (201, 301), (201, 301)), True),
+    "elements of little": (node(":Add", (21, 31), (21, 31)), False),
+    "rows, with one for all": (node(":Mul", (201, 301), (301,)), True),
+    "rows, with a number for each": (node(":Sub", (201, 1), (201, 301)), True),
+    "rows, with a number for all": (node(":Div", (201, 301), (1,)), True),
+    "one sum of all": (node(":ReduceSum", (201, 301), keepdims=0), False),
+}
+
+
 @pytest.fixture(scope="module")
-def convolutions(
+def calls(
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Library, dict[int, trainers.OneNode], dict[int, Plan]]:
-    """Convolutions of eight channels by their groups, neither of them packed."""
-    random, operators = np.random.default_rng(2), registry()
-    nodes, plans = {}, {}
-    for groups in (1, 8):
-        arrays = random.standard_normal((3, 8, 40, 40)), random.standard_normal((8, 8 // groups, 3, 3))
-        node = TestCase("", arrays, {"group": groups, "pads": (1, 1, 1, 1)})
-        nodes[groups] = trainers.one_node(operators.ops[":Conv"], node)
-        lowered = lower(nodes[groups].artifacts, operators, {})
-        plans[groups] = build_plan(optimize(lowered, operators), operators, THREADS)
+) -> tuple[Library, dict[str, trainers.OneNode], dict[str, Plan]]:
+    operators, nodes, plans = registry(), {}, {}
+    for name, ((key, case), _) in CALLS.items():
+        nodes[name] = trainers.one_node(operators.ops[key], case)
+        lowered = lower(nodes[name].artifacts, operators, {})
+        plans[name] = build_plan(optimize(lowered, operators), operators, THREADS)
     contents = replace(trainers.contents_of(plans.values()), threads=THREADS)
-    return trainers.library_of(contents, operators, tmp_path_factory.mktemp("groups")), nodes, plans
+    return trainers.library_of(contents, operators, tmp_path_factory.mktemp("calls")), nodes, plans
 
 
-@pytest.mark.parametrize("groups", [1, 8])
-def test_groups_of_a_convolution_are_divided(convolutions, groups):
-    library, nodes, plans = convolutions
-    plan, one = encode_plan(plans[groups], {}), nodes[groups]
-    calls, found = [], []
+@pytest.mark.parametrize("name", CALLS)
+def test_parts_of_a_call_compute_the_same_bits(calls, name):
+    library, nodes, plans = calls
+    plan, asked, found = encode_plan(plans[name], {}), [], []
 
     def counted(task: Callable[[int], None], count: int) -> None:
-        calls.append(count)
+        asked.append(count)
         reversed_order(task, count)
 
     for options in ({"threads": 1}, {"threads": 3, "parallel": counted}):
-        session = Session(library, plan, None, **options)
-        found.append(session.run(TRAIN, one.feeds)[0].tobytes())
-    assert found[0] == found[1] and bool(calls) == (groups > 1)
+        found.append(Session(library, plan, None, **options).run(TRAIN, nodes[name].feeds)[0].tobytes())
+    assert found[0] == found[1] and bool(asked) == CALLS[name][1]
