@@ -1,5 +1,5 @@
 // Convolutions of real size as packed matrix products (lib/gemm/packed_gemm.h), without gaps between rows of outputs. With
-// X[C*taps,outputs] what every tap sees of the padded images, Y[M,outputs], W[M,C*taps] as it lies in memory:
+// X[C*taps,outputs] what every tap reads of the padded images, Y[M,outputs], W[M,C*taps] as it lies in memory:
 //   output           Y = W * X             X is packed from the planes as it is needed
 //   weight gradient  W += Y * X'           likewise, transposed
 //   input gradient   X = W' * Y            some rows of X after the other, which are then added to the planes
@@ -10,6 +10,7 @@
 
 #include "lib/gemm/packed_gemm.h"
 #include "lib/indexing/disjoint.h"
+#include "lib/nn/conv_packers.h"
 
 namespace minbuild {
 
@@ -17,121 +18,6 @@ namespace minbuild {
 // copies of whole vectors may reach beyond the planes and beyond the packed panels.
 constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
 constexpr intptr_t kBeyondPanels = 512;
-
-// Where outputs stand in the planes: rows of outputs, one after the other and image after image.
-struct OutputRows {
-  int width, height, depth;
-  intptr_t row, plane, image;  // elements of the planes from one row, one slice and one image to the next
-
-  // Iterates over outputs by contiguous runs.
-  struct RunIterator {
-    const OutputRows& rows;
-    int x, y, z;
-    intptr_t image;
-
-    MB_INLINE RunIterator(const OutputRows& of, intptr_t output) : rows(of) {
-      x = int(output % of.width);
-      output /= of.width;
-      y = int(output % of.height);
-      output /= of.height;
-      z = int(output % of.depth);
-      image = output / of.depth;
-    }
-    MB_INLINE intptr_t place() const { return image * rows.image + z * rows.plane + y * rows.row + x; }
-    MB_INLINE intptr_t run(intptr_t most) const { return most < rows.width - x ? most : rows.width - x; }
-    MB_INLINE void advance(intptr_t run) {
-      x += int(run);
-      if (x < rows.width) return;
-      x = 0;
-      if (++y < rows.height) return;
-      y = 0;
-      if (++z < rows.depth) return;
-      z = 0;
-      ++image;
-    }
-  };
-};
-
-// The inputs of the taps: row k = (channel, tap) of X begins at planes + channel * step + places[tap].
-template <class T>
-struct SeenBy {
-  const T* planes;
-  const int* places;
-  int taps;
-  intptr_t step;
-  OutputRows rows;
-
-  MB_INLINE const T* row(int k) const { return planes + k / taps * step + places[k % taps]; }
-};
-
-// Columns of X: some outputs as every tap sees them. Runs are copied by whole vectors; what is too much is copied over.
-template <class T>
-struct SeenColumns : SeenBy<T> {
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    using V = Width<kNarrowBytes>::of<T>;
-    constexpr int kMostRuns = kMostTileBytes / int(sizeof(T));
-    intptr_t place[kMostRuns];
-    int length[kMostRuns], runs = 0;
-    OutputRows::RunIterator iterator(this->rows, j);
-    for (int left = columns; left > 0; left -= length[runs++]) {
-      place[runs] = iterator.place();
-      length[runs] = int(iterator.run(left));
-      iterator.advance(length[runs]);
-    }
-    // Whole vectors where no run ends within one, which are most: then every row is the same few copies.
-    constexpr int kPair = 2 * V::size;
-    intptr_t vector[kMostRuns / V::size];
-    bool whole = true;
-    int at = 0;
-    for (int r = 0; r < runs; ++r) {
-      whole &= length[r] % V::size == 0;
-      for (int i = 0; whole && i < length[r]; i += V::size) vector[at++] = place[r] + i;
-    }
-    whole &= columns == width && width % kPair == 0;
-    const T* channel = this->planes + k / this->taps * this->step;
-    for (int tap = k % this->taps; depth > 0; --depth, panel += width) {
-      const T* x = channel + this->places[tap];
-      if (whole) {
-        for (int i = 0; i < at; i += 2) {
-          V::load(x + vector[i]).store(panel + i * V::size);
-          V::load(x + vector[i + 1]).store(panel + (i + 1) * V::size);
-        }
-      } else {
-        T* to = panel;
-        for (int r = 0; r < runs; to += length[r++])
-          for (int i = 0; i < length[r]; i += V::size) V::load(x + place[r] + i).store(to + i);
-      }
-      if (++tap == this->taps) tap = 0, channel += this->step;
-    }
-  }
-};
-
-// Columns of X': some taps, at outputs from k on.
-template <class T>
-struct SeenAcross : SeenBy<T> {
-  struct Body {
-    template <class W>
-    static MB_INLINE void run(const SeenAcross* seen, T* panel, int k, int depth, int j, int columns, int width) {
-      constexpr int kRows = kGroup<T, W>;
-      for (int at = 0; at < columns; at += kRows) {
-        const T* first[kRows];
-        for (int i = 0; i < kRows; ++i) first[i] = seen->row(j + (at + i < columns ? at + i : at));
-        T* to = panel + at;
-        OutputRows::RunIterator iterator(seen->rows, k);
-        for (intptr_t left = depth, run; left > 0; left -= run, to += run * width) {
-          run = iterator.run(left);
-          const T* from[kRows];
-          for (int i = 0; i < kRows; ++i) from[i] = first[i] + iterator.place();
-          transpose_group(from, run, to, width, 0);
-          iterator.advance(run);
-        }
-      }
-    }
-  };
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    run_at<Body>(vector_bytes(), this, panel, k, depth, j, columns, width);
-  }
-};
 
 // C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
 // stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_gemm.h), and w only
@@ -246,7 +132,7 @@ struct PackedConv : Weights... {
   // Input gradients of some channels: rows of X of as many as there is room for, added to their planes.
   void make_inputs(T* x, intptr_t x_step, const T* y, const T* w, int count, intptr_t first, intptr_t some,
                    int32_t member) const {
-    const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
+    const TapRows<T> tap_rows = {planes, places, c.taps, c.xs.step, rows};
     const intptr_t outputs = count * image;
     T* const own = made + member * share;
     for (int i = 0; i < count; ++i)
@@ -259,7 +145,7 @@ struct PackedConv : Weights... {
         g.a = w + channel * c.taps;
         multiply_packed<T>(g, vector_bytes(), scratch + member * share, pack_columns<T>, &g,
                            static_cast<const Weights&>(*this)...);
-        add_made(seen, own, channel, now, j, g.n);
+        add_made(tap_rows, own, channel, now, j, g.n);
       }
     }
     move_channels(x, x_step, first, some, count, true);
@@ -267,11 +153,11 @@ struct PackedConv : Weights... {
 #endif
 
   // planes += rows of X from `channel` on, at outputs from `first` on
-  void add_made(const SeenBy<T>& seen, const T* from, intptr_t channel, intptr_t count, intptr_t first,
+  void add_made(const TapRows<T>& taps, const T* from, intptr_t channel, intptr_t count, intptr_t first,
                 intptr_t columns) const {
     using V = Width<kNarrowBytes>::of<T>;
     for (intptr_t k = 0; k < count * c.taps; ++k) {
-      T* row = const_cast<T*>(seen.row(int(channel * c.taps + k)));
+      T* row = const_cast<T*>(taps.row(int(channel * c.taps + k)));
       OutputRows::RunIterator iterator(rows, first);
       for (intptr_t left = columns, run; left > 0; left -= run, from += run) {
         run = iterator.run(left);
@@ -294,7 +180,7 @@ struct PackedConv : Weights... {
       if (c.propagation == C::kOutputs) g.accumulate = start(y, image, bias);
       return multiply(g, pack_columns<T>, &g);
     }
-    const SeenBy<T> seen = {planes, places, c.taps, c.xs.step, rows};
+    const TapRows<T> tap_rows = {planes, places, c.taps, c.xs.step, rows};
     T* out = images == 1 ? y : grid;
 #if MB_THREADS > 1
     if (c.propagation != C::kInputs)
@@ -309,12 +195,12 @@ struct PackedConv : Weights... {
     if (c.propagation == C::kOutputs) {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
       g.accumulate = start(out, outputs, bias);
-      const SeenColumns<T> packer = {seen};
-      multiply(g, pack_panels<T, SeenColumns<T>>, &packer);
+      const ColumnPacker<T> packer = {tap_rows};
+      multiply(g, pack_panels<T, ColumnPacker<T>>, &packer);
       if (images > 1) gather_outputs(y, y_step, count, true);
     } else if (c.propagation == C::kWeights) {
-      const SeenAcross<T> packer = {seen};
-      multiply(product(outputs, out, outputs, w, nullptr, 0), pack_panels<T, SeenAcross<T>>, &packer);
+      const TransposedPacker<T> packer = {tap_rows};
+      multiply(product(outputs, out, outputs, w, nullptr, 0), pack_panels<T, TransposedPacker<T>>, &packer);
     } else {
 #if MB_THREADS > 1
       in_parts(channels, c.taps * outputs, [&](intptr_t first, intptr_t some, int32_t member) {
@@ -328,7 +214,7 @@ struct PackedConv : Weights... {
           g.m = now * c.taps;
           g.a = w + channel * c.taps;
           multiply(g, pack_columns<T>, &g);
-          add_made(seen, made, channel, now, j, g.n);
+          add_made(tap_rows, made, channel, now, j, g.n);
         }
       }
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, true);
@@ -344,6 +230,23 @@ struct PackedConv : Weights... {
     return true;
   }
 };
+
+// All images by packed products, several at a time.
+template <class T, class C, class... Weights>
+MB_INLINE void run_images(C& c, PackedConv<T, C, Weights...>& packed, const Tensor& y, const Tensor& x, const Tensor& w,
+                          const Tensor& bias) {
+  const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
+  for (int n = 0; n < c.batch; n += packed.images) {
+    const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
+    for (int g = 0; g < c.groups; ++g) {
+      const intptr_t first = intptr_t(n) * c.groups + g;
+      T* weights = w.as<T>();
+      if constexpr (sizeof...(Weights) != 0) weights = const_cast<T*>(packed.base);
+      packed.run(x.as<T>() + first * x_size, c.groups * x_size, y.as<T>() + first * y_size, c.groups * y_size,
+                 weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
+    }
+  }
+}
 
 }  // namespace minbuild
 #endif  // MINBUILD_LIB_NN_PACKED_CONV_H_

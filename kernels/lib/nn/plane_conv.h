@@ -12,6 +12,7 @@
 
 #include "lib/gemm/gemm.h"
 #include "lib/indexing/disjoint.h"
+#include "lib/nn/conv_packers.h"
 #include "lib/nn/phase_planes.h"
 
 namespace minbuild {
@@ -39,25 +40,6 @@ struct TapsBody {
         T* to = propagation == kOutput ? y : x;
         for (int i = 0; i < count; i += V::size) muladd(V(*w), V::load(from + i), V::load(to + i)).store(to + i);
       }
-    }
-  }
-};
-
-// The rows that filters are multiplied with: channel by channel, what every tap reads of it.
-template <class T>
-struct WindowPacker {
-  const T* planes;
-  const int* places;  // of the taps
-  int taps, step;
-
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    using V = Width<kNarrowBytes>::of<T>;
-    const T* from = planes + intptr_t(k / taps) * step + j;
-    for (int tap = k % taps; depth > 0; --depth, panel += width) {
-      const T* x = from + places[tap];
-      for (int i = 0; i < columns; i += kTileVectors * V::size)  // tiles are as wide or a multiple
-        unroll<kTileVectors>([&](auto v) MB_LAMBDA { V::load(x + i + v * V::size).store(panel + i + v * V::size); });
-      if (++tap == taps) tap = 0, from += step;
     }
   }
 };
@@ -229,11 +211,11 @@ struct PlaneConv {
     product.accumulate = add;
     if (propagation == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
-    const WindowPacker<T> windows = {x, places, taps, xs.step};
+    const PlanePacker<T> rows = {x, places, taps, xs.step};
     // For inputs, rows of Y are whole tiles: read in place.
     const bool direct = propagation == kInputGradient;
-    minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, WindowPacker<T>>,
-                          direct ? static_cast<const void*>(&product) : &windows);
+    minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, PlanePacker<T>>,
+                          direct ? static_cast<const void*>(&product) : &rows);
   }
 
   // One group of one image.

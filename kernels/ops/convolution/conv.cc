@@ -16,23 +16,6 @@ struct ConvFeatures {
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;
 
-// All images by packed products, several at a time.
-template <class T, class... Weights>
-MB_INLINE void run_images(Conv<T>& c, PackedConv<T, Conv<T>, Weights...>& packed, const Tensor& y, const Tensor& x,
-                          const Tensor& w, const Tensor& bias) {
-  const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
-  for (int n = 0; n < c.batch; n += packed.images) {
-    const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
-    for (int g = 0; g < c.groups; ++g) {
-      const intptr_t first = intptr_t(n) * c.groups + g;
-      T* weights = w.as<T>();
-      if constexpr (sizeof...(Weights) != 0) weights = const_cast<T*>(packed.base);
-      packed.run(x.as<T>() + first * x_size, c.groups * x_size, y.as<T>() + first * y_size, c.groups * y_size,
-                 weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
-    }
-  }
-}
-
 // `layout` is `c` itself, or a PackedConv over it. Parameter 0 is the propagation, which selects the tensor to compute;
 // Conv reads the others. Gradients permute (y, x, w): the tensor to compute is argument 0, and y takes its place among
 // the inputs.
@@ -78,8 +61,7 @@ constexpr int kWindowParams = 11;
 // Whether the ranks fit is for convolve to say.
 MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
   const Tensor& w = call[2];
-  return w.dims[0] > 0 &&
-         m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
+  return w.dims[0] > 0 && m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
          int64_t(m.rows) * m.columns == w.count;
 }
 

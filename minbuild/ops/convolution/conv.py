@@ -41,7 +41,7 @@ _FEATURES = {
     "bias": "adds a number to every channel",
     "dequantize": "weights in four or eight bits",
 }
-# As in packed_conv.h.
+# As in lib/nn/packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 _LARGE_WORK = 1 << 22  # multiplications per image
