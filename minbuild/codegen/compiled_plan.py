@@ -44,7 +44,7 @@ class _Compiler:
         self.amounts = amounts_of(tables["exprs"].tolist())
         self.shapes = tables["shapes"].tolist()
         self.tensors = tables["tensors"].tolist()
-        self.steps = steps_of(tables, self.rows)
+        self.steps = steps_of(tables, self.rows, [len(kernel.args) for kernel in kernels])
         self.loops = any(step.loop for step in self.steps)
         self.order = _in_order_of_use(tables, self.steps)
 

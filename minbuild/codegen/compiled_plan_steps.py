@@ -42,16 +42,16 @@ class StepCode:
     relative: bool
 
 
-def steps_of(tables: Mapping[str, Any], rows: Mapping[int, int]) -> list[Step]:
-    """The steps of a decoded plan. `rows` are the rows of the library's kernels by key; a kernel that is left out has
-    the row behind them."""
+def steps_of(tables: Mapping[str, Any], rows: Mapping[int, int], counts: Sequence[int]) -> list[Step]:
+    """The steps of a decoded plan. `rows` are the rows of the library's kernels by key, `counts` the numbers of their
+    arguments; a kernel that is left out has the row behind them and none. `tables` are those of the plan."""
     keys = [int(key) for key, _ in tables["kernels"].tolist()]
     args, steps = tables["args"].tolist(), tables["steps"].tolist()
     found = []
-    for number, (kernel, params, first, accumulate, loop) in enumerate(steps):
-        end = steps[number + 1][2] if number + 1 < len(steps) else len(args)
+    for kernel, params, first, accumulate, loop in steps:
         row = rows.get(keys[kernel], len(rows))
-        found.append(Step(row, params, tuple(args[first:end]), accumulate, loop))
+        given = args[first : first + counts[row]] if row < len(rows) else ()
+        found.append(Step(row, params, tuple(given), accumulate, loop))
     return found
 
 
