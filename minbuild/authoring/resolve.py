@@ -11,6 +11,7 @@ from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.fixed_inputs import is_whole_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
+from minbuild.authoring.masked_selection import with_fixed_selections
 from minbuild.authoring.optimizers import optimizer_graph
 from minbuild.authoring.parameters import (
     chosen,
@@ -57,6 +58,10 @@ def resolve_recipe(
     findings = list(also)
     model, recipe = with_fixed_inputs(model, recipe)
     model, told = _plain(model, operators)
+    graph, left_out = with_fixed_selections(
+        model.graph, model.opset, operators, needed=_needed(model, recipe), sizes=recipe.sizes
+    )
+    model, told = replace(model, graph=graph), (*told, *left_out)
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
         try:
@@ -81,6 +86,14 @@ def resolve_recipe(
         raise BadInput("\n".join(findings))
     assert made is not None and split is not None and optimizer is not None
     return ResolvedRecipe(graph, losses, *split, *optimizer, model.metadata, (*told, *notes))
+
+
+def _needed(model: Source, recipe: Recipe) -> tuple[str, ...] | None:
+    """The values that the recipe needs of the model; None where its loss may read any."""
+    if _is_own(recipe.loss):
+        return None
+    of_loss = recipe.loss_inputs if recipe.loss else tuple(n for n in (recipe.loss_output,) if n)
+    return (*(of_loss or model.graph.outputs[:1]), *recipe.outputs)
 
 
 def _plain(model: Source, operators: Registry) -> tuple[Source, tuple[str, ...]]:

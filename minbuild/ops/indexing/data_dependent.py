@@ -25,7 +25,7 @@ def _kept(ctx: OpContext) -> np.ndarray:
     if condition is None or condition.dtype == object:
         raise UnsupportedUse(
             "its condition decides the size of the result: it must be a constant. Keep all elements, and multiply by "
-            "the condition, or choose between the two with Where"
+            "the condition, or choose between the two with Where; or make the artifacts here from the forward model"
         )
     return np.flatnonzero(condition)
 
@@ -79,7 +79,7 @@ def _known_numbers(ctx: OpContext) -> np.ndarray:
     if content is None or content.dtype == object:
         raise UnsupportedUse(
             "its result's size depends on data: the input must be a constant. Keep all elements, with a mask that "
-            "has a fixed size"
+            "has a fixed size; or make the artifacts here from the forward model, where what a mask selects may be used"
         )
     return content
 

@@ -1,0 +1,191 @@
+"""Selections by a mask at fixed size: NonZero and Compress whose mask is data, and what reads them.
+
+The result of `x[mask]` has as many elements as the mask is true for, at most as many as it has places. Here it has one
+for every place: where the mask is false it repeats the first selected one. Elementwise operators, gathers and products
+by rows keep that; reductions leave the repeated ones out, sizes are counts of the mask. So every value stays finite
+where the original was, and a repeated element gets no gradient. What would need the true size as a shape is refused,
+or left out where the loss does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from minbuild.authoring.selection_rules import rewritten
+from minbuild.authoring.selection_writer import Selected, SelectionWriter
+from minbuild.errors import Unsupported
+from minbuild.frontend.onnx.subgraphs import names_read
+from minbuild.ir import ElementType, Graph, Node, Shape
+from minbuild.ir.dims import Dim, product
+from minbuild.ops import Registry
+from minbuild.options.did_you_mean import listed
+
+_OPEN = ("Compress", "NonMaxSuppression", "NonZero", "Unique")  # whose result's size may be data
+
+
+def with_fixed_selections(
+    graph: Graph,
+    opset: int,
+    operators: Registry,
+    needed: Collection[str] | None,
+    sizes: Mapping[str, int],
+) -> tuple[Graph, tuple[str, ...]]:
+    """The graph without values whose size depends on data, and notes on what was left out: that which `needed`, or with
+    None any output, does not depend on. `sizes` fixes free dimensions of inputs. Raises Unsupported with each node that
+    stands in the way."""
+    if not any(node.op_type in _OPEN and not node.domain for node in graph.nodes):
+        return graph, ()
+    made = _Rewriting(graph, opset, operators, sizes)
+    for node in graph.nodes:
+        made.node(node)
+    return made.result(graph.outputs if needed is None else needed)
+
+
+@dataclass
+class _Rewriting(SelectionWriter):
+    """A graph being written anew, without values of unknown size."""
+
+    open: dict[str, str] = field(default_factory=dict)  # values of unknown size -> the reason
+    positions: dict[str, tuple[str, Selected]] = field(default_factory=dict)  # by the input of the mask
+
+    def result(self, needed: Collection[str]) -> tuple[Graph, tuple[str, ...]]:
+        for name in self.graph.outputs:
+            if name in self.selected:
+                self.open[name] = (
+                    f"{self.graph.source}: output '{name}': its size depends on data. Reduce it, return it unselected "
+                    "with its mask, or leave it out of the model"
+                )
+        if stops := dict.fromkeys(self.open[n] for n in needed if n in self.open):
+            raise Unsupported([f"{reason}." for reason in stops])
+        left = [n for n in self.graph.outputs if n in self.open]
+        outputs = tuple(n for n in self.graph.outputs if n not in self.open)
+        graph = replace(
+            self.graph,
+            nodes=tuple(self._needed_by({*outputs, *needed}) if left else self.nodes),
+            outputs=outputs,
+            initializers={**self.graph.initializers, **self.constants},
+        )
+        why = dict.fromkeys(self.open[n] for n in left)
+        notes = (
+            (f"{listed(left)}: left out, as the loss does not need it. {'; '.join(why)}.",) if left else ()
+        )
+        return graph, notes
+
+    def _needed_by(self, names: set[str]) -> list[Node]:
+        """The nodes that `names` are made of, in order."""
+        kept = []
+        for node in reversed(self.nodes):
+            if names.intersection(node.outputs):
+                kept.append(node)
+                names |= set(names_read(node))
+        return kept[::-1]
+
+    def node(self, node: Node) -> None:
+        reads = names_read(node)
+        if opened := [n for n in reads if n in self.open]:
+            self.open |= dict.fromkeys(node.outputs, self.open[opened[0]])
+        elif node.domain or node.op_type not in _OPEN or self._is_known(node):
+            if self.selected.keys().isdisjoint(reads):
+                self.emit(node)
+            elif (reason := rewritten(self, node)) is not None:
+                self._refuse(node, reason)
+        elif node.op_type == "NonZero":
+            self._try(node, self._non_zero)
+        elif node.op_type == "Compress":
+            self._try(node, self._compress)
+        else:
+            self._refuse(node, "its result's size depends on data, and is no selection by a mask")
+
+    def _is_known(self, node: Node) -> bool:
+        at = 1 if node.op_type == "Compress" else 0
+        return self.lowering.content(node.inputs[at]) is not None and (
+            node.op_type != "NonMaxSuppression"
+            or all(self.lowering.content(n) is not None for n in node.inputs if n)
+        )
+
+    def _try(self, node: Node, rule: Any) -> None:
+        if not self.selected.keys().isdisjoint(names_read(node)):
+            self._refuse(node, "it selects from what was selected. Combine the masks with And")
+        elif (reason := rule(node)) is not None:
+            self._refuse(node, reason)
+
+    def _refuse(self, node: Node, reason: str) -> None:
+        where = f"{self.graph.source}: node '{node.name}' ({node.title}, opset {node.version})"
+        self.open |= dict.fromkeys((n for n in node.outputs if n), f"{where}: {reason}")
+
+    # ---------------------------------------------------------------------------------------- Selections
+
+    def _positions(self, x: str) -> tuple[str, Selected] | None:
+        """The flat positions [N] at which `x` is not zero, the first one repeated for the others; None where sizes
+        behind the first one are free, or N is 0."""
+        if x in self.positions:
+            return self.positions[x]
+        shape = self.lowering.shape(x)
+        sizes = [d for d in shape if isinstance(d, int)]
+        if any(not isinstance(d, int) for d in shape[1:]) or not shape or not prod(sizes):
+            return None
+        count, title = product(shape), f"{x}/selection"
+        flat = self.add("Reshape", x, self.integers(f"{title}/flat_shape", [-1]), name=f"{title}/flat")
+        if self.lowering.element(x) is not ElementType.BOOL:
+            flat = self.add("Cast", flat, name=f"{title}/mask", to=int(ElementType.BOOL))
+        ones = self.add("Cast", flat, name=f"{title}/ones", to=int(ElementType.INT32))
+        first = self.add("ArgMax", ones, name=f"{title}/first", axis=0, keepdims=1)
+        whole = self.add("Cast", flat, name=f"{title}/whole", to=int(ElementType.INT64))
+        number = self.over_axes("ReduceSum", whole, [0], name=f"{title}/count", keepdims=1, since=13)
+        every = self._counted(flat, count, title)
+        at = self.add("Where", flat, every, first, name=f"{title}/positions")
+        self.positions[x] = at, Selected(flat, number, count, 0)
+        return self.positions[x]
+
+    def _counted(self, flat: str, count: Dim, title: str) -> str:
+        """0, 1, ... to the end of `flat`."""
+        if isinstance(count, int):
+            return self.integers(f"{title}/every", np.arange(count))
+        one, axis = self.integers(f"{title}/one", [1]), self.integers(f"{title}/axis", np.array(0))
+        size = self.add("Shape", flat, name=f"{title}/size")
+        ones = self.add("Expand", one, size, name=f"{title}/one_each")
+        return self.add(
+            "Sub", self.add("CumSum", ones, axis, name=f"{title}/sum"), one, name=f"{title}/every"
+        )
+
+    def _non_zero(self, node: Node) -> str | None:
+        x, y = node.inputs[0], node.outputs[0]
+        found = self._positions(x)
+        if found is None:
+            return "sizes of its input behind the first must be known"
+        at, selected = found
+        rows = list(self._rows(at, self.lowering.shape(x), y))
+        self.add("Concat", *rows, name=y, axis=0) if len(rows) > 1 else self.add("Identity", rows[0], name=y)
+        self.selected[y] = replace(selected, axis=1, rows_of=x)
+        return None
+
+    def _rows(self, at: str, shape: Shape, title: str) -> Iterator[str]:
+        """The index along each axis of a tensor of `shape`, whose first size alone may be free, as [1,N]."""
+        sizes = [d if isinstance(d, int) else 0 for d in shape]
+        for axis in range(len(sizes)):
+            index, stride = at, prod(sizes[axis + 1 :])
+            if stride > 1:
+                by = self.integers(f"{title}/stride{axis}", [stride])
+                index = self.add("Div", index, by, name=f"{title}/quotient{axis}")
+            if axis:
+                by = self.integers(f"{title}/size{axis}", [sizes[axis]])
+                index = self.add("Mod", index, by, name=f"{title}/index{axis}")
+            yield self.axes_changed("Unsqueeze", index, [0], f"{title}/row{axis}")
+
+    def _compress(self, node: Node) -> str | None:
+        x, condition = node.inputs[:2]
+        found = self._positions(condition)
+        if found is None:
+            return "the size of its condition must be known"
+        axis, y = node.attributes.get("axis"), node.outputs[0]
+        if axis is None:
+            x = self.add("Reshape", x, self.integers(f"{y}/flat_shape", [-1]), name=f"{y}/flat")
+        axis = int(axis or 0) % max(len(self.lowering.shape(x)), 1)
+        self.add("Gather", x, found[0], name=y, axis=axis)
+        self.selected[y] = replace(found[1], axis=axis)
+        return None

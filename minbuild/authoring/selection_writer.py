@@ -1,0 +1,85 @@
+"""Writes a graph anew with the types of its values: for selections by masks (masked_selection.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Graph, Node, Role, Value
+from minbuild.ir.dims import Dim
+from minbuild.ops import Registry
+from minbuild.passes.lowering.program_builder import Lowering
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A value with an element along `axis` for each of the `places` of `mask` [places], which is true `count` [1]
+    times. `rows_of` is the input of the NonZero whose result [rank, places] it is, or with `turned` its transpose."""
+
+    mask: str
+    count: str
+    places: Dim
+    axis: int
+    rows_of: str = ""
+    turned: bool = False
+
+    def at(self, axis: int) -> Selected:
+        return Selected(self.mask, self.count, self.places, axis)
+
+
+@dataclass
+class SelectionWriter:
+    """The nodes and constants written so far, the types of their values, and which values are selections."""
+
+    graph: Graph
+    opset: int
+    operators: Registry
+    sizes: Mapping[str, int]
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    selected: dict[str, Selected] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lowering = Lowering(self.graph, self.operators, [])
+        for name, tensor in self.graph.inputs.items():
+            self.lowering.values[name] = Value(name, tensor.substituted(self.sizes), Role.INPUT)
+        for name, array in self.graph.initializers.items():
+            self.lowering.add_constant(name, np.asarray(array))
+
+    def emit(self, node: Node) -> None:
+        self.nodes.append(node)
+        self.lowering.node(node)
+
+    def add(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
+        self.emit(
+            Node(op_type, "", self.opset, name=name, inputs=inputs, outputs=(name,), attributes=attributes)
+        )
+        return name
+
+    def integers(self, name: str, values: Sequence[int] | np.ndarray) -> str:
+        self.constants[name] = np.asarray(values, np.int64)
+        self.lowering.add_constant(name, self.constants[name])
+        return name
+
+    def like(self, name: str, value: float, of: str) -> str:
+        """A constant of the element type of value `of`."""
+        self.constants[name] = np.array(value, self.lowering.element(of).dtype)
+        self.lowering.add_constant(name, self.constants[name])
+        return name
+
+    def over_axes(
+        self, op_type: str, x: str, axes: Sequence[int], *, name: str, keepdims: int, since: int
+    ) -> str:
+        """A reduction, whose axes are an input from opset `since`."""
+        if self.opset < since:
+            return self.add(op_type, x, name=name, axes=tuple(axes), keepdims=keepdims)
+        return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name, keepdims=keepdims)
+
+    def axes_changed(self, op_type: str, x: str, axes: Sequence[int], name: str) -> str:
+        """Squeeze or Unsqueeze."""
+        if self.opset < 13:
+            return self.add(op_type, x, name=name, axes=tuple(axes))
+        return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name)
