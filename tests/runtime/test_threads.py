@@ -30,6 +30,7 @@ from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError, arena_size
 
 THREADS = 4
+PROCESSORS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +129,20 @@ def test_work_is_divided_among_all_threads(case, built):
 
     session(case, built, threads=2, parallel=together).run(TRAIN, case.batch(0))
     assert members == {0, 1}
+
+
+@pytest.mark.skipif(PROCESSORS < 2, reason="one processor")
+def test_threads_of_the_library_do_their_share(case, built):
+    """By the processor time that is not the caller's; a machine that is busy may give them some in one run of many."""
+    trains = session(case, built, threads=2)
+    shares = []
+    while len(shares) < 30 and max(shares, default=0) < 0.2:
+        own, every = time.thread_time(), time.process_time()
+        trains.run(EVAL, case.eval_batch())
+        own, every = time.thread_time() - own, time.process_time() - every
+        shares.append((every - own) / every)
+    assert max(shares) >= 0.2
+    trains.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="counts threads as Linux does")
