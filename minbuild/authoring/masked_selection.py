@@ -35,9 +35,9 @@ def with_fixed_selections(
     needed: Collection[str] | None,
     sizes: Mapping[str, int],
 ) -> tuple[Graph, tuple[str, ...]]:
-    """The graph without values whose size depends on data, and notes on what was left out: that which `needed`, or with
-    None any output, does not depend on. `sizes` fixes free dimensions of inputs. Raises Unsupported with each node that
-    stands in the way."""
+    """`graph`, whose nodes are of `opset`, without values whose size depends on data, and notes on what was left out:
+    that which `needed`, or with None any output, does not depend on. `operators` is the registry, `sizes` fixes free
+    dimensions of inputs. Raises Unsupported with each node that stands in the way."""
     if not any(node.op_type in _OPEN and not node.domain for node in graph.nodes):
         return graph, ()
     made = _Rewriting(graph, opset, operators, sizes)

@@ -50,22 +50,25 @@ class SelectionWriter:
             self.lowering.add_constant(name, np.asarray(array))
 
     def emit(self, node: Node) -> None:
+        """Writes `node`."""
         self.nodes.append(node)
         self.lowering.node(node)
 
     def add(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
+        """Writes a node `op_type` with these `inputs` and `attributes`, whose name and output are `name`."""
         self.emit(
             Node(op_type, "", self.opset, name=name, inputs=inputs, outputs=(name,), attributes=attributes)
         )
         return name
 
     def integers(self, name: str, values: Sequence[int] | np.ndarray) -> str:
+        """A constant `name` of int64 with these `values`."""
         self.constants[name] = np.asarray(values, np.int64)
         self.lowering.add_constant(name, self.constants[name])
         return name
 
     def like(self, name: str, value: float, of: str) -> str:
-        """A constant of the element type of value `of`."""
+        """A constant `name`, the number `value` in the element type of value `of`."""
         self.constants[name] = np.array(value, self.lowering.element(of).dtype)
         self.lowering.add_constant(name, self.constants[name])
         return name
@@ -73,13 +76,14 @@ class SelectionWriter:
     def over_axes(
         self, op_type: str, x: str, axes: Sequence[int], *, name: str, keepdims: int, since: int
     ) -> str:
-        """A reduction, whose axes are an input from opset `since`."""
+        """A reduction `op_type` of `x` over `axes` to the value `name`; axes are an input from opset `since`, and stay
+        with size 1 if `keepdims`."""
         if self.opset < since:
             return self.add(op_type, x, name=name, axes=tuple(axes), keepdims=keepdims)
         return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name, keepdims=keepdims)
 
     def axes_changed(self, op_type: str, x: str, axes: Sequence[int], name: str) -> str:
-        """Squeeze or Unsqueeze."""
+        """`x` without or with `axes` of size 1 as value `name`; `op_type` is Squeeze or Unsqueeze."""
         if self.opset < 13:
             return self.add(op_type, x, name=name, axes=tuple(axes))
         return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name)

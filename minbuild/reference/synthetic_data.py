@@ -108,7 +108,9 @@ def _array(
         limit = max(1, evaluate(limits[name], sizes))
         return random.integers(0, limit, shape).astype(tensor.element.dtype)
     if tensor.element.is_real:
-        return (scale * random.standard_normal(shape)).astype(tensor.element.dtype)
+        drawn = np.asarray(scale * random.standard_normal(shape))
+        # A number by itself is a rate, a temperature or a correction of moments, which have roots and logarithms.
+        return (drawn if shape else np.abs(drawn)).astype(tensor.element.dtype)
     return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
 
 
