@@ -81,6 +81,13 @@ def test_any_number_of_threads_computes_the_same_bits(case, built, alone, thread
     assert trained(case, built, threads=threads) == alone
 
 
+def test_a_recurrent_layer_computes_the_same_bits(tmp_path):
+    recurrent = load(packed_set(tmp_path, name="recurrent"))
+    divided = trainer(recurrent.folder, threads=THREADS)
+    assert {"lstm_packed", "lstm_grad_packed"} <= {k.function for k in divided.contents.kernels}
+    assert trained(recurrent, divided, threads=3) == trained(recurrent, trainer(recurrent.folder))
+
+
 def in_order(task: Callable[[int], None], count: int) -> None:
     for index in range(count):
         task(index)

@@ -3,9 +3,9 @@
     python tests/slow/sanitizers.py [--threads] [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
-loads are built with g++ into one program. "packed" is a model of real size beside the artifact sets, for packed
-products and convolutions; "quantized-..." have weights in four and eight bits. --threads: libraries with four threads,
-and the thread sanitizer instead. Ends with 1 if any program reports anything.
+loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
+for packed products, convolutions and recurrent layers; "quantized-..." have weights in four and eight bits. --threads:
+libraries with four threads, and the thread sanitizer instead. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as place:
         quantized = [artifact_set(Path(place), name) for name in MODELS]
-        sets = [*folders(), packed_set(Path(place)), *quantized]
+        sets = [*folders(), packed_set(Path(place)), packed_set(Path(place), name="recurrent"), *quantized]
         if unknown := set(chosen) - {path.name for path in sets}:
             parser.error(f"no such set: {', '.join(sorted(unknown))}")
         for path in sets:

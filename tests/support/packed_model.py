@@ -14,6 +14,7 @@ from forward import FLOAT, Net
 from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 
 SIZE, CLASSES = 36, 10
+SEQUENCE = (3, 299, 231)  # steps, features, units
 PACKED = frozenset({"gemm_packed", "conv_packed"})
 
 
@@ -33,21 +34,38 @@ def packed_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", 9, SIZE, SIZE))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
-def packed_artifacts(folder: Path) -> Path:
-    """The model's training artifacts, in `folder`."""
-    onnx.save(packed_model(), folder / "packed.onnx")
-    made = make_artifacts(folder / "packed.onnx", Recipe(loss="cross-entropy", optimizer="adamw"))
-    write_artifacts(made, folder / "packed")
-    return folder / "packed"
+def recurrent_model() -> onnx.ModelProto:
+    """A recurrent layer of a size that is packed."""
+    net, (steps, features, hidden) = Net(8), SEQUENCE
+    shapes = {"w": (1, 4 * hidden, features), "r": (1, 4 * hidden, hidden), "b": (1, 8 * hidden)}
+    weights = [net.weight(f"lstm.{name}", shape, hidden) for name, shape in shapes.items()]
+    x = net.add("Transpose", ["input"], perm=[1, 0, 2])
+    net.add("LSTM", [x, *weights], ["y", "last"], hidden_size=hidden)
+    net.linear(net.add("Reshape", ["last", "rows"]), "fc", hidden, CLASSES, "output")
+    net.weights["rows"] = np.array([-1, hidden], np.int64)
+    net.frozen.add("rows")
+    return net.model({"input": (FLOAT, ("batch", steps, features))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
-def packed_set(folder: Path, samples: int = 17) -> Path:
+def packed_artifacts(folder: Path, name: str = "packed") -> Path:
+    """The training artifacts of one of MODELS, in `folder`."""
+    onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
+    made = make_artifacts(folder / f"{name}.onnx", Recipe(loss="cross-entropy", optimizer="adamw"))
+    write_artifacts(made, folder / name)
+    return folder / name
+
+
+def packed_set(folder: Path, samples: int = 17, name: str = "packed") -> Path:
     """The artifacts with a batch, of as many samples as packing takes, in the form of an artifact set."""
-    path, random = packed_artifacts(folder), np.random.default_rng(9)
-    images = random.standard_normal((samples, 9, SIZE, SIZE)).astype(np.float32)
-    batch = {"input": images, "labels": random.integers(0, CLASSES, samples)}
+    path, random = packed_artifacts(folder, name), np.random.default_rng(9)
+    x = random.standard_normal((samples, *MODELS[name][1])).astype(np.float32)
+    batch = {"input": x, "labels": random.integers(0, CLASSES, samples)}
     arrays = {f"in/{name}": x[None] for name, x in batch.items()}
     arrays |= {f"eval_in/{name}": x for name, x in batch.items()}
     np.savez(path / "reference.npz", **arrays)
     (path / "meta.json").write_text(json.dumps({"n_batches": 1, "lr": 0.001}))
     return path
+
+
+# The models and the shapes of their samples.
+MODELS = {"packed": (packed_model, (9, SIZE, SIZE)), "recurrent": (recurrent_model, SEQUENCE[:2])}

@@ -73,9 +73,50 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
   }
 }
 
-// y, h, c, cells, gates; x, w, r, bias, lengths, h0; c0, peepholes; scratch. params: coupled, then as everywhere.
+// Products of a layer of real size, packed, and divided among the threads that there is scratch memory for.
 template <class T>
-Status lstm(const Call& call) {
+struct Products {
+  T* packing;
+#if MB_THREADS > 1
+  int64_t bytes;
+  Team* team;
+#endif
+
+  MB_INLINE Products(const Call& call, Scratch& scratch) {
+    packing = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
+#if MB_THREADS > 1
+    bytes = kRowBytes + kColumnBytes + scratch.left;
+    team = call.team;
+#else
+    (void)call;
+#endif
+  }
+  MB_NOINLINE void multiply(Gemm<T> g) const {
+#if MB_THREADS > 1
+    divide_among(g, team, bytes);
+#endif
+    gemm_at(g, packing);
+  }
+};
+
+// All steps forwards in time, of a layer of real size.
+template <class T>
+MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T>& products) {
+  const intptr_t width = l.width, hidden = l.hidden, batch = l.batch, features = l.features;
+  l.turn(0);
+  products.multiply({batch * l.steps, width, features, l.x, features, 1, l.w, 1, features, l.gates, width});
+  l.start(l.h, l.h0);
+  lstm_start<T>(l);
+  for (l.t = 0; l.t < l.steps; ++l.t) {
+    T* now = l.gates + l.place(l.width);
+    products.multiply({batch, width, hidden, l.h, hidden, 1, l.r, 1, hidden, now, width, 1, 1, true});
+    lstm_cell<T>(l, now, l.h);
+  }
+}
+
+// y, h, c, cells, gates; x, w, r, bias, lengths, h0; c0, peepholes; scratch. params: coupled, then as everywhere.
+template <class T, bool Packed>
+MB_INLINE Status lstm_of(const Call& call) {
   Lstm<T> l;
   Status status = l.read(&call[5], call.params + 1, 4, 3);
   if (status != Status::kOk) return status;
@@ -91,9 +132,26 @@ Status lstm(const Call& call) {
   l.gates = scratch.of<T>(call[4], all * 4);
   if (!l.h || !l.c || !l.gates) return Status::kBadPlan;
   l.coupled = call.params[0] != 0;
+  if constexpr (Packed) {
+    const Products<T> products(call, scratch);
+    if (!products.packing || l.course != kForward) return Status::kBadPlan;
+    lstm_steps(l, products);
+    return Status::kOk;
+  }
   l.cell = lstm_cell<T>;
   l.run(lstm_start<T>);
   return Status::kOk;
+}
+
+template <class T>
+Status lstm(const Call& call) {
+  return lstm_of<T, false>(call);
+}
+
+// The same for sizes that ask for packing, forwards in time.
+template <class T>
+Status lstm_packed(const Call& call) {
+  return lstm_of<T, true>(call);
 }
 
 template <class T>
@@ -178,7 +236,7 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
 // All steps forwards in time, of a layer of real size. Gradients of the recurrent weights, which do not fit the caches,
 // are one product over all steps in place of one that reads and writes them at each.
 template <class T>
-MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, T* packing) {
+MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T>& products) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch, features = l.features, rows = batch * l.steps;
   l.turn(0);
   l.start(l.dh, l.dy_last);
@@ -187,15 +245,15 @@ MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, T* packing) {
     T* d = l.dgates + l.t * batch * width;
     if (l.dy) add_range(l.dh, l.dy + l.place(l.hidden), int(batch * hidden));
     lstm_cell_grad<T>(l, l.gates + l.place(l.width), d, l.dh);
-    gemm_at(Gemm<T>{batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true}, packing);
+    products.multiply({batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true});
   }
   const T *d = l.dgates, *later = d + batch * width;
-  if (l.dx) gemm_at(Gemm<T>{rows, features, width, d, width, 1, l.w, features, 1, l.dx, features}, packing);
-  if (l.dw) gemm_at(Gemm<T>{width, features, rows, d, 1, width, l.x, features, 1, l.dw, features, 1, 1, true}, packing);
+  if (l.dx) products.multiply({rows, features, width, d, width, 1, l.w, features, 1, l.dx, features});
+  if (l.dw) products.multiply({width, features, rows, d, 1, width, l.x, features, 1, l.dw, features, 1, 1, true});
   if (l.dr) {
     if (l.steps > 1)
-      gemm_at(Gemm<T>{width, hidden, rows - batch, later, 1, width, l.y, hidden, 1, l.dr, hidden, 1, 1, true}, packing);
-    if (l.h0) gemm_at(Gemm<T>{width, hidden, batch, d, 1, width, l.h0, hidden, 1, l.dr, hidden, 1, 1, true}, packing);
+      products.multiply({width, hidden, rows - batch, later, 1, width, l.y, hidden, 1, l.dr, hidden, 1, 1, true});
+    if (l.h0) products.multiply({width, hidden, batch, d, 1, width, l.h0, hidden, 1, l.dr, hidden, 1, 1, true});
   }
   l.dx = l.dw = nullptr;
   l.inputs();  // the bias
@@ -229,9 +287,9 @@ MB_INLINE Status lstm_grad_of(const Call& call) {
   if (d_peepholes && !call.adds(6)) clear_bytes(d_peepholes.data, weights * sizeof(T));
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    T* packing = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
-    if (!packing || l.course != kForward || l.lengths) return Status::kBadPlan;
-    lstm_steps_grad(l, packing);
+    const Products<T> products(call, scratch);
+    if (!products.packing || l.course != kForward || l.lengths) return Status::kBadPlan;
+    lstm_steps_grad(l, products);
     return Status::kOk;
   }
   l.cell = lstm_cell_grad<T>;

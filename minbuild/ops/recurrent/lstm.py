@@ -7,34 +7,52 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
+from minbuild.ir import Shape, TensorType
+from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
 _PARAMS = ("coupled:int", *rec.activation_params(3))
 _FEATURES = {**rec.FEATURES, "peepholes": "gates that see the memory"}
 _TYPES = {"T": FLOATS}
-lstm_kernel = KernelFunction(
-    "lstm",
+_ARGS = (
     ("y:T=?", "h:T=?", "c:T=?", "cells:T=?", "gates:T=?")
-    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "c0:T?", "peepholes:T?", "room:scratch"),
-    _PARAMS,
-    _TYPES,
-    _FEATURES,
-)
-lstm_grad_kernel = KernelFunction(
-    "lstm_grad",
+    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "c0:T?", "peepholes:T?", "room:scratch")
+)  # fmt: skip
+_GRAD_ARGS = (
     ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?", "dc0:T=?", "d_peepholes:T=?")
     + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "y:T", "gates:T", "dy:T?", "dh:T?")
-    + ("cells:T", "dc:T?", "c0:T?", "peepholes:T?", "room:scratch"),
-    _PARAMS,
-    _TYPES,
-    _FEATURES,
-)
-packed_grad_kernel = KernelFunction("lstm_grad_packed", lstm_grad_kernel.args, _PARAMS, _TYPES, _FEATURES)
+    + ("cells:T", "dc:T?", "c0:T?", "peepholes:T?", "room:scratch")
+)  # fmt: skip
+
+
+def _multiplications(shapes: Sequence[Shape], x: int, passes: int) -> Dim:
+    """Of inputs and states with their weights, which follow the argument `x`, in every step."""
+    steps, batch, _ = shapes[x]
+    return passes * steps * batch * (product(shapes[x + 1]) + product(shapes[x + 2]))
+
+
+def _packed(name: str, args: tuple[str, ...], passes: int) -> KernelFunction:
+    """The kernel of a layer of real size."""
+    x = args.index("x:T")
+    return KernelFunction(
+        f"{name}_packed",
+        args,
+        _PARAMS,
+        _TYPES,
+        _FEATURES,
+        share=lambda params, first: PACKED_BYTES + 64,
+        work=lambda params, shapes: _multiplications(shapes, x, passes),
+    )
+
+
+lstm_kernel = KernelFunction("lstm", _ARGS, _PARAMS, _TYPES, _FEATURES)
+lstm_grad_kernel = KernelFunction("lstm_grad", _GRAD_ARGS, _PARAMS, _TYPES, _FEATURES)
+packed_kernel, packed_grad_kernel = _packed("lstm", _ARGS, 1), _packed("lstm_grad", _GRAD_ARGS, 2)
 STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 
@@ -51,15 +69,24 @@ def params_of(ctx: OpContext) -> tuple[int | float, ...]:
     return (int(ctx.attribute("input_forget", 0)), *rec.params(ctx, DEFAULTS))
 
 
+def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
+    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing."""
+    element = ctx.element()
+    forwards = ctx.attribute("direction", "forward") == "forward"
+    packs = forwards and packing_scratch(ctx, element, sizes.batch, *ctx.shape(r)[1:])
+    return ((PACKED_BYTES // element.size,),) if packs else ()
+
+
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
+    packing = packing_of(ctx, sizes, 2)
     results = [ctx.result(i) for i in range(5)]
     shapes = (sizes.state, sizes.state, sizes.saved)
     needed = [s for s, name in zip(shapes, (*results[1:3], results[4]), strict=True) if not name]
-    call = lstm_kernel.call(
+    call = (packed_kernel if packing else lstm_kernel).call(
         *results,
         *(ctx.name(i) for i in range(8)),
-        rec.scratch_bytes(element, *needed),
+        rec.scratch_bytes(element, *needed, *packing),
         types=(element,),
         params=params_of(ctx),
         features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if ctx.has(7) else ())),
@@ -195,6 +222,18 @@ def variants(
     yield "ThresholdedRelu", (x, w, r, b), {"hidden_size": 2, **threshold}, False
 
 
+def large(
+    random: np.random.Generator, first: bool, ends: bool
+) -> tuple[tuple[np.ndarray | None, ...], dict[str, Any]]:
+    """Inputs and attributes of a size that is packed, with or without first states and lengths."""
+    steps, batch, features, hidden = 3, 2, 7, 165
+    sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
+    x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
+    h0, c0 = (random.standard_normal((1, batch, hidden)) if first else None for _ in "hc")
+    lengths = np.array([3, 2], np.int32) if ends else None
+    return (x, w, r, None, lengths, h0, c0, None), {"hidden_size": hidden}
+
+
 def _cases_of(kept: int) -> Any:
     def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for index, (name, inputs, attributes, smooth) in enumerate(variants(random)):
@@ -203,6 +242,9 @@ def _cases_of(kept: int) -> Any:
                 absent = frozenset(({0}, {1}, {0, 2}, {1, 2})[index // 4 % 4])
                 label = f"{name} without {sorted(absent)}"
                 yield TestCase(label, inputs, attributes, outputs=3, absent=absent, ulps=32, smooth=smooth)
+        for ends in (False, True):
+            inputs, attributes = large(random, ends, ends)
+            yield TestCase(f"packed {ends}", inputs, attributes, outputs=3 + kept, ulps=32, smooth=False)
 
     return cases
 
@@ -213,7 +255,7 @@ lstm = Op(
     infer=infer,
     reference=_reference,
     lower=_lower,
-    kernels=(lstm_kernel,),
+    kernels=(lstm_kernel, packed_kernel),
     zero_when_absent=frozenset(STATES),
     decompose=rec.body_of("LSTM", "", STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -227,7 +269,7 @@ lstm_training = Op(
     infer=infer,
     reference=_reference,
     lower=_lower,
-    kernels=(lstm_kernel,),
+    kernels=(lstm_kernel, packed_kernel),
     zero_when_absent=frozenset(STATES),
     decompose=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -236,5 +278,5 @@ lstm_training = Op(
     differentiable=frozenset({0, 1, 2}),
 )
 
-KERNELS = (lstm_kernel, lstm_grad_kernel, packed_grad_kernel)
+KERNELS = (lstm_kernel, packed_kernel, lstm_grad_kernel, packed_grad_kernel)
 OPS = (lstm, lstm_training)

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Shape, TensorType
+from minbuild.ir import TensorType
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse
 from minbuild.ops.core.graph_builder import MICROSOFT
-from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
@@ -40,12 +39,9 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     names = [ctx.name(i) for i in range(13)]
     results = [ctx.result(i) for i in range(7)]
     missing = [sizes.state for name in results[4:6] if not name]
-    # All steps at once pays where the recurrent weights do.
-    packs = ctx.attribute("direction", "forward") == "forward" and not names[LENGTHS]
-    packs = packs and bool(packing_scratch(ctx, element, sizes.batch, *ctx.shape(R)[1:]))
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
-    packing: tuple[Shape, ...] = ((PACKED_BYTES // element.size,),) if packs else ()
-    call = (forward.packed_grad_kernel if packs else forward.lstm_grad_kernel).call(
+    packing = () if names[LENGTHS] else forward.packing_of(ctx, sizes, R)  # else all steps at once
+    call = (forward.packed_grad_kernel if packing else forward.lstm_grad_kernel).call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),
         *(names[Y], names[GATES], names[DY], names[DH]),
@@ -132,11 +128,8 @@ def _cases_of(with_peepholes: bool) -> Any:
 
 def _large_case(random: np.random.Generator, first: bool) -> TestCase:
     """Of a size that is packed, with or without first states."""
-    steps, batch, features, hidden = 3, 2, 7, 165
-    attributes = {"hidden_size": hidden}
-    sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
-    x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
-    h0, c0 = (random.standard_normal((1, batch, hidden)) if first else None for _ in "hc")
+    (x, w, r, _, _, h0, c0, _), attributes = forward.large(random, first, ends=False)
+    assert x is not None and w is not None and r is not None
     y, h, c, cells, gates = run(attributes, x, w=w, r=r, b=None, lengths=None, h0=h0, c0=c0, peepholes=None)
     flows = [random.standard_normal(a.shape) for a in (y, h, c)]
     saved = (x, w, r, None, h0, c0, y, cells, gates, *flows)
