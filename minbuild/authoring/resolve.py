@@ -12,6 +12,7 @@ from minbuild.authoring.fixed_inputs import is_whole_number, with_fixed_inputs, 
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.masked_selection import with_fixed_selections
+from minbuild.authoring.merged_parameters import with_merged_parameters_apart
 from minbuild.authoring.optimizers import optimizer_graph
 from minbuild.authoring.parameters import (
     chosen,
@@ -57,7 +58,7 @@ def resolve_recipe(
     with what is in the model."""
     findings = list(also)
     model, recipe = with_fixed_inputs(model, recipe)
-    model, told = _plain(model, operators)
+    model, told = _plain(model, operators, keeps_merged=recipe.tolerant)
     graph, left_out = with_fixed_selections(
         model.graph, model.opset, operators, needed=_needed(model, recipe), sizes=recipe.sizes
     )
@@ -96,12 +97,17 @@ def _needed(model: Source, recipe: Recipe) -> tuple[str, ...] | None:
     return (*(of_loss or model.graph.outputs[:1]), *recipe.outputs)
 
 
-def _plain(model: Source, operators: Registry) -> tuple[Source, tuple[str, ...]]:
-    """The model with weights as initializers, also those that its exporter folded into constants, without Gradient
-    nodes, and with quantisation through which gradients flow; and notes. Raises Unsupported."""
+def _plain(model: Source, operators: Registry, keeps_merged: bool) -> tuple[Source, tuple[str, ...]]:
+    """The model with weights as initializers, also those that its exporter folded into constants or, unless
+    `keeps_merged`, merged; without Gradient nodes, and with quantisation through which gradients flow; and notes.
+    Raises Unsupported."""
     model, unfolded = with_unfolded_constants(model)
     taken, scalars = with_known_branches(model.graph, operators), model.metadata.parameters
-    graph, notes = with_fake_quantization(with_lifted_constants(taken))
+    taken = with_lifted_constants(taken)
+    if not (keeps_merged or scalars):  # whose exporter says what it merged
+        taken, told = with_merged_parameters_apart(taken)
+        unfolded = (*unfolded, *told)
+    graph, notes = with_fake_quantization(taken)
     names = parameter_names(graph, scalars)
     there = parameter_names(taken, scalars)
     if lost := [n for n in parameter_names(model.graph, scalars) if n not in there]:

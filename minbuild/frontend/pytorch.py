@@ -67,6 +67,13 @@ def read_module(
         raise BadInput(f"{type(module).__name__}: the module has no parameters, so nothing can train.")
     inputs = _checked_inputs(torch, module, example_inputs)
     program, notes = _exported(torch, module, inputs, dynamic_shapes)
+    read = {node.name for node in program.graph.nodes if node.users}
+    if not read & set(program.graph_signature.inputs_to_parameters):
+        raise BadInput(
+            f"{type(module).__name__}: the module's code does not read its parameters from the module, so the exported "
+            "program holds constants in their place. A Keras model exports itself: model.export('model.onnx', "
+            "format='onnx'), then minbuild reduce model.onnx --loss cross-entropy."
+        )
     return _model(torch, program, type(module).__name__), notes
 
 

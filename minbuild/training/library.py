@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,12 +54,26 @@ _OPTIMIZER, _INITIALIZE = 2, 3  # the graphs after TRAIN and EVAL
 _PARAMETERS = 4  # the list after the inputs and outputs of both
 
 
+_known: dict[Path, tuple[int, ...]] = {}  # the file that was first loaded from each path
+
+
+def _loaded(path: Path) -> ctypes.CDLL:
+    """The library in a file. The system's loader gives what it once loaded from a path, for ever, so a file that was
+    replaced since, as by reducing again in a notebook, is loaded from a copy."""
+    about = path.stat()
+    identity = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
+    if _known.setdefault(path, identity) == identity:
+        return ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory(prefix="minbuild-library-", ignore_cleanup_errors=True) as folder:
+        return ctypes.CDLL(shutil.copy(path, folder))
+
+
 class Library:
     """The functions of one trainer library. Raises BadInput when it cannot be loaded here."""
 
     def __init__(self, path: Path) -> None:
         try:
-            self.handle = ctypes.CDLL(str(Path(path).resolve()))
+            self.handle = _loaded(Path(path).resolve())
             for name, (result, arguments) in PROTOTYPES.items():
                 function = getattr(self.handle, name)
                 function.restype, function.argtypes = result, arguments
