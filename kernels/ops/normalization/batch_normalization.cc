@@ -152,8 +152,8 @@ template <class T>
 void infer_channel(Channel<T>& ch, const Call& call) {
   ch.mean = *ch.at[4];
   T spread = *ch.at[5];
-  bool again = MB_BATCH_NORMALIZATION_AGAIN && call.params[1] != 0;
-  ch.normalize(ch.at + 1, again ? spread : inverse_root(spread + static_cast<T>(call.real(0))));
+  bool saved = MB_BATCH_NORMALIZATION_SAVED && call.params[1] != 0;
+  ch.normalize(ch.at + 1, saved ? spread : inverse_root(spread + static_cast<T>(call.real(0))));
 }
 
 // x, y: [N,C,...]; scale, bias, mean, variance: [C]. When a training step normalises again, what it saved of the first

@@ -13,7 +13,7 @@ from dataclasses import replace
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Node
 
-OVERWRITES, APART = ("com.microsoft", "BatchNormInternal"), ("minbuild", "BatchNormApart")
+OVERWRITES, DECOMPOSED = ("com.microsoft", "BatchNormInternal"), ("minbuild", "BatchNormDecomposed")
 STATISTICS = ((3, 1), (4, 2))  # inputs and the outputs that replace them
 
 
@@ -26,7 +26,7 @@ def with_bound_statistics(nodes: Sequence[Node], updates: Mapping[str, str]) -> 
         return bool(new) and updates.get(old) == new and readers[old] == 1
 
     return tuple(
-        replace(node, domain=APART[0], op_type=APART[1])
+        replace(node, domain=DECOMPOSED[0], op_type=DECOMPOSED[1])
         if (node.domain, node.op_type) == OVERWRITES and not all(overwritten(node, *s) for s in STATISTICS)
         else node
         for node in nodes

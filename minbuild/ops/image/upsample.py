@@ -10,7 +10,8 @@ import numpy as np
 from minbuild.ops.core.definition import FLOAT, Op, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.image.resize import SHAPES, resized
+from minbuild.ops.image.resize import resized
+from minbuild.ops.image.resize_cases import SHAPES
 
 _UPSAMPLE = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 

@@ -16,13 +16,21 @@ from minbuild.ops.core.definition import (
     KernelFunction,
     Op,
     OpContext,
-    TestCase,
     UnsupportedUse,
     first_input,
     require_equal,
     same_as,
 )
 from minbuild.ops.normalization import batch_statistics as _statistics
+from minbuild.ops.normalization.batch_norm_cases import (
+    decomposed_cases,
+    grad_cases,
+    inference_cases,
+    per_channel,
+    recompute_cases,
+    reduced_axes,
+    train_cases,
+)
 from minbuild.ops.normalization.batch_statistics import momentum_of as _momentum
 from minbuild.ops.normalization.layer_normalization import epsilon_of as _epsilon
 
@@ -37,24 +45,15 @@ train_kernel = KernelFunction(
 infer_kernel = KernelFunction(
     "batch_norm",
     ("y:T=", "x:T", "scale:T", "bias:T", "mean:T", "var:T"),
-    params=("epsilon:float", "again:int"),
+    params=("epsilon:float", "saved:int"),
     types=_TYPES,
-    features={"again": "normalises a second time in a training step instead of keeping the result"},
+    features={"saved": "normalises a second time in a training step instead of keeping the result"},
 )
 grad_kernel = KernelFunction(
     "batch_norm_grad",
     ("dx:T=?", "d_scale:T=?", "d_bias:T=?", "dy:T", "x:T", "scale:T", "saved_mean:T", "saved_inv_std:T"),
     types=_TYPES,
 )
-
-
-def _like(x: np.ndarray, channel: np.ndarray) -> np.ndarray:
-    """[C] as it broadcasts against [N,C,...]."""
-    return channel.reshape((-1,) + (1,) * (x.ndim - 2))
-
-
-def _over(x: np.ndarray) -> tuple[int, ...]:
-    return tuple(a for a in range(x.ndim) if a != 1)
 
 
 # ---------------------------------------- training
@@ -83,9 +82,9 @@ def _train_reference(
 ) -> tuple[np.ndarray, ...]:
     """ORT's BatchNormInternal: the running variance takes the biased variance of the batch."""
     keep = _momentum(attributes)
-    batch_mean, batch_var = x.mean(_over(x)), x.var(_over(x))
+    batch_mean, batch_var = x.mean(reduced_axes(x)), x.var(reduced_axes(x))
     inv_std = 1 / np.sqrt(batch_var + _epsilon(attributes))
-    y = (x - _like(x, batch_mean)) * _like(x, scale * inv_std) + _like(x, bias)
+    y = (x - per_channel(x, batch_mean)) * per_channel(x, scale * inv_std) + per_channel(x, bias)
     new_mean, new_var = keep * mean + (1 - keep) * batch_mean, keep * var + (1 - keep) * batch_var
     return y, new_mean, new_var, batch_mean, inv_std
 
@@ -111,49 +110,12 @@ def _lower_train(ctx: OpContext) -> Sequence[KernelCall]:
     return (call,)
 
 
-_SHAPES = (
-    (1, 1, 1, 1),
-    (4, 3),
-    (33, 17),
-    (2, 5, 7),
-    (3, 4, 5, 5),
-    (1, 3, 9, 9),
-    (8, 6, 7, 7),
-    (3, 2, 2, 3, 6),
-)
-_EPSILON = float(np.float32(1e-3))
-
-
-def _channel_inputs(random: np.random.Generator, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """x with another offset in each channel, scale, bias, mean, var."""
-    channels = shape[1]
-    x = random.standard_normal(shape)
-    x = x * _like(x, random.uniform(0.5, 2, channels)) + _like(x, random.uniform(-3, 3, channels))
-    scale, bias, mean = random.standard_normal((3, channels))
-    return x, scale, bias, mean, random.uniform(0.5, 2, channels)
-
-
-def _train_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
-    for shape in _SHAPES:
-        inputs = _channel_inputs(random, shape)
-        yield TestCase(f"{list(shape)}", inputs, attributes, outputs=5, ulps=32)
-        constant = frozenset({3, 4})
-        yield TestCase(
-            f"{list(shape)} frozen", inputs, attributes, constant, absent=frozenset({1, 2}), ulps=32
-        )
-    x, *others = _channel_inputs(random, (4, 3, 8, 8))
-    yield TestCase("far from zero", (x + 1000, *others), attributes, outputs=5, ulps=1000)
-    x[0] += 1000  # a first row that says nothing about the others
-    yield TestCase("one row far off", (x, *others), attributes, outputs=5, ulps=64)
-
-
-def _once_more(call: Call, ctx: OpContext) -> Call | None:
+def _recomputed(call: Call, ctx: OpContext) -> Call | None:
     """The call that normalises again with the statistics that the first one saved."""
     if len(call.outputs) < 5 or not call.outputs[3] or not call.outputs[4]:
         return None
     inputs = (*call.inputs[:3], *call.outputs[3:5])
-    return replace(call, op="minbuild:NormalizeAgain", inputs=inputs, outputs=call.outputs[:1])
+    return replace(call, op="minbuild:BatchNormRecompute", inputs=inputs, outputs=call.outputs[:1])
 
 
 batch_norm_internal = Op(
@@ -165,26 +127,20 @@ batch_norm_internal = Op(
     kernels=(train_kernel,),
     in_place=((0, 0),),
     mutates={3: 1, 4: 2},
-    rematerialize=_once_more,
+    rematerialize=_recomputed,
     decompose=_statistics.internal_body,
-    cases=_train_cases,
+    cases=train_cases,
     gradient=_statistics.internal_gradient,
 )
 
 
-def _apart_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
-    for shape in _SHAPES[1:]:
-        yield TestCase(f"{list(shape)}", _channel_inputs(random, shape), attributes, outputs=5, ulps=64)
-
-
-batch_norm_apart = Op(
-    "BatchNormApart",
+batch_norm_decomposed = Op(
+    "BatchNormDecomposed",
     domain="minbuild",
     reference=_train_reference,
     decompose=_statistics.apart,
     decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
-    cases=_apart_cases,
+    cases=decomposed_cases,
 )
 
 # ---------------------------------------- inference
@@ -195,7 +151,7 @@ def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray) -> Any:
         return _train_reference(attributes, *inputs)[:3]
     x, scale, bias, mean, var = inputs
     factor = scale / np.sqrt(var + _epsilon(attributes))
-    return (x - _like(x, mean)) * _like(x, factor) + _like(x, bias)
+    return (x - per_channel(x, mean)) * per_channel(x, factor) + per_channel(x, bias)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
@@ -203,17 +159,6 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(_epsilon(ctx.attributes), 0)
     )
     return (call,)
-
-
-def _cases(random: np.random.Generator) -> Iterable[TestCase]:
-    for shape in _SHAPES:
-        inputs = _channel_inputs(random, shape)
-        yield TestCase(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, ulps=8)
-        attributes = {"epsilon": _EPSILON, "momentum": 0.75, "training_mode": 1}
-        for outputs in (1, 3):
-            smooth = outputs == 1  # running statistics that are inputs cannot be updated in place
-            name = f"{list(shape)} in training, {outputs} outputs"
-            yield TestCase(name, inputs, attributes, outputs=outputs, ulps=64, smooth=smooth)
 
 
 def _samples(ctx: OpContext) -> Iterable[int]:
@@ -232,14 +177,14 @@ batch_normalization = Op(
     batched_inputs=_samples,
     decompose=_statistics.body,
     decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
-    cases=_cases,
+    cases=inference_cases,
     gradient=_statistics.gradient,
 )
 
-# ---------------------------------------- once more in a training step
+# ---------------------------------------- a second time in a training step
 
 
-def _again_reference(
+def _recompute_reference(
     attributes: Mapping[str, Any],
     x: np.ndarray,
     scale: np.ndarray,
@@ -247,31 +192,26 @@ def _again_reference(
     mean: np.ndarray,
     inv_std: np.ndarray,
 ) -> np.ndarray:
-    return (x - _like(x, mean)) * _like(x, scale * inv_std) + _like(x, bias)
+    return (x - per_channel(x, mean)) * per_channel(x, scale * inv_std) + per_channel(x, bias)
 
 
-def _lower_again(ctx: OpContext) -> Sequence[KernelCall]:
+def _lower_recompute(ctx: OpContext) -> Sequence[KernelCall]:
     call = infer_kernel.call(
-        ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(0.0, 1), features=("again",)
+        ctx.result(), *ctx.names[:5], types=(ctx.element(),), params=(0.0, 1), features=("saved",)
     )
     return (call,)
 
 
-def _again_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    for shape in _SHAPES:
-        yield TestCase(f"{list(shape)}", _channel_inputs(random, shape), ulps=8)
-
-
-normalize_again = Op(
-    "NormalizeAgain",
+batch_norm_recompute = Op(
+    "BatchNormRecompute",
     domain="minbuild",
     infer=same_as(0),
-    reference=_again_reference,
-    lower=_lower_again,
+    reference=_recompute_reference,
+    lower=_lower_recompute,
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=first_input,
-    cases=_again_cases,
+    cases=recompute_cases,
 )
 
 # ---------------------------------------- gradient
@@ -290,10 +230,12 @@ def _grad_reference(
     mean: np.ndarray,
     inv_std: np.ndarray,
 ) -> tuple[np.ndarray, ...]:
-    normal = (x - _like(x, mean)) * _like(x, inv_std)
-    d_bias, d_scale = dy.sum(_over(x)), (dy * normal).sum(_over(x))
+    normal = (x - per_channel(x, mean)) * per_channel(x, inv_std)
+    d_bias, d_scale = dy.sum(reduced_axes(x)), (dy * normal).sum(reduced_axes(x))
     count = x.size / x.shape[1]
-    dx = _like(x, scale * inv_std) * (dy - _like(x, d_bias / count) - normal * _like(x, d_scale / count))
+    dx = per_channel(x, scale * inv_std) * (
+        dy - per_channel(x, d_bias / count) - normal * per_channel(x, d_scale / count)
+    )
     return dx, d_scale, d_bias
 
 
@@ -309,14 +251,6 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     return (call,)
 
 
-def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    for shape in _SHAPES:
-        x, scale, _, _, _ = _channel_inputs(random, shape)
-        mean, inv_std = x.mean(_over(x)), 1 / np.sqrt(x.var(_over(x)) + _EPSILON)
-        inputs = (random.standard_normal(shape), x, scale, mean, inv_std)
-        yield TestCase(f"{list(shape)}", inputs, {"epsilon": _EPSILON}, outputs=3, ulps=32)
-
-
 batch_normalization_grad = Op(
     "BatchNormalizationGrad",
     domain="com.microsoft",
@@ -326,9 +260,15 @@ batch_normalization_grad = Op(
     kernels=(grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),
-    cases=_grad_cases,
+    cases=grad_cases,
     decompose_for_grad=_statistics.grad_parts,
 )
 
 KERNELS = (train_kernel, infer_kernel, grad_kernel)
-OPS = (batch_norm_internal, batch_norm_apart, batch_normalization, normalize_again, batch_normalization_grad)
+OPS = (
+    batch_norm_internal,
+    batch_norm_decomposed,
+    batch_normalization,
+    batch_norm_recompute,
+    batch_normalization_grad,
+)
