@@ -16,6 +16,7 @@ from minbuild.codegen.bindings import WASM, parse_languages
 from minbuild.codegen.flavor import choose_flavor
 from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
+from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
@@ -148,8 +149,19 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     )
     build_options = flavor.build_options
     toolchain = toolchain.with_build_options(build_options)
-    if flavor.note:
-        progress.note(flavor.note)
+    lowered = choose_lowerings(
+        planned,
+        request.extra,
+        build_options=build_options,
+        toolchain=toolchain,
+        target=targets[0],
+        cmake=cmake,
+    )
+    planned = lowered.models
+    models = dict(zip(models, planned, strict=True))
+    notes = (*filter(None, (flavor.note,)), *lowered.notes)
+    for note in notes:
+        progress.note(note)
     contents = contents_of(planned, request.extra, progress.note, build_options)
     builder = LibraryBuilder(
         contents, operators, toolchain, cmake=cmake, stage=progress.stage, detail=progress.detail
@@ -166,7 +178,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     progress.stage("Measuring")
     results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, strict=True)]
     report = replace(
-        measure(models, results, (flavor.note,) if flavor.note else ()),
+        measure(models, results, notes),
         build_options=tuple(build_options.as_text.items()),
         board=request.board,
     )

@@ -43,10 +43,14 @@ def choose_flavor(
             interpreted, f"Flavor interpreted: {more} asks for a library that runs other models too."
         )
     try:
-        ours = _loaded(models, extra, build_options=compiled, toolchain=toolchain, target=target, cmake=cmake)
+        ours = loaded_bytes(
+            models, extra, build_options=compiled, toolchain=toolchain, target=target, cmake=cmake
+        )
     except (BadInput, Unsupported) as error:
         return FlavorChoice(interpreted, f"Flavor interpreted: {error}")
-    reads = _loaded(models, extra, build_options=interpreted, toolchain=toolchain, target=target, cmake=cmake)
+    reads = loaded_bytes(
+        models, extra, build_options=interpreted, toolchain=toolchain, target=target, cmake=cmake
+    )
     plan = len(models[0].plan_bytes)
     both = f"library {ours:,} B, compiled; library {reads:,} B and plan {plan:,} B, interpreted"
     if ours <= reads + plan:
@@ -67,7 +71,7 @@ def _for_other_models(extra: ExtraRequirements, build_options: BuildOptions) -> 
     return next((name for name, given in asked.items() if given), "")
 
 
-def _loaded(
+def loaded_bytes(
     models: Sequence[CompiledModel],
     extra: ExtraRequirements,
     build_options: BuildOptions,
@@ -75,7 +79,8 @@ def _loaded(
     target: Target,
     cmake: bool,
 ) -> int:
-    """Bytes of a library that are loaded."""
+    """Bytes of a library for `models` and `extra` that are loaded, built for `target` as `build_options` say by
+    `toolchain`, with `cmake` by that. Raises ToolchainFailed."""
     contents = contents_of(models, extra, build_options=build_options)
     chosen = toolchain.with_build_options(build_options)
     library = build_checked(contents, models[0].registry, target, chosen, cmake)

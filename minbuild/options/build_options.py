@@ -24,6 +24,7 @@ ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
+DIRECT, LEAST = "direct", "least"  # of lowerings
 TEXT, CODES = "text", "codes"  # of error_messages
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 
@@ -72,6 +73,13 @@ class BuildOptions:
         min_size="one",
         tradeoff="Steps take two to five times as long on x86-64.",
         smallest="one",
+    )
+    lowerings: str = choice(
+        (DIRECT, LEAST),
+        "kernels of operators that others compute to the same bits: their own (direct), or what makes the smaller "
+        "library, measured by links (least)",
+        PLAN,
+        smallest=LEAST,
     )
     graphs: tuple[str, ...] = choice(
         EVERY,

@@ -257,6 +257,13 @@ def with_components(
     )
 
 
+def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
+    """`model` planned anew with `operators`, whose lowerings are others. Raises Unsupported."""
+    plan = build_plan(optimize(model.program, operators), operators, model.threads, packs=model.packs)
+    data = encode_plan(plan, model.largest, is_wide(model.plan_bytes), model.kernel_names)
+    return replace(model, registry=operators, plan=plan, plan_bytes=data)
+
+
 def with_compact_checkpoint(model: CompiledModel) -> CompiledModel:
     """`model` with a compact form of its checkpoint. Raises BadInput for one that has more than parameters."""
     compact = compact_checkpoint(read_checkpoint(model.checkpoint), model.plan_bytes)

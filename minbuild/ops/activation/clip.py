@@ -70,8 +70,13 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     low, high = _bounds(ctx)
     if low is None or high is None or ctx.element() not in FLOATS:
         raise UnsupportedUse(f"no kernel for {ctx.element().label}; has float, double")
+    return (call_clip(ctx, low, high),)
+
+
+def call_clip(ctx: OpContext, low: float, high: float) -> KernelCall:
+    """The result of `ctx` as its first operand, `low` at least and `high` at most."""
     words = _words((low, high), ctx.element())
-    return (clip_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=words),)
+    return clip_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=words)
 
 
 def _reference(

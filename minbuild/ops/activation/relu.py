@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minbuild.ops.core.definition import FLOATS, SIGNED, Op, TestCase, every_input, itself
+from minbuild.ops.activation.clip import call_clip, clip_kernel
+from minbuild.ops.core.definition import (
+    FLOATS,
+    SIGNED,
+    EqualLowering,
+    KernelCall,
+    Op,
+    OpContext,
+    TestCase,
+    every_input,
+    itself,
+)
 from minbuild.ops.core.elementwise import (
     computing,
     gradient_cases,
@@ -48,7 +60,7 @@ def _gradient(b: GradientBuilder) -> Results:
     return b.microsoft("ReluGrad", b.dy[0], b.y[0])
 
 
-relu = unary(
+_direct = unary(
     "Relu",
     relu_kernel,
     computing(lambda x: np.maximum(x, 0)),
@@ -57,6 +69,17 @@ relu = unary(
     since=(6, 13, 14),
     rematerialize=itself,
     batched_inputs=every_input,
+)
+
+
+def _by_clip(ctx: OpContext) -> Sequence[KernelCall]:
+    """max(0, x), and of that and infinity the smaller one, in the order in which NaN stays: the same bits."""
+    assert _direct.lower is not None
+    return (call_clip(ctx, 0.0, np.inf),) if ctx.element() in FLOATS else _direct.lower(ctx)
+
+
+relu = replace(
+    _direct, equals=(EqualLowering("Relu by Clip", _by_clip, (clip_kernel,), frozenset({"clip"})),)
 )
 relu_grad = gradient_op(
     "ReluGrad",

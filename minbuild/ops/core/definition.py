@@ -114,6 +114,17 @@ ShapeValueRule = Callable[[OpContext], Sequence[np.ndarray | None]]
 
 
 @dataclass(frozen=True)
+class EqualLowering:
+    """A way to compute the same bits by kernels that are made for something else, which saves those of the operator
+    where a library has the others anyway. `title` says so in reports, `needs` names the functions of those kernels."""
+
+    title: str
+    lower: LowerRule
+    kernels: tuple[KernelFunction, ...]
+    needs: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Op:
     """One operator of a domain.
 
@@ -125,6 +136,7 @@ class Op:
     shape_value contents that follow from types alone (Shape, Size); None for an output whose contents depend on data
     lower       the kernel calls of one application; None for operators that never reach the device
     kernels     the kernels that `lower` may call
+    equals      other ways to the same bits; the smallest library may choose one
     is_view     output 0 shares the bytes of input 0
     in_place    (output, input) pairs that may share bytes when shape and type agree and the input dies here; such
                 inputs are never left out
@@ -173,6 +185,7 @@ class Op:
     differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[TestCase]] | None = None
     kernels: tuple[KernelFunction, ...] = ()
+    equals: tuple[EqualLowering, ...] = ()
     decomposes_to: tuple[str, ...] = ()
 
     @property

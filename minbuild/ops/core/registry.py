@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
-from minbuild.ops.core.definition import EXTENT, SCRATCH, KernelFunction, Op
+from minbuild.ops.core.definition import EXTENT, SCRATCH, EqualLowering, KernelFunction, Op
 
 _OPERATORS = Path(__file__).resolve().parents[1]
 _Declared = TypeVar("_Declared", Op, KernelFunction)
@@ -42,6 +42,13 @@ class Registry:
         stem = self.stems[function.function]
         names = tuple(t.ctype for t in types) or ("void",)
         return Kernel(stem, function.function, names, args, len(function.params))
+
+    def with_lowering(self, key: str, equal: EqualLowering) -> Registry:
+        """The same registry, where the operator of that key is computed in an equal way."""
+        op = replace(
+            self.ops[key], lower=equal.lower, kernels=(*self.ops[key].kernels, *equal.kernels), equals=()
+        )
+        return replace(self, ops={**self.ops, key: op})
 
     def all_kernels(self) -> tuple[Kernel, ...]:
         """Every kernel for every type: the full build."""
