@@ -15,6 +15,7 @@ from minbuild.authoring import Recipe, Source, in_directory, make_artifacts, rea
 from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import BudgetCheck
+from minbuild.cli.growth import earlier_record, growth
 from minbuild.cli.option_parsing import ResolvedOptions, configured
 from minbuild.cli.ort_config import read_config
 from minbuild.cli.progress import (
@@ -141,6 +142,7 @@ def reduce(
         )
         budget_check = BudgetCheck.open(resolved.budgets, resolved.path, baseline, history)
         terminal.stage(f"Reading {', '.join(map(str, artifacts))}")
+        before = earlier_record(out)
         report = reducing.reduce(request, terminal)
         terminal.done()
         if json_output:
@@ -153,6 +155,7 @@ def reduce(
             print(text, end="")
         else:
             console_report.print_summary(report, screen)
+        print(growth(before, report), end="")
         print(printable(f"Report: {out / 'report' / 'report.html'} (here: --report full)"))
         print(printable(f"Package: {out} (start with {out / 'README.md'})"))
         budget_check.close(report)
