@@ -15,7 +15,7 @@ from minbuild.authoring import Recipe, Source, in_directory, make_artifacts, rea
 from minbuild.authoring.resolve import free_dimensions
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import BudgetCheck
-from minbuild.cli.growth import earlier_record, growth
+from minbuild.cli.earlier_build import earlier_record, growth_since
 from minbuild.cli.option_parsing import ResolvedOptions, configured
 from minbuild.cli.ort_config import read_config
 from minbuild.cli.progress import (
@@ -155,7 +155,7 @@ def reduce(
             print(text, end="")
         else:
             console_report.print_summary(report, screen)
-        print(growth(before, report), end="")
+        print(growth_since(before, report), end="")
         print(printable(f"Report: {out / 'report' / 'report.html'} (here: --report full)"))
         print(printable(f"Package: {out} (start with {out / 'README.md'})"))
         budget_check.close(report)

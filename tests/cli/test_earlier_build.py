@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commands import SMALL, Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.cli.growth import earlier_record
+from minbuild.cli.earlier_build import earlier_record
 
 
 def test_old_beside_new_where_it_grew(minbuild: Command, tmp_path: Path) -> None:

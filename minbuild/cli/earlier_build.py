@@ -1,4 +1,4 @@
-"""What a build takes more than the one that it replaces: old beside new, for the end of `minbuild reduce`."""
+"""The build that a package replaces: old beside new where the trainer grew, for the end of `minbuild reduce`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def earlier_record(out: Path) -> SizeRecord | None:
         return None
 
 
-def growth(before: SizeRecord | None, report: SizeReport) -> str:
+def growth_since(before: SizeRecord | None, report: SizeReport) -> str:
     """The causes, figures and rows of targets that take more flash in `report` than `before`, old beside new; "" where
     none does."""
     if before is None:
