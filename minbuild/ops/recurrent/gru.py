@@ -11,6 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("sigmoid", "tanh")
@@ -105,8 +106,8 @@ def _run(
 def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
     if not attributes.get("layout", 0):
         return _run(attributes, *inputs)  # type: ignore[arg-type]
-    y, h, gates = _run(attributes, *rec.swap_arrays(inputs, _STATES))  # type: ignore[arg-type]
-    return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), gates
+    y, h, gates = _run(attributes, *layouts.swap_arrays(inputs, _STATES))  # type: ignore[arg-type]
+    return y.transpose(layouts.MOVED["y"]), h.swapaxes(0, 1), gates
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -118,12 +119,12 @@ def _gradient(b: GradientBuilder) -> Results:
     attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes}
     turned = bool(attributes.pop("layout", 0))
     if turned:
-        x, h0, dh = (rec.time_first(n, "state") for n in (x, h0, dh))
-        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
+        x, h0, dh = (layouts.time_first(n, "state") for n in (x, h0, dh))
+        y, dy = y.transpose(layouts.MOVED["y back"]), layouts.time_first(dy, "y")
     inputs = (x, w, r, bias, lengths, h0, y, gates, dy, dh)
     made = b.many(5, "GRUGrad", *inputs, domain=MICROSOFT, **attributes)
     order = (*made[:4], None, made[4])
-    return rec.gradients_of(b, order, _STATES, turned)
+    return layouts.gradients_of(b, order, _STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ gradients
@@ -267,7 +268,7 @@ gru = Op(
     lower=_lower,
     kernels=(gru_kernel,),
     zero_when_absent=frozenset(_STATES),
-    decompose=rec.body_of("GRU", "", _STATES, _KINDS),
+    decompose=layouts.body_of("GRU", "", _STATES, _KINDS),
     decomposes_to=("Transpose",),
     cases=_cases_of(0),
     gradient=_gradient,
@@ -281,7 +282,7 @@ gru_training = Op(
     lower=_lower,
     kernels=(gru_kernel,),
     zero_when_absent=frozenset(_STATES),
-    decompose=rec.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
+    decompose=layouts.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
     decomposes_to=("Transpose",),
     cases=_cases_of(1),
     gradient=_gradient,

@@ -13,6 +13,7 @@ from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op,
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
+from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
@@ -70,7 +71,8 @@ def params_of(ctx: OpContext) -> tuple[int | float, ...]:
 
 
 def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
-    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing."""
+    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing. `ctx`
+    is the operator's, `sizes` are its own."""
     element = ctx.element()
     forwards = ctx.attribute("direction", "forward") == "forward"
     packs = forwards and packing_scratch(ctx, element, sizes.batch, *ctx.shape(r)[1:])
@@ -143,8 +145,8 @@ def run(
 def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
     if not attributes.get("layout", 0):
         return run(attributes, *inputs)  # type: ignore[arg-type]
-    y, h, c, *kept = run(attributes, *rec.swap_arrays(inputs, STATES))  # type: ignore[arg-type]
-    return (y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1), c.swapaxes(0, 1), *kept)
+    y, h, c, *kept = run(attributes, *layouts.swap_arrays(inputs, STATES))  # type: ignore[arg-type]
+    return (y.transpose(layouts.MOVED["y"]), h.swapaxes(0, 1), c.swapaxes(0, 1), *kept)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -156,8 +158,8 @@ def _gradient(b: GradientBuilder) -> Results:
     y, cells, gates = b.save(0), b.save(3), b.save(4)
     turned = bool(b.ctx.attribute("layout", 0))
     if turned:
-        x, h0, c0, dh, dc = (rec.time_first(n, "state") for n in (x, h0, c0, dh, dc))
-        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
+        x, h0, c0, dh, dc = (layouts.time_first(n, "state") for n in (x, h0, c0, dh, dc))
+        y, dy = y.transpose(layouts.MOVED["y back"]), layouts.time_first(dy, "y")
     inputs = (x, w, r, lengths, h0, c0, y, cells, gates, dy, dh, dc)
     domain, extra = ("minbuild", (peepholes,)) if peepholes else (MICROSOFT, ())
     attributes = {"hidden_size": b.ctx.shape(2)[2], **b.ctx.attributes, "layout": 0}
@@ -165,7 +167,7 @@ def _gradient(b: GradientBuilder) -> Results:
         attributes.pop("layout")
     made = b.many(6 + len(extra), "LSTMGrad", *inputs, *extra, domain=domain, **attributes)
     order = (*made[:4], None, *made[4:])
-    return rec.gradients_of(b, order, STATES, turned)
+    return layouts.gradients_of(b, order, STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ cases
@@ -225,7 +227,8 @@ def variants(
 def large(
     random: np.random.Generator, first: bool, ends: bool
 ) -> tuple[tuple[np.ndarray | None, ...], dict[str, Any]]:
-    """Inputs and attributes of a size that is packed, with or without first states and lengths."""
+    """Inputs and attributes of a size that is packed, with the `first` states or not, with sequences that have `ends`
+    of their own or not; `random` draws them."""
     steps, batch, features, hidden = 3, 2, 7, 165
     sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
     x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
@@ -257,7 +260,7 @@ lstm = Op(
     lower=_lower,
     kernels=(lstm_kernel, packed_kernel),
     zero_when_absent=frozenset(STATES),
-    decompose=rec.body_of("LSTM", "", STATES, _KINDS),
+    decompose=layouts.body_of("LSTM", "", STATES, _KINDS),
     decomposes_to=("Transpose",),
     cases=_cases_of(0),
     gradient=_gradient,
@@ -271,7 +274,7 @@ lstm_training = Op(
     lower=_lower,
     kernels=(lstm_kernel, packed_kernel),
     zero_when_absent=frozenset(STATES),
-    decompose=rec.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
+    decompose=layouts.body_of("LSTMTraining", MICROSOFT, STATES, _KINDS),
     decomposes_to=("Transpose",),
     cases=_cases_of(2),
     gradient=_gradient,

@@ -11,6 +11,7 @@ from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
+from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
 
 _DEFAULTS = ("tanh",)
@@ -81,8 +82,8 @@ def _run(
 def _reference(attributes: Mapping[str, Any], *inputs: np.ndarray | None) -> tuple[np.ndarray, ...]:
     if not attributes.get("layout", 0):
         return _run(attributes, *inputs)  # type: ignore[arg-type]
-    y, h = _run(attributes, *rec.swap_arrays(inputs, _STATES))  # type: ignore[arg-type]
-    return y.transpose(rec.MOVED["y"]), h.swapaxes(0, 1)
+    y, h = _run(attributes, *layouts.swap_arrays(inputs, _STATES))  # type: ignore[arg-type]
+    return y.transpose(layouts.MOVED["y"]), h.swapaxes(0, 1)
 
 
 def _gradient(b: GradientBuilder) -> Results:
@@ -92,12 +93,12 @@ def _gradient(b: GradientBuilder) -> Results:
     y, attributes = b.save(0), dict(b.ctx.attributes)
     turned = bool(attributes.pop("layout", 0))
     if turned:
-        x, h0, dh = (rec.time_first(n, "state") for n in (x, h0, dh))
-        y, dy = y.transpose(rec.MOVED["y back"]), rec.time_first(dy, "y")
+        x, h0, dh = (layouts.time_first(n, "state") for n in (x, h0, dh))
+        y, dy = y.transpose(layouts.MOVED["y back"]), layouts.time_first(dy, "y")
     inputs = (x, w, r, lengths, h0, y, dy, dh)
     made = b.many(5, "RNNGrad", *inputs, domain="minbuild", **attributes)
     order = (*made[:4], None, made[4])
-    return rec.gradients_of(b, order, _STATES, turned)
+    return layouts.gradients_of(b, order, _STATES, turned)
 
 
 # ------------------------------------------------------------------------------------------------ gradients
@@ -225,7 +226,7 @@ rnn = Op(
     lower=_lower,
     kernels=(rnn_kernel,),
     zero_when_absent=frozenset(_STATES),
-    decompose=rec.body_of("RNN", "", _STATES, ("y", "state")),
+    decompose=layouts.body_of("RNN", "", _STATES, ("y", "state")),
     decomposes_to=("Transpose",),
     cases=_cases,
     gradient=_gradient,
