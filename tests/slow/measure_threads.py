@@ -8,12 +8,14 @@ order of the model's inputs (`bench_large.py --work FOLDER` leaves both). Librar
 The share of a step that is divided is counted by processor time, so it does not depend on what else the machine does:
 a pool of the program (mb_options.parallel) runs all parts of a kernel on one thread and adds up their time. From the
 share follows what 2, 4 and 8 equal cores give at most (Amdahl), if memory keeps up and parts come out even. --time
-measures 1 and 2 threads by the wall clock besides, in turns, best of each.
+measures 1 and 2 threads besides, in turns, best of each: by the wall clock, and what the processor time grows by. The
+machine's load meanwhile stands beside it: with more processes than cores the wall clock shows those, not the threads.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,17 +34,19 @@ from minbuild.training.library import TRAIN, Library, Session, arena_size  # noq
 
 THREADS = 8
 CORES = (2, 4, 8)
+CPUS = os.cpu_count()
 HEADER = (
     "net", "batch", "library", "with threads", "session", "with threads",
-    "divided", *(f"{n} cores" for n in CORES), "measured, 2",
+    "divided", *(f"{n} cores" for n in CORES), "measured, 2", "processor time, 2", "load",
 )  # fmt: skip
 INTRODUCTION = f"""# Threads
 
 Written by `python tests/slow/measure_threads.py`: bytes of the library and of a session, without threads and with
 {THREADS}; the share of a training step (forward, backward and update) that is divided among threads, by processor
 time; how many times faster that makes a step on so many equal cores at most, if memory keeps up and parts come out
-even; and what two threads gave by the wall clock, where that was measured (`--time`, on a machine that did nothing
-else).
+even; and, where it was measured (`--time`), how many times faster two threads were than one by the wall clock, how
+many times the processor time that took, and the machine's load meanwhile (processes that ran or waited to run, these
+measurements among them): with more than it has cores, the wall clock says little.
 
 """
 
@@ -95,18 +99,19 @@ def divided(built: Built, batch: int, inputs: list[np.ndarray]) -> float:
     return float(np.median(found))
 
 
-def gain(built: Built, batch: int, inputs: list[np.ndarray]) -> float:
-    """How many times faster two threads are than one, by the wall clock."""
+def gain(built: Built, batch: int, inputs: list[np.ndarray]) -> tuple[float, float]:
+    """How many times faster two threads are than one by the wall clock, and how many times the processor time."""
     sessions = [built.session(batch, threads=n) for n in (1, 2)]
-    best = [np.inf, np.inf]
-    for _ in range(6):
+    wall, used = [np.inf, np.inf], [np.inf, np.inf]
+    for _ in range(8):
         for i, session in enumerate(sessions):
-            since = time.perf_counter()
+            since, before = time.perf_counter(), time.process_time()
             step(session, inputs)
-            best[i] = min(best[i], time.perf_counter() - since)
+            wall[i] = min(wall[i], time.perf_counter() - since)
+            used[i] = min(used[i], time.process_time() - before)
     for session in sessions:
         session.close()
-    return float(best[0] / best[1])
+    return float(wall[0] / wall[1]), float(used[1] / used[0])
 
 
 def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
@@ -116,10 +121,14 @@ def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
     bare, built = (Built(folder, threads, work) for threads in ("off", str(THREADS)))
     share = divided(built, batch, inputs)
     most = [f"{1 / (1 - share + share / n):.2f}" for n in CORES]
-    measured = f"{gain(built, batch, inputs):.2f}" if timed else "-"
+    measured = ["-"] * 3
+    if timed:
+        measured = [f"{n:.2f}" for n in gain(built, batch, inputs)] + [
+            f"{os.getloadavg()[0]:.0f} of {CPUS} cores"
+        ]
     sizes = [bare.bytes, built.bytes, bare.memory(batch), built.memory(batch)]
     name = folder.parent.name if folder.name == "art" else folder.name
-    cells = [name, str(batch), *(f"{n:,}" for n in sizes), f"{100 * share:.1f} %", *most, measured]
+    cells = [name, str(batch), *(f"{n:,}" for n in sizes), f"{100 * share:.1f} %", *most, *measured]
     return f"| {' | '.join(cells)} |"
 
 
