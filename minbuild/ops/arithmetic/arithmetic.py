@@ -108,7 +108,7 @@ def _op(
     function: Callable[..., Any],
     gradient: Callable[[GradientBuilder], Results],
     cases: Callable[..., Iterable[TestCase]] = _cases,
-    again: Callable[[Call, OpContext], Call | None] | None = None,
+    rematerialize: Callable[[Call, OpContext], Call | None] | None = None,
 ) -> Op:
     return Op(
         name,
@@ -118,14 +118,14 @@ def _op(
         lower=lower_binary(kernel),
         kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
-        rematerialize=again,
+        rematerialize=rematerialize,
         batched_inputs=every_input,
         cases=cases,
         gradient=gradient,
     )
 
 
-add = _op("Add", add_kernel, np.add, _add_gradient, again=itself)
+add = _op("Add", add_kernel, np.add, _add_gradient, rematerialize=itself)
 sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient)
 mul = _op("Mul", mul_kernel, np.multiply, _mul_gradient)
 div = _op("Div", div_kernel, _divide, _div_gradient, _div_cases)

@@ -302,8 +302,8 @@ def _reference(
     padded = np.pad(x, pads)
     spatial = padded[views[0][1]].shape[2:]
     parts = [
-        np.einsum("gmc,ngcs->ngms", filters_of(w, tap, groups), grouped(padded[seen], groups))
-        for tap, seen in views
+        np.einsum("gmc,ngcs->ngms", filters_of(w, tap, groups), grouped(padded[field], groups))
+        for tap, field in views
     ]
     y = np.sum(parts, 0).reshape(x.shape[0], w.shape[0], *spatial)
     return y if b is None else y + b.reshape((-1,) + (1,) * len(spatial))

@@ -95,11 +95,11 @@ def _grad_reference(
     pads, views = receptive_fields(attributes, x, w.shape[2:])
     padded = np.pad(x, pads)
     dx, dw = np.zeros_like(padded), np.zeros_like(w)
-    for tap, seen in views:
-        part = padded[seen]
+    for tap, field in views:
+        part = padded[field]
         dw[tap] = np.einsum("ngms,ngcs->gmc", gradient, grouped(part, groups)).reshape(w.shape[:2])
         back = np.einsum("gmc,ngms->ngcs", filters_of(w, tap, groups), gradient)
-        dx[seen] += back.reshape(part.shape)
+        dx[field] += back.reshape(part.shape)
     return dx[unpadded(x.shape, pads)], dw, dy.sum((0, *range(2, dy.ndim)))
 
 

@@ -39,11 +39,11 @@ def window_of(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, 
     strides, dilations, more = each("strides", 1), each("dilations", 1), each("output_padding", 0)
     window = []
     for i, size in enumerate(x[2:]):
-        reach = dilations[i] * (taps[i] - 1)
-        whole = (size - 1) * strides[i] + reach + 1 + more[i]
+        span = dilations[i] * (taps[i] - 1)
+        whole = (size - 1) * strides[i] + span + 1 + more[i]
         size_out, before = _extent(size * strides[i], whole, requested[i], (pads[i], pads[count + i]), mode)
         # Padding at the end with which the convolution gives exactly the input's size.
-        after = (size - 1) * strides[i] + reach + 1 - size_out - before
+        after = (size - 1) * strides[i] + span + 1 - size_out - before
         window.append(
             Axis(size_out, taps=taps[i], stride=strides[i], before=before, after=after, dilation=dilations[i])
         )
@@ -98,9 +98,9 @@ def _reference(
     pads = padding_of(window)
     y = np.pad(np.zeros(sizes), pads)
     grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
-    for tap, seen in taps_of(window):
+    for tap, field in taps_of(window):
         part = np.einsum("gmc,ngms->ngcs", w[tap].reshape(groups, -1, w.shape[1]), grouped)
-        y[seen] += part.reshape(y[seen].shape)
+        y[field] += part.reshape(y[field].shape)
     y = y[unpadded(sizes, pads)]
     return y if bias is None else y + bias.reshape((-1,) + (1,) * (x.ndim - 2))
 
@@ -196,8 +196,8 @@ def _grad_reference(
     padded = np.pad(dy, padding_of(window))
     grouped = x.reshape(len(x), groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
     dx, dw = np.zeros_like(grouped), np.zeros_like(w)
-    for tap, seen in taps_of(window):
-        part = padded[seen].reshape(len(x), groups, w.shape[1], -1)
+    for tap, field in taps_of(window):
+        part = padded[field].reshape(len(x), groups, w.shape[1], -1)
         dx += np.einsum("gmc,ngcs->ngms", w[tap].reshape(groups, -1, w.shape[1]), part)
         dw[tap] = np.einsum("ngms,ngcs->gmc", grouped, part).reshape(w.shape[:2])
     return dx.reshape(x.shape), dw, dy.sum((0, *range(2, dy.ndim)))

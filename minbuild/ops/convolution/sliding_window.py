@@ -30,12 +30,12 @@ class Axis:
     ceil: bool = False
 
     @property
-    def reach(self) -> int:
+    def span(self) -> int:
         return self.dilation * (self.taps - 1)
 
     @property
     def outputs(self) -> Dim:
-        room = self.size + self.before + self.after - self.reach - 1
+        room = self.size + self.before + self.after - self.span - 1
         if not self.ceil:
             return room // self.stride + 1
         return dim_min(ceil_div(room, self.stride) + 1, ceil_div(self.size + self.before, self.stride))
@@ -43,12 +43,12 @@ class Axis:
     @property
     def extra(self) -> int:
         """The excess length of an input phase over the outputs."""
-        return self.reach // self.stride
+        return self.span // self.stride
 
     @property
     def phases(self) -> int:
         """The number of input phases that the taps read."""
-        return min(self.stride, self.reach + 1)
+        return min(self.stride, self.span + 1)
 
     @property
     def plain(self) -> bool:
@@ -148,7 +148,7 @@ def padding_of(window: Sequence[Axis]) -> list[tuple[int, int]]:
     """numpy's padding of a [N,C,...] array so that every tap of every window sees something."""
     pads = [(0, 0), (0, 0)]
     for a in window:
-        need = (_number(a.outputs) - 1) * a.stride + a.reach + 1
+        need = (_number(a.outputs) - 1) * a.stride + a.span + 1
         pads.append((a.before, max(0, _number(a.after), need - a.before - _number(a.size))))
     return pads
 
@@ -156,11 +156,11 @@ def padding_of(window: Sequence[Axis]) -> list[tuple[int, int]]:
 def taps_of(window: Sequence[Axis]) -> Iterator[tuple[ArrayIndex, ArrayIndex]]:
     """For every tap its place in the window, and what all windows see through it of the padded input."""
     for tap in combinations(*(range(a.taps) for a in window)):
-        seen = tuple(
+        field = tuple(
             slice(t * a.dilation, t * a.dilation + (_number(a.outputs) - 1) * a.stride + 1, a.stride)
             for t, a in zip(tap, window, strict=True)
         )
-        yield (..., *tap), (..., *seen)
+        yield (..., *tap), (..., *field)
 
 
 def unpadded(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> ArrayIndex:

@@ -138,7 +138,7 @@ batch_norm_decomposed = Op(
     "BatchNormDecomposed",
     domain="minbuild",
     reference=_train_reference,
-    decompose=_statistics.apart,
+    decompose=_statistics.decomposed,
     decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
     cases=decomposed_cases,
 )

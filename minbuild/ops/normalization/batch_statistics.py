@@ -40,7 +40,7 @@ def body(b: GraphBuilder) -> Results:
 
 def _with_batch_statistics(b: GraphBuilder) -> Results:
     """With the mean and the variance of the batch as the last results."""
-    y, mean, variance, batch_mean, inverse = apart(b)
+    y, mean, variance, batch_mean, inverse = decomposed(b)
     return y, mean, variance, batch_mean, _variance(b, inverse)
 
 
@@ -50,7 +50,7 @@ def _variance(b: GraphBuilder, inverse: Value) -> Value:
     return squared.reciprocal() - epsilon
 
 
-def apart(b: GraphBuilder) -> tuple[Value, Value, Value, Value, Value]:
+def decomposed(b: GraphBuilder) -> tuple[Value, Value, Value, Value, Value]:
     """Training as by BatchNormInternal, with running statistics that nobody updates in place: they are further
     results."""
     epsilon, keep = epsilon_of(b.ctx.attributes), momentum_of(b.ctx.attributes)

@@ -11,7 +11,7 @@ from minbuild.ops.core.definition import Op, TestCase, normalized_axes
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.composite_reductions import nonzero
-from minbuild.ops.reduction.reduction_axes import apart
+from minbuild.ops.reduction.reduction_axes import distinct
 
 _LEAST = 1e-9  # what ONNX adds to standard deviations
 
@@ -102,7 +102,7 @@ def _lp_cases(random: np.random.Generator) -> Iterable[TestCase]:
         for shape, axis in (((7,), 0), ((3, 5), -1), ((3, 5), 0), ((2, 3, 4), 1), ((1, 1), 1)):
             attributes = {"axis": axis, "p": power}
             yield TestCase(
-                f"{list(shape)} axis {axis} p {power}", (apart(random, shape),), attributes, ulps=16
+                f"{list(shape)} axis {axis} p {power}", (distinct(random, shape),), attributes, ulps=16
             )
         x = np.array([[0.0, 0.0], [3.0, -4.0]])
         yield TestCase(f"all zero, p {power}", (x,), {"p": power}, smooth=False)

@@ -87,13 +87,13 @@ def _divisors(attributes: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray
         counted = np.pad(counted, own, constant_values=1)
         pads = [(0, whole - after) for (_, whole), (_, after) in zip(pads, own, strict=True)]
     padded = np.pad(counted, pads)
-    return np.maximum(1, sum(padded[seen] for _, seen in taps_of(window)))
+    return np.maximum(1, sum(padded[field] for _, field in taps_of(window)))
 
 
 def _sum_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     padded = np.pad(x, padding_of(window))
-    return np.sum([padded[seen] for _, seen in taps_of(window)], 0)
+    return np.sum([padded[field] for _, field in taps_of(window)], 0)
 
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
@@ -184,8 +184,8 @@ def _sum_grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, shape: np
     window = axes(attributes, sizes[2:], tuple(attributes["kernel_shape"]))
     pads = padding_of(window)
     dx = np.pad(np.zeros(sizes), pads)
-    for _, seen in taps_of(window):
-        dx[seen] += dy
+    for _, field in taps_of(window):
+        dx[field] += dy
     return dx[unpadded(sizes, pads)]
 
 

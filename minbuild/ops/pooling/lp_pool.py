@@ -59,7 +59,7 @@ def _pool_reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     p = attributes.get("p", 2)
     window = axes(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     padded = np.pad(np.abs(x) ** p, padding_of(window))
-    return np.asarray(np.sum([padded[seen] for _, seen in taps_of(window)], 0) ** (1 / p))
+    return np.asarray(np.sum([padded[field] for _, field in taps_of(window)], 0) ** (1 / p))
 
 
 def _pool_cases(random: np.random.Generator) -> Iterable[TestCase]:

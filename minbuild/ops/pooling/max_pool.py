@@ -92,10 +92,10 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> tuple[np.ndarray
         numbers = np.arange(x.size).reshape(*x.shape[:2], *x.shape[:1:-1])
         numbers = numbers.transpose(0, 1, *range(x.ndim - 1, 1, -1))
     places = np.pad(numbers, pads)
-    taps = [seen for _, seen in taps_of(window)]
-    stacked = np.stack([padded[seen] for seen in taps])
+    taps = [field for _, field in taps_of(window)]
+    stacked = np.stack([padded[field] for field in taps])
     first = stacked.argmax(0)[None]
-    indices = np.take_along_axis(np.stack([places[seen] for seen in taps]), first, 0)[0]
+    indices = np.take_along_axis(np.stack([places[field] for field in taps]), first, 0)[0]
     return stacked.max(0).astype(x.dtype), indices
 
 

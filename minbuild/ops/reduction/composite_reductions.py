@@ -15,9 +15,9 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBui
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.reduction.reduction_axes import (
     Numbers,
-    apart,
     axes_of,
     cases,
+    distinct,
     expanded,
     keeps,
     normal,
@@ -123,7 +123,7 @@ reduce_l1 = _op(
     decomposes_to=("Abs", "ReduceSum"),
     function=lambda x, **options: np.sum(np.abs(x), **options),
     gradient=_l1_gradient,
-    numbers=apart,
+    numbers=distinct,
 )
 reduce_l2 = _op(
     "ReduceL2",

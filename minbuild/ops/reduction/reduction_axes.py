@@ -103,7 +103,7 @@ def positive(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.asarray(random.uniform(0.5, 2, shape))
 
 
-def apart(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+def distinct(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Numbers of both signs, none near another or near 0."""
     count = int(np.prod(shape))
     steps = random.permutation(count) - count / 2 + 0.25
