@@ -45,9 +45,18 @@ struct RowsBody {
   }
 };
 
+// Not in the fallback for processors without wide vectors, which tiles do for.
 template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
-  return g.m < kTiled && g.b_col == 1 && g.c_col == 1;
+  return (!MB_DISPATCHES || vector_bytes() >= 32) && g.m < kTiled && g.b_col == 1 && g.c_col == 1;
+}
+template <class T, int Rows>
+MB_INLINE void add_some_rows(const Gemm<T>* g) {
+#if MB_DISPATCHES
+  run_avx2<RowsBody<T, Rows>>(g);
+#else
+  dispatch<RowsBody<T, Rows>>(g);
+#endif
 }
 // C = 0, where nothing is added to it.
 template <class T>
@@ -58,9 +67,8 @@ MB_NOINLINE void clear_sums(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {
   const Gemm<T>* part = &g;
-  for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row)
-    dispatch_or_single<RowsBody<T, kAdded>, T>(part);
-  for (; g.k > 0; --g.k, g.a += g.a_col, g.b += g.b_row) dispatch_or_single<RowsBody<T, 1>, T>(part);
+  for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row) add_some_rows<T, kAdded>(part);
+  for (; g.k > 0; --g.k, g.a += g.a_col, g.b += g.b_row) add_some_rows<T, 1>(part);
 }
 
 template <class T>

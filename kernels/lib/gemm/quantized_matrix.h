@@ -232,7 +232,7 @@ MB_NOINLINE void multiply_quantized_packed(const Gemm<T>& g, const QuantizedPane
   constexpr intptr_t kColumns = 256;
   const intptr_t fitting = intptr_t(room.count / (kStreams * sizeof(T))),
                  most = fitting < kColumns ? fitting : kColumns;
-  const bool adds_rows = g.m < kTiled && g.c_col == 1;
+  const bool adds_rows = takes_rows(g);
   if (adds_rows) clear_sums(g);
   for (intptr_t k = 0; k < g.k; k += kStreams)
     for (intptr_t j = 0; j < g.n; j += most) {
