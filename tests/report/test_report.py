@@ -11,7 +11,7 @@ from report_pages import Page, markdown_rows, numbers_of_json, schema
 from sample_report import make_report, operator
 
 from minbuild.escape import for_markdown
-from minbuild.ir.size_report import SizeReport, Smaller
+from minbuild.ir.size_report import ModelTensor, SizeReport, Smaller
 from minbuild.report import console, html, markdown, report_tables, suggestions
 from minbuild.report import element_types as types
 from minbuild.report import json as json_report
@@ -185,3 +185,25 @@ def test_cells() -> None:
     assert percent(1, 3) == "33.3 %" and percent(1, 0) == "–"
     assert saving(25, 100) == "−75.0 %" and saving(125, 100) == "+25.0 %" and saving(1, 0) == "–"
     assert kib(11_264) == "11.0 KiB" and kib(3 << 20) == "3.0 MiB"
+
+
+def test_the_model_by_tensor_and_type(report: SizeReport) -> None:
+    """Rows and sums by type add up, in every form of the report."""
+    tensors = (
+        ModelTensor("weight", "float32", (10, 4), "parameter", 160),
+        ModelTensor("bias", "float32", (10,), "frozen", 40),
+        ModelTensor("count", "int64", (), "buffer", 8),
+    )
+    facts = replace(report.model, tensors=tensors, checkpoint_bytes=300)
+    for limit in (None, 2):
+        lines = memory.model_tensors(facts, limit).lines
+        rows = [line for line in lines if line.level == "row"][:-1]
+        sums = {line.cells[0]: line.cells[4] for line in lines if line.level == "sum"}
+        assert sum(int(line.cells[4]) for line in rows) == 208 and len(rows) == (limit or 3)
+        assert sums == {"All of float32": 200, "All of int64": 8}
+        assert lines[-1].cells[4] == 92
+    whole = replace(report, model=facts)
+    jsonschema.validate(json_report.as_dict(whole), schema())
+    assert json_report.as_dict(whole)["model"]["tensors"][0]["shape"] == [10, 4]
+    for page in (console.render(whole), markdown.render(whole), html.render(whole)):
+        assert "Model by tensor and type" in page and "10x4" in page and "running statistics" in page
