@@ -87,3 +87,28 @@ class SelectionWriter:
         if self.opset < 13:
             return self.add(op_type, x, name=name, axes=tuple(axes))
         return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name)
+
+    def kept(self, node: Node, selected: Selected) -> None:
+        """Writes `node` as it is; its results are `selected`."""
+        self.emit(node)
+        self.selected |= {n: selected for n in node.outputs if n}
+
+    def rank(self, name: str) -> int:
+        """The number of dimensions of value `name`."""
+        return len(self.lowering.shape(name))
+
+    def only_first(self, node: Node) -> Selected | None:
+        """The selection of the first input of `node`, where no other input is one."""
+        if any(n in self.selected for n in node.inputs[1:]):
+            return None
+        return self.selected.get(node.inputs[0])
+
+    def axes(self, node: Node, rank: int) -> tuple[int, ...] | None:
+        """The axes of `node`, a Squeeze, Unsqueeze or reduction of a value with `rank` dimensions, by attribute or
+        input; () for none, None where they are data."""
+        given: Any = node.attributes.get("axes")
+        if len(node.inputs) > 1 and node.inputs[1]:
+            given = self.lowering.content(node.inputs[1])
+            if given is None:
+                return None
+        return () if given is None else tuple(int(a) % rank for a in np.ravel(given))
