@@ -2,7 +2,8 @@
 
     python tests/slow/record_constraints.py
 
-Installs the project with its extras `test` and `docs` from the package index, and writes what was installed.
+Installs the project with its extras `test`, `docs`, `examples` and `asm` from the package index, and writes what was
+installed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
-        subprocess.run((python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples]"), check=True)
+        subprocess.run(
+            (python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples,asm]"), check=True
+        )
         frozen = subprocess.run(
             (python, "-m", "pip", "freeze", "--exclude", "minbuild"),
             capture_output=True,
