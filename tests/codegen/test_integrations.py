@@ -274,9 +274,8 @@ def test_the_crate_trains(dist: Path, tmp_path: Path) -> None:
 def test_names() -> None:
     assert parse_integrations(["npm,Cargo", "arduino"], 1) == ("arduino", "cargo", "npm")
     assert bindings_of(("arduino", "npm", "aar", "swiftpm")) == ("js", "java", "swift")
-    assert {"arduino", "platformio", "cargo", "esp-idf", "zephyr", "npm", "aar", "swiftpm"} == set(
-        INTEGRATIONS
-    )
+    boards, packages = {"arduino", "platformio", "esp-idf", "zephyr"}, {"cargo", "conan"}
+    assert boards | packages | {"npm", "aar", "swiftpm"} == set(INTEGRATIONS)
     with pytest.raises(BadInput, match="--integration bazel: unknown. There are arduino"):
         parse_integrations(["bazel"], 1)
     with pytest.raises(BadInput, match="--integration arduino: its sample is for one model"):
