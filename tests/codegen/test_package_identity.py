@@ -1,4 +1,4 @@
-"""Who a package is: the version of its interface, its licence, and its bill of materials."""
+"""The identity of a package: the version of its interface, its licence, and its bill of materials."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_all_functions_together_fit_a_small_chip(tmp_path: Path) -> None:
 def int8_of(
     kit: ctypes.CDLL, update: np.ndarray, block: int, drawn: Drawn
 ) -> tuple[int, np.ndarray, np.ndarray]:
-    """Whether it was done, the values, and the scales."""
+    """The return code, the values, and the scales."""
     values, scales = np.empty(update.size, np.int8), np.empty(-(-update.size // block), np.float32)
     out = (values.ctypes.data_as(ctypes.c_char_p), at(scales), ctypes.byref(drawn.c))
     done = kit.out_mb_update_quantize(at(update), update.size, block, *out)

@@ -1,4 +1,4 @@
-"""What a plan takes: nothing twice, no more with fixed sizes, no names that nobody reads."""
+"""Bytes of plans: nothing twice, no more with fixed sizes, no names that nobody reads."""
 
 from __future__ import annotations
 

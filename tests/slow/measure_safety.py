@@ -1,4 +1,4 @@
-"""What the checks cost that a trainer has by default, in bytes and in time: reports/baseline/safety.md.
+"""The cost of the checks that a trainer has by default, in bytes and in time: reports/baseline/safety.md.
 
     python tests/slow/measure_safety.py [NAME...]
 
@@ -40,7 +40,7 @@ class Variant:
 
 def main(names: list[str]) -> None:
     lines = [
-        "# What the checks of a trainer cost",
+        "# Cost of the checks of a trainer",
         "",
         f"`python tests/slow/measure_safety.py` wrote this file: x86-64 Linux, batch {BATCH}, median of {TURNS} turns "
         "on a machine with other work. Bytes of the library, and processor time of a training and an optimizer step, "

@@ -1,4 +1,4 @@
-"""What the runner answers about steps, as it is read and judged: limits, names of memory, depths of sums."""
+"""Results of the runner for single steps, as they are read and judged: limits, names of memory, depths of sums."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
 namespace minbuild {
 
-// What some convolution of this library has.
+// The features of all convolutions in this library.
 struct ConvFeatures {
   static constexpr bool kVolume = MB_CONV_VOLUME, kLines = MB_CONV_LINES;  // three spatial axes, one
   static constexpr bool kStrides = MB_CONV_STRIDES, kDilations = MB_CONV_DILATIONS, kGroups = MB_CONV_GROUPS;
@@ -58,7 +58,7 @@ constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kT
                        (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0);
 constexpr int kWindowParams = 11;
 
-// Whether the ranks fit is for convolve to say.
+// Ranks are checked by convolve.
 MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
   const Tensor& w = call[2];
   return w.dims[0] > 0 && m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
