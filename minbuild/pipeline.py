@@ -16,6 +16,7 @@ from minbuild.codegen.bindings import WASM, parse_languages
 from minbuild.codegen.flavor import choose_flavor
 from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
+from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
@@ -139,24 +140,11 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
-    flavor = choose_flavor(
-        planned,
-        request.extra,
-        build_options=build_options,
-        toolchain=toolchain,
-        target=targets[0],
-        cmake=cmake,
-    )
+    sizer = LibrarySizer(request.extra, toolchain, targets[0], cmake)
+    flavor = choose_flavor(planned, build_options, sizer)
     build_options = flavor.build_options
     toolchain = toolchain.with_build_options(build_options)
-    lowered = choose_lowerings(
-        planned,
-        request.extra,
-        build_options=build_options,
-        toolchain=toolchain,
-        target=targets[0],
-        cmake=cmake,
-    )
+    lowered = choose_lowerings(planned, build_options, sizer)
     planned = lowered.models
     models = dict(zip(models, planned, strict=True))
     notes = (*filter(None, (flavor.note,)), *lowered.notes)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from minbuild.codegen.library_builder import build_checked
+from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import AUTO, COMPILED, INTERPRETED, BuildOptions
 from minbuild.planning.compile import CompiledModel
-from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
-from minbuild.toolchain import Target, Toolchain
+from minbuild.planning.kernel_selection import ExtraRequirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,40 +22,32 @@ class FlavorChoice:
 
 
 def choose_flavor(
-    models: Sequence[CompiledModel],
-    extra: ExtraRequirements,
-    build_options: BuildOptions,
-    toolchain: Toolchain,
-    target: Target,
-    cmake: bool,
+    models: Sequence[CompiledModel], build_options: BuildOptions, sizer: LibrarySizer
 ) -> FlavorChoice:
-    """The flavour that `--flavor auto` comes to: both libraries are built for `target`, and that which is smaller
-    together with its plan is chosen. A library that is to run other models reads plans. `models` are those of the
-    package, `extra` what the library has beyond their needs, under `build_options`; `toolchain` builds, through the
-    package's own CMake files with `cmake`. Raises ToolchainFailed."""
+    """The flavour that `--flavor auto` comes to: both libraries of `models` are built as `sizer` says, under
+    `build_options`, and that which is smaller together with its plan is chosen. A library that is to run other models
+    reads plans. Raises ToolchainFailed."""
     if build_options.flavor != AUTO:
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))
-    more = _for_other_models(extra, build_options)
+    more = _for_other_models(sizer.extra, build_options)
     if more:
         return FlavorChoice(
             interpreted, f"Flavor interpreted: {more} asks for a library that runs other models too."
         )
     try:
-        ours = loaded_bytes(
-            models, extra, build_options=compiled, toolchain=toolchain, target=target, cmake=cmake
-        )
+        ours = sizer.loaded_bytes(models, compiled)
     except (BadInput, Unsupported) as error:
         return FlavorChoice(interpreted, f"Flavor interpreted: {error}")
-    reads = loaded_bytes(
-        models, extra, build_options=interpreted, toolchain=toolchain, target=target, cmake=cmake
-    )
+    reads = sizer.loaded_bytes(models, interpreted)
     plan = len(models[0].plan_bytes)
     both = f"library {ours:,} B, compiled; library {reads:,} B and plan {plan:,} B, interpreted"
     if ours <= reads + plan:
-        return FlavorChoice(compiled, f"Flavor compiled saves {reads + plan - ours:,} B on {target}: {both}.")
+        return FlavorChoice(
+            compiled, f"Flavor compiled saves {reads + plan - ours:,} B on {sizer.target}: {both}."
+        )
     return FlavorChoice(
-        interpreted, f"Flavor interpreted saves {ours - reads - plan:,} B on {target}: {both}."
+        interpreted, f"Flavor interpreted saves {ours - reads - plan:,} B on {sizer.target}: {both}."
     )
 
 
@@ -69,19 +60,3 @@ def _for_other_models(extra: ExtraRequirements, build_options: BuildOptions) -> 
         "--shape-ops all": build_options.shape_ops == "all",
     }
     return next((name for name, given in asked.items() if given), "")
-
-
-def loaded_bytes(
-    models: Sequence[CompiledModel],
-    extra: ExtraRequirements,
-    build_options: BuildOptions,
-    toolchain: Toolchain,
-    target: Target,
-    cmake: bool,
-) -> int:
-    """Bytes of a library for `models` and `extra` that are loaded, built for `target` as `build_options` say by
-    `toolchain`, with `cmake` by that. Raises ToolchainFailed."""
-    contents = contents_of(models, extra, build_options=build_options)
-    chosen = toolchain.with_build_options(build_options)
-    library = build_checked(contents, models[0].registry, target, chosen, cmake)
-    return sum(section.file_size for section in library.binary.sections if section.allocated)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from minbuild.codegen.flavor import loaded_bytes
+from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ops.core.definition import EqualLowering
 from minbuild.options.build_options import COMPILED, LEAST, BuildOptions
 from minbuild.planning.compile import CompiledModel, replan
-from minbuild.planning.kernel_selection import ExtraRequirements
-from minbuild.toolchain import Target, Toolchain
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,39 +21,30 @@ class LoweringChoice:
 
 
 def choose_lowerings(
-    models: Sequence[CompiledModel],
-    extra: ExtraRequirements,
-    build_options: BuildOptions,
-    toolchain: Toolchain,
-    target: Target,
-    cmake: bool,
+    models: Sequence[CompiledModel], build_options: BuildOptions, sizer: LibrarySizer
 ) -> LoweringChoice:
-    """The `models` with every equal lowering that makes library and plans for `target` smaller; each is planned, built
-    and measured. `extra`, `build_options`, `toolchain` and `cmake` are those of the library. Raises ToolchainFailed."""
+    """The `models` with every equal lowering that makes library and plans smaller; each is planned, built under
+    `build_options` as `sizer` says, and measured. Raises ToolchainFailed."""
     chosen, notes = tuple(models), []
     if build_options.lowerings != LEAST:
         return LoweringChoice(chosen)
+    least: int | None = None  # bytes of those that are chosen, once they were measured
 
     def taken(candidates: Sequence[CompiledModel]) -> int:
         plans = 0 if build_options.flavor == COMPILED else sum(len(m.plan_bytes) for m in candidates)
-        return plans + loaded_bytes(
-            candidates,
-            extra,
-            build_options=build_options,
-            toolchain=toolchain,
-            target=target,
-            cmake=cmake,
-        )
+        return plans + sizer.loaded_bytes(candidates, build_options)
 
     for key, equal in _applicable(models):
         try:
             other = tuple(replan(m, m.registry.with_lowering(key, equal)) for m in chosen)
         except (BadInput, Unsupported):
             continue
-        saved = taken(chosen) - taken(other)
+        least = taken(chosen) if least is None else least
+        saved = least - taken(other)
         verdict = f"saves {saved:,} B" if saved > 0 else f"would take {-saved:,} B more, and is left"
-        notes.append(f"{equal.title} {verdict} on {target}.")
-        chosen = other if saved > 0 else chosen
+        notes.append(f"{equal.title} {verdict} on {sizer.target}.")
+        if saved > 0:
+            chosen, least = other, least - saved
     return LoweringChoice(chosen, tuple(notes))
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -91,9 +92,9 @@ def _check_places(jobs: Sequence[Job], out: Path, force: bool) -> None:
     """Raises BadInput that lists every package that cannot be written."""
     wrong = []
     for job in jobs:
-        for path in job.inputs.values():
+        for folder in dict.fromkeys(path.parent for path in job.inputs.values()):
             try:
-                check_destination(out / job.name, path.parent, force)
+                check_destination(out / job.name, folder, force)
             except BadInput as error:
                 wrong.append(f"{job.name}: {error}")
                 break
@@ -170,13 +171,4 @@ def _judged(result: BuildResult, budgets: Budgets, earlier: SizeRecord | None) -
 
 
 def _over(result: BuildResult, messages: tuple[str, ...], code: int) -> BuildResult:
-    return BuildResult(
-        result.name,
-        OVER if code else result.state,
-        code,
-        messages,
-        figures=result.figures,
-        proven=result.proven,
-        seconds=result.seconds,
-        worker=result.worker,
-    )
+    return replace(result, state=OVER if code else result.state, exit_code=code, messages=messages)
