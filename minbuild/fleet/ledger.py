@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from minbuild.codegen.ownership import MANIFEST, inventory
 from minbuild.errors import BadInput
 
@@ -94,18 +96,13 @@ def manifest_digest(package: Path) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep a second fleet out of the folder meanwhile, where the system has locks that end with their process. Raises
-    BadInput when another one is at work."""
+    """Keep a second fleet out of the folder meanwhile, by a lock that ends with its process. Raises BadInput when
+    another one is at work."""
     try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (folder / LOCK).open("w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BadInput(
-                f"--out {folder}: another `minbuild fleet` is writing there. Wait for it, or choose another folder."
-            ) from None
+        lock = FileLock(folder / LOCK).acquire(blocking=False)
+    except Timeout:
+        raise BadInput(
+            f"--out {folder}: another `minbuild fleet` is writing there. Wait for it, or choose another folder."
+        ) from None
+    with lock:
         yield

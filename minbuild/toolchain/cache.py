@@ -12,10 +12,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from minbuild.errors import BadInput
 from minbuild.options.byte_sizes import parse_size
@@ -24,6 +26,7 @@ _DIGEST = 32  # bytes of SHA-256 in front of every entry: a damaged one counts a
 DEFAULT_LIMIT = 2 << 30  # bytes of entries
 _ABANDONED = 24 * 3600  # seconds after which an unfinished file belongs to nobody
 _KEPT = 0.8  # of the limit, after an eviction
+_WAIT = 120.0  # seconds for another process that makes the same entry: it may hang
 _SCANS = 32  # evictions are considered each time that this part of the limit was written
 _written: dict[Path, int] = {}  # bytes put into each cache by this process since its folder was last summed
 
@@ -73,6 +76,17 @@ class Cache:
             OSError
         ):  # the entry is there; a folder that cannot be listed is evicted from another time
             self._made_room(len(body))
+
+    @contextmanager
+    def alone(self, key: str) -> Iterator[None]:
+        """One process of this machine at a time for what has this key: the others then find it made. Two that do it
+        at once, after a long wait or in a folder without locks, waste time and nothing else."""
+        lock = FileLock(self.root / "locks" / key[:2])  # of many keys, so that the files are few
+        with ExitStack() as held:
+            with suppress(Timeout, OSError, NotImplementedError):
+                (self.root / "locks").mkdir(parents=True, exist_ok=True)
+                held.enter_context(lock.acquire(timeout=_WAIT))
+            yield
 
     def _made_room(self, size: int) -> None:
         """Evict the oldest entries if `size` more bytes may have crossed the limit."""

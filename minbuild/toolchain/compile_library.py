@@ -254,7 +254,7 @@ def compile_objects(
         nonlocal done
         call = (*command(unit), "-c", unit, "-o", objects[unit])
         key = digest(("object", toolchain.describe(), *call, *include_closure(unit, sources, folders)))
-        with workspace.processes.alone(key):
+        with workspace.processes.alone(key), workspace.cache.alone(key):
             found = workspace.cache.get(key)
             if found is None:
                 cure = "Correct the source, or report it if minbuild generated it."

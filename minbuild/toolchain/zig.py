@@ -224,12 +224,13 @@ class Zig:
         options = ("-O", "ReleaseSmall", *pic, "-ffunction-sections", "--name", "helpers")
         machine = ("-target", target.traits.zig, "-mcpu", target.cpu or target.traits.cpu)
         key = digest(("helpers", self.describe(), *machine, *options))
-        found = workspace.cache.get(key)
-        if found is None:
-            workspace.report_progress(f"building the compiler's helper functions for {target}")
-            self._run(("zig", "build-lib", source, *machine, *options), workspace)
-            found = workspace.read("libhelpers.a")
-            workspace.cache.put(key, found)
+        with workspace.cache.alone(key):
+            found = workspace.cache.get(key)
+            if found is None:
+                workspace.report_progress(f"building the compiler's helper functions for {target}")
+                self._run(("zig", "build-lib", source, *machine, *options), workspace)
+                found = workspace.read("libhelpers.a")
+                workspace.cache.put(key, found)
         return found
 
     def _link_macos(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> Linked:

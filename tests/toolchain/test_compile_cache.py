@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -77,6 +80,45 @@ def test_concurrent_builds_share_a_cache(cache: Path) -> None:
         thread.join()
     assert len(results) == 3 and len(set(results)) == 1
     assert not list(cache.rglob(".new-*"))
+
+
+_BUILD = """
+import sys
+from toolchain_sources import HOST, SOURCES
+from minbuild.toolchain import build_library, find_toolchain
+print("ready", flush=True)
+sys.stdin.readline()
+build_library(SOURCES, HOST, find_toolchain(), jobs=1, progress=lambda line: print(line, flush=True))
+"""
+
+
+def test_processes_that_share_a_cache_compile_every_object_once(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))}
+    builders = [
+        subprocess.Popen(
+            [sys.executable, "-c", _BUILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(3)
+    ]
+    for builder in builders:
+        assert builder.stdout and builder.stdout.readline() == "ready\n"
+    for builder in builders:  # all of them stand before an empty cache
+        assert builder.stdin
+        builder.stdin.write("\n")
+        builder.stdin.flush()
+    lines = [line for builder in builders for line in builder.communicate()[0].splitlines()]
+    assert [builder.returncode for builder in builders] == [0, 0, 0]
+    compiled = [line.split(" (")[0] for line in lines if line.startswith("compiled")]
+    monkeypatch.setenv("MINBUILD_CACHE", str(tmp_path / "another"))
+    alone: list[str] = []
+    build_library(SOURCES, HOST, find_toolchain(), progress=alone.append)
+    assert sorted(compiled) == sorted(line.split(" (")[0] for line in alone if line.startswith("compiled"))
 
 
 def test_full_disk_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
