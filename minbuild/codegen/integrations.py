@@ -4,6 +4,7 @@ of its own under `integrations/`."""
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ INTEGRATIONS: Mapping[str, str] = {
     "arduino": "an Arduino library with the model and a sketch",
     "cargo": "a crate without dependencies",
     "conan": "a recipe of Conan 2 and its test",
+    "micropython": "a user C module of MicroPython and a program",
     "esp-idf": "a component of ESP-IDF and a project",
     "platformio": "a PlatformIO library, which is the Arduino library",
     "zephyr": "a module of Zephyr and a sample",
@@ -44,6 +46,32 @@ _RUST = {
 }
 _HOST_FLAGS = ("-fno-semantic-interposition",)  # of shared libraries
 _RUST_TYPES = {"char": "c_char", "int32_t": "i32", "int64_t": "i64", "float": "f32", "size_t": "usize"}
+
+
+_METHODS = (  # of MicroPython's TrainingSession
+    "train_step",
+    "eval_step",
+    "optimizer_step",
+    "lazy_reset_grad",
+    "learning_rate",
+    "step_count",
+    "parameter_names",
+    "parameter",
+    "load_checkpoint",
+)
+_ARRAY_CODES = {  # of the module `array`
+    "float": "f",
+    "double": "d",
+    "unsigned char": "B",
+    "int8_t": "b",
+    "uint8_t": "B",
+    "int16_t": "h",
+    "uint16_t": "H",
+    "int32_t": "i",
+    "uint32_t": "I",
+    "int64_t": "q",
+    "uint64_t": "Q",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +173,30 @@ def _zephyr(parts: PackageParts) -> Iterator[_File]:
     yield "sample/model.h", _model_header(parts)
 
 
+def _micropython(parts: PackageParts) -> Iterator[_File]:
+    """A module of the interpreter, which compiles the package's sources where they are, and a program that uses it."""
+    compiled = _compiled(parts)
+    wrappers = {f"{unit[4:-3].replace('/', '_')}.cpp": unit[4:] for unit in compiled["units"]}
+    methods = [*_METHODS, *(("save_checkpoint",) if parts.contents.checkpoint_writing else ())]
+    values = {
+        **parts.values,
+        **_stamp(),
+        **compiled,
+        "wrappers": wrappers,
+        "methods": methods,
+        "saves": parts.contents.checkpoint_writing,
+        "most_inputs": max(len(graph.inputs) for graph in parts.model.program.procedures),
+        "codes": _ARRAY_CODES,
+        "sizes": {code: array(code).itemsize for code in _ARRAY_CODES.values()},
+    }
+    for name in ("micropython.mk", "micropython.cmake", "minbuild_module.c"):
+        yield f"minbuild/{name}", render(f"integrations/micropython/{name}.j2", **values)
+    for name, unit in wrappers.items():  # make looks for .cpp alone
+        yield f"minbuild/{name}", f'// {values["stamp"]}\n#include "{unit}"\n'
+    yield "minbuild/model.h", _model_header(parts)
+    yield "train.py", render("integrations/micropython/train.py.j2", **values)
+
+
 def _compiled(parts: PackageParts) -> dict[str, Any]:
     """The sources of the library, and the flags that they need to be small."""
     units = [path for path in parts.sources if path.endswith(".cc")]
@@ -196,5 +248,6 @@ _MAKERS: Mapping[str, Callable[[PackageParts], Iterator[_File]]] = {
     "cargo": _cargo,
     "conan": _conan,
     "esp-idf": _esp_idf,
+    "micropython": _micropython,
     "zephyr": _zephyr,
 }

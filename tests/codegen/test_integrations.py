@@ -7,12 +7,15 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from array import array
 from pathlib import Path
 
 import numpy as np
 import pytest
 from places import GOLDEN
 from programs import CC, CXX, run, tool
+from sample_losses import expected_losses
 
 from minbuild.codegen.integrations import INTEGRATIONS, bindings_of, parse_integrations
 from minbuild.codegen.package_layout import abi_version
@@ -73,44 +76,12 @@ def dist(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A package with a plan, and one with neither a plan nor names in its first checkpoint."""
     folder = tmp_path_factory.mktemp("integrations") / "dist"
     options = request.param
-    names = ("arduino,platformio", "cargo", "esp-idf,zephyr")
+    names = ("arduino,platformio", "cargo", "esp-idf,zephyr", "micropython")
     reduce(
         Request((GOLDEN / "dense",), folder, analysis=False, build_options=options, integrations=names),
         Quiet(),
     )
     return folder
-
-
-def expected_losses(dist: Path, steps: int) -> list[float]:
-    """The losses of the batches that the sketch makes, seen from Python."""
-    state = 1
-
-    def bits() -> int:
-        nonlocal state
-        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-        return state >> 8
-
-    def normal() -> np.float32:
-        total = np.float32(-6)
-        for _ in range(12):
-            total = np.float32(total + np.float32(bits()) / np.float32(16777216))
-        return total
-
-    sketch = (dist / "integrations/arduino/examples/Train/Train.ino").read_text()
-    batch, dim = (int(n) for n in re.search(r"MB_FLOAT, 2, \{(\d+), (\d+)\}", sketch).groups())  # type: ignore[union-attr]
-    limit = int(re.search(r"random_bits\(\) % (\d+)u", sketch)[1])  # type: ignore[index]
-    library = next((dist / "lib").glob("*/libminbuild.so"))
-    file = dist / "model/trainer.plan"
-    plan = file.read_bytes() if file.exists() else b""
-    session = Session(Library(library), plan, (dist / "model/checkpoint").read_bytes())
-    losses = []
-    for _ in range(steps):
-        inputs = np.array([normal() for _ in range(batch * dim)], np.float32).reshape(batch, dim)
-        labels = np.array([bits() % limit for _ in range(batch)], np.int64)
-        losses.append(float(session.run(TRAIN, [inputs, labels])[0]))
-        session.optimizer_step()
-        session.lazy_reset_grad()
-    return losses
 
 
 def test_the_sketch_trains(dist: Path, tmp_path: Path) -> None:
@@ -250,6 +221,48 @@ def test_what_cmake_installs_is_found(dist: Path, tmp_path: Path) -> None:
         run(*CC, "-w", sample, *found.stdout.split(), "-o", "packaged", cwd=tmp_path)
 
 
+class Interpreter:
+    """The module `minbuild` of MicroPython, as far as the program uses it, over the package's own library."""
+
+    def __init__(self, dist: Path) -> None:
+        file = dist / "model/trainer.plan"
+        self.plan = file.read_bytes() if file.exists() else b""
+        self.checkpoint = (dist / "model/checkpoint").read_bytes()
+        self.library = Library(next((dist / "lib").glob("*/libminbuild.so")))
+
+    def TrainingSession(self, sizes: object = ()) -> Interpreter:
+        self.session = Session(self.library, self.plan, self.checkpoint)
+        return self
+
+    def train_step(self, inputs: list[tuple[array[float], tuple[int, ...]]]) -> list[float]:
+        batch = [np.array(data).astype(data.typecode).reshape(sizes) for data, sizes in inputs]
+        return [float(output) for output in self.session.run(TRAIN, batch)]
+
+    def optimizer_step(self) -> None:
+        self.session.optimizer_step()
+
+    def lazy_reset_grad(self) -> None:
+        self.session.lazy_reset_grad()
+
+
+def test_the_program_for_micropython_trains(
+    dist: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its batches are those of the sketch, on an interpreter with doubles too. tests/slow/test_micropython.py builds
+    the module with MicroPython itself."""
+    folder = dist / "integrations/micropython"
+    monkeypatch.setitem(sys.modules, "minbuild", Interpreter(dist))
+    exec(compile((folder / "train.py").read_text(), "train.py", "exec"), {})
+    losses = [float(line) for line in capsys.readouterr().out.split()]
+    np.testing.assert_allclose(losses, expected_losses(dist, STEPS), rtol=1e-5, atol=2e-6)
+    described = (folder / "minbuild/micropython.mk").read_text()
+    wrappers = {path.name for path in (folder / "minbuild").glob("*.cpp")}
+    assert wrappers == set(re.findall(r"/(\w+\.cpp)$", described, re.MULTILINE))
+    for wrapper in wrappers:
+        included = re.search(r'#include "(.+)"', (folder / "minbuild" / wrapper).read_text())
+        assert included and (dist / "src" / included[1]).is_file()
+
+
 def test_the_crate_trains(dist: Path, tmp_path: Path) -> None:
     cargo = tool("cargo")
     folder = dist / "integrations/cargo"
@@ -274,7 +287,8 @@ def test_the_crate_trains(dist: Path, tmp_path: Path) -> None:
 def test_names() -> None:
     assert parse_integrations(["npm,Cargo", "arduino"], 1) == ("arduino", "cargo", "npm")
     assert bindings_of(("arduino", "npm", "aar", "swiftpm")) == ("js", "java", "swift")
-    boards, packages = {"arduino", "platformio", "esp-idf", "zephyr"}, {"cargo", "conan"}
+    boards = {"arduino", "platformio", "esp-idf", "zephyr", "micropython"}
+    packages = {"cargo", "conan"}
     assert boards | packages | {"npm", "aar", "swiftpm"} == set(INTEGRATIONS)
     with pytest.raises(BadInput, match="--integration bazel: unknown. There are arduino"):
         parse_integrations(["bazel"], 1)
