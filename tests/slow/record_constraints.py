@@ -2,8 +2,8 @@
 
     python tests/slow/record_constraints.py
 
-Installs the project with its extras `test`, `docs`, `examples` and `asm` from the package index, and writes what was
-installed.
+Installs the project with its extras `test`, `docs`, `examples`, `notebooks` and `asm` from the package index, and
+writes what was installed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main() -> None:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
         subprocess.run(
-            (python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples,asm]"), check=True
+            (python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples,notebooks,asm]"), check=True
         )
         frozen = subprocess.run(
             (python, "-m", "pip", "freeze", "--exclude", "minbuild"),

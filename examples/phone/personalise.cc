@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   const char* from = exists(own) ? own : shipped.c_str();
   if (auto status = minbuild::Session::open((model + "trainer.plan").c_str(), from, options, session); !status)
     return fail(status.text());
-  session.set_learning_rate(0.01f);
+  if (auto status = session.set_learning_rate(0.01f); !status) return fail(status.text());
 
   // The checkpoint counts optimizer steps, which is how a run knows where the one before it stopped.
   const auto steps = static_cast<int64_t>((few.size() + kBatch - 1) / kBatch);
