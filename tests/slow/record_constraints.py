@@ -25,7 +25,8 @@ def main() -> None:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / "bin" / "python")
         subprocess.run(
-            (python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples,notebooks,asm]"), check=True
+            (python, "-m", "pip", "install", "--quiet", f"{ROOT}[test,docs,examples,notebooks,asm]"),
+            check=True,
         )
         frozen = subprocess.run(
             (python, "-m", "pip", "freeze", "--exclude", "minbuild"),
