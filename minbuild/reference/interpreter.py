@@ -53,13 +53,21 @@ class _Scope:
 
 
 class ReferenceTrainer:
-    """Trains a artifacts in float64. `parameters`, `gradients` and `moments` are by name and may be written.
+    """Trains artifacts in float64, or in another type of real numbers. `parameters`, `gradients` and `moments` are by
+    name and may be written.
 
     Raises Unsupported, from the step that meets it, for an operator without a reference.
     """
 
-    def __init__(self, artifacts: TrainingArtifacts, operators: Registry | None = None) -> None:
+    def __init__(
+        self,
+        artifacts: TrainingArtifacts,
+        operators: Registry | None = None,
+        real: ElementType = ElementType.DOUBLE,
+    ) -> None:
+        """A trainer of `artifacts`; `operators` are all by default; `real` is what real numbers are computed in."""
         self.artifacts = artifacts
+        self.real = real
         self.operators = operators or registry()
         self.learning_rate = 0.001
         self.draws: Tensors = {}  # by node that has a seed; "": all others together
@@ -71,13 +79,13 @@ class ReferenceTrainer:
         for parameter in checkpoint.parameters:
             if parameter.data is None:
                 raise BadInput(f"parameter '{parameter.name}' has no data: the checkpoint is nominal.")
-            self.parameters[parameter.name] = _exact(parameter.data).copy()
+            self.parameters[parameter.name] = _exact(parameter.data, self.real).copy()
         self.trained = tuple(p.name for p in checkpoint.parameters if p.trainable)
         self.gradients: Tensors = {n: np.zeros_like(self.parameters[n]) for n in self.trained}
         group = checkpoint.groups[0] if checkpoint.groups else None
         saved = group.moments if group else {}
         self.moments: dict[str, list[np.ndarray]] = {
-            n: [_moment(saved, n, i, self.parameters[n]) for i in range(2)] for n in self.trained
+            n: [_moment(saved, n, i, self.parameters[n], self.real) for i in range(2)] for n in self.trained
         }
         self.step_count = group.step if group else 0
         self._reset = True
@@ -125,8 +133,8 @@ class ReferenceTrainer:
             raise BadInput(
                 f"{graph.source} takes {len(names)} inputs ({', '.join(names)}), not {len(inputs)}."
             )
-        values: Tensors = {n: _exact(x) for n, x in graph.initializers.items()}
-        values |= {n: _exact(np.asarray(x)) for n, x in zip(names, inputs, strict=True)}
+        values: Tensors = {n: _exact(x, self.real) for n, x in graph.initializers.items()}
+        values |= {n: _exact(np.asarray(x), self.real) for n, x in zip(names, inputs, strict=True)}
         values |= {n: self.parameters[n] for n in graph.inputs if n in self.parameters}
         makers: dict[str, Node] = {}
         flags = set()
@@ -147,7 +155,7 @@ class ReferenceTrainer:
             results = self._apply(graph, node, values, makers)
             for name, result in zip(node.outputs, results, strict=False):
                 if name:
-                    values[name], makers[name] = _exact(np.asarray(result)), node
+                    values[name], makers[name] = _exact(np.asarray(result), self.real), node
 
     def _parts(self, node: Node, values: Tensors) -> Iterable[Node] | None:
         """The nodes that `node` is made of, where it has no meaning of its own."""
@@ -184,7 +192,10 @@ class ReferenceTrainer:
             given.append(np.array(_pooled_shape(op, node, values, makers), np.int64))
         if op.generator is not None:
             return self._drawn(graph, node, op, given)
-        found = op.reference(node.attributes, *given)
+        attributes = node.attributes
+        if node.title == "Split":  # equal parts, as many as there are outputs
+            attributes = {"num_outputs": len(node.outputs), **attributes}
+        found = op.reference(attributes, *given)
         results = found if isinstance(found, tuple) else (found,)
         for source, output in op.mutates.items():
             # Running statistics change in place, whether or not the node names the output.
@@ -217,17 +228,17 @@ def _element(array: np.ndarray) -> ElementType:
     return element
 
 
-def _exact(array: np.ndarray) -> np.ndarray:
-    """Real numbers in float64, everything else as it is."""
+def _exact(array: np.ndarray, real: ElementType) -> np.ndarray:
+    """Real numbers as `real`, everything else as it is."""
     element = ElementType.of(array.dtype)
-    return array.astype(np.float64) if element and element.is_real else array
+    return array.astype(real.dtype) if element and element.is_real else array
 
 
 def _moment(
-    saved: Mapping[str, Mapping[str, np.ndarray]], name: str, index: int, like: np.ndarray
+    saved: Mapping[str, Mapping[str, np.ndarray]], name: str, index: int, like: np.ndarray, real: ElementType
 ) -> np.ndarray:
     array = saved.get(name, {}).get(f"momentum{index}")
-    return np.zeros_like(like) if array is None else _exact(array).copy()
+    return np.zeros_like(like) if array is None else _exact(array, real).copy()
 
 
 def _unsupported(graph: Graph, node: Node) -> Unsupported:

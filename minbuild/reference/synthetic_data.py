@@ -85,12 +85,14 @@ def seeded_batch(
     sizes: Mapping[str, int],
     seed: int,
     scale: float = 1.0,
+    lowest: int = 0,
 ) -> dict[str, np.ndarray]:
     """One batch with free dimensions of these `sizes`, real numbers of this `scale`: the same on every machine.
-    `inputs` are types by name, `limits` the bounds of inputs that hold indices; `seed` decides the numbers."""
+    `inputs` are types by name, `limits` the bounds of inputs that hold indices; `seed` decides the numbers; integers
+    that are no indices begin at `lowest`, which is 1 where they are lengths that must not be 0."""
     random = np.random.default_rng(seed)
     return {
-        name: _array(name, tensor, limits=limits, sizes=sizes, random=random, scale=scale)
+        name: _array(name, tensor, limits=limits, sizes=sizes, random=random, scale=scale, lowest=lowest)
         for name, tensor in inputs.items()
     }
 
@@ -102,6 +104,7 @@ def _array(
     sizes: Mapping[str, int],
     random: np.random.Generator,
     scale: float,
+    lowest: int,
 ) -> np.ndarray:
     shape = tuple(evaluate(d, sizes) for d in tensor.shape or ())
     if name in limits:
@@ -111,7 +114,7 @@ def _array(
         drawn = np.asarray(scale * random.standard_normal(shape))
         # A number by itself is a rate, a temperature or a correction of moments, which have roots and logarithms.
         return (drawn if shape else np.abs(drawn)).astype(tensor.element.dtype)
-    return random.integers(0, _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
+    return random.integers(lowest, lowest + _PLAIN_INTEGERS, shape).astype(tensor.element.dtype)
 
 
 def sizes_in(

@@ -72,7 +72,7 @@ def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) 
     sizes: dict[str, Mapping[str, int]] = {}
     for number in range(2):
         at = dict.fromkeys(plan.symbols, size - number)
-        arrays = seeded_batch(inputs, limits, at, number, pace.scale)
+        arrays = seeded_batch(inputs, limits, at, number, scale=pace.scale, lowest=pace.lowest)
         for graph in ("train", "eval"):
             if graph in graphs:
                 sizes[f"{graph} {number}"] = at

@@ -9,6 +9,7 @@ import pytest
 from case_sets import GOLDEN, load
 
 from minbuild.errors import BadInput, Unsupported
+from minbuild.ir import ElementType, Node, TensorType
 from minbuild.reference.interpreter import ReferenceTrainer
 
 pytestmark = pytest.mark.unit
@@ -60,6 +61,28 @@ def test_gradients_add_up_until_they_are_reset():
     exact.train_step(*case.batch(0))
     for name, gradient in exact.gradients.items():
         np.testing.assert_array_equal(gradient, once[name])
+
+
+def test_a_split_without_sizes_has_as_many_parts_as_outputs():
+    """Before opset 18 it has no `num_outputs` (KeyError)."""
+    case = load(GOLDEN / "mse")
+    node = Node("Split", "", 13, "split", ("x",), ("a", "b"), {"axis": 1})
+    inputs = {"x": TensorType(ElementType.FLOAT, (2, 4))}
+    graph = replace(case.artifacts.training, nodes=(node,), outputs=("a", "b"), inputs=inputs)
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    parts = ReferenceTrainer(replace(case.artifacts, training=graph)).train_step(x)
+    np.testing.assert_array_equal(np.concatenate(parts, 1), x)
+
+
+def test_real_numbers_may_be_single():
+    """What float32 makes of a step, beside what it should be."""
+    case = load(GOLDEN / "mse")
+    single, exact = (
+        ReferenceTrainer(case.artifacts, real=e) for e in (ElementType.FLOAT, ElementType.DOUBLE)
+    )
+    losses = [float(trainer.train_step(*case.batch(0))[0]) for trainer in (single, exact)]
+    assert {p.dtype for p in single.parameters.values()} == {np.dtype(np.float32)}
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_what_is_missing_is_said():

@@ -10,9 +10,9 @@ last two layers) and a trainer by `minbuild artifacts` and `minbuild reduce`, an
   the gradients, other kernels
 - `ORT's kernels`: ONNX Runtime 1.19.2 with the artifacts made here, where its generator refuses the model
 - `double`: the artifacts in double precision, where neither is within 1e-5. The result is `rounding` where a trainer is
-  farther from it than that, but at most twice as far as ONNX Runtime in float32, whose distance is `ORT's own`; or,
-  where it cannot run the artifacts, as double precision from itself after inputs and constants moved by up to half
-  a unit of float32's last place
+  farther from it than that, but at most twice as far as float32 puts others. `float32's own` is the distance of ONNX
+  Runtime; or, where it cannot run the artifacts or is near by luck, that of the same operators by numpy in float32, on
+  inputs and constants moved by up to half a unit of the last place: the largest of a few draws
 
 Outputs and losses are measured by their largest element. The update is that of one long step, which moves the
 steepest parameter by its own size, so that its rounding hides nothing; it is measured by the largest element of what
@@ -39,7 +39,7 @@ HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
 
-from minbuild.ir import RESET_INPUT, TrainingArtifacts  # noqa: E402
+from minbuild.ir import RESET_INPUT, ElementType, TrainingArtifacts  # noqa: E402
 
 TABLE = ROOT / "reports" / "baseline" / "real_models.md"
 STEPS, WITHIN = 3, 1e-5
@@ -54,10 +54,11 @@ HEAD = (
     "loss",
     "update",
     "judge",
-    "ORT's own",
+    "float32's own",
 )
 HEAD = (*HEAD, "library", "result")
 GOAL = 0.95
+DRAWS = 3
 MOST_SECONDS = 900  # of one command
 
 
@@ -257,17 +258,18 @@ def _judge(row: Row, ours: Run, made: Path, place: Path, python: Path, data: Pat
             return
     try:
         batch = dict(np.load(data))
-        *exact, exact_output = _double(made, batch, ours)
+        *exact, exact_output = _computed(made, batch, ours)
         # ONNX Runtime approximates some functions.
         row.output = min(row.output, _distance(ours.output, exact_output))
         _measure(row, "double", ours, *exact)
         if row.result == "differs":
-            noise, row.judge = 0.0, "double"
-            if nearest is None:
-                *moved, _ = _double(made, batch, ours, nudge=2.0**-24)
-                nearest = (moved[0], moved[1])
-            noise = row.noise = max(_distances(ours, *nearest, *exact))
+            row.judge = "double"
             row.loss, row.update = _distances(ours, ours.losses, ours.after, *exact)
+            noise = max(_distances(ours, *nearest, *exact)) if nearest else 0.0
+            for seed in range(DRAWS if max(row.loss, row.update) > 2 * noise else 0):
+                *single, _ = _computed(made, _nudged(batch, seed), ours, ElementType.FLOAT, seed)
+                noise = max(noise, *_distances(ours, single[0], single[1], *exact))
+            row.noise = noise
             of_output = _distance(batch[f"out/{output}"], exact_output)
             near = row.output <= max(WITHIN, 2 * of_output)
             if near and max(row.loss, row.update) <= max(WITHIN, 2 * noise):
@@ -307,31 +309,32 @@ def _update_distance(after: np.ndarray, wanted: np.ndarray, before: np.ndarray) 
     return float(away / max(np.abs(exact - before).max(initial=0), 1e-30))
 
 
-def _nudged(arrays: dict, part: float) -> dict:
-    """Real numbers moved at random by up to this part of themselves."""
-    random = np.random.default_rng(0)
+def _nudged(arrays: dict, seed: int) -> dict:
+    """Real numbers moved at random by up to half a unit of float32's last place."""
+    random, part = np.random.default_rng(seed), 2.0**-24
     return {
         n: a * (1 + part * random.uniform(-1, 1, a.shape)) if np.asarray(a).dtype.kind == "f" else a
         for n, a in arrays.items()
     }
 
 
-def _double(
-    made: Path, batch: dict, ours: Run, nudge: float = 0.0
+def _computed(
+    made: Path, batch: dict, ours: Run, real: ElementType = ElementType.DOUBLE, seed: int | None = None
 ) -> tuple[list[float], dict[str, np.ndarray], np.ndarray]:
+    """Losses, parameters after the long step and the first output by numpy; a seed moves the constants too."""
     from minbuild.frontend.artifacts import load_artifacts
     from minbuild.reference.interpreter import ReferenceTrainer, user_inputs
 
     artifacts, losses, long, first = load_artifacts(made), [], {}, None
-    if nudge:
-        graph, batch = artifacts.training, _nudged(batch, nudge)
-        graph = replace(graph, initializers=_nudged(dict(graph.initializers), nudge))
+    if seed is not None:
+        graph = artifacts.training
+        graph = replace(graph, initializers=_nudged(dict(graph.initializers), seed))
         artifacts = replace(artifacts, training=graph)
     names = user_inputs(artifacts.training, {p.name for p in artifacts.checkpoint.parameters})
     feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in names]
-    artifacts = _with_frozen_part_computed(artifacts, feeds)
+    artifacts = _with_frozen_part_computed(artifacts, feeds, real)
     for rate, steps in zip(ours.rates, (1, STEPS), strict=True):
-        trainer, losses = ReferenceTrainer(artifacts), []
+        trainer, losses = ReferenceTrainer(artifacts, real=real), []
         trainer.learning_rate = rate
         for _ in range(steps):
             loss, output = trainer.train_step(*feeds)
@@ -344,7 +347,9 @@ def _double(
     return losses, long, first
 
 
-def _with_frozen_part_computed(artifacts: TrainingArtifacts, feeds: list[np.ndarray]) -> TrainingArtifacts:
+def _with_frozen_part_computed(
+    artifacts: TrainingArtifacts, feeds: list[np.ndarray], real: ElementType
+) -> TrainingArtifacts:
     """The artifacts with constants in place of what no trained parameter changes, as all steps are of one batch."""
     from minbuild.frontend.onnx.subgraphs import names_read
     from minbuild.reference.interpreter import ReferenceTrainer
@@ -364,7 +369,7 @@ def _with_frozen_part_computed(artifacts: TrainingArtifacts, feeds: list[np.ndar
     if not known:
         return artifacts
     alone = replace(graph, nodes=(*first, *fixed), outputs=known)
-    values = ReferenceTrainer(replace(artifacts, evaluation=alone)).eval_step(*feeds)
+    values = ReferenceTrainer(replace(artifacts, evaluation=alone), real=real).eval_step(*feeds)
     constants = {**graph.initializers, **dict(zip(known, values, strict=True))}
     return replace(artifacts, training=replace(graph, nodes=tuple(rest), initializers=constants))
 
@@ -420,7 +425,7 @@ def _table(rows: list[Row], there: int) -> str:
         "# Models out of packages, as trainers",
         "",
         f"{len(rows)} of {there} float models have a result, of {packages} packages. {agree + near + differ} were",
-        f"built and run: {agree} agree within {WITHIN:g}, {near} as far as rounding puts ONNX Runtime too,",
+        f"built and run: {agree} agree within {WITHIN:g}, {near} as far as float32 puts others too,",
         f"{differ} differ. {planned} were planned but not built or run, and {refused} were refused or failed. Made by",
         "`tests/slow/real_models.py`, whose head says how each is trained, and what the judges and the distances are.",
         "",

@@ -1,4 +1,8 @@
-"""Halves are stored, floats are computed with: operators that lack a kernel for halves work on float copies."""
+"""Halves are stored, floats are computed with: operators that lack a kernel for halves work on float copies.
+
+A result that was computed as float stays one for all who read it, through views and movements too: no value is rounded
+to 16 bits between two operators that compute in float, as in ONNX Runtime. It is rounded where the graph itself says
+so (a Cast, an output), and where it is kept (parameters, states)."""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ class _Widening:
     values: dict[str, Value]
     calls: list[Call] = field(default_factory=list)
     copies: dict[str, str] = field(default_factory=dict)  # half -> its float copy, while it holds
+    exact: set[str] = field(default_factory=set)  # halves whose float copy is what they were rounded from
 
     def input(self, name: str, node: str) -> str:
         value = self.values.get(name)
@@ -45,6 +50,8 @@ class _Widening:
                 self.values[wide] = Value(wide, TensorType(ElementType.FLOAT, value.type.shape))
                 narrow.append(_cast(call.node, wide, name, value.type.element))
                 outputs.append(wide)
+                self.copies[name] = wide
+                self.exact.add(name)
             else:
                 outputs.append(name)
         self.calls += [replace(call, inputs=inputs, outputs=tuple(outputs)), *narrow]
@@ -55,12 +62,18 @@ def _cast(node: str, source: str, target: str, to: ElementType) -> Call:
 
 
 def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedure:
-    """Casts around every call that has no kernel for its 16-bit numbers. What changes its inputs stays as it is."""
+    """Floats for every call that has no kernel for its 16-bit numbers, or that reads what was computed as float. What
+    changes its inputs stays as it is."""
     work = _Widening(dict(procedure.values))
     for call in procedure.calls:
         names = (*call.inputs, *call.outputs)
         halves = any(n and procedure.values[n].type.element in HALVES for n in names)
-        if halves and not _updates_half(procedure, call, registry) and not _served(procedure, call, registry):
+        exact = work.exact.intersection(call.inputs)
+        if call.op == ":Cast" and exact:  # to the type that it names
+            work.calls.append(replace(call, inputs=tuple(work.input(n, call.node) for n in call.inputs)))
+        elif not halves or call.op == ":BitCast" or _updates_half(procedure, call, registry):
+            work.calls.append(call)
+        elif exact or not _served(procedure, call, registry):
             work.widen(call)
         else:
             work.calls.append(call)
