@@ -95,13 +95,13 @@
   };
   const enter = (item) => item.row && go([...path(), ["row", item.key]]);
   const tile = ([item, x, y, width, height], whole) => {
-    const words = `${item.name}, ${number(item.bytes)} bytes, ${share(item.bytes, whole)}`;
+    const words = `${item.name} ${number(item.bytes)} bytes, ${share(item.bytes, whole)}`;
     const button = make("button", { type: "button", className: `tile k-${item.kind}`, title: words, tabIndex: -1 });
     button.setAttribute("aria-label", words + (item.row ? ", open" : ""));
     Object.assign(button.style, { left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px` });
     if (width > 44 && height > 22) button.append(make("span", {}, item.name));
-    if (width > 44 && height > 38) button.append(make("small", {}, number(item.bytes)));
-    button.disabled = !item.row;
+    if (width > 44 && height > 38) button.append(" ", make("small", {}, number(item.bytes)));
+    button.setAttribute("aria-disabled", String(!item.row)); // and can be focused all the same, to be read
     button.onclick = () => enter(item);
     return button;
   };
@@ -110,12 +110,12 @@
     const shown = list.filter(({ bytes }) => bytes > 0).sort((a, b) => b.bytes - a.bytes);
     const whole = shown.reduce((sum, { bytes }) => sum + bytes, 0);
     map.replaceChildren(...squarify(shown, map.clientWidth, map.clientHeight).map((box) => tile(box, whole)));
-    const first = map.querySelector("button:enabled");
+    const first = map.querySelector("button");
     if (first) first.tabIndex = 0;
     if (held) (first ?? at("back")).focus();
   };
   const move = (event) => {
-    const tiles = [...event.currentTarget.querySelectorAll("button:enabled")], here = tiles.indexOf(document.activeElement);
+    const tiles = [...event.currentTarget.querySelectorAll("button")], here = tiles.indexOf(document.activeElement);
     const next = { ArrowRight: here + 1, ArrowDown: here + 1, ArrowLeft: here - 1, ArrowUp: here - 1, Home: 0, End: tiles.length - 1 }[event.key];
     if (here < 0 || !tiles[next]) return;
     event.preventDefault();
@@ -212,6 +212,12 @@
       words += `; ${number(before)} before, ${signed(sum - before)}`;
     }
     at("explorer-status").textContent = `${words}.`;
+    // What is wider than the page is scrolled by keys too.
+    for (const box of document.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth, name = box.firstElementChild.ariaLabel ?? "Explore every byte";
+      for (const [key, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", `${name}, scrolls`]])
+        wide ? box.setAttribute(key, value) : box.removeAttribute(key);
+    }
   }
   const read = async (file) => {
     try {
@@ -243,9 +249,9 @@
   at("compare").onchange = (event) => event.target.files[0] && read(event.target.files[0]);
   at("clear").onclick = clear;
   at("back").onclick = back;
-  at("map").onkeydown = move;
+  at("map").onkeydown = at("map-before").onkeydown = move;
   at("theme").onchange = (event) => (document.documentElement.dataset.theme = event.target.value);
-  at("explorer").addEventListener("keydown", (event) => event.key === "Escape" && back());
+  at("explorer").addEventListener("keydown", (event) => event.key === "Escape" && event.target !== at("search") && back());
   addEventListener("hashchange", show);
   addEventListener("resize", () => show());
   show();
