@@ -30,6 +30,20 @@ again.loadCheckpoint(saved);
 assert.ok(session.exportModel().length > 4 * 7850);
 """
 
+REFUSED_SWIFT = """
+import Foundation
+import Minbuild
+let model = URL(fileURLWithPath: CommandLine.arguments[1]).appendingPathComponent("model")
+let session = try TrainingSession(plan: nil, checkpoint: model.appendingPathComponent("checkpoint"))
+let labels = Tensor([Int64](repeating: 0, count: 1))
+do {
+    _ = try session.trainStep([Tensor([Double](repeating: 0, count: 784), dims: [1, 1, 28, 28]), labels])
+} catch let error as TrainerError {
+    print(error)
+}
+print("\\(Tensor([Int16(3), -4]).elements(as: Int16.self)!.count) elements again")
+"""
+
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -109,3 +123,14 @@ def test_csharp(dist: Path, expected: np.ndarray) -> None:
 def test_swift(dist: Path, expected: np.ndarray) -> None:
     said = run(tool("swift"), "run", "TrainExample", "../..", STEPS, cwd=dist / "bindings/swift")
     np.testing.assert_allclose(losses(said), expected, rtol=1e-3)
+
+
+def test_swift_says_what_a_person_did(dist: Path, tmp_path: Path) -> None:
+    swift = tool("swift")
+    copy = Path(shutil.copytree(dist, tmp_path / "dist"))
+    (copy / "bindings/swift/Sources/TrainExample/main.swift").write_text(REFUSED_SWIFT)
+    said = run(swift, "run", "TrainExample", "../..", cwd=copy / "bindings/swift").splitlines()
+    assert said == [
+        "input 'input' is float64, the model takes float32.",
+        "2 elements again",
+    ]

@@ -52,20 +52,18 @@ public struct Tensor {
         guard kind.onnxType == type else { return nil }
         return bytes.withUnsafeBytes { raw in
             (0..<raw.count / MemoryLayout<T>.stride).map {
-                raw.loadUnaligned(at: $0 * MemoryLayout<T>.stride, as: kind)
+                number(in: raw, at: $0 * MemoryLayout<T>.stride, as: kind)
             }
         }
     }
 }
 
-extension UnsafeRawBufferPointer {
-    /// Numbers have no alignment in an array of bytes.
-    fileprivate func loadUnaligned<T: Element>(at offset: Int, as kind: T.Type) -> T {
-        let room = UnsafeMutablePointer<T>.allocate(capacity: 1)
-        defer { room.deallocate() }
-        UnsafeMutableRawPointer(room).copyMemory(from: baseAddress! + offset, byteCount: MemoryLayout<T>.size)
-        return room.pointee
-    }
+/// A number in an array of bytes, where it has no alignment.
+private func number<T: Element>(in bytes: UnsafeRawBufferPointer, at offset: Int, as kind: T.Type) -> T {
+    let room = UnsafeMutablePointer<T>.allocate(capacity: 1)
+    defer { room.deallocate() }
+    UnsafeMutableRawPointer(room).copyMemory(from: bytes.baseAddress! + offset, byteCount: MemoryLayout<T>.size)
+    return room.pointee
 }
 
 func bytesOfElement(_ type: Int32) -> Int {

@@ -38,6 +38,10 @@ let plan = model.appendingPathComponent("trainer.plan") // not there where it is
 let session = try TrainingSession(
     plan: FileManager.default.fileExists(atPath: plan.path) ? plan : nil, checkpoint: model.appendingPathComponent("checkpoint"))
 let dims = session.inputDims()[0] // [batch, channels, side, side]
+guard dims.count == 4, dims[2] == dims[3], dims[2] >= 5 else {
+    print("This example is for classifiers of square images; the first input of this model is \(dims).")
+    exit(2)
+}
 session.registerLinearLRScheduler(warmup: 5, total: Int64(2 * steps), initial: 0.002)
 for _ in 0..<steps {
     let outputs = try session.trainStep(makeBatch(channels: dims[1], side: dims[2]))
