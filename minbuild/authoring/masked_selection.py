@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.authoring.selection_rules import rewritten
+from minbuild.authoring.selection_unique import unique
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.subgraphs import names_read
@@ -98,6 +99,8 @@ class _Rewriting(SelectionWriter):
             self._try(node, self._non_zero)
         elif node.op_type == "Compress":
             self._try(node, self._compress)
+        elif node.op_type == "Unique":
+            self._try(node, self._unique)
         else:
             self._refuse(node, "its result's size depends on data, and is no selection by a mask")
 
@@ -176,6 +179,18 @@ class _Rewriting(SelectionWriter):
                 by = self.integers(f"{title}/size{axis}", [sizes[axis]])
                 index = self.add("Mod", index, by, name=f"{title}/index{axis}")
             yield self.axes_changed("Unsqueeze", index, [0], f"{title}/row{axis}")
+
+    def _unique(self, node: Node) -> str | None:
+        x, title = node.inputs[0], next(filter(None, node.outputs))
+        shape = self.lowering.shape(x)
+        if node.attributes.get("axis") is not None and len(shape) > 1:
+            return "it compares whole slices, and their number depends on data. Number the slices, and compare numbers"
+        if not prod(d for d in shape if isinstance(d, int)):
+            return "its input is empty"
+        flat = self.add("Reshape", x, self.integers(f"{title}/flat_shape", [-1]), name=f"{title}/flat")
+        places = product(shape)
+        unique(self, node, flat, self._counted(flat, places, title), places)
+        return None
 
     def _compress(self, node: Node) -> str | None:
         x, condition = node.inputs[:2]

@@ -117,7 +117,10 @@ def _gather(graph: SelectionWriter, node: Node) -> str | None:
         return None
     selected = graph.selected[data]
     if selected.axis == axis:
-        return "it takes elements by their number among those selected"
+        if not selected.in_order:
+            return "it takes elements by their number among those selected"
+        graph.emit(node)
+        return None
     more = graph.rank(indices) - 1
     graph.kept(node, selected.at(selected.axis + (more if axis < selected.axis else 0)))
     return None

@@ -17,7 +17,8 @@ from minbuild.passes.lowering.program_builder import Lowering
 @dataclass(frozen=True)
 class Selected:
     """A value with an element along `axis` for each of the `places` of `mask` [places], which is true `count` [1]
-    times. `rows_of` is the input of the NonZero whose result [rank, places] it is, or with `turned` its transpose."""
+    times. `rows_of` is the input of the NonZero whose result [rank, places] it is, or with `turned` its transpose. With
+    `in_order` the mask is true for the first places, so that an element can be taken by its number."""
 
     mask: str
     count: str
@@ -25,9 +26,10 @@ class Selected:
     axis: int
     rows_of: str = ""
     turned: bool = False
+    in_order: bool = False
 
     def at(self, axis: int) -> Selected:
-        return Selected(self.mask, self.count, self.places, axis)
+        return Selected(self.mask, self.count, self.places, axis, in_order=self.in_order)
 
 
 @dataclass

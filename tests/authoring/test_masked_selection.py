@@ -33,6 +33,7 @@ def model(body: str, output: str = "y", shape: str = "1") -> str:
 # Selections as torch's exporters write x[mask], and what models do with them.
 MASK = "k = Greater (h, zero) z = NonZero (k) t = Transpose <perm = [1, 0]> (z) s = GatherND (h, t)"
 ROWS = "m1 = Gather <axis = 1> (h, i0) k = Greater (m1, zero) z = NonZero (k) r = Squeeze (z, a0) s = Gather (h, r)"
+LOSS = "y0 = ReduceMean <keepdims = 0> (h) y1 = Mul (s, y0) y = Reshape (y1, minus)"
 MODELS = {
     "sum": f"{MASK} y = ReduceSum <keepdims = 1> (s)",
     "mean": f"{MASK} e = Exp (s) y = ReduceMean <keepdims = 1> (e)",
@@ -93,6 +94,28 @@ MODELS = {
         f"{ROWS} p = Tanh (s) q = Concat <axis = 1> (s, p) o = ReduceMean <axes = [0], keepdims = 0> (q) "
         "y = ReduceSumSquare <keepdims = 1> (o)"
     ),
+    "unique": "q = Round (h) u = Unique (q) e = Exp (u) s = ReduceSum <keepdims = 1> (e) " + LOSS,
+    "unique in order": "q = Round (h) u = Unique <sorted = 0> (q) e = Exp (u) s = ReduceMean <keepdims = 1> (e) "
+    + LOSS,
+    "unique of data": "q = Round (x) u = Unique (q) e = Exp (u) s = ReduceSum <keepdims = 1> (e) " + LOSS,
+    "unique positions": (
+        "q = Round (x) u, f, i, c = Unique (q) g = Cast <to = 1> (f) d = Cast <to = 1> (c) e = Exp (u) p = Mul (e, g) "
+        "o = Mul (p, d) s = ReduceSum <keepdims = 1> (o) " + LOSS
+    ),
+    "unique positions in order": (
+        "q0 = Round (x) q = Reshape (q0, minus) u, f, i, c = Unique <sorted = 0> (q) g = Cast <to = 1> (f) "
+        "d = Cast <to = 1> (c) e = Exp (u) "
+        "p = Mul (e, g) o = Mul (p, d) s = ReduceSum <keepdims = 1> (o) " + LOSS
+    ),
+    "unique and back": (
+        "q = Round (x) u, f, i = Unique (q) e = Exp (u) b4 = Gather (e, i) t = Shape (x) r = Reshape (b4, t) "
+        "p = MatMul (r, w) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
+    "unique in order and back": (
+        "q0 = Round (x) q = Reshape (q0, minus) u, f, i = Unique <sorted = 0> (q) e = Exp (u) "
+        "b4 = Gather (e, i) t = Shape (x) "
+        "r = Reshape (b4, t) p = MatMul (r, w) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
     "positions": (
         f"{ROWS} f = Cast <to = 1> (r) c = Unsqueeze (f, a1) p = Mul (s, c) "
         "y0 = ReduceSum <keepdims = 0> (p) y = Reshape (y0, minus)"
@@ -138,7 +161,9 @@ def test_a_mask_that_is_false_everywhere_selects_nothing(name):
         assert found == 100.0 and not np.abs(trainer.gradients["w"]).max()
 
 
-@pytest.mark.parametrize("name", ["mean", "rows", "assigned", "compress", "count"])
+@pytest.mark.parametrize(
+    "name", ["mean", "rows", "assigned", "compress", "count", "unique and back", "unique in order"]
+)
 def test_devices_compute_the_same(name, tmp_path):
     text, target = model(MODELS[name]), np.full((1,), 10, np.float32)
     write_artifacts(made_of(source(text, WEIGHTS), recipe(optimizer="sgd")), tmp_path)
@@ -178,9 +203,9 @@ REFUSED = {
         f"{ROWS} k2 = Greater (s, zero) z2 = NonZero (k2) y = ReduceSum (z2)",
         "Combine the masks",
     ),
-    "unique": (
-        "f = Reshape (h, minus) u = Unique (f) y = ReduceSum (u)",
-        "Unique, opset 17.*: its result's size depends on data, and is no selection by a mask",
+    "unique slices": (
+        "u = Unique <axis = 0> (h) y = ReduceSum (u)",
+        r"Unique, opset 17\): it compares whole slices.*Number the slices",
     ),
 }
 
