@@ -13,8 +13,10 @@ INT64, BOOL = int(ElementType.INT64), int(ElementType.BOOL)
 
 
 def unique(graph: SelectionWriter, node: Node, flat: str, every: str, places: Dim) -> None:
-    """Writes the results of `node`, a Unique of the vector `flat`; `every` is 0, 1, ... up to its size, `places`."""
-    _Unique(graph, node, flat, every, places, next(filter(None, node.outputs))).write()
+    """Writes into `graph` the results of `node`, a Unique of the vector `flat`; `every` is 0, 1, ... up to its size,
+    `places`."""
+    title = next(filter(None, node.outputs))
+    _Unique(graph, node, flat=flat, every=every, places=places, title=title).write()
 
 
 @dataclass
@@ -39,7 +41,7 @@ class _Unique:
         return self.add("Cast", flags, name=name, to=INT64)
 
     def numbers(self, flags: str, name: str) -> str:
-        """How many of `flags` are true before each element, with itself, less 1."""
+        """The number of each of `flags` that is true, among those that are: from 0 on."""
         axis = self.graph.integers(f"{self.title}/{name}/axis", self.graph.lowering.content(self.zero)[0])  # type: ignore[index]
         sums = self.add("CumSum", self.whole(flags, f"{name}/whole"), axis, name=f"{name}/sums")
         return self.add("Sub", sums, self.one, name=name)
@@ -55,7 +57,7 @@ class _Unique:
         )
 
     def first_places(self, flags: str, numbers: str, name: str) -> str:
-        """Where `flags` are true, in order, then 0: what they are not true for is written behind the end."""
+        """The places at which `flags` are true, in order, then 0: all others are written behind the end."""
         at = self.add("Where", flags, numbers, self.size, name=f"{name}/at")
         longer = self.zeros(self.add("Add", self.size, self.one, name=f"{name}/longer"), f"{name}/buffer")
         written = self.add("ScatterElements", longer, at, self.every, name=f"{name}/written", axis=0)
@@ -93,7 +95,13 @@ class _Unique:
         values, order = f"{self.title}/sorted", f"{self.title}/order"
         sort = {"axis": 0, "largest": 0, "sorted": 1}
         self.graph.emit(
-            Node("TopK", "", self.graph.opset, values, (self.flat, self.size), (values, order), sort)
+            Node(
+                *("TopK", "", self.graph.opset),
+                name=values,
+                inputs=(self.flat, self.size),
+                outputs=(values, order),
+                attributes=sort,
+            )
         )
         later = self.add("Cast", self.every, name="later", to=BOOL)
         before = self.add("Sub", self.every, self.whole(later, "step"), name="before")
@@ -111,7 +119,7 @@ class _Unique:
         return order, heads, group, Selected(mask, count, self.places, 0, in_order=True)
 
     def _counts(self, heads: str, count: str) -> str:
-        """From the beginning of each group to that of the next, or to the end."""
+        """The distance from the beginning of each group to that of the next, or to the end."""
         next_one = self.add("Add", self.every, self.one, name="next")
         more = self.add("Less", next_one, count, name="more")
         at = self.add("Where", more, next_one, self.zero, name="next_or_first")
