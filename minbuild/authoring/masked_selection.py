@@ -1,4 +1,5 @@
-"""Selections by a mask at fixed size: NonZero and Compress whose mask is data, and what reads them.
+"""Selections at fixed size: NonZero and Compress whose mask is data, Unique and NonMaxSuppression of data, and what
+reads them.
 
 The result of `x[mask]` has as many elements as the mask is true for, at most as many as it has places. Here it has one
 for every place: where the mask is false it repeats the first selected one. Elementwise operators, gathers and products
@@ -24,6 +25,7 @@ from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import ElementType, Graph, Node, Shape
 from minbuild.ir.dims import Dim, product
 from minbuild.ops import Registry
+from minbuild.ops.indexing.non_max_suppression import most_places
 from minbuild.options.did_you_mean import listed
 
 _OPEN = ("Compress", "NonMaxSuppression", "NonZero", "Unique")  # whose result's size may be data
@@ -102,7 +104,7 @@ class _Rewriting(SelectionWriter):
         elif node.op_type == "Unique":
             self._try(node, self._unique)
         else:
-            self._refuse(node, "its result's size depends on data, and is no selection by a mask")
+            self._try(node, self._non_max_suppression)
 
     def _is_known(self, node: Node) -> bool:
         at = 1 if node.op_type == "Compress" else 0
@@ -190,6 +192,23 @@ class _Rewriting(SelectionWriter):
         flat = self.add("Reshape", x, self.integers(f"{title}/flat_shape", [-1]), name=f"{title}/flat")
         places = product(shape)
         unique(self, node, flat, self._counted(flat, places, title), places)
+        return None
+
+    def _non_max_suppression(self, node: Node) -> str | None:
+        boxes, scores, most, *limits = (*node.inputs, "")[: max(len(node.inputs), 3)]
+        known = self.lowering.content(most) if most else np.zeros(1, np.int64)
+        if known is None:
+            return "the most boxes of a class must be a constant: they bound its result"
+        number, y = int(known.reshape(-1)[0]), node.outputs[0]
+        rows = most_places(self.lowering.shape(boxes), self.lowering.shape(scores), number)
+        if number <= 0 or rows == 0:
+            return "it keeps no boxes"
+        outputs, attributes = (y, f"{y}/count"), {**node.attributes, "most": number}
+        inputs = (boxes, scores, *limits)
+        self.emit(Node("NonMaxSuppression", "minbuild", 1, y, inputs, outputs=outputs, attributes=attributes))
+        column = self.add("Gather", y, self.integers(f"{y}/first", np.array(0)), name=f"{y}/column", axis=1)
+        mask = self.add("Less", self._counted(column, rows, y), outputs[1], name=f"{y}/mask")
+        self.selected[y] = Selected(mask, outputs[1], rows, 0, in_order=True)
         return None
 
     def _compress(self, node: Node) -> str | None:

@@ -23,6 +23,11 @@ WEIGHTS |= {
     "a1": np.array([1]),
     "minus": np.array([-1]),
     "two": np.array(2.0, np.float32),
+    "four": np.array([0, 1, 2, 0]),
+    "turn": np.array([0, 2, 1]),
+    "three": np.array([3]),
+    "limit": np.array([0.2], np.float32),
+    "zero1": np.array([0], np.float32),
 }
 
 
@@ -116,6 +121,16 @@ MODELS = {
         "b4 = Gather (e, i) t = Shape (x) "
         "r = Reshape (b4, t) p = MatMul (r, w) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
     ),
+    "boxes": (
+        "k0 = Unsqueeze (h, a0) g = Gather <axis = 2> (k0, four) a = Transpose <perm = [0, 2, 1]> (k0) "
+        "p = NonMaxSuppression (g, a, three, limit, zero1) j = Gather <axis = 1> (p, i2) s = Gather (h, j) "
+        "e = Exp (s) y0 = ReduceMean <keepdims = 0> (e) y = Reshape (y0, minus)"
+    ),
+    "scores of boxes": (
+        "k0 = Unsqueeze (h, a0) g = Gather <axis = 2> (k0, four) a = Transpose <perm = [0, 2, 1]> (k0) "
+        "p = NonMaxSuppression (g, a, three, limit, zero1) t = Gather <axis = 1> (p, turn) s = GatherND (k0, t) "
+        "e = Exp (s) o = ReduceSum <keepdims = 0> (e) f = Shape (s) c = Cast <to = 1> (f) y = Div (o, c)"
+    ),
     "positions": (
         f"{ROWS} f = Cast <to = 1> (r) c = Unsqueeze (f, a1) p = Mul (s, c) "
         "y0 = ReduceSum <keepdims = 0> (p) y = Reshape (y0, minus)"
@@ -162,7 +177,7 @@ def test_a_mask_that_is_false_everywhere_selects_nothing(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["mean", "rows", "assigned", "compress", "count", "unique and back", "unique in order"]
+    "name", ["mean", "rows", "assigned", "compress", "count", "unique and back", "unique in order", "boxes"]
 )
 def test_devices_compute_the_same(name, tmp_path):
     text, target = model(MODELS[name]), np.full((1,), 10, np.float32)
@@ -202,6 +217,12 @@ REFUSED = {
     "of a selection": (
         f"{ROWS} k2 = Greater (s, zero) z2 = NonZero (k2) y = ReduceSum (z2)",
         "Combine the masks",
+    ),
+    "boxes without a bound": (
+        "k0 = Unsqueeze (h, a0) g = Gather <axis = 2> (k0, four) a = Transpose <perm = [0, 2, 1]> (k0) "
+        "n = ArgMax <axis = 0, keepdims = 0> (h) m1 = Gather (n, a0) p = NonMaxSuppression (g, a, m1) "
+        "f = Cast <to = 1> (p) y = ReduceSum (f)",
+        r"NonMaxSuppression, opset 17\): the most boxes of a class must be a constant",
     ),
     "unique slices": (
         "u = Unique <axis = 0> (h) y = ReduceSum (u)",
