@@ -60,7 +60,7 @@ def mel_bands() -> np.ndarray:
 
 
 def features(wave: np.ndarray) -> np.ndarray:
-    """[1, FRAMES, BANDS]: logarithms of mel energies of one second, as CMSIS-DSP computes them on a chip."""
+    """[1, FRAMES, BANDS]: logarithms of mel energies of one second."""
     starts = np.arange(FRAMES)[:, None] * HOP + np.arange(FRAME)
     padded = np.zeros(FRAMES * HOP + FRAME, np.float32)
     padded[: min(len(wave), RATE)] = wave[:RATE]

@@ -78,6 +78,7 @@ def generate_artifacts(
     lora: Sequence[str] | None = None,
     lora_rank: int = 8,
     lora_alpha: float | None = None,
+    **exporter_options: Any,
 ) -> None:
     """Writes training, evaluation and optimizer model and checkpoint of `model`, an onnx.ModelProto or the path of one.
 
@@ -90,10 +91,15 @@ def generate_artifacts(
     models, `nominal_checkpoint` a checkpoint with names and shapes only. `custom_op_library` is a folder like those
     in `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. With `lora`,
     names of weights or patterns, adapters of rank `lora_rank` beside their layers train, scaled by `lora_alpha` /
-    lora_rank, and of the parameters only those in `requires_grad`. Raises, with all findings, BadInput and
-    Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs written for ONNX
-    Runtime catch those.
+    lora_rank, and of the parameters only those in `requires_grad`. Of `exporter_options`, torch's `do_constant_folding`
+    and `training` are ignored with a warning, as ONNX Runtime ignored them up to 1.16. Raises, with all findings,
+    BadInput and Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs written
+    for ONNX Runtime catch those.
     """
+    for name in exporter_options:
+        if name not in _EXPORTER_OPTIONS:
+            raise TypeError(f"generate_artifacts() got an unexpected keyword argument '{name}'")
+        warnings.warn(f"{name} is an option of torch.onnx.export, and does nothing here", stacklevel=2)
     try:
         recipe = Recipe(
             loss=_loss(loss),
@@ -124,6 +130,7 @@ def generate_artifacts(
         warnings.warn(in_python_terms(note), stacklevel=2)
 
 
+_EXPORTER_OPTIONS = ("do_constant_folding", "training")
 _ARGUMENTS = {  # what command line options that messages name are called here
     "dim": "dims",
     "frozen": "frozen_params",

@@ -53,6 +53,14 @@ def test_the_commands_of_a_page_run(path: Path, tmp_path: Path) -> None:
         pytest.skip(f"all other commands ran; not installed: {', '.join(dict.fromkeys(absent))}")
 
 
+@pytest.mark.parametrize("path", PAGES, ids=_name)
+def test_commands_shown_from_an_example_are_its_own(path: Path) -> None:
+    for block in doc_blocks.blocks(path):
+        if block.key == "as in":
+            lines = (ROOT / "examples" / block.value / "README.md").read_text("utf-8").splitlines()
+            assert [line for line in block.body.splitlines() if line not in lines] == []
+
+
 def test_the_architecture_names_every_room() -> None:
     text = (DOCS / "architecture.md").read_text("utf-8")
     rooms = [p.parent.name for p in (ROOT / "minbuild").glob("*/__init__.py")]

@@ -2,7 +2,7 @@
 
 A comment before a block changes what is done with it: `<!-- needs: cmake, python:torch -->` names programs and
 modules it is skipped without, `<!-- not run: reason -->` keeps it from running, `<!-- file: name -->` writes it to a
-file instead.
+file instead, `<!-- as in: example -->` has lines of that example's README, which are run there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from places import EXAMPLES, ROOT
 
 RUN = ("sh", "python")  # languages that run where no comment says otherwise
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<key>needs|not run|file): (?P<value>.*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$",
+    r"(?:^<!-- (?P<key>needs|not run|file|as in): (?P<value>.*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 TIMEOUT = 300  # seconds of one block

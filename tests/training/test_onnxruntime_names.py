@@ -197,6 +197,17 @@ def test_what_onnx_runtime_raises_is_raised(model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_of_the_exporter_are_passed_over(model, tmp_path):
+    """Microsoft's MobileViT sample hands them on, which ONNX Runtime took up to 1.16."""
+    asked = {"loss": LossType.MSELoss, "artifact_directory": tmp_path}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'losses'"):
+        generate_artifacts(model, losses=LossType.MSELoss, **asked)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.warns(UserWarning, match="do_constant_folding is an option of torch.onnx.export"):
+        generate_artifacts(model, do_constant_folding=False, **asked)
+    assert (tmp_path / "training_model.onnx").is_file()
+
+
 def test_an_optimizer_may_be_a_model(model, tmp_path):
     made = optim.SGD().to_model_proto()
     generate_artifacts(
