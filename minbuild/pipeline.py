@@ -23,10 +23,11 @@ from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import ALL, AUTO, COMPACT, OFF, ON, TARGET, TEXT, BuildOptions
+from minbuild.options.build_options import ALL, AUTO, COMPACT, FUSED, OFF, ON, TARGET, TEXT, BuildOptions
 from minbuild.planning.compile import (
     UNNAMED,
     CompiledModel,
+    Updates,
     compile_models,
     with_compact_checkpoint,
     with_components,
@@ -129,6 +130,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         threads=_threads(build_options, targets),
         packs=build_options.loop_variants == ALL,
         kernel_names=build_options.error_messages == TEXT,
+        updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)

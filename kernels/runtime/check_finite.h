@@ -8,6 +8,14 @@ namespace minbuild {
 namespace {
 
 #if MB_FINITE
+#if MB_FUSED_UPDATES
+// Refuses a learning rate that would spoil the parameters. Gradients are checked by steps of the graph.
+mb_status check_finite(const Session* s) {
+  uint32_t word;
+  __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
+  return word << 1 >= 0xff000000 ? fail(s, Failure::kFinite, word_of("learning rate")) : mb_status{MB_OK};
+}
+#else
 // Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
 // in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
 MB_NOINLINE mb_status check_finite(const Session* s) {
@@ -32,6 +40,7 @@ MB_NOINLINE mb_status check_finite(const Session* s) {
     __builtin_memcpy(&word, at, sizeof word);
   }
 }
+#endif
 #endif
 
 }  // namespace

@@ -104,7 +104,7 @@ struct Reader {
     if (!trained || group == kNowhere) return true;
     // Moments lie behind the gradients, in the same layout.
     uint32_t state = find(group, checkpoint::kGroup_states, name);
-    expected.data += s->trainable_bytes;
+    if (kFirstMoment == 2) expected.data += s->trainable_bytes;
     for (uint32_t k = 0; k < s->count[plan::kMoments]; ++k) {
       expected.data += s->trainable_bytes;
       if (!take(state, checkpoint::kState_moments, s->moment(k))) return false;

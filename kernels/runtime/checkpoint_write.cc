@@ -117,7 +117,7 @@ struct Writer {
     }
     const plan::Parameter& found = s->parameter(list == kMoments ? parameter : i);
     const char* name = s->name(found.name);
-    if (list == kMoments) return tensor(found, s->moment(i), (2 + i) * size_t{s->trainable_bytes});
+    if (list == kMoments) return tensor(found, s->moment(i), (kFirstMoment + i) * size_t{s->trainable_bytes});
     if (list != kStates) return tensor(found, name, 0);
     const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);
@@ -231,9 +231,12 @@ extern "C" MB_ONE_EXIT mb_status mb_write_checkpoint(mb_session* session, int in
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
+#if MB_FUSED_UPDATES
+  if (s->broken) return fail(s, Failure::kBroken);
+#endif
 #if MB_WIDE
   // The format counts in 31 bits. Gradients are not saved; names and dimensions take less than the rest to 2 GB.
-  Bytes most = s->persistent_bytes - s->trainable_bytes;
+  Bytes most = s->persistent_bytes - (kFirstMoment - 1) * s->trainable_bytes;
   if (!include_optimizer) most -= s->trainable_bytes * s->count[plan::kMoments];
   for (uint32_t i = s->trained; i < s->count[plan::kParameters]; ++i) most += s->regions[s->bound(i)].size;
   if (most > 0x7f000000) return fail(s, Failure::kLarge);

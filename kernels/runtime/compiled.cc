@@ -117,6 +117,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #else
       const char* kernel = "";
 #endif
+#if MB_FUSED_UPDATES
+      return fail_step(s, status, tensors, i, kernel);
+#endif
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i, word_of(kernel));
     }
 #if MB_LOOPS

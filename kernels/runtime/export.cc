@@ -29,6 +29,9 @@ extern "C" mb_status mb_export_model(const mb_session* session, const void* temp
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
+#if MB_FUSED_UPDATES
+  if (s->broken) return fail(s, Failure::kBroken);
+#endif
   // The first walk looks whether all is there, the second writes.
   for (int walk = 0; walk < 2; ++walk) {
     uint32_t at = kHead + pieces * kPiece;

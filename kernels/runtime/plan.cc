@@ -38,7 +38,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
          count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= kMostExprs && arena < count[plan::kExprs] &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
-         trainable_bytes * (2 + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
+         trainable_bytes * (kFirstMoment + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
          least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent;
 }
 

@@ -27,6 +27,21 @@ mb_status Session::lay_out() {
   return MB_OK;
 }
 
+#if MB_FUSED_UPDATES
+mb_status fail_step(Session* s, mb_status status, const Tensor* parameter, uint32_t step, const char* kernel) {
+  if (status == MB_BAD_VALUE) return fail(s, Failure::kStepValues, step, word_of(kernel));
+  // Parameters before this one, in whatever order, have been updated. Nothing of the state is of any use.
+  s->broken = true;
+  clear_bytes(s->regions[kTrained].data + kFirstMoment * s->trainable_bytes,
+              s->count[plan::kMoments] * size_t{s->trainable_bytes});
+  if (status != kNotFiniteStatus) return fail(s, Failure::kStepShapes, step, word_of(kernel));
+  mb_parameter found;
+  for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
+    if (found.value.data == parameter->data) break;
+  return fail(s, Failure::kFinite, word_of(found.name));
+}
+#endif
+
 namespace {
 
 #if !MB_COMPILED
@@ -114,6 +129,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
       status = static_cast<mb_status>(run_divided(&s->team, call, static_cast<uint32_t>(&row - kKernelRows)));
 #else
     if (!s->damaged) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
+#endif
+#if MB_FUSED_UPDATES
+    if (status != MB_OK) return fail_step(s, status, tensors, i, s->name(kernel.name));
 #endif
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i,
@@ -230,14 +248,23 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
 #endif
   Session* s = static_cast<Session*>(session);
   s->damaged = false;
+#if MB_FUSED_UPDATES
+  // The training graph updates parameters, and can be run for both only.
+  const bool updates = which == MB_TRAIN_AND_UPDATE;
+  which = updates ? MB_TRAIN : which == MB_TRAIN ? MB_OPTIMIZER : which;
+#endif
   const plan::Graph& graph = s->graph(static_cast<uint32_t>(which));
   if (s->damaged || graph.step_count + graph.output_count == 0) return fail(s, Failure::kGraph);
 #if MB_BUFFERS
   if (s->nominal) return fail(s, Failure::kNominal);
 #endif
+#if MB_FUSED_UPDATES
+  if (s->broken) return fail(s, Failure::kBroken);
+#endif
   if (count != graph.input_count) return fail(s, Failure::kInputCount, graph.input_count);
 #if MB_FINITE
-  mb_status spoilt = which == MB_OPTIMIZER ? check_finite(s) : mb_status{MB_OK};
+  mb_status spoilt =
+      (MB_FUSED_UPDATES ? which == MB_TRAIN : which == MB_OPTIMIZER) ? check_finite(s) : mb_status{MB_OK};
   if (spoilt != MB_OK) return spoilt;
 #endif
 #if MB_ROLLBACK
@@ -245,7 +272,9 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
   copy_bytes(copy, copy - s->rollback_bytes, s->rollback_bytes);
 #endif
   // ORT counts the step before it updates: the first update sees 1.
+#if !MB_FUSED_UPDATES
   const bool updates = which == MB_OPTIMIZER;
+#endif
   s->progress->step += updates;
 #if MB_SYMBOLS
   int32_t before[sizeof s->symbols / sizeof(int32_t)];
@@ -268,7 +297,11 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
 #else
   if (status != MB_OK) s->progress->step -= updates;
 #endif
+#if MB_FUSED_UPDATES
+  if (s->broken) s->progress->step = 0;  // as in a new session
+#else
   else if (which == MB_TRAIN) s->replaces_gradients = false;
+#endif
   return status;
 }
 
@@ -308,13 +341,19 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
 #endif
   found->kind = t.region < kNothing ? t.region : int32_t{MB_FROZEN};
   found->gradient = nullptr;
-  if (t.region == kTrained && found->value.data != nullptr)
+  if (!MB_FUSED_UPDATES && t.region == kTrained && found->value.data != nullptr)
     found->gradient = static_cast<char*>(found->value.data) + s->trainable_bytes;
   return MB_OK;
 }
 
 mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size) {
+#if MB_FUSED_UPDATES
+  const mb_status status = read_checkpoint(static_cast<Session*>(session), checkpoint, size);
+  if (status == MB_OK) static_cast<Session*>(session)->broken = false;
+  return status;
+#else
   return read_checkpoint(static_cast<Session*>(session), checkpoint, size);
+#endif
 }
 
 }  // extern "C"

@@ -43,6 +43,8 @@ constexpr Bytes kMostPersistent = sizeof(Size) > 4 && sizeof(void*) > 4 ? static
 // parameters. Kernels write to regions before kNothing only, where extents and absent arguments are.
 enum Region : uint16_t { kArena, kTrained, kPersistent, kNothing, kConstants, kBound };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
+// Where training steps update parameters, no gradients are stored: the moments follow the parameters.
+constexpr uint32_t kFirstMoment = MB_FUSED_UPDATES ? 1 : 2;
 
 // A function that ends in one place: a jump to another from its middle would repeat what restores its registers. Only
 // clang can be told; without it results are the same and mlp's trainer is 16 bytes larger.
@@ -115,6 +117,9 @@ struct Session : mb_session {
   ThreadTeam team;
 #endif
   char error_room[sizeof(mb_options::error)];
+#if MB_FUSED_UPDATES
+  bool broken;  // by a step that failed after an update: until a checkpoint is loaded nothing runs
+#endif
 #if MB_BUFFERS
   bool nominal;  // parameters have no values yet
 #endif
@@ -170,6 +175,12 @@ MB_INLINE uint32_t element_size(uint32_t type) { return kElementSizes[type % siz
 MB_INLINE Bytes bytes_of(const Tensor& tensor, uint32_t type) {
   return static_cast<Bytes>(tensor.count) * element_size(type);
 }
+
+#if MB_FUSED_UPDATES
+// Ends a training step whose kernel returned `status`: where parameters may have been updated before, the session is
+// broken. `parameter` is the first argument of the kernel.
+mb_status fail_step(Session* s, mb_status status, const Tensor* parameter, uint32_t step, const char* kernel);
+#endif
 
 // checkpoint_read.cc
 mb_status read_checkpoint(Session* session, const void* bytes, size_t size);

@@ -147,10 +147,10 @@ def persistent_of(plan: model.Plan) -> Persistent:
     state = sizes[model.Role.BUFFER]
     return Persistent(
         parameters=trained,
-        gradients=trained,
+        gradients=plan.gradient_bytes,
         optimizer=moments,
         state=state,
-        other=plan.persistent_bytes + plan.rollback_bytes - 2 * trained - moments - state,
+        other=plan.persistent_bytes + plan.rollback_bytes - trained - plan.gradient_bytes - moments - state,
         frozen=sizes[model.Role.FROZEN],
     )
 

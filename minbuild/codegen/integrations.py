@@ -177,7 +177,12 @@ def _micropython(parts: PackageParts) -> Iterator[_File]:
     """A module of the interpreter, which compiles the package's sources where they are, and a program that uses it."""
     compiled = _compiled(parts)
     wrappers = {f"{unit[4:-3].replace('/', '_')}.cpp": unit[4:] for unit in compiled["units"]}
-    methods = [*_METHODS, *(("save_checkpoint",) if parts.contents.checkpoint_writing else ())]
+    fused = {"train_step": "train_and_update", "optimizer_step": "", "lazy_reset_grad": ""}
+    renamed = fused if parts.values["fused"] else {}
+    methods = [
+        *filter(None, (renamed.get(name, name) for name in _METHODS)),
+        *(("save_checkpoint",) if parts.contents.checkpoint_writing else ()),
+    ]
     values = {
         **parts.values,
         **_stamp(),
@@ -214,6 +219,7 @@ def _cargo(parts: PackageParts) -> Iterator[_File]:
         "model": re.sub(r"[^\w .-]", "_", parts.values["report"].name),
         "folder": parts.values["folder"],
         "saves": parts.contents.checkpoint_writing,
+        "fused": parts.values["fused"],
         "folders": [(rust, target) for rust, target in _RUST.items() if target in built],
         "header": read_header(),
         "rust": _rust_type,

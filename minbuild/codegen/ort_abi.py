@@ -13,7 +13,7 @@ from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.package_layout import folder_of
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.formats.detect import read_binary
-from minbuild.options.build_options import ON, BuildOptions
+from minbuild.options.build_options import FUSED, ON, BuildOptions
 from minbuild.planning.compile import CompiledModel, with_components
 from minbuild.planning.inference_export import template_outputs
 from minbuild.templating import render
@@ -45,6 +45,10 @@ def check_abi(abi: str, models: int, build_options: BuildOptions, own_toolchain:
     if own_toolchain:
         raise BadInput(
             f"--abi {abi}: its library is linked by the default toolchain. Leave out --cxx and --cmake-toolchain."
+        )
+    if build_options.updates == FUSED:
+        raise BadInput(
+            f"--abi {abi}: has a call for training and one for updates, which --updates fused joins. Leave one out."
         )
     for name, value in (
         ("checkpoint-writing", build_options.checkpoint_writing),

@@ -95,6 +95,7 @@ def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, A
         "outputs": [_port(n, main.values[n].type, {}, sizes) for n in main.outputs],
         "evaluates": _evaluates_loss(procedures, main),
         "optimizes": "optimize" in procedures,
+        "fused": model.plan.fused_updates,
         "updates_itself": any(call.op == ASSIGN for call in main.calls),
         "initializes": "initialize" in procedures,
         "symbols": [{"name": s, "largest": n, "sample": sizes[s]} for s, n in model.largest.items()],
@@ -114,7 +115,8 @@ def introduction(models: Iterable[PackagedModel], contents: LibraryContents) -> 
     graphs = {p.name for m in models for p in m.model.program.procedures}
     first = _PURPOSES[_main(models[0].model.program)]
     can = [*(("forward pass", "backward pass") if "train" in graphs else ())]
-    can += ["evaluation"] * ("eval" in graphs) + ["optimizer"] * ("optimize" in graphs)
+    can += ["evaluation"] * ("eval" in graphs)
+    can += ["optimizer"] * ("optimize" in graphs or any(m.model.plan.fused_updates for m in models))
     can.append("checkpoints" if contents.checkpoint_writing else "reading checkpoints")
     goes_on = first.sample == "train" and contents.checkpoint_writing
     tries = f"{first.tries}{', saves `trained.checkpoint` and goes on from there' if goes_on else ''}."
@@ -134,14 +136,17 @@ def _program(values: Mapping[str, Any]) -> Iterator[str]:
         )
     if values["initializes"]:
         yield _with_comment("mb_initialize(session);", "new first values, as the model says")
-    if graph == "train":
+    if values["fused"]:
+        what = "forward, backward and updates of the parameters"
+        yield _with_comment(f"mb_train_and_update(session, inputs, {count});", what)
+    elif graph == "train":
         what = "updates parameters and state itself" if values["updates_itself"] else "forward and backward"
         yield _with_comment(f"mb_train_step(session, inputs, {count});", what)
     if graph == "eval":
         yield _with_comment(f"mb_eval_step(session, inputs, {count});", "mb_output finds the results")
     if values["optimizes"]:
         yield _with_comment("mb_optimizer_step(session);", "updates the parameters")
-    if graph == "train" and not values["updates_itself"]:
+    if graph == "train" and not values["updates_itself"] and not values["fused"]:
         yield _with_comment(
             "mb_lazy_reset_grad(session);", "the next step replaces the gradients instead of adding to them"
         )

@@ -16,7 +16,7 @@ from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ops import Registry
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
-from minbuild.planning.plan_encoding import EXPRESSIONS, VERSION, decode_plan, plan_schema, stable_key
+from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, plan_schema, plan_version, stable_key
 from minbuild.templating import render
 
 CHECKPOINT_VERSION = 2  # of the only checkpoint format ORT 1.19.2 reads
@@ -104,10 +104,11 @@ def _add_headers(files: dict[str, str], kernels: Path, without: Sequence[str]) -
 
 def _plan_header(contents: LibraryContents, stamp: str) -> str:
     """The header by which the runtime knows plans: how they are laid out, or the one that is compiled in."""
+    version = plan_version(contents.fused_updates)
     if not contents.compiled:
-        return _schema_header("plan", plan_schema(contents.wide), VERSION, "trainer.fbs", stamp)
+        return _schema_header("plan", plan_schema(contents.wide), version, "trainer.fbs", stamp)
     values = compile_plan(contents.compiled_plan, contents.kernels, kernel_names=contents.error_messages)
-    return render("package/compiled_plan.h.j2", stamp=stamp, version=VERSION, **values)
+    return render("package/compiled_plan.h.j2", stamp=stamp, version=version, **values)
 
 
 def _checkpoint_schema() -> Schema:
@@ -168,6 +169,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         compact=int(contents.compact_checkpoints),
         wide=int(contents.wide),
         draws=int(contents.draws),
+        fused_updates=int(contents.fused_updates),
         error_messages=int(contents.error_messages),
         checkpoint_writing=int(contents.checkpoint_writing),
         doubles=int(any("double" in k.types for k in contents.kernels)),

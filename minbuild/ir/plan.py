@@ -96,7 +96,9 @@ class Plan:
     parameters: tuple[PlanParameter, ...]
     constants: bytes
     symbols: tuple[str, ...]
-    trainable_bytes: int  # size of the trained parameters; gradients and moments repeat their layout
+    trainable_bytes: (
+        int  # size of the trained parameters; gradients, if stored, and moments repeat their layout
+    )
     moments: int
     persistent_bytes: int
     learning_rate_at: int  # persistent offset of the float32 learning rate
@@ -104,6 +106,12 @@ class Plan:
     rollback_bytes: int = 0  # at the end of what persists: what a failed call restores from a copy
     draw_bytes: int = 0  # of counters of random draws, before seed, step count and learning rate
     fingerprint: int = 0  # of the model; 32 bits
+    fused_updates: bool = False  # training steps update parameters, and no gradients are stored
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Size of the stored gradients."""
+        return 0 if self.fused_updates else self.trainable_bytes
 
     @property
     def loops(self) -> bool:

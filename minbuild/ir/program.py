@@ -95,3 +95,4 @@ class Program:
     moments: int  # optimizer tensors per trainable parameter
     symbols: tuple[str, ...]
     fingerprint: int = 0  # of the model that it is of; 32 bits
+    fused_updates: bool = False  # training steps update parameters, and no gradients are stored

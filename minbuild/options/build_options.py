@@ -26,6 +26,7 @@ INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
 DIRECT, LEAST = "direct", "least"  # of lowerings
 TEXT, CODES = "text", "codes"  # of error_messages
+SEPARATE, FUSED = "separate", "fused"  # of updates
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 
 
@@ -87,6 +88,13 @@ class BuildOptions:
         PLAN,
         multiple=True,
         effect="only the selected graphs of training, evaluation and optimizer",
+    )
+    updates: str = choice(
+        (SEPARATE, FUSED),
+        "updates of parameters: in optimizer steps (separate), or in the training step, each as soon as its gradient "
+        "is known (fused, mb_train_and_update): no gradients are stored, so AdamW takes 12 bytes a parameter in "
+        "place of 16. Fused ones have no gradient accumulation and no clipping by the norm of all gradients",
+        PLAN,
     )
     threads: str = choice(
         (AUTO, OFF, ON),
@@ -267,6 +275,11 @@ class BuildOptions:
     def speeds(self, kernel: str) -> bool:
         """True if a kernel file is compiled for speed."""
         return kernel in self.speed_for or self.optimize == "speed" and kernel not in self.size_for
+
+    @property
+    def checks_gradients(self) -> bool:
+        """True if an update refuses a gradient that is not finite."""
+        return self.finite_checks in (GRADIENTS, ALL)
 
     @property
     def checks_loss(self) -> bool:

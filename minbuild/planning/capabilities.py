@@ -8,7 +8,7 @@ from typing import Any
 
 from minbuild.ir import Kernel
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import VERSION, WIDE_VERSION, stable_key
+from minbuild.planning.plan_encoding import WIDE_VERSION, plan_version, stable_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Capabilities:
 def capabilities_of(contents: LibraryContents) -> Capabilities:
     """The capabilities of a library of these contents, or the requirements of a plan."""
     return Capabilities(
-        VERSION + WIDE_VERSION * contents.wide,
+        plan_version(contents.fused_updates) + WIDE_VERSION * contents.wide,
         kernels={kernel.symbol: _signature(kernel) for kernel in contents.kernels},
         features=frozenset(contents.features),
         expressions=frozenset(contents.expressions),

@@ -17,9 +17,11 @@ from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
 from minbuild.options.build_options import OFF
 from minbuild.options.did_you_mean import listed
-from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures, updates
+from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures
+from minbuild.options.graph_selection import updates as can_update
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite.fuse_updates import fuse_updates
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.planning.arena.peak_memory import arena_of, arena_peak
 from minbuild.planning.compact_checkpoint import compact_checkpoint
@@ -27,12 +29,22 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
+from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_elements, needs_64_bits
 from minbuild.planning.threads import threads_of
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
 UNNAMED = "trainer"  # a model whose files have no prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """The place of parameter updates: `fused` into the training step, in which gradients are `checked` to be finite, or
+    in steps of their own."""
+
+    fused: bool = False
+    checked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,8 @@ class CompiledModel:
     compact_checkpoint: bytes = (
         b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
     )
+
+    separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
 
     @property
     def initial_checkpoint(self) -> bytes:
@@ -106,6 +120,7 @@ def compile_model(
     threads: str = OFF,
     packs: bool = True,
     kernel_names: bool = True,
+    updates: Updates = Updates(),  # noqa: B008 (frozen)
 ) -> CompiledModel:
     """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
 
@@ -113,7 +128,7 @@ def compile_model(
     for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `checks_loss` makes training
     steps refuse a loss that is not finite; `graphs` names the graphs that the plan has; `threads` is a value of
     --threads; `packs` allows kernels that pack large products, `kernel_names` has the plan name its kernels for errors
-    in words. Raises BadInput and Unsupported."""
+    in words; `updates` says where parameters are updated. Raises BadInput and Unsupported."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -129,6 +144,7 @@ def compile_model(
         threads=threads,
         packs=packs,
         kernel_names=kernel_names,
+        updates=updates,
     )
 
 
@@ -145,26 +161,38 @@ def compile_artifacts(
     threads: str = OFF,
     packs: bool = True,
     kernel_names: bool = True,
+    updates: Updates = Updates(),  # noqa: B008 (frozen)
 ) -> CompiledModel:
     """`compile_model` of `artifacts` that are in memory.
 
     `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
-    `log`, `checks_loss`, `graphs`, `threads`, `packs` and `kernel_names` are as there. Raises BadInput and
-    Unsupported."""
+    `log`, `checks_loss`, `graphs`, `threads`, `packs`, `kernel_names` and `updates` are as there. Raises BadInput
+    and Unsupported."""
     selected = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), graphs)
     program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program, operators) if checks_loss else program
-    if not updates(graphs):
+    if not can_update(graphs):
         checkpoint = write_checkpoint(selected.checkpoint)
     _check_names("--max-dim", largest, program.symbols)
+    separate = program
+    if updates.fused:
+        program = fuse_updates(program, operators, updates.checked)
     optimized = optimize(program, operators, log)
+    if updates.fused:
+        check_refusals(optimized, operators)
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     most = threads_of(threads, optimized, operators)
     plan = build_plan(optimized, operators, most, packs=packs)
-    plan_bytes = encode_plan(plan, sizes, bool(needs_64_bits(plan, sizes)), kernel_names)
+    wide = bool(needs_64_bits(plan, sizes))
+    separate_plan = b""
+    if updates.fused:
+        two_calls = build_plan(optimize(separate, operators), operators, most, packs=packs)
+        wide |= bool(needs_64_bits(two_calls, sizes))
+        separate_plan = encode_plan(two_calls, sizes, wide, kernel_names)
+    plan_bytes = encode_plan(plan, sizes, wide, kernel_names)
     return CompiledModel(
         artifacts,
         operators,
@@ -178,6 +206,7 @@ def compile_artifacts(
         threads=most,
         packs=packs,
         kernel_names=kernel_names,
+        separate_plan=separate_plan,
     )
 
 
@@ -193,9 +222,10 @@ def compile_models(
     threads: str = OFF,
     packs: bool = True,
     kernel_names: bool = True,
+    updates: Updates = Updates(),  # noqa: B008 (frozen)
 ) -> tuple[CompiledModel, ...]:
     """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss`, `graphs`,
-    `threads`, `packs` and `kernel_names`.
+    `threads`, `packs`, `kernel_names` and `updates`.
 
     Of `fixed` and `largest`, a model takes the sizes that it has dimensions for. Raises BadInput, also for a dimension
     that no model has, and Unsupported."""
@@ -223,6 +253,7 @@ def compile_models(
             threads=threads,
             packs=packs,
             kernel_names=kernel_names,
+            updates=updates,
         )
         for folder, artifacts, names in zip(folders, sets, free, strict=True)
     )

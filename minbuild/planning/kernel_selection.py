@@ -11,7 +11,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
-from minbuild.options.build_options import ALL, COMPILED, GRADIENTS, ON, SAME, BuildOptions
+from minbuild.options.build_options import COMPILED, ON, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compile import CompiledModel
@@ -77,6 +77,7 @@ def contents_of(
         loops=every or any(m.plan.loops for m in models),
         draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
+        fused_updates=models[0].plan.fused_updates,
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",
@@ -110,7 +111,7 @@ def safety_of(build_options: BuildOptions) -> frozenset[str]:
     """The members of SAFETY that the options leave on."""
     enabled = {
         ROLLBACK: build_options.rollback == ON,
-        FINITE: build_options.finite_checks in (GRADIENTS, ALL),
+        FINITE: build_options.checks_gradients,
         CHECKSUMS: build_options.checkpoint_checks == ON,
         FINGERPRINT: build_options.checkpoint_checks == ON and build_options.accept_checkpoint == SAME,
         FLUSH: build_options.denormals == "flush",

@@ -46,6 +46,7 @@ class LibraryContents:
     error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
+    fused_updates: bool = False  # training steps update parameters, and no gradients are stored
     compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
     threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop

@@ -62,14 +62,14 @@ class _Builder:
     ports: int = 0
 
     def lay_out_persistent(self) -> None:
-        """Trained parameters, as many bytes again of gradients and of each moment, state, and counters."""
+        """Trained parameters, as many bytes again of stored gradients and of each moment, state, and counters."""
         offset = 0
         for value in self.program.parameters:
             if value.role is Role.PARAMETER:
                 self.persistent_at[value.name] = offset
                 offset += _bytes(value.type)
         self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
-        offset = self.trainable_bytes * (2 + self.program.moments)
+        offset = self.trainable_bytes * (self.first_moment + self.program.moments)
         restored = changed_before_refusal(self.program, self.registry)
         parameters = enumerate(self.program.parameters)
         rollback_at = None
@@ -91,6 +91,11 @@ class _Builder:
         self.learning_rate_at = self.step_at + 8
         self.persistent_bytes = self.learning_rate_at + 8
         self.rollback_bytes = self.persistent_bytes - (start if rollback_at is None else rollback_at)
+
+    @property
+    def first_moment(self) -> int:
+        """The place of the first moment among the regions of what is trained: behind parameters and gradients."""
+        return 1 if self.program.fused_updates else 2
 
     def tensor(self, region: int, at: int, tensor: TensorType, per_sample: bool = False) -> int:
         entry = PlanTensor(region, at, tensor.element, tensor.shape or (), per_sample)
@@ -132,7 +137,8 @@ class _Builder:
         if value.role is Role.GRADIENT:
             return self.trainable_bytes + self.persistent_at.get(value.of, 0)
         if value.role is Role.MOMENT:
-            return self.trainable_bytes * (2 + value.index)
+            at = self.trainable_bytes * (self.first_moment + value.index)
+            return at + self.persistent_at.get(value.of, 0)  # the optimizer's flat ones start at 0
         return self.persistent_at.get(value.name, 0)  # the optimizer's flat `params` start at 0
 
     def kernel(self, kernel: Kernel) -> int:
@@ -170,6 +176,7 @@ def build_plan(program: Program, registry: Registry, threads: int = 1, packs: bo
         rollback_bytes=builder.rollback_bytes,
         draw_bytes=8 * len(builder.draws_at) - 8,
         fingerprint=program.fingerprint,
+        fused_updates=program.fused_updates,
     )
 
 

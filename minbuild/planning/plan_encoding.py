@@ -31,6 +31,7 @@ _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
+FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
 
 
 @cache
@@ -50,6 +51,11 @@ def plan_schema(wide: bool = False) -> Schema:
 def is_wide(plan: bytes) -> bool:
     """True if the bytes are those of a wide plan."""
     return plan[4:8] == _IDENTIFIERS[True].encode()
+
+
+def plan_version(fused_updates: bool) -> int:
+    """The version that a plan has, and a library that reads it: `fused_updates` as of the plan."""
+    return VERSION + FUSED_VERSION * fused_updates
 
 
 def decode_plan(plan: bytes) -> dict[str, Any]:
@@ -243,7 +249,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
     params, param_at = _overlapping(s.params for s in steps)
     args, arg_at = _overlapping(s.args for s in steps)
     value: dict[str, Any] = {
-        "version": VERSION,
+        "version": plan_version(plan.fused_updates),
         "trainable_bytes": plan.trainable_bytes,
         "persistent_bytes": plan.persistent_bytes,
         "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minbuild.planning.plan_encoding import EXPRESSIONS, ROUTINES, decode_plan
+from minbuild.planning.plan_encoding import EXPRESSIONS, FUSED_VERSION, ROUTINES, decode_plan
 
 Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
 
@@ -16,12 +16,13 @@ Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has
 class PlanOutline:
     """`sizes` is what a session is made for by default, per free dimension; `inputs` which axes of each graph's inputs
     have which free dimension; `order` the place of each parameter among the training graph's inputs; `optimizes` says
-    whether there is an optimizer."""
+    whether there is an optimizer, `fused_updates` whether training steps update parameters instead."""
 
     sizes: tuple[int, ...]
     inputs: tuple[tuple[Axes, ...], ...]
     order: tuple[int, ...]
     optimizes: bool
+    fused_updates: bool = False
 
     @staticmethod
     def of(plan: bytes) -> PlanOutline:
@@ -44,6 +45,7 @@ class PlanOutline:
             tuple(graphs),
             tuple(int(p["order"]) for p in tables["parameters"]),
             int(tables["graphs"][ROUTINES.index("optimize")]["step_count"]) > 0,
+            int(tables["version"]) >= FUSED_VERSION,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,6 +55,7 @@ class PlanOutline:
             "inputs": [[list(axes) for axes in graph] for graph in self.inputs],
             "order": list(self.order),
             "optimizes": self.optimizes,
+            "fused_updates": self.fused_updates,
         }
 
     @staticmethod
@@ -66,6 +69,7 @@ class PlanOutline:
             ),
             tuple(int(place) for place in plain["order"]),
             bool(plain["optimizes"]),
+            bool(plain.get("fused_updates", False)),  # older packages do not have it
         )
 
 

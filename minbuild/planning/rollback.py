@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minbuild.errors import Unsupported
 from minbuild.ir import Procedure, Program, Role, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
+from minbuild.passes.analysis.instruction_selection import select_kernels
 
 # Arguments of kernels whose values a kernel may refuse: indices that name nothing, and their like.
 CHECKED_ARGUMENTS = frozenset({"indices", "labels", "lengths", "rois", "images", "ratio"})
@@ -28,6 +30,40 @@ def changed_before_refusal(program: Program, registry: Registry) -> frozenset[st
     return frozenset(v.name for v in program.parameters if v.role is Role.BUFFER and v.name in found)
 
 
+def check_refusals(program: Program, registry: Registry) -> None:
+    """Raises Unsupported where a training step could refuse values of a batch behind an update of a parameter, of a
+    program with fused updates: a refused batch has to change nothing."""
+    for procedure in program.procedures:
+        if procedure.name != "train":
+            continue
+        effects = Effects(procedure, registry)
+        checked: set[str] = set()
+        updated = ""
+        for selection in select_kernels(procedure, registry):
+            call = selection.call
+            slots = zip(registry.functions[selection.kernel.function].args, selection.args, strict=True)
+            checks = [(s, a) for s, a in slots if isinstance(a, str) and a and _is_checked(s)]
+            named = [arg for spec, arg in checks if "=" not in spec]
+            values = {n for n in effects.owners(named) if _may_be_refused(procedure.values[n])}
+            if updated and values - checked:
+                raise Unsupported(
+                    [
+                        f"{procedure.source}: node '{call.node}' may refuse values of a batch behind the first update "
+                        f"of a parameter, '{updated}'. Leave out --updates fused."
+                    ]
+                )
+            made = effects.owners(
+                arg for spec, arg in checks if "=" in spec
+            )  # by kernels: these are in range
+            checked = (checked - effects.produces(call)) | values | made
+            written = (n for n in effects.writes(call) if effects.role(n) is Role.PARAMETER)
+            updated = updated or next(written, "")
+
+
+def _is_checked(argument: str) -> bool:
+    return argument.partition(":")[0] in CHECKED_ARGUMENTS
+
+
 def _loss_at(procedure: Procedure, effects: Effects) -> int:
     """The place of the last call that writes to the loss; behind all calls without one."""
     loss = effects.owner(next(iter(procedure.outputs), ""))
@@ -41,7 +77,7 @@ def _refusals(procedure: Procedure, registry: Registry, effects: Effects) -> Ite
     checked: set[str] = set()
     for index, call in enumerate(procedure.calls):
         functions = registry.ops[call.op].kernels
-        if not any(arg.partition(":")[0] in CHECKED_ARGUMENTS for f in functions for arg in f.args):
+        if not any(_is_checked(arg) for f in functions for arg in f.args):
             continue
         values = {n for n in effects.reads(call) if _may_be_refused(procedure.values[n])}
         if values - checked:

@@ -34,7 +34,7 @@ from minbuild.planning.plan_outline import PlanOutline, SessionPlan
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array, wrapped_like
 from minbuild.training.jit_build import SUFFIXES, ArtifactFiles
-from minbuild.training.library import EVAL, TRAIN, Library
+from minbuild.training.library import EVAL, TRAIN, TRAIN_AND_UPDATE, Library
 from minbuild.training.resizing_session import ResizingSession
 from minbuild.training.state import CheckpointState, Parameter, Parameters, Properties
 
@@ -111,6 +111,20 @@ class Module:
         outputs = wrapped_like(user_inputs, self._device.run(self._graph, [as_array(x) for x in user_inputs]))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    def train_and_update(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
+        """One training step with the update of the parameters, of a package that was reduced with --updates fused: the
+        outputs as of a call. Raises TrainerError for other packages; where a gradient is not finite, its text names the
+        parameter, and the state takes nothing but a checkpoint from then on."""
+        self._state._check_filled()
+        arrays = [as_array(x) for x in user_inputs]
+        outputs = wrapped_like(user_inputs, self._device.run(TRAIN_AND_UPDATE, arrays))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @property
+    def fused_updates(self) -> bool:
+        """True if training steps update parameters: `train_and_update` is then the only way to train."""
+        return self._device.fused_updates
+
     @property
     def _graph(self) -> int:
         return TRAIN if self.training else EVAL
@@ -141,7 +155,7 @@ class Module:
     def parameter_names(self, trainable_only: bool = False) -> list[str]:
         """Names of the parameters in the order of `get_contiguous_parameters`."""
         device = self._device
-        return [n for n in device.order if device.session.parameters[n].gradient or not trainable_only]
+        return [n for n in device.order if device.session.is_trained(n) or not trainable_only]
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Number of elements of the parameters."""

@@ -34,7 +34,12 @@ STATUS = (
     "ok", "invalid argument", "bad plan", "missing kernel", "bad checkpoint", "out of memory", "bad shape",
     "bad value", "input or output failed", "unsupported",
 )  # fmt: skip
-TRAIN, EVAL = 0, 1
+TRAIN, EVAL, TRAIN_AND_UPDATE = 0, 1, 4
+
+
+def ports_of(graph: int) -> int:
+    """The graph whose inputs and outputs `graph` has."""
+    return TRAIN if graph == TRAIN_AND_UPDATE else graph
 
 
 class TrainerError(MinbuildError, RuntimeError):
@@ -51,6 +56,7 @@ _STRING = 8  # mb_property's type of a text
 _BAD_VALUE, _UNSUPPORTED = 7, 9
 _COUNT, _FROM_PARAMETERS, _TO_PARAMETERS = range(3)
 _OPTIMIZER, _INITIALIZE = 2, 3  # the graphs after TRAIN and EVAL
+_TRAINABLE = 1  # kind of a parameter
 _PARAMETERS = 4  # the list after the inputs and outputs of both
 
 
@@ -187,14 +193,14 @@ class Session:
 
     def names(self, graph: int, outputs: bool) -> list[str]:
         """Names of the inputs or outputs of a graph."""
-        return [found.name.decode() for found in self._listed(2 * graph + outputs)]
+        return [found.name.decode() for found in self._listed(2 * ports_of(graph) + outputs)]
 
     def run(self, graph: int, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """One step of a graph; outputs are copies."""
         arrays = [np.asarray(x, order="C") for x in inputs]  # ascontiguousarray would give scalars an axis
         tensors = (CTensor * max(1, len(arrays)))(*(to_tensor(x) for x in arrays))
         self._check(self.library.run(self._session, graph, tensors, len(arrays)))
-        return [to_array(found.value).copy() for found in self._listed(2 * graph + 1)]
+        return [to_array(found.value).copy() for found in self._listed(2 * ports_of(graph) + 1)]
 
     def optimizer_step(self) -> None:
         self._check(self.library.run(self._session, _OPTIMIZER, None, 0))
@@ -233,8 +239,12 @@ class Session:
         """The parameter's own memory, which the array keeps alive."""
         return to_array(self.parameters[name].value, self)
 
+    def is_trained(self, name: str) -> bool:
+        """True if updates change the parameter."""
+        return bool(self.parameters[name].kind == _TRAINABLE)
+
     def gradient(self, name: str) -> np.ndarray | None:
-        """The gradient's own memory; None for what is not trained."""
+        """The gradient's own memory; None for what is not trained, and with fused updates."""
         parameter = self.parameters[name]
         if not parameter.gradient:
             return None

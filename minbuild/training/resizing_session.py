@@ -8,7 +8,7 @@ import numpy as np
 
 from minbuild.passes.lowering.lower import ELSEWHERE
 from minbuild.planning.plan_outline import SessionPlan
-from minbuild.training.library import TRAIN, Library, Session, TrainerError
+from minbuild.training.library import TRAIN, Library, Session, TrainerError, ports_of
 from minbuild.training.refusals import refusal
 
 _OUT_OF_MEMORY = 5
@@ -35,7 +35,7 @@ class ResizingSession:
             sizes = self._needed(graph, inputs)
             if error.status != _OUT_OF_MEMORY or sizes == self._sizes:
                 plan = self._plan.data  # a plan that is compiled in explains nothing
-                words = refusal(plan, graph, error.status, inputs) if plan else ""
+                words = refusal(plan, ports_of(graph), error.status, inputs) if plan else ""
                 if words:
                     raise TrainerError(error.status, words) from error
                 raise
@@ -61,7 +61,7 @@ class ResizingSession:
 
     def _needed(self, graph: int, inputs: Sequence[np.ndarray]) -> list[int]:
         sizes = list(self._sizes)
-        for axes, array in zip(self._plan.outline.inputs[graph], inputs, strict=False):
+        for axes, array in zip(self._plan.outline.inputs[ports_of(graph)], inputs, strict=False):
             for symbol, size in zip(axes, array.shape, strict=False):
                 if symbol is not None:
                     sizes[symbol] = max(sizes[symbol], size)
@@ -96,6 +96,11 @@ class ResizingSession:
     def optimizes(self) -> bool:
         """True if there is an optimizer."""
         return self._plan.outline.optimizes
+
+    @property
+    def fused_updates(self) -> bool:
+        """True if training steps update parameters."""
+        return self._plan.outline.fused_updates
 
     def lazy_reset_grad(self) -> None:
         """The next train step replaces the gradients."""

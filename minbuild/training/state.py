@@ -198,7 +198,7 @@ class Parameter:
         if kept is not None:
             return kept.trainable
         assert self._state._device is not None
-        return bool(self._state._device.session.parameters[self._name].gradient)
+        return self._state._device.session.is_trained(self._name)
 
     def __repr__(self) -> str:
         return f"Parameter(name={self.name}, requires_grad={self.requires_grad})"

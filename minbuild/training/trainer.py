@@ -79,6 +79,9 @@ class Trainer:
     def step(self, *inputs: Any) -> float:
         """One training step and one update on a batch: arrays or tensors, in the order of `module.input_names`.
         Returns the loss."""
+        if self.module.fused_updates:
+            outputs = self.module.train_and_update(*inputs)
+            return float(outputs[0] if isinstance(outputs, tuple) else outputs)
         loss = self.accumulate(*inputs)
         self.update()
         return loss

@@ -16,7 +16,16 @@ from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import run_python
-from minbuild.verify.script import EXIT_BAD_VALUE, Action, Results, TestScript, read_results, write_script
+from minbuild.verify.script import (
+    EXIT_BAD_VALUE,
+    GRAPH_OF,
+    Action,
+    Results,
+    TestScript,
+    read_results,
+    separated,
+    write_script,
+)
 
 # What the arena holds before the session exists: NaN in one build and something else in the other, so that a
 # kernel which reads what nobody wrote cannot get the same result twice.
@@ -76,17 +85,20 @@ def seeded_script(
         for graph in ("train", "eval"):
             if graph in graphs:
                 batches[f"{graph} {number}"] = tuple(arrays[name] for name in graphs[graph])
-    actions = _session_actions(graphs, saves, pace.rate)
+    actions = _session_actions(graphs, saves, pace.rate, program.fused_updates)
     if "initialize" in graphs:
         actions += _initialization_actions()
     return TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
 
 
-def _session_actions(graphs: Collection[str], saves: bool, rate: float) -> tuple[Action, ...]:
+def _session_actions(
+    graphs: Collection[str], saves: bool, rate: float, fused_updates: bool
+) -> tuple[Action, ...]:
     """Evaluation, steps, evaluation again, saving: as far as there are graphs for it."""
     evaluation = [Action("eval", f"eval {n}", f"evaluation {n}") for n in (2, 0)] if "eval" in graphs else []
     optimizer = [Action("optimizer")] if "optimize" in graphs else []
     steps = _train_actions(optimizer) if "train" in graphs else _update_actions(optimizer)
+    steps = _fused_actions() if fused_updates else steps
     again = [Action(a.verb, a.operand, f"{a.label} after step 3") for a in evaluation if steps]
     saving = [Action("save", label="checkpoint")] if saves else []
     actions = [Action("create", "start"), Action("rate", repr(rate)), *evaluation, *steps, *again]
@@ -100,6 +112,15 @@ def _train_actions(optimizer: list[Action]) -> list[Action]:
     actions += [Action("train", "train 2", "step 2"), *optimizer, Action("reset")]
     actions += [Action("train", f"train {n}", f"step 3, batch {n}") for n in (1, 2, 0)]
     return [*actions, Action("gradients", label="step 3 gradients"), *optimizer]
+
+
+def _fused_actions() -> list[Action]:
+    """Three steps of two sizes whose updates are fused."""
+    actions = [
+        Action("train_and_update", "train 0", FIRST),
+        Action("parameters", label=f"{FIRST} parameters"),
+    ]
+    return actions + [Action("train_and_update", f"train {n}", f"step {n + 1}") for n in (2, 1)]
 
 
 def _update_actions(optimizer: list[Action]) -> list[Action]:
@@ -167,14 +188,17 @@ def prove_equal(
     *,
     compiled: bool = False,
     compact: bytes = b"",
+    separate_plan: bytes = b"",
 ) -> EquivalenceResult:
     """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
 
     `plan` is what both run; `compiled` is True where the trimmed one has it compiled in; `compact` is the checkpoint
-    that it starts from in place of the script's, if any. Raises VerificationFailed with all differences."""
+    that it starts from in place of the script's, if any. Where updates are fused into training steps, the full one runs
+    `separate_plan`, which has them in steps of their own. Raises VerificationFailed with all differences."""
     own = replace(script, checkpoints={**script.checkpoints, "start": compact}) if compact else script
     ours = run_script("trimmed build", own, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
-    theirs = run_script("full build", script, full, plan, FULL_GARBAGE)
+    other = separated(script) if separate_plan else script
+    theirs = run_script("full build", other, full, separate_plan or plan, FULL_GARBAGE)
     findings = differences(ours, theirs)
     if findings:
         raise NotEqual(
@@ -203,14 +227,17 @@ def not_finite(results: Results) -> list[str]:
 
 
 def _sentence(script: TestScript) -> str:
-    names = {a.operand for a in script.actions if a.verb in ("train", "eval")}
+    names = {a.operand for a in script.actions if a.verb in GRAPH_OF}
     sizes = sorted({a.shape[0] for n in names for a in script.batches[n] if a.ndim} if script.sizes else ())
     batches = f"on seeded batches{' of ' if sizes else ''}{' and '.join(map(str, sizes))} " if names else ""
-    kinds = {"train": ("losses", "outputs", "gradients"), "parameters": ("parameters",)}
+    kinds = {"train": ("losses", "outputs", "gradients"), "train_and_update": ("losses", "outputs")}
+    kinds |= {"parameters": ("parameters",)}
     kinds |= {"eval": ("evaluation",), "optimizer": ("optimizer state",), "save": ("the checkpoint",)}
     *did, last = [what for verb, names in kinds.items() if _has(script, verb) for what in names]
+    builds = "trimmed build with fused updates and full build with separate ones"
+    builds = builds if _has(script, "train_and_update") else "trimmed and full build"
     return (
-        f"trimmed and full build give identical bits {batches}in memory full of garbage: "
+        f"{builds} give identical bits {batches}in memory full of garbage: "
         f"{', '.join(did)}{' and ' if did else ''}{last}."
     )
 

@@ -14,7 +14,7 @@ from minbuild.ir.dims import evaluate
 from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compile import CompiledModel
 from minbuild.reference.interpreter import ReferenceTrainer
-from minbuild.verify.script import Action, Results, TestScript
+from minbuild.verify.script import Action, Results, TestScript, separated
 
 # The interpreter holds every value of a graph, in 8 bytes, and computes about 10^7 elements a second.
 MOST_ELEMENTS = 1 << 25
@@ -61,7 +61,7 @@ def _perform(model: CompiledModel, script: TestScript, like: Results) -> dict[st
     trainer = ReferenceTrainer(select_graphs(model.artifacts, model.graphs), model.registry)
     found: dict[str, np.ndarray] = {}
     with np.errstate(all="ignore"):
-        for action in script.actions:
+        for action in separated(script).actions:
             outputs = _act(trainer, action, script)
             names = [name for name in like if action.label and name.split("/")[0] == action.label]
             if action.verb in ("train", "eval"):

@@ -105,6 +105,8 @@ def prove(
     try:
         script, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing, compact)
     except NotEqual as error:
+        if model.separate_plan:  # of other steps
+            raise
         steps = step_script(model, start)
         which = first_difference(
             steps,
@@ -122,6 +124,7 @@ def prove(
             *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
             compiled=pair.trimmed.compiled,
             compact=compact,
+            separate_plan=model.separate_plan,
         )
     steps = step_script(model, compact or start, pace)
     run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
@@ -171,6 +174,7 @@ def _finite(
                 *(script, model.plan_bytes, pair.trimmed.built.shared, pair.full.built.shared),
                 compiled=pair.trimmed.compiled,
                 compact=compact,
+                separate_plan=model.separate_plan,
             )
         except NotFinite:
             if pace == PACES[-1]:

@@ -10,7 +10,7 @@ import numpy as np
 from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType
 from minbuild.ir.size_report import Stack
-from minbuild.verify.script import Action, Results, TestScript
+from minbuild.verify.script import GRAPH_OF, Action, Results, TestScript
 
 # Words of the script, as the runner has them.
 _VERBS = (
@@ -25,11 +25,13 @@ _VERBS = (
     "save",
     "initialize",
     "copy",
+    "train_and_update",
 )
 # What verbs whose stack is measured call.
 _CALLS = {
     "create": "mb_create",
     "train": "mb_train_step",
+    "train_and_update": "mb_train_and_update",
     "eval": "mb_eval_step",
     "optimizer": "mb_optimizer_step",
     "initialize": "mb_initialize",
@@ -50,7 +52,7 @@ def _action(action: Action, script: TestScript) -> bytes:
         return head + _blob(script.checkpoints[action.operand])
     if action.verb == "rate":
         return head + struct.pack("<f", float(action.operand))
-    if action.verb in ("train", "eval"):
+    if action.verb in GRAPH_OF:
         arrays = script.batches[action.operand]
         return head + struct.pack("<I", len(arrays)) + b"".join(map(_tensor, arrays))
     return head

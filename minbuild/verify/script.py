@@ -8,17 +8,26 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from minbuild.errors import MinbuildError
-from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
+from minbuild.training.library import (
+    EVAL,
+    TRAIN,
+    TRAIN_AND_UPDATE,
+    Library,
+    Session,
+    aligned_copy,
+    arena_size,
+)
 
 # The library returned an error, which is on standard error: that a value is out of range, or another.
 EXIT_BAD_VALUE, _EXIT_REFUSED = 4, 3
 _BAD_VALUE = 7  # MB_BAD_VALUE
+GRAPH_OF = {"train": TRAIN, "eval": EVAL, "train_and_update": TRAIN_AND_UPDATE}  # verbs that take a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,7 @@ class Action:
     create      checkpoint: a new session from it, in memory full of garbage
     rate        the learning rate, as text
     train eval  batch; records every output as `label/name`
+    train_and_update  the same, of libraries with fused updates
     optimizer   takes an optimizer step
     reset       lazy reset of the gradients
     copy        values of parameters become their gradients
@@ -59,6 +69,17 @@ class TestScript:
 Results = Mapping[str, np.ndarray]
 
 
+def separated(script: TestScript) -> TestScript:
+    """The same with a training step, an optimizer step and a reset of the gradients for each step of fused updates."""
+    actions: list[Action] = []
+    for action in script.actions:
+        if action.verb == "train_and_update":
+            actions += [replace(action, verb="train"), Action("optimizer"), Action("reset")]
+        else:
+            actions.append(action)
+    return replace(script, actions=tuple(actions))
+
+
 def perform(script: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
     """Performs the actions of `script` in this process and returns the results, in order. `library` is the loaded one,
     `plan` holds the bytes of its plan, and `garbage` is the byte the arena is full of beforehand. Raises TrainerError
@@ -80,8 +101,8 @@ def perform(script: TestScript, library: Library, plan: bytes, garbage: int) -> 
 def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple[str, np.ndarray]]:
     if action.verb == "rate":
         session.learning_rate = float(action.operand)
-    elif action.verb in ("train", "eval"):
-        graph = TRAIN if action.verb == "train" else EVAL
+    elif action.verb in GRAPH_OF:
+        graph = GRAPH_OF[action.verb]
         outputs = session.run(graph, script.batches[action.operand])
         for name, array in zip(session.names(graph, True), outputs, strict=True):
             yield f"{action.label}/{name}", array

@@ -15,7 +15,8 @@ from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_ba
 from minbuild.verify.differential import PACES, Pace
 from minbuild.verify.script import Action, TestScript
 
-_GRAPHS = {"train": "train", "eval": "eval", "optimizer": "optimize", "initialize": "initialize"}  # of verbs
+_GRAPHS = {"train": "train", "train_and_update": "train", "eval": "eval"}
+_GRAPHS |= {"optimizer": "optimize", "initialize": "initialize"}  # of verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) 
     actions = [Action("create", "start"), Action("rate", repr(pace.rate))]
     actions += [Action("eval", "eval 0")] if "eval" in graphs else []
     for number in range(2):
-        actions += [Action("train", f"train {number}")] if "train" in graphs else [Action("copy")]
+        train = "train_and_update" if program.fused_updates else "train"
+        actions += [Action(train, f"train {number}")] if "train" in graphs else [Action("copy")]
         actions += [Action("optimizer")] if "optimize" in graphs else []
     actions += [Action("initialize")] if "initialize" in graphs else []
     script = TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, tuple(actions))

@@ -105,7 +105,7 @@ def reference_script(reference: Reference, program: Program, checkpoint: bytes) 
         sizes |= _fit(reference, {n: inputs[n] for n in order["eval"]}, batch, sizes)
         batches["eval"] = tuple(batch[n] for n in order["eval"])
     checkpoints = {"start": checkpoint} | ({"resume": reference.resume} if reference.resume else {})
-    actions = tuple(_actions(reference, evaluated, "optimize" in order))
+    actions = tuple(_actions(reference, evaluated, "optimize" in order, program.fused_updates))
     return TestScript(tuple(sizes[s] for s in program.symbols), batches, checkpoints, actions)
 
 
@@ -119,15 +119,17 @@ def _fit(
     return {name: max(size, before.get(name, 0)) for name, size in found.items()}
 
 
-def _actions(reference: Reference, evaluated: bool, optimizes: bool) -> Iterator[Action]:
+def _actions(reference: Reference, evaluated: bool, optimizes: bool, fused: bool) -> Iterator[Action]:
+    """The actions of a replay; steps with `fused` updates have no gradients to compare."""
+    train = "train_and_update" if fused else "train"
     optimizer = [Action("optimizer")] if optimizes else []
     rate = Action("rate", repr(reference.rate))
     yield from (Action("create", "start"), rate)
     if evaluated:
         yield Action("eval", "eval", "eval_before")
     for step in range(reference.steps):
-        yield Action("train", f"train {step % reference.batches}", f"loss {step}")
-        if step == 0:
+        yield Action(train, f"train {step % reference.batches}", f"loss {step}")
+        if step == 0 and not fused:
             yield Action("gradients", label="grad_step1")
         yield from (*optimizer, Action("reset"))
         if step == 0:
@@ -138,8 +140,8 @@ def _actions(reference: Reference, evaluated: bool, optimizes: bool) -> Iterator
         return
     yield from (Action("create", "resume"), rate)
     for step in range(min(RESUMED, len(reference.arrays["loss_resume_opt"]))):
-        yield Action("train", f"train {(reference.steps + step) % reference.batches}", f"resume {step}")
-        if step == 0:
+        yield Action(train, f"train {(reference.steps + step) % reference.batches}", f"resume {step}")
+        if step == 0 and not fused:
             yield Action("gradients", label="resume1_grad")
         yield from (*optimizer, Action("reset"))
         if step == 0:

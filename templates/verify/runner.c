@@ -18,7 +18,21 @@
 #endif
 enum { WATCHED = 3 }; /* beside inputs: the session, the plan, the checkpoint */
 
-enum { CREATE, RATE, TRAIN, EVALUATE, OPTIMIZER, RESET, GRADIENTS, PARAMETERS, SAVE, INITIALIZE, COPY, VERBS };
+enum {
+  CREATE,
+  RATE,
+  TRAIN,
+  EVALUATE,
+  OPTIMIZER,
+  RESET,
+  GRADIENTS,
+  PARAMETERS,
+  SAVE,
+  INITIALIZE,
+  COPY,
+  TRAIN_AND_UPDATE,
+  VERBS
+};
 enum { MAX_INPUTS = 64, MAX_SYMBOLS = 64 };
 
 /* How deep the stack is: what lies below is painted before a call, and looked at after it. A call that takes all
@@ -138,7 +152,8 @@ static APART mb_status step(int verb, int graph, const mb_tensor* tensors, size_
   return status;
 }
 
-static void run(int graph, int recorded) {
+/* A batch for a graph that takes one; `ports` is the graph whose outputs it has. */
+static void run(int verb, int graph, int ports, int recorded) {
   mb_tensor tensors[MAX_INPUTS];
   mb_tensor output;
   const char* name;
@@ -151,11 +166,11 @@ static void run(int graph, int recorded) {
     tensors[i].data = blob(&size);
   }
   for (i = 0; i < count; ++i) steps_watch(tensors[i].data, bytes_of(&tensors[i]));
-  must(step(graph == MB_TRAIN ? TRAIN : EVALUATE, graph, tensors, count), "mb_run");
+  must(step(verb, graph, tensors, count), "mb_run");
   steps_unwatch(WATCHED);
   for (i = count; i-- > 0;) host_give_back(tensors[i].data);
-  for (i = 0; recorded && i < mb_output_count(session, graph); ++i) {
-    must(mb_output(session, graph, i, &name, &output), "mb_output");
+  for (i = 0; recorded && i < mb_output_count(session, ports); ++i) {
+    must(mb_output(session, ports, i, &name, &output), "mb_output");
     record(output.data, bytes_of(&output));
   }
 }
@@ -243,8 +258,9 @@ int main(void) {
         copy(&value, &rate, 4);
         mb_set_learning_rate(session, value);
         break;
-      case TRAIN: run(MB_TRAIN, recorded); break;
-      case EVALUATE: run(MB_EVAL, recorded); break;
+      case TRAIN: run(TRAIN, MB_TRAIN, MB_TRAIN, recorded); break;
+      case TRAIN_AND_UPDATE: run(TRAIN_AND_UPDATE, MB_TRAIN_AND_UPDATE, MB_TRAIN, recorded); break;
+      case EVALUATE: run(EVALUATE, MB_EVAL, MB_EVAL, recorded); break;
       case OPTIMIZER: must(step(OPTIMIZER, MB_OPTIMIZER, NULL, 0), "mb_optimizer_step"); break;
       case INITIALIZE: must(step(INITIALIZE, MB_INITIALIZE, NULL, 0), "mb_initialize"); break;
       case RESET: mb_lazy_reset_grad(session); break;

@@ -11,10 +11,10 @@ const PARAMETER = { value: 4, gradient: 48, size: 56 };
 const OPTIONS = { arena: 0, arenaSize: 4, symbols: 8, symbolCount: 12, error: 16, size: 176 };
 const SESSION = { progress: 0, error: 4, replaces: 8 };
 const RATE = 16; // in mb_progress
-const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, INITIALIZE = 3, OUTPUTS = 1, PARAMETERS = 4;
+const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, INITIALIZE = 3, OUTPUTS = 1, PARAMETERS = 4, TRAIN_AND_UPDATE = 4;
 const ELEMENT_BYTES = [0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2];
 
-const VERB = { create: 0, train: 2, evaluate: 3, optimize: 4, save: 8, initialize: 9, count: 11 }; // runner.c's
+const VERB = { create: 0, train: 2, evaluate: 3, optimize: 4, save: 8, initialize: 9, update: 11, count: 12 }; // runner.c's
 const PAINT = 0xb5;
 
 const file = readFileSync(process.argv[2]);
@@ -156,7 +156,8 @@ function create(garbage, sizes, count) {
   session = word(slot);
 }
 
-function run(graph, recorded) {
+// A batch for a graph that takes one; `ports` is the graph whose outputs it has.
+function run(verb, graph, ports, recorded) {
   const count = next();
   const tensors = allocate(count * TENSOR.size + 4);
   for (let i = 0; i < count; ++i) {
@@ -164,10 +165,10 @@ function run(graph, recorded) {
     for (let field = TENSOR.type; field < TENSOR.size; field += 4) setWord(tensor + field, next());
     setWord(tensor + TENSOR.data, blob());
   }
-  const status = measured(graph === TRAIN ? VERB.train : VERB.evaluate, () => api.mb_run(session, graph, tensors, count));
+  const status = measured(verb, () => api.mb_run(session, graph, tensors, count));
   must(status, "mb_run", word(session + SESSION.error));
   if (!recorded) return;
-  each(2 * graph + OUTPUTS, (value) => record(bytes(word(value + TENSOR.data), tensorBytes(value))));
+  each(2 * ports + OUTPUTS, (value) => record(bytes(word(value + TENSOR.data), tensorBytes(value))));
 }
 
 function step(graph) {
@@ -211,8 +212,8 @@ while (at < script.length) {
   [
     () => create(garbage, sizes, count),
     () => setWord(word(session + SESSION.progress) + RATE, next()),
-    () => run(TRAIN, recorded),
-    () => run(EVALUATE, recorded),
+    () => run(VERB.train, TRAIN, TRAIN, recorded),
+    () => run(VERB.evaluate, EVALUATE, EVALUATE, recorded),
     () => step(OPTIMIZER),
     () => setWord(session + SESSION.replaces, 1),
     () => parameters(true),
@@ -220,6 +221,7 @@ while (at < script.length) {
     save,
     () => step(INITIALIZE),
     copyToGradients,
+    () => run(VERB.update, TRAIN_AND_UPDATE, TRAIN, recorded),
   ][verb]();
 }
 record(new Uint8Array(depths.buffer));

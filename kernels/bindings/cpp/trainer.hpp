@@ -160,9 +160,11 @@ class Session {
   // Memory of the caller, which outlives the session; 8-byte aligned. An empty checkpoint: parameters start at zero.
   // An empty plan: the library has it compiled in. `options` may bring the arena and the sizes of free dimensions, and
   // receives the text of a failure.
-  static Status create(Span<const std::byte> plan, Span<const std::byte> checkpoint, mb_options& options, Session& into) {
+  static Status create(Span<const std::byte> plan, Span<const std::byte> checkpoint, mb_options& options,
+                       Session& into) {
     Session made;
-    mb_status code = mb_create(plan.data(), plan.size(), checkpoint.data(), checkpoint.size(), &options, &made.session_);
+    mb_status code =
+        mb_create(plan.data(), plan.size(), checkpoint.data(), checkpoint.size(), &options, &made.session_);
     return into.take(code, made, options);
   }
   // Links only with a library that has files (`--file-io on`). A null path is that of no file.
@@ -176,6 +178,9 @@ class Session {
 
   // Adds to the gradients, or replaces them after lazy_reset_grad.
   Status train_step(Span<const mb_tensor> inputs) { return run(MB_TRAIN, inputs); }
+  // Both in one pass, without gradients in memory: of libraries reduced with `--updates fused`, which have no other way to
+  // train. After a gradient that is not finite (MB_BAD_VALUE, naming the parameter) only load_checkpoint goes on.
+  Status train_and_update(Span<const mb_tensor> inputs) { return run(MB_TRAIN_AND_UPDATE, inputs); }
   Status eval_step(Span<const mb_tensor> inputs) { return run(MB_EVAL, inputs); }
   Status optimizer_step() { return said(mb_optimizer_step(session_)); }
   Status initialize() { return said(mb_initialize(session_)); }
@@ -241,7 +246,9 @@ class Session {
   Status from_buffer(Span<const float> buffer, bool trainable_only) {
     return said(mb_copy_buffer_to_parameters(session_, buffer.data(), buffer.size(), trainable_only));
   }
-  Status export_model(const char* template_path, const char* path) { return said(mb_export_to_file(session_, template_path, path)); }
+  Status export_model(const char* template_path, const char* path) {
+    return said(mb_export_to_file(session_, template_path, path));
+  }
   template <class Sink>
   Status export_model(Span<const std::byte> template_bytes, Sink&& sink) {
     return said(mb_export_model(session_, template_bytes.data(), template_bytes.size(), &pass<Sink>, &sink));
@@ -262,7 +269,8 @@ class Session {
     const mb_status code = mb_run(session_, graph, inputs.data(), inputs.size());
 #if MINBUILD_WORDS
     if (code != MB_OK)
-      mb_explain_refusal(session_, graph, code, inputs.data(), inputs.size(), sizes_.given ? sizes_.of : nullptr);
+      mb_explain_refusal(session_, graph == MB_TRAIN_AND_UPDATE ? MB_TRAIN : graph, code, inputs.data(), inputs.size(),
+                         sizes_.given ? sizes_.of : nullptr);
 #endif
     return said(code);
   }

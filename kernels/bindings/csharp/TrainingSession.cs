@@ -67,6 +67,10 @@ namespace Minbuild
         /// <summary>Forward and backward on a batch: adds to the gradients, or replaces them after LazyResetGrad.</summary>
         public IReadOnlyList<Tensor> TrainStep(params Tensor[] inputs) => Step(Header.MB_TRAIN, inputs);
 
+        /// <summary>Forward, backward and updates in one pass, of libraries reduced with --updates fused, which do not train
+        /// otherwise. After a gradient that is not finite only LoadCheckpoint goes on.</summary>
+        public IReadOnlyList<Tensor> TrainAndUpdate(params Tensor[] inputs) => Step(Header.MB_TRAIN_AND_UPDATE, inputs);
+
         public IReadOnlyList<Tensor> EvalStep(params Tensor[] inputs) => Step(Header.MB_EVAL, inputs);
 
         /// <summary>Updates the parameters from the gradients.</summary>
@@ -173,6 +177,7 @@ namespace Minbuild
                     tensors[i] = tensor;
                 }
                 int status = Native.mb_run(Open, graph, tensors, new UIntPtr((uint)tensors.Length));
+                if (graph == Header.MB_TRAIN_AND_UPDATE) graph = Header.MB_TRAIN; // whose inputs and outputs it has
                 string reason = status == Header.MB_OK ? "" : Described()?.Refusal(graph, status, inputs, sizes) ?? "";
                 if (reason != "") throw new TrainerException(status, reason);
                 Must(status);

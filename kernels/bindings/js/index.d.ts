@@ -59,6 +59,8 @@ export class TrainingSession {
 
   /** Forward and backward. Adds to the gradients, or replaces them after lazyResetGrad. */
   runTrainStep(feeds: Feeds): Outputs;
+  /** Forward, backward and updates in one pass, of modules reduced with --updates fused. */
+  runTrainAndUpdate(feeds: Feeds): Outputs;
   runEvalStep(feeds: Feeds): Outputs;
   runOptimizerStep(): void;
   lazyResetGrad(): void;

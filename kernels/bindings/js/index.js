@@ -1,7 +1,7 @@
 // Training in browsers and Node. Names and shapes follow onnxruntime-web's training session.
 import {
   ELEMENTS, MB_BAD_VALUE, MB_COUNT_PARAMETERS, MB_EVAL, MB_FLOAT, MB_FROM_PARAMETERS, MB_INITIALIZE, MB_INPUTS, MB_INT64, MB_OK,
-  MB_OPTIMIZER, MB_OUTPUTS, MB_PARAMETERS, MB_STRING, MB_TO_PARAMETERS, MB_TRAIN,
+  MB_OPTIMIZER, MB_OUTPUTS, MB_PARAMETERS, MB_STRING, MB_TO_PARAMETERS, MB_TRAIN, MB_TRAIN_AND_UPDATE,
   OPTIONS, PARAMETER, PROGRESS, PROPERTY, SESSION, TENSOR,
 } from "./header.js";
 import { Module, TrainerError, bytesOf, compile } from "./module.js";
@@ -85,6 +85,14 @@ export class TrainingSession {
   /** Forward and backward on a batch: outputs by name. Adds to the gradients, or replaces them after lazyResetGrad. */
   runTrainStep(feeds) {
     return this.#run(MB_TRAIN, this.trainingInputNames, feeds);
+  }
+
+  /**
+   * Forward, backward and updates in one pass, of modules reduced with --updates fused, which do not train otherwise. After a
+   * gradient that is not finite the session takes nothing but loadCheckpoint.
+   */
+  runTrainAndUpdate(feeds) {
+    return this.#run(MB_TRAIN_AND_UPDATE, this.trainingInputNames, feeds);
   }
 
   runEvalStep(feeds) {
@@ -314,6 +322,7 @@ export class TrainingSession {
       at += sizes[i];
     });
     const status = module.api.mb_run(this.#session, graph, list, tensors.length);
+    if (graph === MB_TRAIN_AND_UPDATE) graph = MB_TRAIN; // whose inputs and outputs it has
     if (status !== MB_OK) throw new TrainerError(status, this.#refusal(graph, status, tensors) || module.text(this.#error));
     return Object.fromEntries(this.#all(2 * graph + MB_OUTPUTS).map((output) => [output.name, this.#copied(output)]));
   }

@@ -19,12 +19,17 @@ namespace minbuild {
 struct half;  // lib/types/half.h
 struct bfloat16;
 
+// In libraries whose training steps update parameters, a gradient that is not finite has a status of its own: the session
+// has to be given up then.
+constexpr mb_status kNotFiniteStatus = MB_FUSED_UPDATES ? MB_BAD_VALUE + 128 : MB_BAD_VALUE;
+
 #if !MB_COMPILED
 enum class Status : uint8_t {
   kOk = MB_OK,
-  kBadPlan = MB_BAD_PLAN,    // shapes or parameters that no correct plan contains
-  kTooLarge = MB_BAD_PLAN,   // shapes or parameters that a model may have and the kernel cannot count with
-  kBadValue = MB_BAD_VALUE,  // data out of range
+  kBadPlan = MB_BAD_PLAN,         // shapes or parameters that no correct plan contains
+  kTooLarge = MB_BAD_PLAN,        // shapes or parameters that a model may have and the kernel cannot count with
+  kBadValue = MB_BAD_VALUE,       // data out of range
+  kNotFinite = kNotFiniteStatus,  // a gradient is infinite or no number
 };
 // MB_WRONG(condition): a condition that no correct plan meets, where its check shares the answer with limits. A macro:
 // as a function it would be evaluated to a number first, which takes up to 21 bytes.
@@ -36,13 +41,14 @@ struct Status {
     [[noreturn]] MB_INLINE operator Status() const { __builtin_unreachable(); }
   };
   uint8_t value;
-  static const Status kOk, kTooLarge, kBadValue;
+  static const Status kOk, kTooLarge, kBadValue, kNotFinite;
   static const Never kBadPlan;
   explicit constexpr operator mb_status() const { return value; }
   constexpr bool operator==(Status other) const { return value == other.value; }
   constexpr bool operator!=(Status other) const { return value != other.value; }
 };
 inline constexpr Status Status::kOk{MB_OK}, Status::kTooLarge{MB_BAD_PLAN}, Status::kBadValue{MB_BAD_VALUE};
+inline constexpr Status Status::kNotFinite{kNotFiniteStatus};
 inline constexpr Status::Never Status::kBadPlan{};
 MB_INLINE bool never(bool condition) {
   if (condition) __builtin_unreachable();

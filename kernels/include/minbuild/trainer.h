@@ -66,7 +66,7 @@ typedef struct mb_tensor {
   int32_t dims[MB_MAX_RANK];
 } mb_tensor;
 
-enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2, MB_INITIALIZE = 3 }; /* graphs */
+enum { MB_TRAIN = 0, MB_EVAL = 1, MB_OPTIMIZER = 2, MB_INITIALIZE = 3, MB_TRAIN_AND_UPDATE = 4 }; /* graphs */
 
 /* The role of a parameter: trained by the optimizer, changed by kernels (running statistics), or only read. */
 enum { MB_TRAINABLE = 1, MB_STATE = 2, MB_FROZEN = 3 };
@@ -224,6 +224,15 @@ static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* input
  * (--finite-checks off leaves this out). MB_UNSUPPORTED where the model carries its own training
  * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself. */
 static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }
+/* Forward, backward and an update of each parameter as soon as its gradient is known, which counts a step: the bits of
+ * mb_lazy_reset_grad, mb_train_step and mb_optimizer_step without memory for gradients. Only in libraries reduced with
+ * --updates fused, in which mb_train_step and mb_optimizer_step are MB_UNSUPPORTED, parameters have no gradient, and inputs
+ * and outputs are those of MB_TRAIN; MB_UNSUPPORTED in all others. A refused batch or learning rate changes nothing. Where
+ * a gradient is NaN or infinite the call ends with MB_BAD_VALUE and names the parameter; others have been updated, so that
+ * the session takes nothing but mb_load_checkpoint from then on (MB_BAD_CHECKPOINT). */
+static inline mb_status mb_train_and_update(mb_session* session, const mb_tensor* inputs, size_t input_count) {
+  return mb_run(session, MB_TRAIN_AND_UPDATE, inputs, input_count);
+}
 /* Gives parameters and state new first values, as the model's own training information says; what that leaves out keeps
  * its value. MB_UNSUPPORTED for all other models. */
 static inline mb_status mb_initialize(mb_session* session) { return mb_run(session, MB_INITIALIZE, NULL, 0); }

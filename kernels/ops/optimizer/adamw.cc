@@ -21,11 +21,18 @@ struct AdamWBody {
   template <class W>
   static MB_INLINE void run(const AdamW<T>* all, int count) {
     using V = typename W::template of<T>;
-    const AdamW<T>& a = *all;
+    if (!MB_ADAMW_TAIL) return update<V>(*all, 0, count);
+    const int whole = count - count % V::size;
+    update<V>(*all, 0, whole);
+    update<Vec<T, 1>>(*all, whole, count);
+  }
+
+  template <class V>
+  static MB_INLINE void update(const AdamW<T>& a, intptr_t i, int count) {
     const Call& call = *a.call;
     T *ps = call[0].as<T>(), *ms = call[1].as<T>(), *vs = call[2].as<T>(), *gs = call[3].as<T>();
     const bool first = MB_ADAMW_DECAY_FIRST && a.corrects_moments, regular = MB_ADAMW_REGULAR && a.decays_gradients;
-    for (intptr_t i = 0; i < count; i += V::size) {
+    for (; i < count; i += V::size) {
       V p = V::load(ps + i), g = V::load(gs + i), m = V::load(ms + i), v = V::load(vs + i);
       if (regular) g = g + p * V(a.decay);
       else if (MB_ADAMW_DECAY && first) p = p - p * V(a.decay);
@@ -39,7 +46,7 @@ struct AdamWBody {
   }
 };
 
-// p, g, m, v: equally long, whole vectors; rate: learning rate; step: counts from 1.
+// p, g, m, v: equally long, whole vectors unless there is a tail; rate: learning rate; step: counts from 1.
 // m += (1 - alpha) (g - m);  v += (1 - beta) (g^2 - v)
 // mode 1: p -= rate sqrt(1 - beta^t) / (1 - alpha^t) m / (sqrt(v) + epsilon), then p -= rate decay p
 // mode 0: p -= rate decay p, then p -= rate / (1 - alpha^t) m / (sqrt(v / (1 - beta^t)) + epsilon)
@@ -50,7 +57,8 @@ Status adamw(const Call& call) {
   const int count = call[0].count;
   for (int i = 1; i < 4; ++i)
     if (call[i].count != count) return Status::kBadPlan;
-  if (count % (32 / int(sizeof(T))) != 0 || call[4].count != 1 || call[5].count != 1) return Status::kBadPlan;
+  if ((!MB_ADAMW_TAIL && count % (32 / int(sizeof(T))) != 0) || call[4].count != 1 || call[5].count != 1)
+    return Status::kBadPlan;
   AdamW<T> all;
   all.call = &call;
   for (int i = 0; i < 2; ++i) {

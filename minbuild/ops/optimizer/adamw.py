@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.ir.dims import Dim, product
 from minbuild.ops.core.definition import (
     ELEMENTS,
     FLOATS,
@@ -35,10 +36,18 @@ adamw_kernel = KernelFunction(
         "decay_first": "adam_mode 0: decay before the update",
         "regular": "Adam: weight decay added to the gradient",
         "uncorrected": "correct_bias 0: moments as they are",
+        "tail": "numbers of elements that are no multiple of 32 bytes",
     },
     cut=ELEMENTS,
 )
+_VECTOR = 32  # bytes of the longest one
 REGULAR = 2  # the kernel's mode for Adam, beside AdamW's adam_mode
+
+
+def _is_whole(shape: Sequence[Dim], size: int) -> bool:
+    """True if the elements of a parameter's `shape`, of `size` bytes each, are whole vectors."""
+    count = product(tuple(shape))
+    return isinstance(count, int) and count % (_VECTOR // size) == 0
 
 
 def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
@@ -47,6 +56,7 @@ def _call(ctx: OpContext, decay: float, mode: int, corrects: int) -> KernelCall:
         "decay_first": mode != 1,
         "regular": mode == REGULAR,
         "uncorrected": not corrects,
+        "tail": not _is_whole(ctx.shape(2), ctx.element(2).size),
     }
     rate, step, p, g, m, v = (ctx.name(i) for i in range(6))
     return adamw_kernel.call(
@@ -132,7 +142,9 @@ def _cases_of(*variants: Mapping[str, Any]) -> Any:
                 (8, 1),
                 (64, 2),
                 (1000, 1000),
-            ):  # whole vectors, as all regions of parameters are
+                (1001, 3),
+                (3, 2),
+            ):  # whole vectors, as all regions of parameters are; and single parameters
                 p, g, m = random.standard_normal((3, count))
                 moments = (
                     (m, random.uniform(0.5, 2, count)) if step > 1 else (np.zeros(count), np.zeros(count))

@@ -4,7 +4,7 @@ import Foundation
 /// One model in training. Sessions share nothing; one session belongs to one thread at a time.
 public final class TrainingSession {
     /// Evaluation may have other inputs and outputs than training.
-    public enum Graph: Int32 { case train = 0, evaluate, optimize, initialize }
+    public enum Graph: Int32 { case train = 0, evaluate, optimize, initialize, trainAndUpdate }
 
     private let session: UnsafeMutablePointer<mb_session>
     private let plan: UnsafeMutableRawBufferPointer
@@ -49,6 +49,10 @@ public final class TrainingSession {
     /// Forward and backward on a batch, inputs in the order of `inputNames`: the outputs, of which the first is the
     /// loss. Adds to the gradients, or replaces them after `lazyResetGrad`.
     public func trainStep(_ inputs: [Tensor]) throws -> [Tensor] { try run(.train, inputs) }
+
+    /// Forward, backward and updates in one pass, of libraries reduced with `--updates fused`, which do not train
+    /// otherwise. After a gradient that is not finite only `loadCheckpoint` goes on.
+    public func trainAndUpdate(_ inputs: [Tensor]) throws -> [Tensor] { try run(.trainAndUpdate, inputs) }
 
     public func evalStep(_ inputs: [Tensor]) throws -> [Tensor] { try run(.evaluate, inputs) }
 
@@ -204,14 +208,15 @@ public final class TrainingSession {
         defer { memory.forEach { $0.deallocate() } }
         let tensors = zip(inputs, memory).map { mb_tensor($0, at: $1.baseAddress) }
         let status = mb_run(session, graph.rawValue, tensors, tensors.count)
+        let ports: Graph = graph == .trainAndUpdate ? .train : graph  // the graph whose inputs and outputs it has
         if status != 0 {
             largest.withUnsafeBufferPointer { sizes in
                 mb_explain_refusal(
-                    session, graph.rawValue, status, tensors, tensors.count, largest.isEmpty ? nil : sizes.baseAddress)
+                    session, ports.rawValue, status, tensors, tensors.count, largest.isEmpty ? nil : sizes.baseAddress)
             }
         }
         try must(status)
-        return all(2 * graph.rawValue + Int32(MB_OUTPUTS)).map { Tensor(copying: $0.value) }
+        return all(2 * ports.rawValue + Int32(MB_OUTPUTS)).map { Tensor(copying: $0.value) }
     }
 }
 

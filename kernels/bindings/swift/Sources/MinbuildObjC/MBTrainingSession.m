@@ -97,6 +97,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   for (NSUInteger i = 0; well && i < inputs.count; ++i) well = [inputs[i] fill:&tensors[i] error:error];
   if (well) {
     mb_status status = mb_run(_session, graph, tensors, inputs.count);
+    if (graph == MB_TRAIN_AND_UPDATE) graph = MB_TRAIN;  // whose inputs and outputs it has
     if (status != MB_OK) mb_explain_refusal(_session, graph, status, tensors, inputs.count, NULL);
     well = [self must:status error:error];
   }
@@ -111,6 +112,9 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 
 - (nullable NSArray<MBTensor*>*)trainStepWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error {
   return [self run:MB_TRAIN inputs:inputs error:error];
+}
+- (nullable NSArray<MBTensor*>*)trainAndUpdateWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error {
+  return [self run:MB_TRAIN_AND_UPDATE inputs:inputs error:error];
 }
 - (nullable NSArray<MBTensor*>*)evalStepWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error {
   return [self run:MB_EVAL inputs:inputs error:error];

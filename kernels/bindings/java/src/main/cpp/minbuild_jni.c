@@ -104,6 +104,7 @@ NATIVE(void, run)(JNIEnv* env, jclass self, jlong session, jint graph, jobjectAr
     }
   }
   status = mb_run(session_of(session), graph, inputs, (size_t)count);
+  if (graph == MB_TRAIN_AND_UPDATE) graph = MB_TRAIN; /* whose inputs it has */
   if (status != MB_OK) refuse(env, session_of(session), graph, status, inputs, (size_t)count, largest);
 }
 

@@ -32,6 +32,8 @@ extern NSString* const MBTrainerErrorDomain;
 
 /** Outputs, of which the first is the loss. Adds to the gradients, or replaces them after lazyResetGrad. */
 - (nullable NSArray<MBTensor*>*)trainStepWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error;
+/** Forward, backward and updates in one pass, of libraries reduced with --updates fused. */
+- (nullable NSArray<MBTensor*>*)trainAndUpdateWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error;
 - (nullable NSArray<MBTensor*>*)evalStepWithInputs:(NSArray<MBTensor*>*)inputs error:(NSError**)error;
 - (BOOL)optimizerStepWithError:(NSError**)error;
 - (BOOL)initializeWithError:(NSError**)error;

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 /** The functions of minbuild_jni.c. A session is the address of an mb_session; lists are numbered as by mb_get. */
 final class OnnxRuntime {
   static final int TRAIN = 0;
+  static final int TRAIN_AND_UPDATE = 4;
   static final int EVAL = 1;
   static final int OPTIMIZER = 2;
   static final int INITIALIZE = 3;

@@ -79,7 +79,15 @@ public final class OrtTrainingSession implements AutoCloseable {
 
   public OrtSession.Result trainStep(Map<String, ? extends OnnxTensorLike> batch, Set<String> requestedOutputs)
       throws OrtException {
-    return step(OnnxRuntime.TRAIN, batch, requestedOutputs);
+    return step(OnnxRuntime.TRAIN, OnnxRuntime.TRAIN, batch, requestedOutputs);
+  }
+
+  /**
+   * Forward, backward and updates in one pass, of libraries reduced with --updates fused, which do not train otherwise.
+   * After a gradient that is not finite the session takes nothing but a checkpoint.
+   */
+  public OrtSession.Result trainAndUpdate(Map<String, ? extends OnnxTensorLike> batch) throws OrtException {
+    return step(OnnxRuntime.TRAIN, OnnxRuntime.TRAIN_AND_UPDATE, batch, getTrainOutputNames());
   }
 
   public OrtSession.Result evalStep(Map<String, ? extends OnnxTensorLike> batch) throws OrtException {
@@ -88,7 +96,7 @@ public final class OrtTrainingSession implements AutoCloseable {
 
   public OrtSession.Result evalStep(Map<String, ? extends OnnxTensorLike> batch, Set<String> requestedOutputs)
       throws OrtException {
-    return step(OnnxRuntime.EVAL, batch, requestedOutputs);
+    return step(OnnxRuntime.EVAL, OnnxRuntime.EVAL, batch, requestedOutputs);
   }
 
   /** The next training step replaces the gradients. */
@@ -248,8 +256,9 @@ public final class OrtTrainingSession implements AutoCloseable {
     return new OnnxTensor(describe(list, index), data);
   }
 
-  private OrtSession.Result step(int graph, Map<String, ? extends OnnxTensorLike> batch, Set<String> requested)
-      throws OrtException {
+  /** Runs graph `run` on a batch, with the inputs and outputs of `graph`. */
+  private OrtSession.Result step(
+      int graph, int run, Map<String, ? extends OnnxTensorLike> batch, Set<String> requested) throws OrtException {
     int count = inputs[graph].size();
     ByteBuffer[] data = new ByteBuffer[count];
     int[] types = new int[count];
@@ -263,7 +272,7 @@ public final class OrtTrainingSession implements AutoCloseable {
       dims[i++] = Arrays.stream(tensor.info.shape).mapToInt(Math::toIntExact).toArray();
     }
     for (String name : requested) indexOf(outputs[graph], name, "output");
-    OnnxRuntime.run(open(), graph, data, types, dims, sizes);
+    OnnxRuntime.run(open(), run, data, types, dims, sizes);
     LinkedHashMap<String, OnnxValue> results = new LinkedHashMap<>();
     int index = 0;
     for (String name : outputs[graph]) {
