@@ -281,8 +281,9 @@ MB_INLINE Vec<T, N> erf(Vec<T, N> x) {
   return with_sign_of(select(is_near, near, far), x);
 }
 
-// As C's pow: a negative base needs an integer exponent; pow(x, 0) = pow(1, y) = 1 even for NaN.
-template <class T, int N>
+// As C's pow: a negative base needs an integer exponent; pow(x, 0) = pow(1, y) = 1 even for NaN. Without kAnyBase x is
+// positive and finite.
+template <bool kAnyBase = true, class T, int N>
 MB_INLINE Vec<T, N> pow(Vec<T, N> x, Vec<T, N> y) {
   using V = Vec<T, N>;
   using F = Format<T>;
@@ -291,7 +292,8 @@ MB_INLINE Vec<T, N> pow(Vec<T, N> x, Vec<T, N> y) {
   // log2(a) = k + l. Of y*k the part of y with few bits is exact, so its integer goes to the exponent without loss.
   auto p = log_parts(a);
   V l = (p.f - (p.square - p.product)) * V(T(1.4426950408889634));
-  V log2 = select(a == zero, -inf, select(a < inf, p.k + l, a));
+  V log2 = p.k + l;
+  if (kAnyBase) log2 = select(a == zero, -inf, select(a < inf, log2, a));
   V t = y * log2;
   V high = bits_as<T>(bits_as<I>(y) & Integers<T, N>(-(I(1) << (F::mantissa / 2 + 1))));
   V whole = (high * p.k + V(F::round)) - V(F::round);
@@ -303,6 +305,8 @@ MB_INLINE Vec<T, N> pow(Vec<T, N> x, Vec<T, N> y) {
   V r = (rest - n) * V(T(0.6931471805599453));
   V result = exp_of_parts(r, bits_as<I>(exponent) - bits_as<I>(V(F::round)));
   result = select(t > V(T(F::bias + 2)), inf, select(t < V(T(-F::bias - F::mantissa - 2)), zero, result));
+
+  if (!kAnyBase) return select(y != y, y, select((y == zero) | (x == one), one, result));
 
   V bounded = min(V(T(I(1) << (F::mantissa + 1))), max(V(-T(I(1) << (F::mantissa + 1))), y));  // all even beyond
   auto number = convert<I>(select(y == y, bounded, zero));

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minbuild.ir import ElementType
+from minbuild.ir.dims import product
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
 from minbuild.ops.arithmetic import unary as _unary
 from minbuild.ops.core.broadcasting import (
@@ -37,7 +39,11 @@ pow_kernel = KernelFunction(
     ("y:T=", "a:T", "b:T", WALK),
     params=AXES,
     types={"T": (*FLOATS, INT64)},
-    features=FEATURES,
+    features={
+        **FEATURES,
+        "vector": "results of more than one element",
+        "any_base": "bases that are not known, or not positive",
+    },
     cut=BROADCAST,
 )
 
@@ -78,7 +84,12 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         return (call_binary(_arithmetic.mul_kernel, ctx, 0, 0),)
     if _exponent(ctx) == 0.5 and same and ctx.element().is_real:
         return (_unary.sqrt_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),)),)
-    return (call_binary(pow_kernel, ctx),)
+    base = ctx.content(0)
+    positive = base is not None and base.dtype.kind == "f" and bool(((base > 0) & (base < np.inf)).all())
+    call, more = call_binary(pow_kernel, ctx), set() if positive else {"any_base"}
+    if any(product(ctx.shape(i)) != 1 for i in (0, 1)):
+        more.add("vector")
+    return (replace(call, features=call.features | more),)
 
 
 def _reference(attributes: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -99,6 +110,7 @@ def _whole_power(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for name, a, b in operands(random):
         yield TestCase(name, (np.abs(a) + 0.1, b), ulps=8)
+    yield from _of_constants(random)
     x = random.standard_normal((3, 7))
     for exponent in (2.0, 1.0, 3.0, -1.0, 0.0):
         for shape in ((), (1,)):
@@ -110,6 +122,18 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     bases = np.array([0.0, -0.0, 1.0, -1.0, -2.0, np.inf, -np.inf, np.nan])
     yield TestCase("special values", (bases[:, None], np.array([2.0, 3.0, 0.5, -1.0])), ulps=8)
     yield from _mixed_cases(random)
+
+
+def _of_constants(random: np.random.Generator) -> Iterable[TestCase]:
+    """Powers of numbers that are known, such as the corrections of Adam's moments."""
+    for shapes in (((), ()), ((1,), ()), ((1, 1), (1,))):
+        one, other = (random.uniform(0.5, 2, shape) for shape in shapes)
+        yield TestCase(f"one number {shapes}", (one, other), ulps=8)
+        yield TestCase(f"of a constant {shapes}", (one, 10 * other), constant=frozenset({0}), ulps=16)
+    exponents = np.array([0.0, -0.0, 1.0, -3.5, 12.0, -14.0, np.inf, -np.inf, np.nan])
+    for number in (1.0, 0.9, 2.5, 1e-30):
+        inputs = np.array(number), exponents
+        yield TestCase(f"powers of {number}", inputs, constant=frozenset({0}), ulps=16, smooth=False)
 
 
 def _mixed_cases(random: np.random.Generator) -> Iterable[TestCase]:
