@@ -82,6 +82,7 @@ def emit_package(
         sources,
         module,
         plans=[packaged.model.plan_bytes for packaged in models],
+        compiled=contents.compiled,
         error_messages=contents.error_messages,
     )
     parts = PackageParts(models[0].model, described[0], sources, contents, tuple(libraries))

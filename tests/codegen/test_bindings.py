@@ -79,6 +79,11 @@ def test_node(dist: Path, expected: np.ndarray) -> None:
     check(losses(run(tool("node"), "train.mjs", "../../..", STEPS, cwd=folder)), expected)
 
 
+def test_programs_for_onnxruntime_web(dist: Path) -> None:
+    shutil.copy(PROGRAMS / "ort_web.mjs", dist / "bindings/js")
+    assert run(tool("node"), "ort_web.mjs", cwd=dist / "bindings/js") == "passed\n"
+
+
 def test_everything_in_javascript(dist: Path) -> None:
     folder = dist / "bindings/js"
     shutil.copy(PROGRAMS / "everything.mjs", folder)

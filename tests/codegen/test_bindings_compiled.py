@@ -9,6 +9,7 @@ from pathlib import Path
 import lenet
 import numpy as np
 import pytest
+from places import TESTS
 from programs import CC, CXX, page, run, serve, tool
 
 from minbuild.toolchain import host_target
@@ -86,6 +87,11 @@ def test_node(dist: Path, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3)
     (folder / "refused.mjs").write_text(REFUSED)
     run("node", "refused.mjs", cwd=folder)
+
+
+def test_programs_for_onnxruntime_web(dist: Path) -> None:
+    shutil.copy(TESTS / "codegen/bindings/ort_web.mjs", dist / "bindings/js")
+    assert run(tool("node"), "ort_web.mjs", cwd=dist / "bindings/js") == "passed\n"
 
 
 def test_browser(dist: Path, expected: np.ndarray) -> None:

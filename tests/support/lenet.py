@@ -91,7 +91,9 @@ def write_package(artifacts: Path, folder: Path, compiled: bool = False) -> Path
         files[str(Path(library_path(target)).with_name("libminbuild.a"))] = library.built.archive
     files |= {
         **sources,
-        **binding_files(LANGUAGES, contents.optional, sources, module, plans=[model.plan_bytes]),
+        **binding_files(
+            LANGUAGES, contents.optional, sources, module, plans=[model.plan_bytes], compiled=compiled
+        ),
     }
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,8 @@ export async function bytesOf(source) {
   const address = String(source);
   const inNode = typeof process !== "undefined" && process.versions?.node;
   if (inNode && !/^(https?|data|blob):/.test(address)) {
-    const { readFile } = await import("node:fs/promises");
+    const files = "node:fs/promises"; // by a name that bundlers for browsers do not look for
+    const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ files);
     return readFile(source);
   }
   return bytesOf(await fetch(source));
