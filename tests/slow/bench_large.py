@@ -110,16 +110,17 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
             done = subprocess.run(given, capture_output=True, text=True, cwd=folder, check=False)
             if done.returncode:
                 sys.exit(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
-    from minbuild.codegen.sources import emit_sources
-    from minbuild.ops import registry
+    from minbuild.codegen.library_builder import build_checked
+    from minbuild.options.build_options import AUTO, BuildOptions
     from minbuild.planning.compile import compile_model
-    from minbuild.planning.library_contents import LibraryContents
-    from minbuild.toolchain import build_library, find_toolchain, host_target
+    from minbuild.planning.kernel_selection import contents_of
+    from minbuild.toolchain import find_toolchain, host_target
 
-    model = compile_model(folder, {}, {}, checks_loss=True)
-    plan = model.plan
-    contents = LibraryContents(plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops)
-    built = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
+    built_for = BuildOptions(threads=AUTO)
+    model = compile_model(folder, {}, {}, checks_loss=True, threads=AUTO)
+    contents = contents_of([model], build_options=built_for)
+    library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, built_for))
+    plan, built = model.plan, library.built
     (folder / "trainer.so").write_bytes(built.shared)
     (folder / "trainer.plan").write_bytes(model.plan_bytes)
     about = {"inputs": [n for n, _ in plan.routines[0].inputs], "symbols": len(plan.symbols)}

@@ -1,5 +1,5 @@
-"""Derives the polynomial coefficients of kernels/shared (math.h, near_zero.h, trigonometry.h); prints them as they
-stand there.
+"""Derives the polynomial coefficients of kernels/lib/simd (math.h, expm1_log1p.h, trigonometry.h) and of gelu.cc;
+prints them as they stand there.
 
 Each polynomial minimises the largest weighted error over dense Chebyshev nodes: least squares repeated with
 weights raised where the error is large (Lawson's iteration), in float64. Coefficients are then fixed to
@@ -98,6 +98,18 @@ def show_trigonometry() -> None:
     show("atan  x+x*z*P(z)", fit(arc_rest, 0, math.tan(math.pi / 8) ** 2, range(5), lambda z: z))
 
 
+def show_normal() -> None:
+    """Mills' ratio over sqrt(2 pi), 1/2 + u P(u), of distances a up to 6 from the mean; u = q / (1 + q), q = 0.27 a.
+    The error counts as that of a probability, and a bit where those are small."""
+    scale = float(np.float32(0.27))
+    distance = lambda u: u / (scale * (1 - u))  # noqa: E731
+    bell = lambda u: np.exp(-(distance(u) ** 2) / 2)  # noqa: E731
+    tail = elementwise(lambda u: math.erfc(distance(u) / math.sqrt(2)) / 2)
+    top = 6 * scale / (1 + 6 * scale)
+    rest = lambda u: (tail(u) / bell(u) - 0.5) / u  # noqa: E731
+    show("gelu  1/2+u*P(u)", fit(rest, 1e-6, top, range(6), lambda u: u * (bell(u) + 0.02)))
+
+
 def main() -> None:
     """Prints every polynomial with its error."""
     half = math.log(2) / 2
@@ -117,6 +129,7 @@ def main() -> None:
     log_erfc = elementwise(lambda a: math.log(math.erfc(a + 1)))
     weight = elementwise(lambda a: math.erfc(a + 1))
     show("erfc  exp(P(a-1))", fit(log_erfc, 0.0, 3.0, range(7), weight))
+    show_normal()
     show_near_zero()
     show_trigonometry()
 

@@ -139,6 +139,7 @@ def our_step(folder: Path, name: str, given: dict[str, np.ndarray], threads: int
     library, handle = Library(folder / "trainer.so"), ctypes.POINTER(CSession)()
     sizes = (ctypes.c_int32 * about["symbols"])(*[len(given["labels"])] * about["symbols"])
     options = COptions(None, 0, sizes, about["symbols"])
+    options.threads = threads
     files = (str(folder / "trainer.plan").encode(), str(folder / "checkpoint").encode())
     if library.create_from_files(*files, ctypes.byref(options), ctypes.byref(handle)):
         raise RuntimeError(options.error.decode())

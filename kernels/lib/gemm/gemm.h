@@ -36,16 +36,27 @@ void pack_strided(const void* product, T* panel, int k, int depth, int j0, int c
 }
 #endif
 
-// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C; `step`, of packed
-// products, is how far the rows of a tile are from those of the next.
-template <class T, class... Step>
-MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, Step... step) {
-  constexpr bool kPacked = sizeof...(step) != 0;
+// How far the rows of a tile are from those of the next, of packed products; the last `low` rows are in tiles of
+// tile_rows(), `low_step` apart.
+struct TileSteps {
+  intptr_t step, low_step, low;
+};
+
+// All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
+template <class T, class... Steps>
+MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Steps&... steps) {
+  constexpr bool kPacked = sizeof...(steps) != 0;
   const intptr_t width = lanes_of<T>(bytes) * kTileVectors;
-  const intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
+  intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
+  [[maybe_unused]] intptr_t step = 0;
+  if constexpr (kPacked) step = (steps.step, ...);
   const T* a = g.a;
   T* c = g.c;
+  [[maybe_unused]] bool high = true;
   for (intptr_t left = g.m; left > 0; left -= most) {
+    if constexpr (kPacked && kTallerTiles) {
+      if (left == (steps.low, ...)) high = false, most = tile_rows(bytes), step = (steps.low_step, ...);
+    }
     const intptr_t rows = left < most ? left : most;
     T* out = edge;
     intptr_t out_row = width;
@@ -56,7 +67,8 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, Step... st
       if (g.accumulate) old = c;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
-    run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
+    if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
+    else run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
     if (out == edge) {
       T* to_row = c;
       const T* from = edge;
@@ -65,7 +77,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, Step... st
         for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : 0) + from[s];
       }
     }
-    if constexpr (kPacked) a += (step, ...);
+    if constexpr (kPacked) a += step;
     else a += most * g.a_row;
     c += most * g.c_row;
   }

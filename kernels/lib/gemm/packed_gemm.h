@@ -60,6 +60,12 @@ struct Blocks {
     pack_rows = g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width;
   }
   MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
+  // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
+  MB_INLINE intptr_t low_rows(intptr_t of, intptr_t fewer) const {
+    const intptr_t rest = of % tall;
+    if (!kTallerTiles || rest == 0 || rest > fewer) return 0;
+    return of > tall && rest + tall <= 2 * fewer ? rest + tall : rest;
+  }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
     return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows : 0;
@@ -96,16 +102,22 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
       for (intptr_t i = 0; i < g.m; i += blocks.rows) {
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
-        intptr_t step = tall * g.a_row;
+        const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
+        TileSteps steps = {tall * g.a_row, short_rows * g.a_row, low};
         if (blocks.pack_rows) {
           if constexpr (sizeof...(rows) == 0) {
-            run_at<PackBody<T>>(bytes, tile.a, g.a_row, g.a_col, scratch, tall, tile.m, tile.k);
+            const intptr_t high = tile.m - low;
+            steps.step = steps.low_step = tall * tile.k;
+            run_at<PackBody<T>>(bytes, tile.a, g.a_row, g.a_col, scratch, tall, high, tile.k);
+            T* to = scratch + high * tile.k;
+            for (intptr_t i = high; i < tile.m; i += short_rows, to += steps.step)
+              run_at<PackBody<T>>(bytes, tile.a + i * g.a_row, g.a_row, g.a_col, to, tall,
+                                  tile.m - i < short_rows ? tile.m - i : short_rows, tile.k);
             tile.a_row = 1, tile.a_col = tall;
-            step = tall * tile.k;
           } else {
             (rows(scratch, depth, tile.a, tile.m, tile.k), ...);
             tile.a_row = depth, tile.a_col = 1;
-            step = tall * depth;
+            steps.step = tall * depth, steps.low_step = short_rows * depth;
           }
           tile.a = scratch;
         }
@@ -113,7 +125,7 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
           tile.b = panels + at * tile.k;
-          multiply_panel(tile, bytes, edge, step);
+          multiply_panel(tile, bytes, edge, steps);
         }
       }
     }

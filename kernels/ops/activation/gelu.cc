@@ -4,17 +4,32 @@
 
 namespace minbuild {
 
-// The probability that a normal variable is below x.
+// Of a normal variable: e^(-x^2/2), which is its density but for a factor, and the probability that it is below x.
 template <class T, int N>
-MB_INLINE Vec<T, N> below(Vec<T, N> x) {
+struct Normal {
   using V = Vec<T, N>;
-  return muladd(V(T(0.5)), erf(x * V(T(0.70710678118654752440))), V(T(0.5)));
-}
+  V bell, below;
+
+  MB_INLINE explicit Normal(V x) {
+    const V exponent = V(T(-0.5)) * x * x;
+    if constexpr (sizeof(T) == 4) {
+      // The probability to be farther out on the same side is bell times Mills' ratio, a polynomial of u = q / (1 + q)
+      // (tests/slow/derive_polynomials.py).
+      bell = exp_of_negative(exponent);
+      V q = min(V(4.f), abs(x) * V(0.27f)), u = q / (q + V(1.f));  // beyond, bell is 0
+      V tail = bell * poly(u, -0.132143721f, 0.230601147f, 0.299001664f, -1.37474465f, 1.95179415f, -1.47756445f, 0.5f);
+      below = select(x < V(0.f), tail, V(1.f) - tail);
+    } else {
+      bell = exp(exponent);
+      below = muladd(V(T(0.5)), erf(x * V(T(0.70710678118654752440))), V(T(0.5)));
+    }
+  }
+};
 
 struct GeluOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    return x * below(x);
+  template <class T, int N>
+  MB_INLINE Vec<T, N> operator()(Vec<T, N> x) const {
+    return x * Normal<T, N>(x).below;
   }
 };
 
@@ -24,19 +39,18 @@ Status gelu(const Call& call) {
   return map_padded<kWidest, T>(call, GeluOf{}, 1);
 }
 
-template <class T>
 struct GeluGradOf {
-  template <class V>
-  MB_INLINE V operator()(V dy, V x) const {
-    V density = V(T(0.39894228040143267794)) * exp(V(T(-0.5)) * x * x);
-    return dy * muladd(x, density, below(x));
+  template <class T, int N>
+  MB_INLINE Vec<T, N> operator()(Vec<T, N> dy, Vec<T, N> x) const {
+    const Normal<T, N> normal(x);
+    return dy * muladd(x, normal.bell * Vec<T, N>(T(0.39894228040143267794)), normal.below);
   }
 };
 
 // dx = dy * (P(X < x) + x * density(x))
 template <class T>
 Status gelu_grad(const Call& call) {
-  return map_padded<kWidest, T>(call, GeluGradOf<T>{}, 1, 2);
+  return map_padded<kWidest, T>(call, GeluGradOf{}, 1, 2);
 }
 
 // Of u = sqrt(2/pi) * (x + 0.044715 x^3), (1 + tanh(u)) / 2 is sigmoid(2u), which takes less.
