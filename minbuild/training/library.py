@@ -106,13 +106,24 @@ class Library:
             raise TrainerError(_UNSUPPORTED, text) from None
 
 
-def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
-    """The bytes in memory that starts at a multiple of `alignment`, as the device library requires it of plans."""
-    room = np.empty(len(data) + alignment, np.uint8)
+def aligned_room(size: int, alignment: int = 64) -> np.ndarray:
+    """`size` bytes that start at a multiple of `alignment`, as the device library requires it of plans and arenas."""
+    room = np.empty(size + alignment, np.uint8)
     start = -room.ctypes.data % alignment
-    view = room[start : start + len(data)]
+    return room[start : start + size]
+
+
+def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
+    """The bytes in memory that starts at a multiple of `alignment`."""
+    view = aligned_room(len(data), alignment)
     view[:] = np.frombuffer(data, np.uint8)
     return view
+
+
+def _aligned(checkpoint: bytes | np.ndarray | None) -> np.ndarray | None:
+    return (
+        checkpoint if checkpoint is None or isinstance(checkpoint, np.ndarray) else aligned_copy(checkpoint)
+    )
 
 
 Parallel = Callable[[Callable[[int], None], int], None]
@@ -130,7 +141,7 @@ class Session:
         self,
         library: Library,
         plan: bytes,
-        checkpoint: bytes | None,
+        checkpoint: bytes | np.ndarray | None,
         sizes: Sequence[int] | None = None,
         arena: np.ndarray | None = None,
         *,
@@ -138,7 +149,8 @@ class Session:
         threads: int = 0,
         parallel: Parallel | None = None,
     ) -> None:
-        """A session of `library` that starts from `checkpoint`, a file's bytes, or from None without parameters yet.
+        """A session of `library` that starts from `checkpoint`, a file's bytes, or from None without parameters yet. An
+        array of bytes is used as it is, and starts at a multiple of 64.
 
         `plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
         in plan order; `arena` is memory to use (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models
@@ -147,7 +159,7 @@ class Session:
         threads, and returns when all of these calls have. Raises TrainerError."""
         self.library = library
         self._plan = aligned_copy(plan)
-        self._checkpoint = None if checkpoint is None else aligned_copy(checkpoint)
+        self._checkpoint = _aligned(checkpoint)
         self._arena = arena
         options = _options(sizes)
         options.accept_any_checkpoint = accept_any
@@ -256,6 +268,17 @@ class Session:
         """The session's state as the bytes of an ORT checkpoint."""
         write = self.library.write_checkpoint
         return self._gathered(lambda sink: write(self._session, int(include_optimizer), sink, None))
+
+    def stream_checkpoint(self, include_optimizer: bool, take: Callable[[memoryview], None]) -> None:
+        """Passes the bytes of `checkpoint` to `take`, piece by piece, each valid for the call only."""
+        write = self.library.write_checkpoint
+
+        def sink(_: int, data: int, size: int) -> int:
+            if size:
+                take(memoryview((ctypes.c_char * size).from_address(data)).cast("B"))
+            return 0
+
+        self._check(write(self._session, int(include_optimizer), SINK(sink), None))
 
     def _gathered(self, write: Callable[[Any], int]) -> bytes:
         """The bytes that `write` passes to its sink."""

@@ -4,7 +4,7 @@ within what rounding makes of a whole run."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -125,7 +125,8 @@ def measure_stack(
     `target` do not run here. `toolchain` links the program. Raises VerificationFailed."""
     if find_emulator(target) is None:
         return None
-    return runner.stack_of(perform(script, plan, library, target, toolchain))
+    silent = replace(script, actions=tuple(replace(action, label="") for action in script.actions))
+    return runner.stack_of(perform(silent, plan, library, target, toolchain))
 
 
 def agreement(found: Results, here: Baseline, label: str) -> Agreement:

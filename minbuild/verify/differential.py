@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +20,10 @@ from minbuild.verify.script import (
     EXIT_BAD_VALUE,
     GRAPH_OF,
     Action,
+    Digests,
     Results,
     TestScript,
+    is_finite,
     read_results,
     separated,
     write_script,
@@ -32,11 +34,12 @@ from minbuild.verify.script import (
 TRIMMED_GARBAGE, FULL_GARBAGE = 0xFF, 0xA5
 REPORT = "This is a mistake in minbuild or in a kernel, not in your model: please report this text."
 FIRST = "step 1"
+_SHOWN = 5  # tensors in a message
 
 
 @dataclass(frozen=True, slots=True)
 class EquivalenceResult:
-    """A sentence for the report, and what the trimmed trainer recorded."""
+    """A sentence for the report, and what the trimmed trainer recorded, where that was kept."""
 
     text: str
     results: Results
@@ -143,8 +146,15 @@ def run_script(label: str, script: TestScript, library: bytes, plan: bytes, garb
 
     `plan` is empty for a library with a compiled plan; the arena is full of the byte `garbage` beforehand. Raises
     VerificationFailed, naming the library by `label`, when it crashes or returns an error."""
+    return _run(label, script, library, plan, garbage=garbage, kept=None)[0]
+
+
+def _run(
+    label: str, script: TestScript, library: bytes, plan: bytes, garbage: int, kept: Sequence[str] | None
+) -> tuple[Results, Digests]:
+    """`run_script` where results that `kept` does not name, unless it is None, are digests."""
     with scratch() as folder:
-        write_script(folder, script, library, plan, garbage)
+        write_script(folder, script, library, plan, garbage=garbage, kept=kept)
         ran = run_python("minbuild.verify.script", (), folder)
         if ran.code == EXIT_BAD_VALUE:  # batches are in range, so that it is what a step computes
             raise NotFinite(_LOST.format(f"the {label} refuses a step ({_last_line(ran.err)})"))
@@ -189,26 +199,52 @@ def prove_equal(
     compiled: bool = False,
     compact: bytes = b"",
     separate_plan: bytes = b"",
+    keeps: bool = True,
 ) -> EquivalenceResult:
     """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
 
     `plan` is what both run; `compiled` is True where the trimmed one has it compiled in; `compact` is the checkpoint
     that it starts from in place of the script's, if any. Where updates are fused into training steps, the full one runs
-    `separate_plan`, which has them in steps of their own. Raises VerificationFailed with all differences."""
+    `separate_plan`, which has them in steps of their own. Unless it `keeps` results, digests are compared, and memory
+    never holds more than one session. Raises VerificationFailed with all differences."""
     own = replace(script, checkpoints={**script.checkpoints, "start": compact}) if compact else script
-    ours = run_script("trimmed build", own, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE)
     other = separated(script) if separate_plan else script
-    theirs = run_script("full build", other, full, separate_plan or plan, FULL_GARBAGE)
+    mine = "trimmed build", own, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE
+    reference = "full build", other, full, separate_plan or plan, FULL_GARBAGE
+    if not keeps:
+        _compare_digests(mine, reference)
+        return EquivalenceResult(_sentence(script), {})
+    ours, theirs = run_script(*mine), run_script(*reference)
     findings = differences(ours, theirs)
     if findings:
         raise NotEqual(
-            f"trimmed and full build do not compute the same: {'; '.join(findings[:5])}"
-            f"{f'; and {len(findings) - 5} more' if len(findings) > 5 else ''}. {REPORT}"
+            f"trimmed and full build do not compute the same: {'; '.join(findings[:_SHOWN])}"
+            f"{f'; and {len(findings) - _SHOWN} more' if len(findings) > _SHOWN else ''}. {REPORT}"
         )
     lost = not_finite(ours)
     if lost:
         raise NotFinite(_LOST.format(f"{len(lost)} of {len(ours)} tensors hold them, from '{lost[0]}' on"))
     return EquivalenceResult(_sentence(script), ours)
+
+
+_Run = tuple[str, TestScript, bytes, bytes, int]  # what `run_script` is given
+
+
+def _compare_digests(mine: _Run, reference: _Run) -> None:
+    """Raises VerificationFailed where results of two runs are not the same, or NaN or infinite."""
+    ours, theirs = (_run(*given, ())[1] for given in (mine, reference))
+    unequal = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    if unequal:  # again, for the elements of those that messages are about
+        shown = unequal[:_SHOWN]
+        found = differences(_run(*mine, shown)[0], _run(*reference, shown)[0])
+        more = len(unequal) - len(shown)
+        raise NotEqual(
+            f"trimmed and full build do not compute the same: {'; '.join(found)}"
+            f"{f'; and {more} more' if more else ''}. {REPORT}"
+        )
+    lost = [name for name, digest in ours.items() if not digest.finite]
+    if lost:
+        raise NotFinite(_LOST.format(f"{len(lost)} of {len(ours)} tensors hold them, from '{lost[0]}' on"))
 
 
 class NotEqual(VerificationFailed):
@@ -221,9 +257,7 @@ class NotFinite(VerificationFailed):
 
 def not_finite(results: Results) -> list[str]:
     """Names of the tensors with NaN or infinite values."""
-    return [
-        n for n, a in results.items() if a.dtype.kind in "fV" and not np.isfinite(a.astype(np.float64)).all()
-    ]
+    return [name for name, array in results.items() if not is_finite(array)]
 
 
 def _sentence(script: TestScript) -> str:

@@ -102,8 +102,12 @@ def prove(
     compact = model.compact_checkpoint if start == model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
     toolchain = bench.toolchain if here[0] in pairs else _default(bench)
+    own = {pair.target for pair in here}
+    run_elsewhere = [p for p in pairs if p.target not in own and find_emulator(p.target) is not None]
     try:
-        script, pace, first = _finite(model, start, here[0], bench.contents.checkpoint_writing, compact)
+        script, pace, first = _finite(
+            model, start, here[0], bench.contents.checkpoint_writing, compact, keeps=bool(run_elsewhere)
+        )
     except NotEqual as error:
         if model.separate_plan:  # of other steps
             raise
@@ -125,9 +129,9 @@ def prove(
             compiled=pair.trimmed.compiled,
             compact=compact,
             separate_plan=model.separate_plan,
+            keeps=False,
         )
     steps = step_script(model, compact or start, pace)
-    run_elsewhere = [p for p in pairs if p.target not in proofs and find_emulator(p.target) is not None]
     if run_elsewhere:
         trace = measure_steps(steps, model, here[0].trimmed, here[0].target, toolchain)
         baseline = Baseline(
@@ -161,10 +165,11 @@ def prove(
 
 
 def _finite(
-    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool, compact: bytes
+    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool, compact: bytes, *, keeps: bool
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
     """A script that stays within finite numbers, and what it proves, where the trimmed library starts from `compact`,
-    if that is not empty, and the full one from `start`. Raises VerificationFailed without any."""
+    if that is not empty, and the full one from `start`; `keeps` asks for its results. Raises VerificationFailed
+    without any."""
     for pace in PACES:
         script = seeded_script(
             model.program, model.plan, checkpoint=start, registry=model.registry, saves=saves, pace=pace
@@ -175,6 +180,7 @@ def _finite(
                 compiled=pair.trimmed.compiled,
                 compact=compact,
                 separate_plan=model.separate_plan,
+                keeps=keeps,
             )
         except NotFinite:
             if pace == PACES[-1]:

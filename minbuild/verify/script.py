@@ -5,11 +5,14 @@ The folder of a script holds `library`, `plan`, `script.json`, `arrays.npz`; the
 
 from __future__ import annotations
 
+import hashlib
 import json
+import mmap
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +23,7 @@ from minbuild.training.library import (
     TRAIN_AND_UPDATE,
     Library,
     Session,
-    aligned_copy,
+    aligned_room,
     arena_size,
 )
 
@@ -80,22 +83,100 @@ def separated(script: TestScript) -> TestScript:
     return replace(script, actions=tuple(actions))
 
 
-def perform(script: TestScript, library: Library, plan: bytes, garbage: int) -> dict[str, np.ndarray]:
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The stand-in for the elements of a recorded tensor where these would take too much memory."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+    finite: bool
+
+
+Digests = Mapping[str, Digest]
+_PIECE = 1 << 20  # elements that are examined at a time
+
+
+def digest_of(array: np.ndarray) -> Digest:
+    """The digest of all elements of `array`."""
+    data = np.ascontiguousarray(array).reshape(-1)
+    return Digest(
+        array.dtype.name, array.shape, hashlib.sha256(data.view(np.uint8).data).hexdigest(), is_finite(data)
+    )
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """False where a real element is NaN or infinite. Pieces of the array are widened, never all of it."""
+    if array.dtype.kind not in "fV":
+        return True
+    data = array.reshape(-1)
+    pieces = (data[i : i + _PIECE] for i in range(0, data.size, _PIECE))
+    return all(bool(np.isfinite(piece.astype(np.float64)).all()) for piece in pieces)
+
+
+class _Recorder:
+    """Results in order: arrays, or digests of all but what `kept` names, where that is not None."""
+
+    def __init__(self, kept: Sequence[str] | None) -> None:
+        self.kept = None if kept is None else frozenset(kept)
+        self.arrays: dict[str, np.ndarray] = {}
+        self.digests: dict[str, Digest] = {}
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        if self.kept is None or name in self.kept:
+            self.arrays[name] = array.copy()
+        else:
+            self.digests[name] = digest_of(array)
+
+    def save(self, name: str, session: Session) -> None:
+        """The checkpoint with optimizer state, never as a whole in memory where its digest is enough."""
+        if self.kept is None or name in self.kept:
+            self.arrays[name] = np.frombuffer(session.checkpoint(True), np.uint8)
+            return
+        digest, size = hashlib.sha256(), 0
+
+        def take(piece: memoryview) -> None:
+            nonlocal size
+            digest.update(piece)
+            size += len(piece)
+
+        session.stream_checkpoint(True, take)
+        self.digests[name] = Digest("uint8", (size,), digest.hexdigest(), True)
+
+
+def perform(
+    script: TestScript, library: Library, plan: bytes, garbage: int, kept: Sequence[str] | None = None
+) -> tuple[Results, Digests]:
     """Performs the actions of `script` in this process and returns the results, in order. `library` is the loaded one,
-    `plan` holds the bytes of its plan, and `garbage` is the byte the arena is full of beforehand. Raises TrainerError
-    where the library refuses."""
-    results: dict[str, np.ndarray] = {}
+    `plan` holds the bytes of its plan, and `garbage` is the byte the arena is full of beforehand. Of results that
+    `kept` does not name, unless it is None, there are digests in place of elements. Raises TrainerError where the
+    library refuses."""
+    results = _Recorder(kept)
     session: Session | None = None
     for action in script.actions:
         if action.verb == "create":
-            arena = aligned_copy(bytes([garbage]) * arena_size(library, plan, script.sizes))
-            session = Session(library, plan, script.checkpoints[action.operand], script.sizes, arena)
+            session = None  # frees the memory of the one before
+            arena = aligned_room(arena_size(library, plan, script.sizes))
+            arena.fill(garbage)
+            start = script.checkpoints[action.operand]
+            session = Session(library, plan, start, script.sizes, arena)
+            _release(start)
             continue
         assert session is not None
+        if action.verb == "save":
+            results.save(action.label, session)
+            continue
         for name, array in _act(session, action, script):
             if action.label:
-                results[name] = array
-    return results
+                results.add(name, array)
+    return results.arrays, results.digests
+
+
+def _release(checkpoint: object) -> None:
+    """Pages of a mapped checkpoint leave the memory: frozen parameters come back where they are read."""
+    mapped = getattr(checkpoint, "_mmap", None)
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple[str, np.ndarray]]:
@@ -117,60 +198,79 @@ def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple
             gradient = session.gradient(name)
             if gradient is not None:
                 gradient[...] = session.parameter(name)
-    elif action.verb == "save":
-        yield action.label, np.frombuffer(session.checkpoint(True), np.uint8)
     else:
         for name in session.parameters:
             tensor = session.gradient(name) if action.verb == "gradients" else session.parameter(name)
             if tensor is not None:
-                yield f"{action.label}/{name}", tensor.copy()
+                yield f"{action.label}/{name}", tensor
 
 
 # --------------------------------------------------------------------------- the same, as files of a folder
 
 
-def _script(script: TestScript, garbage: int) -> dict[str, object]:
-    """A script as plain data, its arrays replaced by their number in `_arrays`."""
+def _script(script: TestScript, garbage: int, kept: Sequence[str] | None) -> dict[str, object]:
+    """A script as plain data, its arrays replaced by their number in `_arrays`, checkpoints by that of their file."""
     numbers = iter(range(len(_arrays(script))))
     return {
         "garbage": garbage,
+        "kept": None if kept is None else list(kept),
         "sizes": list(script.sizes),
         "batches": {name: [next(numbers) for _ in arrays] for name, arrays in script.batches.items()},
-        "checkpoints": {name: next(numbers) for name in script.checkpoints},
+        "checkpoints": {name: _CHECKPOINT.format(i) for i, name in enumerate(script.checkpoints)},
         "actions": [[a.verb, a.operand, a.label] for a in script.actions],
     }
 
 
+_CHECKPOINT = "checkpoint.{}"
+
+
 def _arrays(script: TestScript) -> list[np.ndarray]:
-    """Batches, then checkpoints as bytes."""
-    batches = [array for arrays in script.batches.values() for array in arrays]
-    return batches + [np.frombuffer(data, np.uint8) for data in script.checkpoints.values()]
+    return [array for arrays in script.batches.values() for array in arrays]
 
 
-def write_script(folder: Path, script: TestScript, library: bytes, plan: bytes, garbage: int) -> None:
+def write_script(
+    folder: Path,
+    script: TestScript,
+    library: bytes,
+    plan: bytes,
+    garbage: int,
+    kept: Sequence[str] | None = None,
+) -> None:
     """Everything that the worker needs, as files in `folder`: the actions of `script` with the byte `garbage` that
-    memory is filled with, and the bytes of `library` and `plan`."""
+    memory is filled with, the bytes of `library` and `plan`, and the names of results whose elements are `kept`."""
     (folder / "library").write_bytes(library)
     (folder / "plan").write_bytes(plan)
-    (folder / "script.json").write_text(json.dumps(_script(script, garbage)), encoding="utf-8")
+    (folder / "script.json").write_text(json.dumps(_script(script, garbage, kept)), encoding="utf-8")
     # Names in an archive must be plain, those of models are anything: so numbers here, names in the results.
     _save(folder / "arrays.npz", _arrays(script))
+    for i, checkpoint in enumerate(script.checkpoints.values()):
+        (folder / _CHECKPOINT.format(i)).write_bytes(checkpoint)
 
 
-def read_script(folder: Path) -> tuple[TestScript, int]:
-    """The script in `folder` and its garbage byte."""
+def read_script(folder: Path) -> tuple[TestScript, int, list[str] | None]:
+    """The script in `folder`, with mapped checkpoints, its garbage byte, and the names of results that are kept."""
     stored = json.loads((folder / "script.json").read_text(encoding="utf-8"))
     arrays = _load(folder / "arrays.npz")
     batches = {name: tuple(arrays[i] for i in numbers) for name, numbers in stored["batches"].items()}
-    checkpoints = {name: arrays[i].tobytes() for name, i in stored["checkpoints"].items()}
+    checkpoints = {name: _mapped(folder / file) for name, file in stored["checkpoints"].items()}
     actions = tuple(Action(*fields) for fields in stored["actions"])
-    return TestScript(tuple(stored["sizes"]), batches, checkpoints, actions), int(stored["garbage"])
+    script = TestScript(tuple(stored["sizes"]), batches, checkpoints, actions)
+    return script, int(stored["garbage"]), stored["kept"]
 
 
-def read_results(folder: Path) -> dict[str, np.ndarray]:
-    """The results of the worker, in order."""
-    names = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return dict(zip(names, _load(folder / "results.npz"), strict=True))
+def _mapped(path: Path) -> Any:
+    """The bytes of a file, which come into memory as they are read."""
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else b""
+
+
+def read_results(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Digest]]:
+    """The results of the worker, in order: those with elements, and digests."""
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    digests = {
+        name: Digest(each["dtype"], tuple(each["shape"]), each["sha256"], each["finite"])
+        for name, each in found["digests"].items()
+    }
+    return dict(zip(found["names"], _load(folder / "results.npz"), strict=True)), digests
 
 
 def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
@@ -184,14 +284,16 @@ def _load(path: Path) -> list[np.ndarray]:
 
 def main(folder: Path) -> int:
     """Run the script in `folder`; the exit code."""
-    script, garbage = read_script(folder)
+    script, garbage, kept = read_script(folder)
     try:
-        results = perform(script, Library(folder / "library"), (folder / "plan").read_bytes(), garbage)
+        plan = (folder / "plan").read_bytes()
+        results, digests = perform(script, Library(folder / "library"), plan, garbage, kept)
     except MinbuildError as error:
         print(error, file=sys.stderr)
         return EXIT_BAD_VALUE if getattr(error, "status", None) == _BAD_VALUE else _EXIT_REFUSED
     _save(folder / "results.npz", list(results.values()))
-    (folder / "results.json").write_text(json.dumps(list(results)), encoding="utf-8")
+    about = {"names": list(results), "digests": {name: asdict(each) for name, each in digests.items()}}
+    (folder / "results.json").write_text(json.dumps(about), encoding="utf-8")
     return 0
 
 

@@ -219,16 +219,20 @@ static APART mb_status count_saved(void) {
   return status;
 }
 
-static void save(void) {
+static void save(int recorded) {
   uint32_t head;
   saved_size = 0;
   must(count_saved(), "mb_write_checkpoint");
+  if (!recorded) return;
   head = (uint32_t)saved_size;
   host_write(&head, 4);
   must(mb_write_checkpoint(session, 1, write_bytes, NULL), "mb_write_checkpoint");
 }
 #else
-static void save(void) { host_fail("save", "the trainer was built without checkpoint writing"); }
+static void save(int recorded) {
+  (void)recorded;
+  host_fail("save", "the trainer was built without checkpoint writing");
+}
 #endif
 
 int main(void) {
@@ -266,7 +270,7 @@ int main(void) {
       case RESET: mb_lazy_reset_grad(session); break;
       case GRADIENTS: parameters(1); break;
       case PARAMETERS: parameters(0); break;
-      case SAVE: save(); break;
+      case SAVE: save(recorded); break;
       case COPY: copy_to_gradients(); break;
       default: fail("script");
     }

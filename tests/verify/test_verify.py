@@ -29,7 +29,7 @@ from minbuild.verify import differential as verify
 from minbuild.verify import double_precision, script_runner
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.prove import starting_point
-from minbuild.verify.script import TestScript
+from minbuild.verify.script import TestScript, digest_of
 
 
 def test_equal_builds_are_equal(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
@@ -40,6 +40,28 @@ def test_equal_builds_are_equal(model: CompiledModel, script: TestScript, good: 
     assert any(n.startswith("evaluation 2 after step 3/") for n in names)
     before, after = (proof.results[f"{n}/fc1.weight"] for n in ("step 1 parameters", "final parameters"))
     assert not np.array_equal(before, after)
+
+
+def test_digests_prove_as_much_without_the_results(
+    model: CompiledModel, script: TestScript, good: BuiltLibrary
+) -> None:
+    given = script, model.plan_bytes, good.built.shared, good.built.shared
+    kept, compared = verify.prove_equal(*given), verify.prove_equal(*given, keeps=False)
+    assert kept.text == compared.text and not compared.results
+    digests = verify._run("", script, good.built.shared, model.plan_bytes, 0, ("step 1 gradients/fc1.bias",))[
+        1
+    ]
+    own = {name: digest_of(array) for name, array in kept.results.items()}
+    own.pop("step 1 gradients/fc1.bias")  # what is kept needs no digest
+    assert digests == own
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_digest_shows_what_is_not_finite(value: float) -> None:
+    numbers = np.zeros((3, 1 << 19), np.float32)
+    assert digest_of(numbers).finite
+    numbers[2, -1] = value
+    assert not digest_of(numbers).finite and digest_of(numbers.view(np.int32)).finite
 
 
 def test_without_parameters_seeded_ones_are_used(model: CompiledModel) -> None:
@@ -58,10 +80,16 @@ def test_memory_nobody_wrote_is_noticed(model: CompiledModel, script: TestScript
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
     lazy = build(model, "switch (row) {", f"if (row == {row}) return Status::kOk;\n  switch (row) {{")
     for ours, theirs in ((lazy, good), (lazy, lazy)):
-        with pytest.raises(
-            VerificationFailed, match="do not compute the same.*differs in .* elements|not finite"
-        ):
-            verify.prove_equal(script, model.plan_bytes, ours.built.shared, theirs.built.shared)
+        messages = []
+        for keeps in (True, False):  # elements, or their digests
+            with pytest.raises(
+                VerificationFailed, match="do not compute the same.*differs in .* elements|not finite"
+            ) as raised:
+                verify.prove_equal(
+                    script, model.plan_bytes, ours.built.shared, theirs.built.shared, keeps=keeps
+                )
+            messages.append(str(raised.value))
+        assert messages[0] == messages[1]
 
 
 def test_a_crash_is_a_finding(model: CompiledModel, script: TestScript) -> None:
