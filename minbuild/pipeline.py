@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -131,6 +131,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         packs=build_options.loop_variants == ALL,
         kernel_names=build_options.error_messages == TEXT,
         updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),
+        ram=build_options.ram_budget,
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
@@ -138,7 +139,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         planned = tuple(_with_compact_checkpoint(model, progress) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
-        for note in (*model.artifacts.notes, _memory_line(model)):
+        for note in (*model.artifacts.notes, _memory_line(model), *_budget_lines(model)):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
@@ -309,9 +310,20 @@ def _with_compact_checkpoint(model: CompiledModel, progress: Progress) -> Compil
 def _memory_line(model: CompiledModel) -> str:
     largest = max(model.arenas, key=lambda arena: arena.peak)
     over = (
-        f", {100 * (largest.peak / largest.lower_bound - 1):.1f} % above the lower bound"
+        f", {100 * (largest.peak / largest.lower_bound - 1):.1f} % above the least for this order of steps"
         if largest.lower_bound
         else ""
     )
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
+
+
+def _budget_lines(model: CompiledModel) -> Iterator[str]:
+    """The price of a budget of RAM."""
+    fitted = model.fitted
+    if fitted is not None:
+        yield (
+            f"RAM fitted to the budget: {fitted.ram:,} bytes instead of {fitted.before:,}, of them "
+            f"{model.plan.persistent_bytes:,} that persist. {fitted.repeated:+d} calls a training step, which takes "
+            f"about {100 * fitted.added_time:.0f} % longer by estimate"
+        )

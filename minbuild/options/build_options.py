@@ -20,6 +20,7 @@ PROFILES: Mapping[str, str] = {
 DEFAULT = "balanced"
 AUTO = "auto"
 TARGET = "target"  # of stack_budget and max_page_size: as the target suggests
+UNLIMITED = "unlimited"  # of ram
 ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
@@ -103,6 +104,14 @@ class BuildOptions:
         PLAN,
         numbers=(2, 64),
         smallest=OFF,
+    )
+    ram: str = choice(
+        (UNLIMITED,),
+        "bytes of RAM for temporaries, at the largest sizes, and for what persists between calls; for fewer, a "
+        "training step computes parts of its forward pass twice (exit code 5 where no plan is so small). Results have "
+        "the same bits",
+        PLAN,
+        sized=True,
     )
     checkpoint_writing: str = choice(
         (ON, OFF),
@@ -280,6 +289,11 @@ class BuildOptions:
     def checks_gradients(self) -> bool:
         """True if an update refuses a gradient that is not finite."""
         return self.finite_checks in (GRADIENTS, ALL)
+
+    @property
+    def ram_budget(self) -> int | None:
+        """Bytes that temporaries and what persists may take; None without a limit."""
+        return None if self.ram == UNLIMITED else int(self.ram)
 
     @property
     def checks_loss(self) -> bool:

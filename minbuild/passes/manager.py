@@ -95,13 +95,18 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def optimize(program: Program, registry: Registry, log: Log | None = None) -> Program:
+def optimize(
+    program: Program, registry: Registry, log: Log | None = None, rematerialization: Pass | None = None
+) -> Program:
     """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
 
-    `registry` holds the operators of its calls; `log` receives one line per pass. Raises ContractViolation where
-    contracts are checked (`CHECKS`) and one is broken."""
+    `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization` takes the place
+    of the pass that repeats cheap calls. Raises ContractViolation where contracts are checked (`CHECKS`) and one is
+    broken."""
     checked = os.environ.get(CHECKS) == "1"
-    for number, each in enumerate(PASSES, 1):
+    for number, listed in enumerate(PASSES, 1):
+        cheap = listed.name == rematerialize_cheap.__name__
+        each = rematerialization if rematerialization and cheap else listed
         before = sum(len(p.calls) for p in program.procedures)
         program = run_pass(each, program, registry) if checked else each.function(program, registry)
         after = sum(len(p.calls) for p in program.procedures)

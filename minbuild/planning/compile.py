@@ -21,6 +21,7 @@ from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, sel
 from minbuild.options.graph_selection import updates as can_update
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite.checkpointing import checkpointing
 from minbuild.passes.rewrite.fuse_updates import fuse_updates
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.planning.arena.peak_memory import arena_of, arena_peak
@@ -29,6 +30,7 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
+from minbuild.planning.ram_budget import FittedPlan, fit
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_elements, needs_64_bits
 from minbuild.planning.threads import threads_of
@@ -68,7 +70,7 @@ class CompiledModel:
     compact_checkpoint: bytes = (
         b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
     )
-
+    fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
 
     @property
@@ -121,6 +123,7 @@ def compile_model(
     packs: bool = True,
     kernel_names: bool = True,
     updates: Updates = Updates(),  # noqa: B008 (frozen)
+    ram: int | None = None,
 ) -> CompiledModel:
     """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
 
@@ -128,7 +131,8 @@ def compile_model(
     for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `checks_loss` makes training
     steps refuse a loss that is not finite; `graphs` names the graphs that the plan has; `threads` is a value of
     --threads; `packs` allows kernels that pack large products, `kernel_names` has the plan name its kernels for errors
-    in words; `updates` says where parameters are updated. Raises BadInput and Unsupported."""
+    in words; `updates` says where parameters are updated, and `ram` bytes are a budget for the arena and what
+    persists. Raises BadInput, Unsupported and OverBudget."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -145,6 +149,7 @@ def compile_model(
         packs=packs,
         kernel_names=kernel_names,
         updates=updates,
+        ram=ram,
     )
 
 
@@ -162,12 +167,13 @@ def compile_artifacts(
     packs: bool = True,
     kernel_names: bool = True,
     updates: Updates = Updates(),  # noqa: B008 (frozen)
+    ram: int | None = None,
 ) -> CompiledModel:
     """`compile_model` of `artifacts` that are in memory.
 
     `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
-    `log`, `checks_loss`, `graphs`, `threads`, `packs`, `kernel_names` and `updates` are as there. Raises BadInput
-    and Unsupported."""
+    `log`, `checks_loss`, `graphs`, `threads`, `packs`, `kernel_names`, `updates` and `ram` are as there. Raises
+    BadInput, Unsupported and OverBudget."""
     selected = select_graphs(artifacts, graphs)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), graphs)
@@ -186,6 +192,14 @@ def compile_artifacts(
     check_elements(optimized, sizes, fixed)
     most = threads_of(threads, optimized, operators)
     plan = build_plan(optimized, operators, most, packs=packs)
+    fitted = None
+    if ram is not None:
+        fitted = fit(
+            program, operators, sizes, ram, lambda each: build_plan(each, operators, most, packs=packs)
+        )
+        plan = fitted.plan if fitted else plan
+        if fitted and updates.fused:
+            check_refusals(fitted.program, operators)
     wide = bool(needs_64_bits(plan, sizes))
     separate_plan = b""
     if updates.fused:
@@ -207,6 +221,7 @@ def compile_artifacts(
         packs=packs,
         kernel_names=kernel_names,
         separate_plan=separate_plan,
+        fitted=fitted,
     )
 
 
@@ -223,9 +238,10 @@ def compile_models(
     packs: bool = True,
     kernel_names: bool = True,
     updates: Updates = Updates(),  # noqa: B008 (frozen)
+    ram: int | None = None,
 ) -> tuple[CompiledModel, ...]:
     """Each of `folders` as `compile_model` does it, with the same `ops_folders`, `log`, `checks_loss`, `graphs`,
-    `threads`, `packs`, `kernel_names` and `updates`.
+    `threads`, `packs`, `kernel_names`, `updates` and `ram`.
 
     Of `fixed` and `largest`, a model takes the sizes that it has dimensions for. Raises BadInput, also for a dimension
     that no model has, and Unsupported."""
@@ -254,6 +270,7 @@ def compile_models(
             packs=packs,
             kernel_names=kernel_names,
             updates=updates,
+            ram=ram,
         )
         for folder, artifacts, names in zip(folders, sets, free, strict=True)
     )
@@ -290,7 +307,9 @@ def with_components(
 
 def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     """`model` planned anew with `operators`, whose lowerings are others. Raises Unsupported."""
-    plan = build_plan(optimize(model.program, operators), operators, model.threads, packs=model.packs)
+    remade = checkpointing(model.fitted.limit, model.largest) if model.fitted else None
+    program = optimize(model.program, operators, rematerialization=remade)
+    plan = build_plan(program, operators, model.threads, packs=model.packs)
     data = encode_plan(plan, model.largest, is_wide(model.plan_bytes), model.kernel_names)
     return replace(model, registry=operators, plan=plan, plan_bytes=data)
 

@@ -74,7 +74,11 @@ def test_everything_is_there(package: Made) -> None:
     assert f"trainer for {HOST}: {size:,} B" in out
     assert "identical bits on seeded batches of 3 and 4" in " ".join(out.split())
     assert "times the reference's own noise" in " ".join(out.split())
-    assert "above the lower bound" in err and "at batch 16" in err and "Worst deviations" in err
+    assert (
+        "above the least for this order of steps" in err
+        and "at batch 16" in err
+        and "Worst deviations" in err
+    )
 
 
 def test_the_manifest_tells_every_file(package: Made) -> None:

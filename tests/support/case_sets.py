@@ -24,6 +24,7 @@ from minbuild.ir import Checkpoint, Plan, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite.checkpointing import checkpointing
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
@@ -157,14 +158,19 @@ def loaded(shared: bytes) -> tuple[Path, Library]:
 
 
 @functools.cache
-def trainer(folder: Path, batch: int | None = None, threads: int = 1) -> Trainer:
-    """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed. Raises
+def trainer(
+    folder: Path, batch: int | None = None, threads: int = 1, live_bytes: int | None = None
+) -> Trainer:
+    """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
+    `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension. Raises
     Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
         program = lower(case.artifacts, operators, dict.fromkeys(program.symbols[:1], batch))
-    plan = build_plan(optimize(program, operators), operators, threads)
+    most = dict.fromkeys(program.symbols, 32)
+    remade = None if live_bytes is None else checkpointing(live_bytes, most)
+    plan = build_plan(optimize(program, operators, None, remade), operators, threads)
     contents = LibraryContents(
         plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops, threads=threads
     )

@@ -1,0 +1,327 @@
+"""Recomputation: the memory and the time of a training step that repeats calls of its forward pass.
+
+Of the forward calls that can run a second time, those that are kept leave their results in memory until gradients read
+them; all others run again right before the first gradient that needs them. `Recomputation` simulates the step for any
+choice of kept calls: the bytes that are live at every position, and the seconds that the repeated calls take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from minbuild.ir import Call, Procedure, Role, Shape, TensorType
+from minbuild.ir.dims import Dim, evaluate, product, symbols_in
+from minbuild.ops import Registry
+from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.instruction_selection import Selection, context_of, select_kernels
+from minbuild.passes.rewrite.copy_elision import ASSIGN
+
+# A model of time that only compares calls with each other: of a core that multiplies and reads memory at these rates.
+MULTIPLICATIONS, BYTES = 25e9, 8e9  # per second
+CALL = 1e-6  # seconds
+ALIGNMENT = 16  # bytes of the arena's
+
+
+NEAR = 2  # late calls within which a second copy that is made for every reader serves the next one
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Repeatable calls: those that are `kept` do not run twice. Others run twice at most once, except `volatile` ones,
+    whose second result is given up as soon as it was read, and which run again for the next reader."""
+
+    kept: frozenset[int]
+    volatile: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A simulated step: the bytes that are live at every position, what storage that is at the first peak, as (number,
+    copy), and the seconds of the calls that run again."""
+
+    live: tuple[int, ...]
+    at_peak: tuple[tuple[int, int], ...]
+    seconds: float
+
+    @property
+    def peak(self) -> int:
+        """The most live bytes."""
+        return max(self.live, default=0)
+
+    def excess(self, limit: int) -> int:
+        """Bytes over `limit`, summed over all positions: 0 where the step fits."""
+        return sum(each - limit for each in self.live if each > limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of the new order: its index in the procedure, True where it runs again, and which copy of every storage
+    it reads and makes, 0 being the first."""
+
+    index: int
+    again: bool
+    reads: Mapping[int, int]
+    makes: Mapping[int, int]
+
+
+class _Order:
+    """The order of calls under one choice, as it grows."""
+
+    def __init__(self, work: Recomputation, choice: Checkpoints) -> None:
+        self.work, self.choice = work, choice
+        self.steps: list[Step] = []
+        self.copy: dict[int, int] = {}  # storage -> the copy that late calls read
+        self.made_for: dict[int, int] = {}  # repeatable call -> the late call it ran for
+
+    def early(self, index: int) -> None:
+        """Appends a call of the forward pass."""
+        reads, makes = dict.fromkeys(self.work.reads[index], 0), dict.fromkeys(self.work.writes[index], 0)
+        self.steps.append(Step(index, False, reads, makes))
+
+    def late(self, index: int) -> None:
+        """Appends a call behind the forward pass, and before it those that run again for it."""
+        for number in self.work.reads[index]:
+            self.remake(number, index)
+        self.steps.append(
+            Step(index, False, self.current(self.work.reads[index]), self.current(self.work.writes[index]))
+        )
+
+    def current(self, numbers: Sequence[int]) -> dict[int, int]:
+        return {number: self.copy.get(number, 0) for number in numbers}
+
+    def is_there(self, maker: int, index: int) -> bool:
+        """True if late call `index` finds what `maker` makes."""
+        if maker < 0 or maker in self.choice.kept:
+            return True
+        made = self.made_for.get(maker)
+        return made is not None and (maker not in self.choice.volatile or index - made <= NEAR)
+
+    def remake(self, number: int, index: int) -> None:
+        """Has storage `number` made again for late call `index`, sources first."""
+        work = self.work
+        waiting = [(work.maker.get(number, -1), False)]
+        while waiting:
+            maker, ready = waiting.pop()
+            if self.is_there(maker, index):
+                continue
+            if not ready:
+                waiting.append((maker, True))
+                waiting += [(work.maker.get(each, -1), False) for each in reversed(work.repeat_reads[maker])]
+                continue
+            reads = self.current(work.repeat_reads[maker])
+            for made in work.remade[maker]:
+                self.copy[made] = self.copy.get(made, 0) + 1
+            self.made_for[maker] = index
+            self.steps.append(Step(maker, True, reads, self.current(work.remade[maker])))
+
+
+class Recomputation:
+    """The calls of one `procedure`, at one assignment of `sizes`, that may run twice; `registry` has their operators.
+    Storage of temporaries has numbers."""
+
+    def __init__(self, procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> None:
+        self.procedure, self.registry, self.sizes = procedure, registry, sizes
+        self.effects = effects = Effects(procedure, registry)
+        owners = {o for call in procedure.calls for o in effects.touches(call)}
+        self.storage = sorted(o for o in owners if effects.role(o) is Role.TEMPORARY)
+        self.number = {owner: i for i, owner in enumerate(self.storage)}
+        self.bytes = [self._aligned(procedure.values[o].type) for o in self.storage]
+        self.reads = [self._numbers(call.inputs) for call in procedure.calls]
+        self.writes = [self._numbers(call.outputs) for call in procedure.calls]
+        self.returned = {self.number[o] for o in effects.owners(procedure.outputs) if o in self.number}
+        self.loss = self._loss()
+        costs = costs_of(procedure, registry, sizes)
+        self.heavy = {i for i, cost in enumerate(costs) if cost.multiplies}
+        self.seconds, self.scratch = [cost.seconds for cost in costs], [cost.scratch for cost in costs]
+        self.in_place = [self._in_place(call) for call in procedure.calls]
+        self.repeats = self._repeats()
+        self.repeat_reads = {i: self._numbers(call.inputs) for i, call in self.repeats.items()}
+        self.remade = {i: self._numbers(call.outputs) for i, call in self.repeats.items()}
+        self.maker = {number: i for i, numbers in self.remade.items() for number in numbers}
+
+    # ------------------------------------------------------------------------------------------------- simulation
+
+    def order(self, choice: Checkpoints) -> list[Step]:
+        """The calls in order, those that run again among them."""
+        order = _Order(self, choice)
+        for index in range(len(self.procedure.calls)):
+            if index <= self.loss:
+                order.early(index)
+            else:
+                order.late(index)
+        return order.steps
+
+    def outcome(self, choice: Checkpoints) -> Outcome:
+        """Memory and time of the step under `choice`."""
+        steps = self.order(choice)
+        spans: dict[tuple[int, int], list[int]] = {}
+        for position, step in enumerate(steps):
+            for each in (*step.reads.items(), *step.makes.items()):
+                spans.setdefault(each, [position, position])[1] = position
+        for number in self.returned:
+            spans[number, 0][1] = len(steps) - 1
+        change = [0] * (len(steps) + 1)
+        for (number, _), (start, end) in spans.items():
+            change[start] += self.bytes[number]
+            change[end + 1] -= self.bytes[number]
+        live = list(accumulate(change[:-1]))
+        seconds = 0.0
+        for position, step in enumerate(steps):
+            live[position] += self.scratch[step.index]
+            if step.again:
+                seconds += self.seconds[step.index]
+            for output, source in self.in_place[step.index]:
+                made, used = (output, step.makes.get(output, -1)), (source, step.reads.get(source, -1))
+                if made in spans and used in spans and spans[made][0] == position == spans[used][1]:
+                    live[position] -= self.bytes[output]
+                    break
+        peak = live.index(max(live)) if live else 0
+        there = [each for each, (start, end) in spans.items() if start <= peak <= end]
+        return Outcome(tuple(live), tuple(there), seconds)
+
+    @property
+    def largest_call(self) -> int:
+        """The most bytes that one call has to have at once: no order of the calls and no repetition needs less."""
+        found = 0
+        for index, reads in enumerate(self.reads):
+            touched = sum(self.bytes[n] for n in {*reads, *self.writes[index]}) + self.scratch[index]
+            shared = max((self.bytes[output] for output, _ in self.in_place[index]), default=0)
+            found = max(found, touched - shared)
+        return found
+
+    @property
+    def natural(self) -> frozenset[int]:
+        """The repeatable calls whose results gradients read: kept, nothing runs twice."""
+        found: set[int] = set()
+        waiting = [n for i in range(self.loss + 1, len(self.reads)) for n in self.reads[i]]
+        found.update(self.maker[n] for n in waiting if n in self.maker)
+        return frozenset(found)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of the step where nothing runs twice."""
+        return sum(self.seconds)
+
+    # ------------------------------------------------------------------------------------------------- set-up
+
+    def _numbers(self, names: Sequence[str]) -> tuple[int, ...]:
+        owners = dict.fromkeys(self.effects.owner(name) for name in names if name)
+        return tuple(self.number[owner] for owner in owners if owner in self.number)
+
+    def _aligned(self, tensor: TensorType) -> int:
+        return _aligned(tensor, self.sizes)
+
+    def _loss(self) -> int:
+        """The last call that writes to the first output, the loss; -1 without one."""
+        loss = self.effects.owners(self.procedure.outputs[:1])
+        return max(
+            (i for i, c in enumerate(self.procedure.calls) if self.effects.produces(c) & loss), default=-1
+        )
+
+    def _in_place(self, call: Call) -> tuple[tuple[int, int], ...]:
+        """Outputs that may take the bytes of an input, as (output, input)."""
+        pairs = []
+        for output, source in self.registry.ops[call.op].in_place:
+            if output < len(call.outputs) and call.outputs[output] and source < len(call.inputs):
+                made, used = self._numbers((call.outputs[output],)), self._numbers((call.inputs[source],))
+                if made and used and self.bytes[made[0]] == self.bytes[used[0]]:
+                    pairs.append((made[0], used[0]))
+        return tuple(pairs)
+
+    def _repeats(self) -> dict[int, Call]:
+        """For every forward call that can run twice the call that does so: it changes nothing that persists, draws no
+        random numbers, and reads nothing that changes in between. Its results are owners of their storage that no
+        other call writes to."""
+        procedure, effects = self.procedure, self.effects
+        accesses = Accesses(procedure, effects)
+        assigned = [call.inputs[1] for call in procedure.calls if call.op == ASSIGN]
+        fixed = effects.owners((*procedure.outputs, *assigned))
+        found = {}
+        for index, call in enumerate(procedure.calls[: self.loss + 1]):
+            again = self._again(call)
+            if again is None:
+                continue
+            made = [name for name in again.outputs if name]
+            alone = all(
+                effects.owner(n) == n
+                and n not in fixed
+                and effects.role(n) is Role.TEMPORARY
+                and accesses.written.get(n) == [index]
+                for n in made
+            )
+            after = range(index + 1, len(procedure.calls))
+            changed = any(accesses.written_in(owner, after) for owner in effects.reads(again))
+            if made and alone and not changed:
+                found[index] = again
+        return found
+
+    def _again(self, call: Call) -> Call | None:
+        op = self.registry.ops[call.op]
+        if not call.accumulate and not op.mutates and op.generator is None and op.lower is not None:
+            return call
+        repeat = op.rematerialize
+        return repeat(call, context_of(call, self.procedure.values)) if repeat else None
+
+
+# ------------------------------------------------------------------------------------------------- cost of calls
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds and scratch memory of a call, and True if it multiplies matrices or the like."""
+
+    seconds: float
+    scratch: int
+    multiplies: bool
+
+
+def costs_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> tuple[Cost, ...]:
+    """The cost of every call of `procedure` at these `sizes`; `registry` has the kernels."""
+    found: dict[int, list[Selection]] = {id(call): [] for call in procedure.calls}
+    for selection in select_kernels(procedure, registry):
+        found[id(selection.call)].append(selection)
+    costs = []
+    for call in procedure.calls:
+        seconds, scratch, multiplications = CALL, 0, 0
+        for selection in found[id(call)]:
+            tensors = [_tensor(arg, procedure) for arg in selection.args]
+            moved = sum(_aligned(t, sizes) for t in tensors if t is not None)
+            count = registry.functions[selection.kernel.function].work
+            work = _size(count(selection.params, [_shape(t) for t in tensors]), sizes) if count else 0
+            seconds += moved / BYTES + work / MULTIPLICATIONS
+            multiplications += work
+            own = (
+                arg
+                for slot, arg in enumerate(selection.args)
+                if isinstance(arg, TensorType) and selection.kernel.args[slot][0]
+            )
+            scratch = max(scratch, sum(_aligned(arg, sizes) for arg in own))
+        costs.append(Cost(seconds, scratch, multiplications > 0))
+    return tuple(costs)
+
+
+def seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> float:
+    """Seconds of all calls of `procedure` at these `sizes` by the model of time, to compare with those of another order
+    of the same calls; `registry` has the kernels."""
+    return sum(cost.seconds for cost in costs_of(procedure, registry, sizes))
+
+
+def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
+    return evaluate(dim, {name: sizes[name] for name in symbols_in(dim)})
+
+
+def _aligned(tensor: TensorType, sizes: Mapping[str, int]) -> int:
+    size = _size(product(tensor.shape or ()), sizes) * tensor.element.size
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _tensor(arg: str | TensorType, procedure: Procedure) -> TensorType | None:
+    if isinstance(arg, TensorType):
+        return arg
+    return procedure.values[arg].type if arg else None
+
+
+def _shape(tensor: TensorType | None) -> Shape:
+    return (tensor.shape or ()) if tensor else ()

@@ -1,0 +1,83 @@
+"""Gradient checkpointing: repeats segments of the forward pass in front of their gradients, so that a training step
+fits into a number of bytes.
+
+The choice of what to keep and what to repeat is that of `analysis.checkpoints`. Repeated calls read the same bits as
+the first ones and compute the same: no number changes, and what persists, such as running statistics, is updated
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from minbuild.ir import Call, Procedure, Program, Value
+from minbuild.ops import Registry
+from minbuild.passes.analysis.checkpoints import choose_checkpoints
+from minbuild.passes.analysis.recomputation import Recomputation, Step
+from minbuild.passes.contracts import Pass
+from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
+from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
+
+TRAIN = "train"
+
+
+def checkpointing(limit: int, sizes: Mapping[str, int]) -> Pass:
+    """The pass in the place of `rematerialize_cheap` that has the live temporaries of a training step take at most
+    `limit` bytes, where that is possible, when the free dimensions have `sizes`."""
+
+    def function(program: Program, registry: Registry) -> Program:
+        return replace(
+            program,
+            procedures=tuple(
+                checkpoint(p, registry, limit, sizes) if p.name == TRAIN else rematerialize_cheap(p, registry)
+                for p in program.procedures
+            ),
+        )
+
+    return Pass(checkpoint.__name__, function, (NO_VIEWS,), (NO_VIEWS,), (CALLS_REPEATED,))
+
+
+def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]) -> Procedure:
+    """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators."""
+    work = Recomputation(procedure, registry, sizes)
+    choice, _ = choose_checkpoints(work, limit)
+    return _Rewriting(work).run(work.order(choice))
+
+
+@dataclass
+class _Rewriting:
+    """The procedure while calls are added that run again."""
+
+    work: Recomputation
+    values: dict[str, Value] = field(default_factory=dict)
+    alias: dict[str, str] = field(default_factory=dict)
+
+    def run(self, steps: list[Step]) -> Procedure:
+        procedure = self.work.procedure
+        self.values, self.alias = dict(procedure.values), dict(procedure.alias)
+        return replace(procedure, calls=tuple(map(self.call, steps)), values=self.values, alias=self.alias)
+
+    def call(self, step: Step) -> Call:
+        call = self.work.repeats[step.index] if step.again else self.work.procedure.calls[step.index]
+        inputs = tuple(self.copy(name, step.reads) for name in call.inputs)
+        outputs = tuple(self.copy(name, step.makes) for name in call.outputs)
+        return (
+            call
+            if (inputs, outputs) == (call.inputs, call.outputs)
+            else replace(call, inputs=inputs, outputs=outputs)
+        )
+
+    def copy(self, name: str, copies: Mapping[int, int]) -> str:
+        """The name of the copy of value `name` that a step reads or makes."""
+        if not name:
+            return name
+        owner = self.work.effects.owner(name)
+        number = copies.get(self.work.number.get(owner, -1), 0)
+        if not number:
+            return name
+        copied = f"{name} (again{f', {number}' if number > 1 else ''})"
+        self.values.setdefault(copied, replace(self.values[name], name=copied))
+        if name != owner:
+            self.alias[copied] = self.copy(owner, copies)
+        return copied

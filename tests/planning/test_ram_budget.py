@@ -1,0 +1,42 @@
+"""`--ram`: the price of a budget that a plan fits, and the least that is possible where none does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from case_sets import SHARED
+from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `minbuild`
+
+from minbuild.errors import OverBudget
+from minbuild.planning.compile import compile_model, replan
+from minbuild.planning.ram_budget import ram_of
+
+BERT = SHARED / "bert_tiny"
+
+
+def test_a_budget_that_fits_changes_nothing() -> None:
+    usual = compile_model(FREE, {}, {})
+    assert compile_model(FREE, {}, {}, ram=ram_of(usual.plan, usual.largest)).plan_bytes == usual.plan_bytes
+
+
+@pytest.mark.skipif(not BERT.is_dir(), reason="the larger recorded sets are not beside this repository")
+def test_a_plan_fits_the_budget_and_says_its_price() -> None:
+    usual = compile_model(BERT, {}, {"batch": 8})
+    whole = ram_of(usual.plan, usual.largest)
+    budget = usual.plan.persistent_bytes + (whole - usual.plan.persistent_bytes) // 2
+    model = compile_model(BERT, {}, {"batch": 8}, ram=budget)
+    assert model.fitted is not None
+    assert ram_of(model.plan, model.largest) == model.fitted.ram <= budget < model.fitted.before == whole
+    assert 0 < model.fitted.added_time < 0.4 and model.fitted.repeated > 0
+    assert replan(model, model.registry).plan_bytes == model.plan_bytes
+
+
+def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> None:
+    said = minbuild("reduce", FREE, "-o", tmp_path / "dist", "--ram", "100 B")
+    assert said.code == 5 and not (tmp_path / "dist").exists()
+    least = int(re.search(r"takes ([\d,]+) bytes of RAM", said.err)[1].replace(",", ""))
+    assert least <= ram_of(compile_model(FREE, {}, {}).plan, {"batch": 32})
+    with pytest.raises(OverBudget):
+        compile_model(FREE, {}, {}, ram=least - 1)
+    assert ram_of(compile_model(FREE, {}, {}, ram=least).plan, {"batch": 32}) <= least
