@@ -20,10 +20,22 @@ from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
+from minbuild.codegen.plan_encoding_choice import choose_encoding
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
-from minbuild.options.build_options import ALL, AUTO, COMPACT, FUSED, OFF, ON, TARGET, TEXT, BuildOptions
+from minbuild.options.build_options import (
+    ALL,
+    AUTO,
+    COMPACT,
+    COMPILED,
+    FUSED,
+    OFF,
+    ON,
+    TARGET,
+    TEXT,
+    BuildOptions,
+)
 from minbuild.planning.compile import (
     UNNAMED,
     CompiledModel,
@@ -144,13 +156,15 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
     sizer = LibrarySizer(request.extra, toolchain, targets[0], cmake)
-    flavor = choose_flavor(planned, build_options, sizer)
+    encoding = choose_encoding(planned, build_options, sizer)
+    flavor = choose_flavor(encoding.models, build_options, sizer)
     build_options = flavor.build_options
+    planned = planned if build_options.flavor == COMPILED else encoding.models
     toolchain = toolchain.with_build_options(build_options)
     lowered = choose_lowerings(planned, build_options, sizer)
     planned = lowered.models
     models = dict(zip(models, planned, strict=True))
-    notes = (*filter(None, (flavor.note,)), *lowered.notes)
+    notes = (*filter(None, (flavor.note or encoding.note,)), *lowered.notes)
     for note in notes:
         progress.note(note)
     contents = contents_of(planned, request.extra, progress.note, build_options)

@@ -10,6 +10,19 @@ const void* Session::at(uint32_t index, plan::VectorIndex vector) const {
   return start;
 }
 
+#if MB_DENSE
+uint32_t Session::read() const {
+  uint32_t number = 0;
+  while (next < count[plan::kStream]) {
+    const uint32_t byte = static_cast<uint8_t>(data[plan::kStream][next++]);
+    number = number << 7 | (byte & 127);
+    if (byte < 128) return number;
+  }
+  damaged = true;
+  return ~uint32_t{0};
+}
+#endif
+
 bool Session::read_plan(const void* bytes, size_t size) {
   start = static_cast<const char*>(bytes);
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
@@ -20,6 +33,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
   Bytes* number = &trainable_bytes;
   constexpr uint32_t kLast = MB_CHECKSUMS  ? plan::kTrainer_fingerprint + 2 * MB_DRAWS
                              : MB_ROLLBACK ? plan::kTrainer_rollback_bytes
+                             : MB_DENSE    ? plan::kTrainer_arena + 4
                                            : plan::kTrainer_arena;
   for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= kLast; slot += 2)
     *number++ = static_cast<Bytes>(file.scalar(root, slot, sizeof(Bytes)));
@@ -34,8 +48,11 @@ bool Session::read_plan(const void* bytes, size_t size) {
 #else
   constexpr Bytes least = sizeof(mb_progress);
 #endif
+#if MB_DENSE
+  good &= uint64_t{count[plan::kDefaults]} + constant_count <= expr_count;
+#endif
   return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
-         count[plan::kDefaults] <= kMostSymbols && count[plan::kExprs] <= kMostExprs && arena < count[plan::kExprs] &&
+         count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
          trainable_bytes * (kFirstMoment + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
@@ -87,8 +104,23 @@ int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const S
 }  // namespace
 
 Size Session::evaluate() {
-  for (uint32_t i = 0; i < count[plan::kExprs]; ++i) {
-    int64_t value = compute(expr(i), i, symbols, values);
+#if MB_DENSE
+  next = 0;
+  uint32_t i = 0, constant = 0;  // each is so much above the one before
+#if MB_SYMBOLS
+  for (; i < count[plan::kDefaults]; ++i)
+    if ((values[i] = symbols[i]) <= 0) return -1;
+#endif
+  for (uint32_t n = constant_count; n != 0; --n) values[i++] = static_cast<Size>(constant += read());
+  for (; i < value_count(); ++i) {
+    const uint32_t first = read();
+    const plan::Expr e = {static_cast<int32_t>(i - 1 - (first >> 3)), static_cast<Index>(read()),
+                          static_cast<uint16_t>(plan::kExprAdd + (first & 7))};
+#else
+  for (uint32_t i = 0; i < value_count(); ++i) {
+    const plan::Expr& e = expr(i);
+#endif
+    int64_t value = compute(e, i, symbols, values);
     if (!is_value(value)) return -1;
     values[i] = static_cast<Size>(value);
   }
@@ -96,9 +128,24 @@ Size Session::evaluate() {
 }
 
 const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
-  const plan::Tensor& t = this->tensor(index);
+#if MB_DENSE
+  const plan::Record& record = *static_cast<const plan::Record*>(at(index, plan::kTensors));
+  plan::Tensor& t = found;
+  t.shape = record.shape;
   const Index* dims = shape(t);
-  uint32_t rank = *dims, exprs = count[plan::kExprs];
+  const uint32_t head = *dims, rank = head & 15;
+  t.type = head >> 4 & 31;
+  t.walks = head >> 9 & 1;
+  t.region = static_cast<uint16_t>(head >> 10);
+  t.at = record.at;
+  // What is bound starts at the first constant, which is 0.
+  if (t.region == kBound) t.region += t.at, t.at = static_cast<Index>(count[plan::kDefaults]);
+#else
+  const plan::Tensor& t = *static_cast<const plan::Tensor*>(at(index, plan::kTensors));
+  const Index* dims = shape(t);
+  const uint32_t rank = *dims;
+#endif
+  const uint32_t exprs = value_count();
   at(t.shape + rank, plan::kShapes);
   tensor->data = nullptr;
   tensor->count = tensor->rank = 0;

@@ -10,7 +10,7 @@ namespace minbuild {
 #if !MB_COMPILED
 uintptr_t Session::place(uintptr_t memory) {
   region_count = bound(count[plan::kParameters]);
-  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, count[plan::kExprs], sizeof(Size));
+  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, value_count(), sizeof(Size));
   regions = reinterpret_cast<Span*>(memory + layout.regions);
   values = reinterpret_cast<Size*>(memory + layout.values);
   memory += layout.persistent;
@@ -100,15 +100,30 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   uint32_t last = 0;  // step of a loop
   s->sample = 0;
 #endif
+#if MB_DENSE
+  s->next = graph.steps;
+  uint32_t newest = graph.newest;
+#endif
   for (uint32_t i = 0; i < graph.step_count; ++i) {
-    const plan::Step& step = *static_cast<const plan::Step*>(s->at(graph.steps + i, plan::kSteps));
+#if MB_DENSE
+    const uint32_t place = s->read();
+#else
+    const uint32_t place = graph.steps + i;
+#endif
+    const plan::Step& step = *static_cast<const plan::Step*>(s->at(place, plan::kSteps));
     const plan::Kernel& kernel = s->kernel(step.kernel);
     const KernelRow& row = find_kernel(kernel.key);
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
     MB_OPAQUE(slot);  // else every access adds the address of the table again: a few bytes, under 16 in mlp
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
+#if MB_DENSE
+      // How far below the first tensor that no step had yet; 0 is that one.
+      const uint32_t below = s->read(), index = newest - below;
+      newest += below == 0;
+#else
       uint32_t index = *static_cast<const Index*>(s->at(step.args + k, plan::kArgs));
+#endif
       const plan::Tensor& t = s->resolve(index, &tensors[k]);
       // Of the kernel's type, or absent where that may be; writable where it is written.
       if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
@@ -140,8 +155,17 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     if (step.loop != 0) {
       if (i < last) s->damaged = true;  // loops within loops may never end
       last = i;
-      if (++s->sample < s->samples(graph)) i -= step.loop;
-      else s->sample = 0;
+#if MB_DENSE
+      const uint32_t bytes = s->read(), tensors_back = s->read();
+#endif
+      if (++s->sample < s->samples(graph)) {
+        i -= step.loop;
+#if MB_DENSE
+        s->next -= bytes, newest -= tensors_back;
+#endif
+      } else {
+        s->sample = 0;
+      }
     }
 #endif
   }
@@ -185,7 +209,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   const size_t stacks = fixed;
   fixed += kStacksBytes;
 #endif
-  first->values = static_cast<Size*>(__builtin_alloca(first->count[plan::kExprs] * sizeof(Size)));
+  first->values = static_cast<Size*>(__builtin_alloca(first->value_count() * sizeof(Size)));
   const Size temporaries = first->evaluate();
   if (temporaries < 0) return fail(first, Failure::kSizes);
   const size_t need = fixed + static_cast<size_t>(temporaries);

@@ -91,10 +91,17 @@ struct Session : mb_session {
   mutable bool damaged;
   bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
   uint32_t region_count;
+#if MB_DENSE
+  mutable uint32_t next;       // byte of the plan's stream
+  mutable plan::Tensor found;  // what was resolved last
+#endif
   Span* regions;
   Size* values;                    // of the plan's expressions
   uint32_t count[plan::kVectors];  // among the first 128 bytes, which x86-64 reaches by shorter instructions
   Bytes trainable_bytes, persistent_bytes, trained, arena;
+#if MB_DENSE
+  Bytes expr_count, constant_count;  // expressions are the free dimensions, constants, and operations
+#endif
 #if MB_ROLLBACK || MB_CHECKSUMS
   Bytes rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
 #endif
@@ -133,8 +140,23 @@ struct Session : mb_session {
   // The index comes first, as in all that ask for one vector: none has to move it.
   MB_NOINLINE const void* at(uint32_t index, plan::VectorIndex vector) const;
   const char* name(uint32_t i) const { return static_cast<const char*>(at(i, plan::kNames)); }
+#if MB_DENSE
+  // The next number of the stream: 7 bits a byte, the high ones first, and 128 in all but the last. One that is not there
+  // has all bits set, and is remembered as damage.
+  MB_NOINLINE uint32_t read() const;
+  uint32_t value_count() const { return expr_count; }
+  // As much of an expression as those need who look for free dimensions.
+  plan::Expr expr(uint32_t i) const {
+    const uint32_t symbols = count[plan::kDefaults];
+    return {static_cast<int32_t>(i), 0,
+            i < symbols                    ? plan::kExprSymbol
+            : i < symbols + constant_count ? plan::kExprConstant
+                                           : plan::kExprMultiply};
+  }
+#else
+  uint32_t value_count() const { return count[plan::kExprs]; }
   const plan::Expr& expr(uint32_t i) const { return *static_cast<const plan::Expr*>(at(i, plan::kExprs)); }
-  const plan::Tensor& tensor(uint32_t i) const { return *static_cast<const plan::Tensor*>(at(i, plan::kTensors)); }
+#endif
   const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(i, plan::kPorts)); }
   const plan::Parameter& parameter(uint32_t i) const {
     return *static_cast<const plan::Parameter*>(at(i, plan::kParameters));
@@ -145,7 +167,7 @@ struct Session : mb_session {
   uint32_t order(uint32_t i) const { return parameter(i).order; }
   // The names of moments in checkpoints.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
-  // The rank, then an expression for each dimension.
+  // The rank (in a dense plan with what else a tensor is), then an expression for each dimension.
   const Index* shape(const plan::Tensor& t) const { return static_cast<const Index*>(at(t.shape, plan::kShapes)); }
   // Region of a parameter that is bound.
   uint32_t bound(uint32_t parameter) const { return kBound + count[plan::kPorts] + parameter; }
@@ -159,7 +181,7 @@ struct Session : mb_session {
 #if MB_LOOPS
   // Rounds of a graph's loops.
   int32_t samples(const plan::Graph& graph) const {
-    return graph.samples < count[plan::kExprs] ? static_cast<int32_t>(values[graph.samples]) : 0;
+    return graph.samples < value_count() ? static_cast<int32_t>(values[graph.samples]) : 0;
   }
 #endif
   // Shape and place of a tensor under the current sizes. One that is malformed or not within its region has no data and

@@ -16,9 +16,10 @@ from minbuild.ir import Kernel
 from minbuild.options.build_options import COMPILED
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.capabilities import Capabilities, capabilities_of, from_dict
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compile import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
+from minbuild.planning.plan_encoding import DENSE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
         }
         same = all(model.artifacts.digests[name] == digest for name, digest in own.items())
         return () if own and same else (_ANOTHER.format(package.folder),)
+    if package.capabilities.plan & DENSE_VERSION:
+        model = (with_dense_plans((model,)) or (model,))[0]
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)

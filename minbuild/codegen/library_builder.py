@@ -70,7 +70,11 @@ class LibraryBuilder:
         names = ", ".join(map(str, targets))
         self.stage(f"Building the trainer for {names}, and the full one to compare with (kept for next time)")
         full = full_contents(
-            self.registry, self.contents.components, self.contents.wide, self.contents.threads
+            self.registry,
+            self.contents.components,
+            self.contents.wide,
+            self.contents.threads,
+            self.contents.dense,
         )
         # The same numbers, down to denormals, and the same checkpoints.
         full = replace(

@@ -106,7 +106,8 @@ def _plan_header(contents: LibraryContents, stamp: str) -> str:
     """The header by which the runtime knows plans: how they are laid out, or the one that is compiled in."""
     version = plan_version(contents.fused_updates)
     if not contents.compiled:
-        return _schema_header("plan", plan_schema(contents.wide), version, "trainer.fbs", stamp)
+        schema = plan_schema(contents.wide, contents.dense)
+        return _schema_header("plan", schema, version, "trainer.fbs", stamp)
     values = compile_plan(contents.compiled_plan, contents.kernels, kernel_names=contents.error_messages)
     return render("package/compiled_plan.h.j2", stamp=stamp, version=version, **values)
 
@@ -168,6 +169,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         panel_bytes=contents.panel_bytes,
         compact=int(contents.compact_checkpoints),
         wide=int(contents.wide),
+        dense=int(contents.dense),
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
         error_messages=int(contents.error_messages),

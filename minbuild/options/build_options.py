@@ -24,6 +24,7 @@ UNLIMITED = "unlimited"  # of ram
 ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
+PLAIN, DENSE = "plain", "dense"  # of plan_encoding, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
 DIRECT, LEAST = "direct", "least"  # of lowerings
 TEXT, CODES = "text", "codes"  # of error_messages
@@ -64,6 +65,13 @@ class BuildOptions:
         (INTERPRETED, COMPILED, AUTO),
         "form in which the library has the plan of the model: a file that it reads (interpreted), tables of its own "
         "(compiled), or the smaller of both (auto)",
+        SOURCES,
+        smallest=AUTO,
+    )
+    plan_encoding: str = choice(
+        (PLAIN, DENSE, AUTO),
+        "encoding of plans that the library reads: tables (plain), streams of numbers that are decoded where they are "
+        "used (dense), or what is smaller together with the library (auto)",
         SOURCES,
         smallest=AUTO,
     )

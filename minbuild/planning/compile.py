@@ -29,7 +29,7 @@ from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
-from minbuild.planning.plan_encoding import encode_plan, is_wide
+from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
 from minbuild.planning.ram_budget import FittedPlan, fit
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_elements, needs_64_bits
@@ -310,8 +310,20 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     remade = checkpointing(model.fitted.limit, model.largest) if model.fitted else None
     program = optimize(model.program, operators, rematerialization=remade)
     plan = build_plan(program, operators, model.threads, packs=model.packs)
-    data = encode_plan(plan, model.largest, is_wide(model.plan_bytes), model.kernel_names)
+    before = model.plan_bytes
+    data = encode_plan(plan, model.largest, is_wide(before), model.kernel_names, is_dense(before))
     return replace(model, registry=operators, plan=plan, plan_bytes=data)
+
+
+def with_dense_plans(models: Sequence[CompiledModel]) -> tuple[CompiledModel, ...] | None:
+    """`models` with plans in the dense encoding; None where a plan has too much for it, as one library reads plans of
+    one encoding."""
+    plans = [
+        encode_plan(m.plan, m.largest, is_wide(m.plan_bytes), m.kernel_names, dense=True) for m in models
+    ]
+    if not all(map(is_dense, plans)):
+        return None
+    return tuple(replace(m, plan_bytes=plan) for m, plan in zip(models, plans, strict=True))
 
 
 def with_compact_checkpoint(model: CompiledModel) -> CompiledModel:

@@ -24,7 +24,7 @@ from minbuild.planning.library_contents import (
     SAFETY,
     LibraryContents,
 )
-from minbuild.planning.plan_encoding import EXPRESSIONS, expressions_of, is_wide
+from minbuild.planning.plan_encoding import EXPRESSIONS, encode_plan, expressions_of, is_dense, is_wide
 
 _SMALLEST_PANEL, _LARGEST_PANEL = (
     256,
@@ -78,6 +78,7 @@ def contents_of(
         draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         fused_updates=models[0].plan.fused_updates,
+        dense=build_options.flavor != COMPILED and any(is_dense(m.plan_bytes) for m in models),
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",
@@ -96,7 +97,10 @@ def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
             f"--flavor compiled: a library has one plan, and there are {len(models)} models. Reduce each by itself, or "
             "build with --flavor interpreted."
         )
-    return models[0].plan_bytes
+    model = models[0]
+    if is_dense(model.plan_bytes):  # tables are made of the plain encoding
+        return encode_plan(model.plan, model.largest, kernel_names=model.kernel_names)
+    return model.plan_bytes
 
 
 def panel_bytes(stack_budget: str) -> int:

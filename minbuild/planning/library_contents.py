@@ -41,6 +41,7 @@ class LibraryContents:
     loops: bool = True  # steps that run once per sample
     draws: bool = True  # nodes with a seed, which count their random draws
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
+    dense: bool = False  # plans in the dense encoding
     digest: str = ""  # of the model it was made for
     components: frozenset[str] = frozenset()  # of COMPONENTS
     error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
@@ -66,16 +67,21 @@ class LibraryContents:
 
 
 def full_contents(
-    registry: Registry, components: frozenset[str] = frozenset(), wide: bool = False, threads: int = 1
+    registry: Registry,
+    components: frozenset[str] = frozenset(),
+    wide: bool = False,
+    threads: int = 1,
+    dense: bool = False,
 ) -> LibraryContents:
     """The full build: every kernel for every type with every feature; of optional components, only `components`, as
-    they change what checkpoints hold, and plans of the same width and number of `threads`. `registry` has the
-    kernels; `wide` plans have 64-bit sizes."""
+    they change what checkpoints hold, and plans of the same width, encoding and number of `threads`. `registry` has the
+    kernels; `wide` plans have 64-bit sizes, `dense` ones the dense encoding."""
     return LibraryContents(
         registry.all_kernels(),
         frozenset(registry.all_features()),
         symbols=True,
         components=components,
         wide=wide,
+        dense=dense,
         threads=threads,
     )

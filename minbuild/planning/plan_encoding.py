@@ -16,6 +16,7 @@ from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape, Step
 from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
 from minbuild.planning.arena.supports import supports_of
+from minbuild.planning.dense_plan import dense_tables, plain_tables
 from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 
 VERSION = 7
@@ -30,15 +31,22 @@ _LARGEST = {
 _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
+_DENSE_IDENTIFIER = "MBTD"
+DENSE_VERSION = 1 << 17  # as below, of dense plans
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
 
 
 @cache
-def plan_schema(wide: bool = False) -> Schema:
+def plan_schema(wide: bool = False, dense: bool = False) -> Schema:
     """The parsed `schemas/trainer.fbs`. A wide plan is for models that need more than 2 GB of memory, or more than
-    65,535 entries in a table: its indices have 32 bits, its numbers of bytes and constants 64."""
+    65,535 entries in a table: its indices have 32 bits, its numbers of bytes and constants 64. A dense plan has streams
+    of numbers in place of tables, see `dense_plan`; none is wide."""
     text = (assets.root("schemas") / "trainer.fbs").read_text("utf-8")
+    if dense:
+        for old, new in _DENSE_SCHEMA.items():
+            assert old in text, old
+            text = text.replace(old, new)
     if wide:
         structs, table = text.split("table Trainer")
         structs = structs.replace("ushort", "uint").replace("a:int;", "a:long;")
@@ -46,6 +54,25 @@ def plan_schema(wide: bool = False) -> Schema:
         table = table.replace("ushort", "uint").replace(_IDENTIFIERS[False], _IDENTIFIERS[True])
         text = f"{structs}table Trainer{table}"
     return parse_schema(text)
+
+
+_DENSE_SCHEMA = {
+    "  exprs:[Expr];\n": "",
+    "  args:[ushort];\n": "  stream:[ubyte];\n",
+    "rollback_bytes:uint;": "expr_count:uint;\n  constant_count:uint;\n  rollback_bytes:uint;",
+    "tensors:[Tensor]": "tensors:[Record]",
+    "struct Tensor {": "struct Record { at:ushort; shape:ushort; }\n\nstruct Tensor {",
+    "Step { kernel:ushort; params:ushort; args:ushort;": "Step { kernel:ubyte; arguments:ubyte; params:ushort;",
+    "output_count:ushort;\n  unused:ushort;": "output_count:ushort;\n  newest:ushort;",
+    "struct Port { name:uint;": "struct Port { name:ushort;",
+    "struct Parameter { name:uint;": "struct Parameter { name:ushort;",
+    _IDENTIFIERS[False]: _DENSE_IDENTIFIER,
+}  # replacements in trainer.fbs
+
+
+def is_dense(plan: bytes) -> bool:
+    """True if the bytes are those of a plan in the dense encoding."""
+    return plan[4:8] == _DENSE_IDENTIFIER.encode()
 
 
 def is_wide(plan: bytes) -> bool:
@@ -59,7 +86,11 @@ def plan_version(fused_updates: bool) -> int:
 
 
 def decode_plan(plan: bytes) -> dict[str, Any]:
-    """The tables of a plan. Raises ValueError for bytes that are no plan."""
+    """The tables of a plan, those of an equal plain one for a dense one. Raises ValueError for bytes that are no
+    plan."""
+    if is_dense(plan):
+        plain = plain_tables(decode(plan_schema(dense=True), plan))
+        return decode(plan_schema(), encode(plan_schema(), plain))
     return decode(plan_schema(is_wide(plan)), plan)
 
 
@@ -194,13 +225,20 @@ def _places(routine: Routine, tables: _Tables) -> tuple[list[_Part], _Part]:
 
 
 def encode_plan(
-    plan: Plan, largest: Mapping[str, int], wide: bool = False, kernel_names: bool = True
+    plan: Plan,
+    largest: Mapping[str, int],
+    wide: bool = False,
+    kernel_names: bool = True,
+    dense: bool = False,
 ) -> bytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
-    need `kernel_names`."""
+    need `kernel_names`. It is `dense` if asked for and nothing is too much for that encoding."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
         value = _tables_of(plan, largest, False, kernel_names)
+        streams = dense_tables(value, [len(k.args) for k in plan.kernels]) if dense else None
+        if streams is not None:
+            return encode(plan_schema(dense=True), streams)
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
             return encode(plan_schema(), value)
     return encode(plan_schema(True), _tables_of(plan, largest, True, kernel_names))

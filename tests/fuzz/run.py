@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what a device reads: plans, checkpoints, export templates and batches.
 
-    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--keep FOLDER] [HARNESS...]
+    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--dense] [--keep FOLDER] [HARNESS...]
     python tests/fuzz/run.py --jobs 1 --seconds 100000 --runs-of plan=3200000 --runs-of checkpoint=3100000 \\
         --runs-of batch=3100000 --runs-of template=91000000        10^8 executions: half an hour of an idle processor
 
@@ -51,10 +51,11 @@ class Result:
     log: str
 
 
-def build(model: str, folder: Path, clang: str) -> None:
-    """The harnesses, in `folder` under their names, beside the files they read and a corpus for each."""
+def build(model: str, folder: Path, clang: str, dense: bool) -> None:
+    """The harnesses, in `folder` under their names, beside the files they read and a corpus for each; of a trainer
+    whose plan is `dense` or not."""
     source = GOLDEN / model
-    case, built, compiled = load(source), trainer(source), compile_model(source, {}, {})
+    case, built, compiled = load(source), trainer(source, dense=dense), compile_model(source, {}, {})
     template = with_components(compiled, list(COMPONENTS)).export_template
     contents = replace(built.contents, components=frozenset(COMPONENTS), compact_checkpoints=True)
     files = emit_sources(contents, registry())
@@ -160,6 +161,7 @@ def main() -> int:
         help="most executions of one harness; repeatable",
     )
     parser.add_argument("--model", default="dense_fixed", help="golden artifact set whose trainer is fuzzed")
+    parser.add_argument("--dense", action="store_true", help="the trainer reads dense plans")
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
@@ -173,7 +175,7 @@ def main() -> int:
         runs[harness] = int(count)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="minbuild-fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
-    build(options.model, folder, options.clang)
+    build(options.model, folder, options.clang, options.dense)
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(
             pool.map(

@@ -24,8 +24,8 @@ ARENA, TRAINED, PERSISTENT, NOTHING, CONSTANTS, BOUND = range(6)  # regions of t
 NAMES = ("dense", "embedding", "conv", "residual")
 
 
-def prepared(name: str, folder: Path) -> Path:
-    case, built = load(GOLDEN / name), trainer(GOLDEN / name)
+def prepared(name: str, folder: Path, dense: bool = False) -> Path:
+    case, built = load(GOLDEN / name), trainer(GOLDEN / name, dense=dense)
     return hostile.prepare(folder, built.path, built.data, case.checkpoint, case.batch(0), case.eval_batch())
 
 
@@ -38,13 +38,14 @@ def in_a_process(*arguments: object) -> None:
     assert done.returncode == 0, f"exit {done.returncode} after mutation {last}: {done.stderr[-2000:]}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_random_damage_does_not_crash(name, tmp_path):
-    in_a_process(prepared(name, tmp_path / name), 0, 1000)
+@pytest.mark.parametrize(("name", "dense"), [*((name, False) for name in NAMES), ("conv", True)])
+def test_random_damage_does_not_crash(name, dense, tmp_path):
+    in_a_process(prepared(name, tmp_path / name, dense), 0, 1000)
 
 
-def test_truncation_at_every_length_is_refused(tmp_path):
-    in_a_process(prepared("dense", tmp_path / "dense"), "truncate", 0)
+@pytest.mark.parametrize("dense", [False, True])
+def test_truncation_at_every_length_is_refused(dense, tmp_path):
+    in_a_process(prepared("dense", tmp_path / "dense", dense), "truncate", 0)
 
 
 # ------------------------------------------------------------------------------------- plans made to do harm

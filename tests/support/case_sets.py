@@ -159,11 +159,15 @@ def loaded(shared: bytes) -> tuple[Path, Library]:
 
 @functools.cache
 def trainer(
-    folder: Path, batch: int | None = None, threads: int = 1, live_bytes: int | None = None
+    folder: Path,
+    batch: int | None = None,
+    threads: int = 1,
+    live_bytes: int | None = None,
+    dense: bool = False,
 ) -> Trainer:
     """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
-    `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension. Raises
-    Unsupported."""
+    `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` has its
+    plan in that encoding. Raises Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
@@ -172,10 +176,16 @@ def trainer(
     remade = None if live_bytes is None else checkpointing(live_bytes, most)
     plan = build_plan(optimize(program, operators, None, remade), operators, threads)
     contents = LibraryContents(
-        plan.kernels, frozenset(plan.features), bool(plan.symbols), loops=plan.loops, threads=threads
+        plan.kernels,
+        frozenset(plan.features),
+        bool(plan.symbols),
+        loops=plan.loops,
+        threads=threads,
+        dense=dense,
     )
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
-    return Trainer(*loaded(built.shared), plan, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), contents)
+    data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), dense=dense)
+    return Trainer(*loaded(built.shared), plan, data, contents)
 
 
 def persistent(session: Session, built: Trainer) -> bytes:

@@ -21,7 +21,7 @@ import numpy as np
 
 from minbuild.frontend.checkpoint import schema as checkpoint_schema
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode
-from minbuild.planning.plan_encoding import plan_schema
+from minbuild.planning.plan_encoding import is_dense, plan_schema
 from minbuild.training import library as device
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, arena_size
 
@@ -155,6 +155,7 @@ def _changed_vector(vector: np.ndarray, random: Random) -> np.ndarray:
 
 BLIND = (flip_bytes, replace_number, swap_numbers, cut)
 OF_PLANS = (*BLIND, *[rewrite(plan_schema())] * 8)
+OF_DENSE_PLANS = (*BLIND, *[rewrite(plan_schema(dense=True))] * 8)
 OF_CHECKPOINTS = (*BLIND, *[rewrite(checkpoint_schema())] * 3)
 
 
@@ -227,7 +228,8 @@ def mutation(victim: Victim, number: int) -> tuple[bytes, bytes]:
     if random.integers(4) == 0:
         mutate = OF_CHECKPOINTS[random.integers(len(OF_CHECKPOINTS))]
         return victim.plan, mutate(victim.checkpoint, random)
-    mutate = OF_PLANS[random.integers(len(OF_PLANS))]
+    mutations = OF_DENSE_PLANS if is_dense(victim.plan) else OF_PLANS
+    mutate = mutations[random.integers(len(mutations))]
     return mutate(victim.plan, random), victim.checkpoint
 
 

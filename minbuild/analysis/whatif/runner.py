@@ -31,7 +31,7 @@ def run_what_if(
     advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, build_options)
     candidates = advisor.candidates()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
-    full = full_contents(registry, contents.components, contents.wide)
+    full = full_contents(registry, contents.components, contents.wide, dense=contents.dense)
     builds, targets = bench.builds, [pair.target for pair in pairs]
     ablations = [
         Ablation(

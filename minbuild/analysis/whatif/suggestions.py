@@ -17,7 +17,7 @@ from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
 from minbuild.planning.compile import CompiledModel, compile_artifacts, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import COMPONENTS, LibraryContents
-from minbuild.planning.plan_encoding import encode_plan, is_wide
+from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
 from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
 MOST = 5  # suggestions that are shown
@@ -140,7 +140,9 @@ class SuggestionPlanner:
             replace(
                 m,
                 largest=sizes,
-                plan_bytes=encode_plan(m.plan, sizes, is_wide(m.plan_bytes), m.kernel_names),
+                plan_bytes=encode_plan(
+                    m.plan, sizes, is_wide(m.plan_bytes), m.kernel_names, is_dense(m.plan_bytes)
+                ),
             )
             for m in self.models
             for sizes in ({name: half[name] for name in m.largest},)
