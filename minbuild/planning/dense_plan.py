@@ -108,7 +108,7 @@ class _Exprs:
 
 
 def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs | None:
-    """The stream of expressions, of which the first `symbols` are the free dimensions and the next is 0; None where a
+    """The stream of expressions, the first `symbols` the free dimensions and the next 0; None where a
     constant is negative."""
     constants = sorted({0, *(a for a, _, op in exprs if op == _CONSTANT)})
     constant_at = {value: symbols + i for i, value in enumerate(constants)}

@@ -274,13 +274,15 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         places += offsets
         peaks.append(peak)
     tensors = [tables.tensor(t, places, plan) for t in plan.tensors]
-    absent = len(tensors)
-    tensors.append((tables.index(_Number(0)), tables.shape((0,)), _NOTHING, 0, 0))
+    tensors.append((tables.index(_Number(0)), tables.shape((0,)), _NOTHING, 0, 0))  # what is absent
+    # Equal ones, such as scratch memory of many calls, stand there once.
+    entry_at: dict[tuple[int, int, int, int, int], int] = {}
+    number = [entry_at.setdefault(tensor, len(entry_at)) for tensor in tensors]
     for name in ROUTINES if "initialize" in routines else ROUTINES[:3]:
         routine = routines.get(name, Routine(name, (), (), (), ()))
         first_step, first_port = len(steps), len(ports)
-        steps += [replace(s, args=tuple(absent if a < 0 else a for a in s.args)) for s in routine.steps]
-        ports += [(tables.name(n), tensor, 0) for n, tensor in routine.inputs + routine.outputs]
+        steps += [replace(s, args=tuple(number[a] for a in s.args)) for s in routine.steps]
+        ports += [(tables.name(n), number[tensor], 0) for n, tensor in routine.inputs + routine.outputs]
         samples = tables.index(tables.dim(routine.samples))
         counts = len(routine.inputs), len(routine.outputs)
         graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
@@ -297,7 +299,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         "fingerprint": plan.fingerprint,
         "symbols": [tables.name(s) for s in plan.symbols],
         "defaults": [largest[s] for s in plan.symbols],
-        "tensors": tensors,
+        "tensors": list(entry_at),
         "kernels": [
             (stable_key(n), tables.name(n if kernel_names else ""))
             for n in (*(k.symbol for k in plan.kernels), *plan.features)
@@ -306,7 +308,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         "args": args,
         "graphs": graphs,
         "ports": ports,
-        "parameters": [(tables.name(p.name), p.tensor, p.order) for p in plan.parameters],
+        "parameters": [(tables.name(p.name), number[p.tensor], p.order) for p in plan.parameters],
         "moments": [tables.name(f"momentum{i}") for i in range(plan.moments)],
         "constants": np.frombuffer(plan.constants + bytes(-len(plan.constants) % 8), "<u8"),
     }

@@ -18,9 +18,12 @@ from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
+from minbuild.ops.core.kernel import FLOATS
 from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
+MOST_REPEATED = 16  # elements of a constant that is one number, expanded
+_EXPAND = ":Expand"
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
 
@@ -214,7 +217,7 @@ class Lowering:
         given = [k for k, t in zip(ctx.known, ctx.inputs, strict=True) if t is not None]
         if op.reference is None or not op.folds or not given or any(k is None for k in given):
             return told
-        if not _worth_folding(types, given):
+        if not _worth_folding(op, types, given):
             return told
         try:
             result = op.reference(ctx.attributes, *ctx.known)
@@ -239,9 +242,13 @@ class Lowering:
                 self.alias[node.outputs[output]] = value.name
 
 
-def _worth_folding(types: Sequence[TensorType], given: Sequence[np.ndarray | None]) -> bool:
-    """False where a small constant would become a huge one: Tile and Expand by a number out of a damaged file."""
+def _worth_folding(op: Op, types: Sequence[TensorType], given: Sequence[np.ndarray | None]) -> bool:
+    """False where a small constant would become a huge one: Tile and Expand by a number out of a damaged file. The
+    gradient of a mean is one number for every element, and smaller as a step than as constants."""
     sizes = [prod(d for d in t.shape or () if isinstance(d, int)) for t in types]
+    repeats = op.key == _EXPAND and given[0] is not None and given[0].size == 1 and types[0].element in FLOATS
+    if repeats and max(sizes) > MOST_REPEATED:
+        return False
     return max(sizes, default=0) <= max(MOST_FOLDED, 4 * sum(k.size for k in given if k is not None))
 
 
