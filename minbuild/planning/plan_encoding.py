@@ -32,7 +32,7 @@ _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
 _DENSE_IDENTIFIER = "MBTD"
-DENSE_VERSION = 1 << 17  # as below, of dense plans
+DENSE_VERSION = 1 << 18  # as below, of dense plans
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
 
