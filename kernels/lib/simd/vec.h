@@ -56,7 +56,9 @@
 
 // On Cortex-M4F a product and a sum take a cycle each, and VMLA, which rounds like them and is shorter, three. Compilers
 // that look for few bytes take VMLA all the same, unless they cannot see that the product is one.
-#if !MB_ONE_VARIANT && defined(__ARM_ARCH_7EM__) && defined(__ARM_FP) && !defined(__ARM_FEATURE_DIRECTED_ROUNDING)
+// Cortex-M7 has FPv5, which clang and gcc tell by one macro each, and a timing of its own.
+#if !MB_ONE_VARIANT && defined(__ARM_ARCH_7EM__) && defined(__ARM_FP) && !defined(__ARM_FPV5__) && \
+    !defined(__ARM_FEATURE_DIRECTED_ROUNDING)
 #define MB_SPLIT_MULADD 1
 #else
 #define MB_SPLIT_MULADD 0
