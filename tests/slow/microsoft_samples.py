@@ -7,7 +7,8 @@ torch, torchvision, transformers, onnxruntime and minbuild's own requirements. N
 with `onnxruntime.training` read as `minbuild.training`, once with each exporter of torch. Pretrained weights and data
 sets are not downloaded: models have random weights, of small configurations, and data that is missing is made here
 (`microsoft_prelude.py`). With `--headers`, ONNX Runtime's source, the C++ of the Android sample is compiled unchanged
-and trains with a library of `--abi ort`. `--write` puts the results into reports/baseline/microsoft_samples.md.
+and trains with a library of `--abi ort`. `--write` puts the results into reports/baseline/microsoft_samples.md,
+where rows that were not run, by `--only PART_OF_A_PATH`, stay as they were.
 """
 
 from __future__ import annotations
@@ -87,7 +88,13 @@ def run_cells(arguments: argparse.Namespace, path: Path, folder: Path, *, until:
     )
     (folder / "said.txt").write_text(done.stdout, "utf-8")
     (folder / "errors.txt").write_text(done.stderr, "utf-8")
-    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no output"])[-1]
+    if done.returncode == 0:
+        return ""
+    errors = re.findall(
+        r"^[\w.]+(?:Error|Exception|Unsupported\w*|BadInput)\b: .*", done.stderr, re.MULTILINE
+    )
+    errors = [re.sub(r"\x1b\[\d+m", "", error).partition(" This is step")[0] for error in errors]
+    return errors[-1] if errors else (done.stderr.strip().splitlines() or ["no output"])[-1]
 
 
 def row_of(arguments: argparse.Namespace, sample: Sample, folder: Path, *, dynamo: bool) -> str:
@@ -129,6 +136,12 @@ def row_of(arguments: argparse.Namespace, sample: Sample, folder: Path, *, dynam
     return "| " + " | ".join(part.replace("|", "\\|").replace("\n", " ") for part in text) + " |"
 
 
+def _key(line: str) -> tuple[str, ...]:
+    """Sample and exporter of a row, () for other lines."""
+    parts = tuple(part.strip() for part in line.split("|")[1:3])
+    return parts if len(parts) == 2 and "/" in parts[0] else ()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
@@ -141,24 +154,32 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.folder = arguments.folder.resolve()
-    lines = []
+    text = TABLE.read_text("utf-8") if TABLE.is_file() else ""
+    rows = {_key(line): line for line in text.splitlines() if _key(line)}
+    appendix = text[text.index("## ") :] if "## " in text else ""
+
+    def write() -> None:
+        if arguments.write:
+            keys = [(s.path, exporter) for s in SAMPLES for exporter in ("TorchScript", "dynamo")]
+            lines = "".join(rows[key] + "\n" for key in keys if key in rows)
+            TABLE.write_text((HEAD + lines + "\n" + appendix).rstrip() + "\n", "utf-8")
+
     with tempfile.TemporaryDirectory() as temporary:
         for sample in SAMPLES:
             if arguments.only not in sample.path:
                 continue
             for dynamo in (False, True):
                 folder = Path(temporary) / sample.path.replace("/", "-") / str(dynamo)
-                lines.append(row_of(arguments, sample, folder, dynamo=dynamo))
-                print(lines[-1], flush=True)
-        text = HEAD + "\n".join(lines) + "\n"
+                line = row_of(arguments, sample, folder, dynamo=dynamo)
+                rows[_key(line)] = line
+                print(line, flush=True)
+                write()
         if arguments.headers is not None:
             import microsoft_cpp
 
-            said = microsoft_cpp.run(arguments, Path(temporary))
-            print(said)
-            text += "\n" + said + "\n"
-    if arguments.write:
-        TABLE.write_text(text, "utf-8")
+            appendix = microsoft_cpp.run(arguments, Path(temporary))
+            print(appendix)
+            write()
 
 
 if __name__ == "__main__":
