@@ -108,6 +108,7 @@ class _Compiler:
                 "names": "char",
                 "record_at": _unsigned([r[0] for r in records]),
                 "record_shape": _unsigned([r[1] for r in records]),
+                "kind_row": _unsigned([k[0] for k in steps.kinds]),  # above 255 beside every kernel
                 "kind_params": _unsigned([k[2] for k in steps.kinds]),
                 "name_at": _unsigned(name_at.values()),
                 "tensor": _unsigned([len(self.order)]),
