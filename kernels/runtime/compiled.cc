@@ -12,7 +12,12 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   uint32_t rank = *dims;
 #if MB_LOOPS
   const bool walks = (rank & 128) != 0;
+#if MB_LOOPS > 1
+  const bool backward = (rank & 64) != 0;
+  rank &= 63;
+#else
   rank &= 127;
+#endif
 #endif
   found.type = static_cast<uint8_t>(*++dims);
   int32_t elements = 1;
@@ -36,7 +41,12 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
     tensor->data = regions[region].data + at;
   }
 #if MB_LOOPS
-  if (walks) tensor->data += static_cast<uint32_t>(sample * elements) * element_size(found.type);
+#if MB_LOOPS > 1
+  const int32_t round = backward ? last_sample - sample : sample;
+#else
+  const int32_t round = sample;
+#endif
+  if (walks) tensor->data += static_cast<uint32_t>(round * elements) * element_size(found.type);
 #endif
   found.region = static_cast<uint16_t>(region);
   return found;
@@ -85,6 +95,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   uint32_t newest = graph.newest;
 #if MB_LOOPS
   s->sample = 0;
+#if MB_LOOPS > 1
+  s->last_sample = s->samples(graph) - 1;
+#endif
 #endif
   for (uint32_t i = 0; i < graph.step_count; ++i) {
     const plan::Kind& kind = plan::kKinds[*code++];

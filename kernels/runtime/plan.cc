@@ -164,7 +164,13 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
     const Span& span = regions[t.region];
     Bytes at = static_cast<Bytes>(values[t.at]), size = element_size(t.type);
 #if MB_LOOPS
-    if (t.walks != 0) at += static_cast<Bytes>(sample * (elements * size));
+    if (t.walks != 0) {
+      Bytes round = static_cast<Bytes>(sample);
+#if MB_LOOPS > 1
+      if (t.walks > 1) round = static_cast<Bytes>(last_sample - sample);
+#endif
+      at += round * (elements * size);
+    }
 #endif
     good &= at + elements * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;

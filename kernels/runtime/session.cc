@@ -99,6 +99,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
   uint32_t last = 0;  // step of a loop
   s->sample = 0;
+#if MB_LOOPS > 1
+  s->last_sample = s->samples(graph) - 1;
+#endif
 #endif
 #if MB_DENSE
   s->next = graph.steps;

@@ -118,6 +118,9 @@ struct Session : mb_session {
   int32_t symbols[kMostSymbols];
 #if MB_LOOPS
   int32_t sample;  // the round that a loop is in
+#if MB_LOOPS > 1
+  int32_t last_sample;
+#endif
 #endif
   Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint
 #if MB_THREADS > 1

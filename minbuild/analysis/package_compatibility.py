@@ -137,7 +137,7 @@ def _parts(needed: Capabilities, available: Capabilities, where: str) -> Iterato
     elif needed.expressions - available.expressions:
         names = ", ".join(sorted(needed.expressions - available.expressions))
         yield f"{where}: lacks {names} in sizes. Fix dimensions with --dim, or reduce for both models together."
-    if needed.loops and not available.loops:
+    if needed.loops > available.loops:
         yield f"{where}: runs no steps per sample. Reduce for both models together."
     if needed.draws and not available.draws:
         yield f"{where}: saves no seeds of single nodes. Reduce for both models together."

@@ -20,6 +20,7 @@ from minbuild.planning.plan_encoding import decode_plan, is_wide, stable_key
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS = range(5)  # regions
 _MOST_RANK = 8  # MB_MAX_RANK
 _MOST = 0x7FFFFFEF  # of what a size may be
+_WALKS = (0, 128, 192)  # bits beside a rank: one sample per round, from the first or from the last on
 
 
 def compile_plan(plan: bytes, kernels: Sequence[Kernel], *, kernel_names: bool) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class _Compiler:
         for i in self.order:
             at, _, region, element, per_sample = self.tensors[i]
             own = [dims.index[d] for d in self._dims(self.tensors[i])]
-            words = (len(own) | (per_sample << 7), element, *own)
+            words = (len(own) | _WALKS[per_sample], element, *own)
             if words not in shape_at:
                 shape_at[words] = len(shapes)
                 shapes += words

@@ -38,7 +38,7 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
         contents = replace(
             contents,
             symbols=len(tables["defaults"]) > 0,
-            loops=bool((tables["steps"]["loop"] != 0).any()),
+            loops=_loops_of(tables),
             draws=int(tables["draw_bytes"]) > 0,
             wide=False,
         )
@@ -231,3 +231,9 @@ def _check_keys(names: Iterable[str]) -> None:
         other = seen.setdefault(stable_key(name), name)
         if other != name:
             raise AssertionError(f"{other} and {name} have the same key; rename one")
+
+
+def _loops_of(tables: Mapping[str, Any]) -> int:
+    """What the loops of a decoded plan need, as `LibraryContents.loops` has it."""
+    loops = bool((tables["steps"]["loop"] != 0).any())
+    return max(1, int(tables["tensors"]["walks"].max())) if loops else 0

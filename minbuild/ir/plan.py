@@ -39,13 +39,14 @@ class Buffer:
 @dataclass(frozen=True, slots=True)
 class PlanTensor:
     """A tensor as the device sees it: where (region and offset or index), what type, what shape. A
-    `per_sample` one starts one sample later, which is its own size in bytes, in every round of a loop."""
+    `per_sample` one starts one sample later, which is its own size in bytes, in every round of a loop; where it is 2,
+    one earlier, from the last sample on."""
 
     region: int
     at: int
     element: ElementType
     shape: Shape
-    per_sample: bool = False
+    per_sample: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ class Plan:
         return 0 if self.fused_updates else self.trainable_bytes
 
     @property
-    def loops(self) -> bool:
-        """True if there are steps that run once per sample."""
-        return any(step.loop for routine in self.routines for step in routine.steps)
+    def loops(self) -> int:
+        """1 if there are steps that run once per sample, 2 if some of these begin with the last sample, else 0."""
+        loops = any(step.loop for routine in self.routines for step in routine.steps)
+        return max(1, *(t.per_sample for t in self.tensors)) if loops else 0

@@ -46,7 +46,7 @@ class Role(IntEnum):
 class Value:
     """A tensor of a Program. `constant` holds the elements of a CONSTANT; `of` names the parameter of a
     GRADIENT or MOMENT; `index` counts moments, inputs and parameters. `sample` says that it is one sample of the
-    value it is an alias of, the next one in every round of a loop."""
+    value it is an alias of, the next one in every round of a loop, or the one before it if `backward`."""
 
     name: str
     type: TensorType
@@ -55,6 +55,7 @@ class Value:
     of: str = ""
     index: int = 0
     sample: bool = False
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)

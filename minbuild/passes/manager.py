@@ -24,12 +24,14 @@ from minbuild.passes.invariants import (
     SAME_INTERFACE,
     SAMPLES_IN_LOOPS,
 )
+from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.code_sinking import sink_code
 from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.dead_code import drop_dead_code
 from minbuild.passes.rewrite.drop_zero_states import drop_zero_states
+from minbuild.passes.rewrite.expand_loops import expand_loops
 from minbuild.passes.rewrite.fold_transposes import fold_transposes
 from minbuild.passes.rewrite.fuse import fuse_patterns
 from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
@@ -54,10 +56,22 @@ def _each(
     ensures: tuple[Invariant, ...],
     preserves: tuple[Relation, ...] = (),
 ) -> Pass:
-    """The pass that applies `rewrite` to every procedure by itself; it has the name of that function."""
+    """The pass that applies `rewrite` to every procedure, and to every body of a loop, by itself; it has the name of
+    that function."""
+
+    def with_bodies(procedure: Procedure, registry: Registry) -> Procedure:
+        if any(call.op == LOOP for call in procedure.calls):
+            calls = (
+                replace(c, attributes={**c.attributes, "body": rewrite(c.attributes["body"], registry)})
+                if c.op == LOOP
+                else c
+                for c in procedure.calls
+            )
+            procedure = replace(procedure, calls=tuple(calls))
+        return rewrite(procedure, registry)
 
     def function(program: Program, registry: Registry) -> Program:
-        return replace(program, procedures=tuple(rewrite(p, registry) for p in program.procedures))
+        return replace(program, procedures=tuple(with_bodies(p, registry) for p in program.procedures))
 
     return Pass(rewrite.__name__, function, requires, ensures, preserves)
 
@@ -80,6 +94,7 @@ PASSES: tuple[Pass, ...] = (
     _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
+    _each(expand_loops, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     _each(
         hoist_parameter_updates,
         requires=(SAMPLES_IN_LOOPS,),

@@ -22,7 +22,7 @@ class Capabilities:
     features: frozenset[str]
     expressions: frozenset[str]  # operators of sizes
     symbols: bool  # sizes chosen at run time
-    loops: bool  # steps that run once per sample
+    loops: int  # 1: steps that run once per sample; 2: also from the last sample on
     draws: bool  # nodes with a seed, which count their random draws
 
 
@@ -64,6 +64,6 @@ def from_dict(plain: Mapping[str, Any]) -> Capabilities:
         features=frozenset(plain["features"]),
         expressions=frozenset(plain["expressions"]),
         symbols=bool(plain["symbols"]),
-        loops=bool(plain["loops"]),
+        loops=int(plain["loops"]),
         draws=bool(plain["draws"]),
     )

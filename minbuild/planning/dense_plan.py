@@ -72,6 +72,8 @@ def dense_tables(tables: Tables, counts: Sequence[int]) -> dict[str, Any] | None
         words = (head, *(renamed[d] for d in dims))
         if region >= _BOUND and tables["exprs"][at] != (0, 0, _CONSTANT):
             return None
+        if walks > 1:  # loops from the last sample on: no room for their bit
+            return None
         if words not in shape_at:
             shape_at[words] = len(shapes)
             shapes += words

@@ -97,7 +97,7 @@ class _Builder:
         """The place of the first moment among the regions of what is trained: behind parameters and gradients."""
         return 1 if self.program.fused_updates else 2
 
-    def tensor(self, region: int, at: int, tensor: TensorType, per_sample: bool = False) -> int:
+    def tensor(self, region: int, at: int, tensor: TensorType, per_sample: int = 0) -> int:
         entry = PlanTensor(region, at, tensor.element, tensor.shape or (), per_sample)
         return self.tensors.setdefault(entry, len(self.tensors))
 
@@ -116,7 +116,7 @@ class _Builder:
         tensor: TensorType,
         buffers: Mapping[str, int],
         first_port: int,
-        per_sample: bool = False,
+        per_sample: int = 0,
     ) -> int:
         """The plan tensor for a view of type `tensor` on the bytes of `owner`, or one sample of them (`per_sample`)."""
         if owner.role is Role.TEMPORARY:
@@ -126,8 +126,8 @@ class _Builder:
         if owner.role is Role.CONSTANT:
             return self.tensor(CONSTANTS, self.constant(owner), tensor, per_sample)
         if owner.name in self.frozen_at:
-            return self.tensor(FROZEN, self.frozen_at[owner.name], tensor)
-        return self.tensor(PERSISTENT, self.persistent(owner), tensor)
+            return self.tensor(FROZEN, self.frozen_at[owner.name], tensor, per_sample)
+        return self.tensor(PERSISTENT, self.persistent(owner), tensor, per_sample)
 
     def persistent(self, value: Value) -> int:
         if value.role is Role.RNG_COUNTER:
@@ -206,7 +206,8 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
 
     def tensor(name: str, slot: int = 0) -> int:
         owner, value = procedure.values[root(procedure.alias, name)], procedure.values[name]
-        return builder.place(owner, _as_slot(value.type, slot), numbers, first_port, value.sample)
+        way = (2 if value.backward else 1) if value.sample else 0
+        return builder.place(owner, _as_slot(value.type, slot), numbers, first_port, way)
 
     steps = []
     rounds = {loop[-1]: len(loop) for loop in loops}

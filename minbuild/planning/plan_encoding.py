@@ -200,7 +200,7 @@ class _Tables:
             region = _BOUND + sum(len(r.inputs) + len(r.outputs) for r in plan.routines) + tensor.at
         else:
             region, element = _NOTHING, 0
-        return self.index(at), self.shape(tensor.shape), region, element, int(tensor.per_sample)
+        return self.index(at), self.shape(tensor.shape), region, element, tensor.per_sample
 
 
 _FOLD: Mapping[str, Callable[[int, int], int]] = {

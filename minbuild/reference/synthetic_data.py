@@ -46,16 +46,28 @@ def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:
     Best asked on a program as lowered, where every operator of the file is still there."""
     limits: dict[str, list[Dim]] = {}
     for procedure in program.procedures:
-        origin = {name: name for name in procedure.inputs}
-        for call in procedure.calls:
-            if call.op in _CARRIERS or registry.ops[call.op].is_view:
-                source = next((origin[n] for n in call.inputs if n in origin), None)
-                if source is not None:
-                    origin.update(dict.fromkeys(filter(None, call.outputs), source))
-            limit = _limit(call, procedure)
-            if limit is not None and call.inputs[limit[0]] in origin:
-                limits.setdefault(origin[call.inputs[limit[0]]], []).append(limit[1])
+        _add_limits(limits, procedure, {name: name for name in procedure.inputs}, registry)
     return {name: _smallest(found) for name, found in limits.items()}
+
+
+def _add_limits(
+    limits: dict[str, list[Dim]], procedure: Procedure, origin: dict[str, str], registry: Registry
+) -> None:
+    """Adds to `limits` what the calls of a procedure, or of the body of a loop, read as indices. `origin` has the user
+    input that a value is made of, and grows."""
+    for call in procedure.calls:
+        if call.op in _CARRIERS or registry.ops[call.op].is_view:
+            source = next((origin[n] for n in call.inputs if n in origin), None)
+            if source is not None:
+                origin.update(dict.fromkeys(filter(None, call.outputs), source))
+        body = call.attributes.get("body")
+        if isinstance(body, Procedure):
+            pairs = zip(body.inputs, call.inputs, strict=False)
+            inner = {name: origin[outer] for name, outer in pairs if outer in origin}
+            _add_limits(limits, body, {**origin, **inner}, registry)
+        limit = _limit(call, procedure)
+        if limit is not None and call.inputs[limit[0]] in origin:
+            limits.setdefault(origin[call.inputs[limit[0]]], []).append(limit[1])
 
 
 def _limit(call: Call, procedure: Procedure) -> tuple[int, Dim] | None:

@@ -291,9 +291,9 @@ REFUSED = {
             }>
         }""",
     "how often it runs is the free dimension steps": """
-        m (float[steps,2] x) => (float[2] y) <float[2] start = {0, 0}> {
-            y = Scan <num_scan_inputs = 1, body = r (float[2] s, float[2] v) => (float[2] t) { t = Add (s, v) }>
-                (start, x)
+        m (float[2,steps] x) => (float[2] y) <float[2] start = {0, 0}> {
+            y = Scan <num_scan_inputs = 1, scan_input_axes = [1],
+                body = r (float[2] s, float[2] v) => (float[2] t) { t = Add (s, v) }> (start, x)
         }""",
     "it runs more than 4096 times": """
         m (float[2] x) => (float[2] y) <bool go = {1}> {

@@ -20,6 +20,7 @@ from minbuild.ir import Graph, Node, Role, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder, named
+from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.program_builder import Lowering
 
 GRADIENT = "_grad"
@@ -38,7 +39,7 @@ class Differentiated:
 
 
 @dataclass
-class _Application:
+class Application:
     """A node with what its rule may know."""
 
     node: Node
@@ -53,11 +54,12 @@ class Tape:
     graph: Graph
     registry: Registry
     opset: int
+    loops: bool = True  # Scans may stay loops
     findings: list[str] = field(default_factory=list)
-    applications: list[_Application] = field(default_factory=list)
+    applications: list[Application] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.lowering = Lowering(self.graph, self.registry, self.findings)
+        self.lowering = Lowering(self.graph, self.registry, self.findings, loops=self.loops)
 
     def record(self, unknown: Iterable[str]) -> None:
         """Goes through the graph. Values in `unknown` are parameters: only their types are known."""
@@ -80,6 +82,11 @@ class Tape:
         if any(name and name not in lowering.values for name in node.inputs):
             lowering.node(node)  # which says what is wrong
             return
+        kept = lowering.loop(node)
+        if kept is not None:
+            loop = self.registry.ops[LOOP]
+            self.applications.append(Application(kept, loop, lowering.ctx(kept)))
+            return
         op = self.registry.find(node.domain, node.op_type)
         try:
             parts = self.parts(op, node)
@@ -91,7 +98,7 @@ class Tape:
             ctx = lowering.ctx(node)
             lowering.node(node)
             if op is not None:
-                self.applications.append(_Application(node, op, ctx))
+                self.applications.append(Application(node, op, ctx))
 
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` stands for."""
@@ -120,16 +127,26 @@ def differentiate(
     """The gradients of the scalar `loss` with respect to the initializers `wrt`, in the default domain's version
     `opset`; the values `stops` count as constants. `registry` has the gradient rules of what is in `graph`. Raises
     Unsupported with every node that stands in the way."""
-    tape = Tape(graph, registry, opset)
+    try:
+        return _differentiate(Tape(graph, registry, opset), loss, wrt, stops)
+    except (Unsupported, UnsupportedUse):
+        if not any(node.op_type == "Scan" for node in graph.nodes):
+            raise
+        return _differentiate(Tape(graph, registry, opset, loops=False), loss, wrt, stops)
+
+
+def _differentiate(tape: Tape, loss: str, wrt: Sequence[str], stops: Sequence[str]) -> Differentiated:
     tape.record(wrt)
-    return _Sweep(tape, loss, tuple(wrt), frozenset(stops)).run()
+    return Sweep(tape, (loss,), tuple(wrt), frozenset(stops)).run()
 
 
-class _Sweep:
-    """One pass from the loss back."""
+class Sweep:
+    """One pass from the loss, or from several values whose gradients are given, back."""
 
-    def __init__(self, tape: Tape, loss: str, wrt: tuple[str, ...], stops: frozenset[str]) -> None:
-        self.tape, self.loss, self.wrt, self.stops = tape, loss, wrt, stops
+    def __init__(
+        self, tape: Tape, starts: tuple[str, ...], wrt: tuple[str, ...], stops: frozenset[str]
+    ) -> None:
+        self.tape, self.starts, self.wrt, self.stops = tape, starts, wrt, stops
         self.path = self._path()
         self.uses: dict[str, int] = defaultdict(int)  # how many contributions a gradient gets
         for application in tape.applications:
@@ -141,7 +158,7 @@ class _Sweep:
         self.taken = set(tape.lowering.values)  # a graph that holds gradients already has names like ours
         self.titles = {part for name in self.taken for part in _folders(name)}
 
-    def _leads_on(self, application: _Application) -> bool:
+    def _leads_on(self, application: Application) -> bool:
         outputs = application.node.outputs
         return any(n in self.path and i in application.op.differentiable for i, n in enumerate(outputs) if n)
 
@@ -155,16 +172,30 @@ class _Sweep:
                 leads = i in application.op.differentiable and name not in self.stops
                 if name and leads and self.tape.type_of(name).element.is_real:
                     depends.add(name)
-        below = {self.loss}
+        below = set(self.starts)
         for application in reversed(self.tape.applications):
             if not below.isdisjoint(application.node.outputs):
                 below.update(application.node.inputs)
         return frozenset((depends & below) - {""})
 
     def run(self) -> Differentiated:
-        seed = self._unused(f"{self.loss}{GRADIENT}")
-        loss = self.tape.type_of(self.loss)
-        self.contributions[self.loss] = [seed]
+        (name,) = self.starts
+        seed, loss = self.unused(f"{name}{GRADIENT}"), self.tape.type_of(name)
+        gradients = self.flow([(name, seed)])
+        forward = self.forward_nodes()
+        ones = np.ones(_static(loss), loss.element.dtype)
+        types = {n: v.type for n, v in self.tape.lowering.values.items()}
+        backward = _read(self.backward, gradients.values())
+        return Differentiated((*forward, *backward), len(forward), gradients, {seed: ones}, types)
+
+    def forward_nodes(self) -> list[Node]:
+        """The forward nodes as training runs them."""
+        return [self.forward.get(i, a.node) for i, a in enumerate(self.tape.applications)]
+
+    def flow(self, seeds: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Writes the backward nodes: the gradients of `wrt` that there are, given those of some values."""
+        for name, seed in seeds:
+            self.contributions[name].append(seed)
         findings: list[str] = []
         for index in reversed(range(len(self.tape.applications))):
             application = self.tape.applications[index]
@@ -175,32 +206,31 @@ class _Sweep:
                     findings.append(self._finding(application, str(error)))
         if findings:
             raise Unsupported(list(reversed(findings)))
-        gradients = {name: self._total(name) for name in self.wrt if self.contributions.get(name)}
-        forward = [self.forward.get(i, a.node) for i, a in enumerate(self.tape.applications)]
-        ones = np.ones(_static(loss), loss.element.dtype)
-        types = {n: v.type for n, v in self.tape.lowering.values.items()}
-        backward = _read(self.backward, gradients.values())
-        return Differentiated((*forward, *backward), len(forward), gradients, {seed: ones}, types)
+        return {name: self.total(name) for name in self.wrt if self.contributions.get(name)}
 
-    def _finding(self, application: _Application, why: str) -> str:
+    def _finding(self, application: Application, why: str) -> str:
         node = application.node
         return f"{self.tape.graph.source}: node '{node.name}' ({node.title}, opset {node.version}): {why}."
 
-    def _apply(self, application: _Application) -> Node:
+    def _apply(self, application: Application) -> Node:
         """Adds the backward nodes of an application; the node as training runs it."""
         node, op = application.node, application.op
+        if op.key == LOOP:
+            from minbuild.authoring.autodiff.loops import loop_gradient  # which sweeps over its body
+
+            return loop_gradient(self, application)
         if op.gradient is None:
             raise UnsupportedUse(
                 "the operator has no gradient rule, and a parameter's gradient would flow through it"
             )
         dy = [
-            self._total(n) if n in self.path and i in op.differentiable else ""
+            self.total(n) if n in self.path and i in op.differentiable else ""
             for i, n in enumerate(node.outputs)
         ]
         if not any(dy):
             return node
         requires_grad = [i for i, n in enumerate(node.inputs) if n in self.path]
-        title = self._title(f"{node.name}_Grad")
+        title = self.title(f"{node.name}_Grad")
         rule = GradientBuilder(
             application.ctx,
             x=node.inputs,
@@ -211,34 +241,34 @@ class _Sweep:
             opset=self.tape.opset,
         )
         results = rule.write(op.gradient)
-        names = [self._name(n) if result else "" for n, result in zip(node.inputs, results, strict=True)]
+        names = [self.name(n) if result else "" for n, result in zip(node.inputs, results, strict=True)]
         self.backward += named(rule, results, names)
         return _as_trained(node, rule)
 
-    def _title(self, name: str) -> str:
+    def title(self, name: str) -> str:
         """A name that no other rule's nodes begin with: nodes of a model may share one."""
         title = _unused(name, self.titles)
         self.titles.add(title)
         return title
 
-    def _unused(self, name: str) -> str:
+    def unused(self, name: str) -> str:
         """A name for a value that no other value has."""
         found = _unused(name, self.taken)
         self.taken.add(found)
         return found
 
-    def _name(self, value: str) -> str:
+    def name(self, value: str) -> str:
         """The name of the next contribution to the gradient of a value."""
         many = self.uses[value] > 1
-        made = self._unused(f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else ""))
+        made = self.unused(f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else ""))
         self.contributions[value].append(made)
         return made
 
-    def _total(self, value: str) -> str:
+    def total(self, value: str) -> str:
         """The gradient of a value, its contributions added up; "" where there are none."""
         parts = self.contributions.get(value, [])
         if len(parts) > 1:
-            total = self._unused(f"{value}{GRADIENT}")
+            total = self.unused(f"{value}{GRADIENT}")
             name = f"AccumulateGrad_{total}"
             self.backward.append(
                 Node("Sum", "", self.tape.opset, name=name, inputs=tuple(parts), outputs=(total,))

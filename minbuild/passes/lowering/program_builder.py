@@ -12,13 +12,15 @@ import numpy as np
 
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
+from minbuild.frontend.onnx.loops import kept_loop, rounds_of, unchanged_states
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
-from minbuild.ir.dims import symbols_in
+from minbuild.ir.dims import Dim, symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
 from minbuild.ops.core.kernel import FLOATS
+from minbuild.passes.lowering.loop_call import body_graph, loop_call
 from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
@@ -52,6 +54,8 @@ class Lowering:
     calls: list[Call] = field(default_factory=list)
     alias: dict[str, str] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
+    loops: bool = True  # Scans may stay loops
+    rounds: Dim | None = None  # of the loops so far: those of one graph run equally often
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """A value known now: numbers, or dimensions in an object array."""
@@ -149,6 +153,8 @@ class Lowering:
         missing = [name for name in node.inputs if name and name not in self.values]
         if missing:
             raise UnsupportedUse(f"its input '{missing[0]}' is produced by no earlier node")
+        if self.loop(node) is not None:
+            return ()
         steps = unrolled(node, self)
         if steps is not None:
             return steps
@@ -159,6 +165,40 @@ class Lowering:
         body = GraphBuilder(self.ctx(node), node.inputs, node.outputs, node.name)
         results = body.write(op.decompose)
         return None if results is None else named(body, results, node.outputs)
+
+    def loop(self, node: Node) -> Node | None:
+        """Adds a Scan as one call, if it stays a loop: the node as it is then. None for all others."""
+        if not self.loops or node.op_type != "Scan":
+            return None
+        try:
+            kept = kept_loop(node, self)
+            return kept if kept is not None and self.add_loop(kept) else None
+        except (UnsupportedUse, *RULE_ERRORS):  # unrolling reports it
+            return None
+
+    def add_loop(self, node: Node) -> bool:
+        """Adds the call of a loop, and its results; False where it cannot stay one. Raises UnsupportedUse."""
+        rounds = rounds_of(node, self)
+        if self.rounds is not None and rounds != self.rounds:
+            return False
+        inner = Lowering(body_graph(node, self), self.registry, [], self.sizes, loops=False)
+        call, values = loop_call(node, self, inner, rounds)
+        if call is None:
+            return False
+        self.rounds = rounds
+        self.calls.append(call)
+        self.values.update(values)
+        for i in unchanged_states(node):
+            copy = Node(
+                "Identity",
+                "",
+                node.version,
+                name=node.name,
+                inputs=(node.inputs[i],),
+                outputs=(node.outputs[i],),
+            )
+            self.node(copy)
+        return True
 
     def apply(self, op: Op, node: Node, origin: str) -> None:
         """Adds the call of `op` that `node` is, with types and contents of its outputs. `origin` is the node of the

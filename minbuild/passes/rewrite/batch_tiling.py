@@ -11,6 +11,7 @@ from minbuild.passes.analysis.batch_tiles import Tiles, split_calls
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import live_ranges
 from minbuild.passes.analysis.representative_sizes import planned_bytes
+from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.rewrite.in_place import run_in_place
 
 LEAST_GAIN = 8  # a trainer that would need less by less than one part in so many stays without loops
@@ -31,7 +32,9 @@ def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
     """The procedure with all loops that make its temporaries smaller; others cost time for nothing."""
     shapes = [procedure.values[name].type.shape for name in procedure.inputs]
     samples = next((shape[0] for shape in shapes if shape), 1)
-    if samples == 1:
+    if samples == 1 or any(
+        call.op == LOOP for call in procedure.calls
+    ):  # loops of one graph run equally often
         return procedure
     tiles = Tiles(replace(split_calls(procedure, registry), samples=samples), registry)
     kept = tuple(tiles.loops)

@@ -17,6 +17,7 @@ from minbuild.passes.analysis.checkpoints import choose_checkpoints
 from minbuild.passes.analysis.recomputation import Recomputation, Step
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
+from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 
 TRAIN = "train"
@@ -39,7 +40,10 @@ def checkpointing(limit: int, sizes: Mapping[str, int]) -> Pass:
 
 
 def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]) -> Procedure:
-    """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators."""
+    """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators.
+    Where there are loops, whose bodies cannot be there twice, nothing but what is cheap is repeated."""
+    if any(call.op == LOOP for call in procedure.calls):
+        return rematerialize_cheap(procedure, registry)
     work = Recomputation(procedure, registry, sizes)
     choice, _ = choose_checkpoints(work, limit)
     return _Rewriting(work).run(work.order(choice))

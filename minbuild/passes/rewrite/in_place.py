@@ -84,6 +84,14 @@ def _reuse_samples(procedure: Procedure, registry: Registry) -> Procedure:
     for loop in procedure.loops:
         used = effects.owners(n for i in loop for n in procedure.calls[i].inputs if n and values[n].sample)
         used -= _read_whole(procedure, effects, loop)
+        ways = {
+            values[n].backward for i in loop for n in procedure.calls[i].outputs if n and values[n].sample
+        }
+        ways |= {
+            values[n].backward for i in loop for n in procedure.calls[i].inputs if n and values[n].sample
+        }
+        if len(ways) > 1:
+            continue
         for index in loop:
             for name in filter(None, procedure.calls[index].outputs):
                 made = effects.owner(name)

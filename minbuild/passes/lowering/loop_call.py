@@ -1,0 +1,134 @@
+"""A Scan as one call of a program: its body is a procedure of its own, which passes rewrite like any other until
+`rewrite/expand_loops` puts it in the place of the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from minbuild.frontend.onnx.loops import directions, unchanged_states
+from minbuild.frontend.onnx.subgraphs import renamed
+from minbuild.frontend.onnx.unrolling import Scope
+from minbuild.ir import Call, Graph, Node, Procedure, Role, TensorType, Value
+from minbuild.ir.dims import Dim
+from minbuild.ops.core.definition import HALVES
+
+if TYPE_CHECKING:
+    from minbuild.passes.lowering.program_builder import Lowering
+
+LOOP = "minbuild:Scan"
+LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
+
+
+def body_graph(node: Node, scope: Scope) -> Graph:
+    """The body of a Scan under names of its own: `unchanged` states have the names around it, others those of the
+    node's output with the round's before them. `scope` knows the values around it."""
+    graph: Graph = node.attributes["body"]
+    count = int(node.attributes["num_scan_inputs"])
+    states = len(node.inputs) - count
+    prefix = f"{node.outputs[0]}/round"
+    unchanged = unchanged_states(node)
+    names = {}
+    inputs: dict[str, TensorType] = {}
+    for i, (inner, outer) in enumerate(zip(graph.inputs, node.inputs, strict=True)):
+        names[inner] = outer if i in unchanged else f"{prefix}/{inner}"
+        shape = scope.shape(outer)
+        inputs[names[inner]] = TensorType(scope.element(outer), shape if i < states else shape[1:])
+    made = (*graph.initializers, *(n for each in graph.nodes for n in each.outputs if n))
+    names |= {n: f"{prefix}/{n}" for n in made}
+    nodes = tuple(renamed(each, lambda n: names.get(n, n), prefix) for each in graph.nodes)
+    outputs = [names.get(n, n) for i, n in enumerate(graph.outputs) if i not in unchanged]
+    initializers = {names[n]: a for n, a in graph.initializers.items()}
+    return replace(
+        graph,
+        source=node.name,
+        nodes=tuple(n for n in nodes if not _only_passes(n, graph, node, names)),
+        inputs=inputs,
+        outputs=tuple(outputs),
+        initializers=initializers,
+    )
+
+
+def _only_passes(inner: Node, graph: Graph, node: Node, names: Mapping[str, str]) -> bool:
+    """True for the Identity that hands an unchanged state on."""
+    ends = {names.get(graph.outputs[i]) for i in unchanged_states(node)}
+    read = {n for each in graph.nodes for n in each.inputs}
+    return inner.op_type == "Identity" and inner.outputs[0] in ends - {names.get(n) for n in read}
+
+
+def loop_call(
+    node: Node, scope: Lowering, inner: Lowering, rounds: Dim
+) -> tuple[Call | None, Mapping[str, Value]]:
+    """The call that stands for a Scan and the values of its results; None where it has to be unrolled. `scope` is the
+    lowering around it, `inner` that of its body, with nothing in it yet. Raises UnsupportedUse."""
+    graph = inner.graph
+    count = int(node.attributes["num_scan_inputs"])
+    states = len(node.inputs) - count
+    unchanged = [node.inputs[i] for i in unchanged_states(node)]
+    carried = [i for i in range(states) if i not in unchanged_states(node)]
+    for name, tensor in graph.inputs.items():
+        around = scope.values.get(name) if name in unchanged else None
+        content = scope.known.get(name) if around is not None else None
+        if content is not None:
+            inner.add_constant(name, content)
+        elif around is not None and around.role is not Role.TEMPORARY:
+            inner.values[name] = around
+        else:
+            inner.values[name] = Value(name, tensor, Role.INPUT)
+    for name, array in graph.initializers.items():
+        inner.add_constant(name, np.asarray(array))
+    for each in graph.nodes:
+        inner.node(each)
+    if inner.findings or len(inner.calls) > LONGEST_BODY or inner.alias:
+        return None, {}
+    registry = scope.registry
+    if any(registry.ops[c.op].mutates or registry.ops[c.op].generator is not None for c in inner.calls):
+        return None, {}
+    if any(value.type.element in HALVES for value in inner.values.values()):
+        return None, {}
+    inputs = list(graph.inputs)
+    entering = [n for i, n in enumerate(inputs) if i in carried] if len(inputs) == len(node.inputs) else None
+    direct = set(graph.outputs) & {*inputs, *inner.known}
+    if entering is None or direct or len(set(graph.outputs)) != len(graph.outputs):
+        return None, {}
+    slices = inputs[states:]
+    for before, after in zip(entering, graph.outputs, strict=False):
+        if inner.values[before].type != inner.values[after].type:
+            return None, {}
+    values = {}
+    for i, after in zip(carried, graph.outputs, strict=False):
+        values[node.outputs[i]] = Value(node.outputs[i], inner.values[after].type)
+    stacked = node.outputs[states:]
+    for name, after in zip(stacked, graph.outputs[len(carried) :], strict=True):
+        one = inner.values[after].type
+        values[name] = Value(name, replace(one, shape=(rounds, *(one.shape or ()))))
+    body = Procedure(
+        "loop",
+        source=scope.graph.source,
+        calls=tuple(inner.calls),
+        values=inner.values,
+        inputs=(*entering, *slices),
+        outputs=graph.outputs,
+        alias=inner.alias,
+    )
+    outer = [n for n in dict.fromkeys(unchanged) if n not in inner.known]
+    call = Call(
+        LOOP,
+        1,
+        node.name,
+        inputs=(*(node.inputs[i] for i in carried), *node.inputs[states:], *outer),
+        outputs=(*(node.outputs[i] for i in carried), *stacked),
+        attributes={
+            "body": body,
+            "carried": len(carried),
+            "backward": (
+                *directions(node, "scan_input_directions", count),
+                *directions(node, "scan_output_directions", len(stacked)),
+            ),
+            "rounds": rounds,
+        },
+    )
+    return call, values
