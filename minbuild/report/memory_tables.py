@@ -58,7 +58,7 @@ def _stack(target: TargetReport) -> Iterator[Line]:
 
 def _bound(arena: Arena) -> str:
     over = f" (+{percent(arena.peak - arena.lower_bound, arena.lower_bound)})" if arena.lower_bound else ""
-    return f"lower bound {arena.lower_bound:,}{over}"
+    return f"at least {arena.lower_bound:,} for this order of steps{over}"
 
 
 def live_tensors(facts: ModelReport, limit: int | None = None) -> Table:
@@ -73,7 +73,7 @@ def live_tensors(facts: ModelReport, limit: int | None = None) -> Table:
     lines.append(
         Line(
             (
-                "Live at the peak (lower bound)",
+                "Live at the peak: the least for this order",
                 "",
                 "",
                 arena.lower_bound,

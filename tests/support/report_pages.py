@@ -93,7 +93,7 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
     pairs += [(f"Arena: {a['graph']}", a["peak"]) for a in model["arenas"]]
     pairs += [(a["name"], a["bytes"]) for a in model["arenas"][0]["live"]]
     pairs += [
-        ("Live at the peak (lower bound)", model["arenas"][0]["lower_bound"]),
+        ("Live at the peak: the least for this order", model["arenas"][0]["lower_bound"]),
         ("Peak of the arena", model["arenas"][0]["peak"]),
     ]
     labels = {
