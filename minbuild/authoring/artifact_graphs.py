@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from minbuild.authoring.autodiff.backward import Differentiated
+from minbuild.authoring.autodiff.sweep import Differentiated
 from minbuild.frontend.onnx.subgraphs import names_read, renamed
 from minbuild.ir import (
     GRADIENT_SUFFIX,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.authoring.autodiff.backward import Differentiated, differentiate
+from minbuild.authoring.autodiff.backward import differentiate
+from minbuild.authoring.autodiff.sweep import Differentiated
 from minbuild.authoring.autodiff.topological_order import in_order
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.subgraphs import names_read, renamed

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.authoring.autodiff.backward import Application, Sweep, Tape
+from minbuild.authoring.autodiff.sweep import Sweep
+from minbuild.authoring.autodiff.tape import Application, Tape
 from minbuild.frontend.onnx.loops import directions, identities, unchanged_states
 from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import ElementType, Graph, Node, TensorType

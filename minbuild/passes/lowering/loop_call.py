@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -14,13 +14,29 @@ from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.frontend.onnx.unrolling import Scope
 from minbuild.ir import Call, Graph, Node, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
+from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
-
-if TYPE_CHECKING:
-    from minbuild.passes.lowering.program_builder import Lowering
 
 LOOP = "minbuild:Scan"
 LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
+
+
+class Builder(Protocol):
+    """A graph being lowered (`program_builder.Lowering`), as far as loops need it."""
+
+    graph: Graph
+    registry: Registry
+    findings: list[str]
+    values: dict[str, Value]
+    known: dict[str, np.ndarray]
+    calls: list[Call]
+    alias: dict[str, str]
+
+    def add_constant(self, name: str, array: np.ndarray) -> None:
+        """A value known now."""
+
+    def node(self, node: Node, origin: str = "") -> None:
+        """Adds the calls for `node`."""
 
 
 def body_graph(node: Node, scope: Scope) -> Graph:
@@ -60,7 +76,7 @@ def _only_passes(inner: Node, graph: Graph, node: Node, names: Mapping[str, str]
 
 
 def loop_call(
-    node: Node, scope: Lowering, inner: Lowering, rounds: Dim
+    node: Node, scope: Builder, inner: Builder, rounds: Dim
 ) -> tuple[Call | None, Mapping[str, Value]]:
     """The call that stands for a Scan and the values of its results; None where it has to be unrolled. `scope` is the
     lowering around it, `inner` that of its body, with nothing in it yet. Raises UnsupportedUse."""
