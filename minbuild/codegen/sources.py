@@ -234,6 +234,6 @@ def _check_keys(names: Iterable[str]) -> None:
 
 
 def _loops_of(tables: Mapping[str, Any]) -> int:
-    """What the loops of a decoded plan need, as `LibraryContents.loops` has it."""
+    """The needs of a decoded plan's loops, as `LibraryContents.loops` has it."""
     loops = bool((tables["steps"]["loop"] != 0).any())
     return max(1, int(tables["tensors"]["walks"].max())) if loops else 0

@@ -235,7 +235,7 @@ class _Saving:
         """The values to save, and the nodes that compute the others that gradients read."""
         read = {n for node in self.backward for n in node.inputs if n in self.maker or n in self.carried}
         for name in sorted(read, key=lambda n: (self.maker[n][0] if n in self.maker else -1, n)):
-            self.saved |= dict.fromkeys(sorted(self.least(name)))
+            self.saved |= dict.fromkeys(sorted(self.cheapest(name)))
         again: set[int] = set()
         left = [n for n in read if n not in self.saved]
         while left:
@@ -247,7 +247,7 @@ class _Saving:
         forward = dict(self.maker.values())
         return tuple(self.saved), [forward[i] for i in sorted(again)]
 
-    def least(self, name: str) -> frozenset[str]:
+    def cheapest(self, name: str) -> frozenset[str]:
         """The values to save for `name`: itself, or fewer bytes of others that it follows from without products."""
         if not name or name in self.free or name in self.saved:
             return frozenset()
@@ -256,7 +256,7 @@ class _Saving:
         i, node = self.maker[name]
         if i in self.heavy:
             return frozenset({name})
-        others = frozenset().union(*(self.least(n) for n in node.inputs))
+        others = frozenset().union(*(self.cheapest(n) for n in node.inputs))
         cost = sum(self.bytes_of(n) for n in others if n not in self.stacked)
         return others if cost < self.bytes_of(name) else frozenset({name})
 

@@ -42,7 +42,8 @@ class Sweep:
         stops: frozenset[str],
         loop_gradient: Callable[[Sweep, Application], Node] | None = None,
     ) -> None:
-        """`loop_gradient` adds the backward nodes of a Scan; the bodies of loops have none."""
+        """From the values `starts` of `tape` back to the values `wrt`; `stops` count as constants. `loop_gradient` adds
+        the backward nodes of a Scan; the bodies of loops have none."""
         self.tape, self.starts, self.wrt, self.stops = tape, starts, wrt, stops
         self.loop_gradient = loop_gradient
         self.path = self._path()
@@ -91,7 +92,7 @@ class Sweep:
         return [self.forward.get(i, a.node) for i, a in enumerate(self.tape.applications)]
 
     def flow(self, seeds: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Writes the backward nodes: the gradients of `wrt` that there are, given those of some values."""
+        """Writes the backward nodes. The gradients of `wrt`, as far as they exist, given the `seeds` of some values."""
         for name, seed in seeds:
             self.contributions[name].append(seed)
         findings: list[str] = []

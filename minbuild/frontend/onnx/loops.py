@@ -64,7 +64,7 @@ def identities(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def directions(node: Node, key: str, count: int) -> tuple[int, ...]:
-    """0 or 1 (backward) for each of `count` scan inputs or outputs."""
+    """0 or 1 (backward) for each of `count` scan inputs or outputs of `node`, by its attribute `key`."""
     given = tuple(int(d) for d in node.attributes.get(key, ()))
     return given + (0,) * (count - len(given))
 

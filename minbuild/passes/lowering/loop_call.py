@@ -78,8 +78,9 @@ def _only_passes(inner: Node, graph: Graph, node: Node, names: Mapping[str, str]
 def loop_call(
     node: Node, scope: Builder, inner: Builder, rounds: Dim
 ) -> tuple[Call | None, Mapping[str, Value]]:
-    """The call that stands for a Scan and the values of its results; None where it has to be unrolled. `scope` is the
-    lowering around it, `inner` that of its body, with nothing in it yet. Raises UnsupportedUse."""
+    """The call that stands for the Scan `node` of `rounds` rounds, and the values of its results; None where it has to
+    be unrolled. `scope` is the lowering around it, `inner` that of its body, with nothing in it yet. Raises
+    UnsupportedUse."""
     graph = inner.graph
     count = int(node.attributes["num_scan_inputs"])
     states = len(node.inputs) - count
