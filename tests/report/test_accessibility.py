@@ -38,6 +38,9 @@ CONTRAST = """(() => {
 })()"""
 
 
+CRUMBS = "document.querySelectorAll('#crumbs li').length"
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     folder = tmp_path_factory.mktemp("page")
@@ -105,18 +108,18 @@ def test_the_treemap_by_keys_alone(page: Browser) -> None:
     second = focused(page)
     assert second["name"] != first["name"]
     page.press("Enter")
+    page.wait_for(CRUMBS, 2)
     within = focused(page)
     assert within["disabled"] and " bytes, " in within["name"]  # a symbol: read, and nothing to open
-    assert page.run("document.querySelectorAll('#crumbs li').length") == 2
     page.press("Escape")
-    assert page.run("document.querySelectorAll('#crumbs li').length") == 1
+    page.wait_for(CRUMBS, 1)
     page.press("Tab")
     assert page.run("document.getElementById('map').contains(document.activeElement)") is False
 
 
 def test_escape_in_the_search_field_clears_it_only(page: Browser) -> None:
     page.click("#map button")
-    assert page.run("document.querySelectorAll('#crumbs li').length") == 2
+    page.wait_for(CRUMBS, 2)
     page.click("#search")
     page.call("Input.insertText", text="nothing is called that")
     assert page.run("document.querySelectorAll('#map button').length") == 0

@@ -104,8 +104,8 @@ def packed(text: str) -> str:
 
 def test_no_sentence_is_left(tmp_path):
     spoken, coded = (
-        built(tmp_path, wide=True),
-        built(tmp_path, wide=True, error_messages=False),
+        built(tmp_path, wide=True, fused_updates=True),
+        built(tmp_path, wide=True, fused_updates=True, error_messages=False),
     )  # with all failures
     texts = [failure.text.partition("%")[0] for failure in device_errors()]
     with_words, without = (bits_of(Path(library.handle._name).read_bytes()) for library in (spoken, coded))

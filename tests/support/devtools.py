@@ -86,6 +86,13 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def wait_for(self, script: str, value: object) -> None:
+        """Wait until the script has this value: events such as a new address come after the call that causes them."""
+        until = time.monotonic() + SECONDS
+        while (found := self.run(script)) != value:
+            assert time.monotonic() < until, f"{script} is {found}, not {value}"
+            time.sleep(0.02)
+
     def click(self, selector: str) -> None:
         """A click of the mouse in the middle of an element, after it was scrolled to."""
         script = (

@@ -14,6 +14,11 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.aliases import root
 
 
+def updates_in_place(call: Call, registry: Registry) -> bool:
+    """True if the operator of `call`, which `registry` has, updates some of its inputs, such as running statistics."""
+    return bool(registry.ops[call.op].mutates)
+
+
 class Effects:
     """Effects of the calls of one procedure, also of calls that a rewrite makes for it. Aliases are those that the
     procedure had when this was made, and those that `share` added since."""

@@ -14,7 +14,7 @@ from itertools import accumulate
 from minbuild.ir import Call, Procedure, Role, Shape, TensorType
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops import Registry
-from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.effects import Accesses, Effects, updates_in_place
 from minbuild.passes.analysis.instruction_selection import Selection, context_of, select_kernels
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
@@ -259,7 +259,8 @@ class Recomputation:
 
     def _again(self, call: Call) -> Call | None:
         op = self.registry.ops[call.op]
-        if not call.accumulate and not op.mutates and op.generator is None and op.lower is not None:
+        changes = call.accumulate or updates_in_place(call, self.registry)
+        if not changes and op.generator is None and op.lower is not None:
             return call
         repeat = op.rematerialize
         return repeat(call, context_of(call, self.procedure.values)) if repeat else None

@@ -16,6 +16,7 @@ from minbuild.ir import Call, Graph, Node, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
+from minbuild.passes.analysis.effects import updates_in_place
 
 LOOP = "minbuild:Scan"
 LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
@@ -102,7 +103,7 @@ def loop_call(
     if inner.findings or len(inner.calls) > LONGEST_BODY or inner.alias:
         return None, {}
     registry = scope.registry
-    if any(registry.ops[c.op].mutates or registry.ops[c.op].generator is not None for c in inner.calls):
+    if any(updates_in_place(c, registry) or registry.ops[c.op].generator is not None for c in inner.calls):
         return None, {}
     if any(value.type.element in HALVES for value in inner.values.values()):
         return None, {}
