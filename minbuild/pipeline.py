@@ -56,6 +56,7 @@ from minbuild.toolchain import (
     parse_target,
     why_not_run,
 )
+from minbuild.verify.operator_times import time_all
 from minbuild.verify.prove import prove_all
 
 
@@ -68,6 +69,7 @@ class Request:
     - `components`: optional components (COMPONENTS); `export_outputs`: outputs of exported inference models
     - `extra`: kernels and types beyond those of the models
     - `analysis`: measure the size waterfall, the leave-one-out sizes and the suggestions, which take many builds
+    - `time`: measure the time of operators on this machine
     - `bindings`: languages of the package besides C
     - `integrations`: build systems and registries that the package is laid out for (INTEGRATIONS)
     - `abi`: interface of a second library beside the trainer's own (ABIS), "" for none
@@ -89,6 +91,7 @@ class Request:
     export_outputs: tuple[str, ...] = ()
     extra: ExtraRequirements = ExtraRequirements()  # noqa: RUF009 (frozen)
     analysis: bool = True
+    time: bool = False
     bindings: tuple[str, ...] = ()
     integrations: tuple[str, ...] = ()
     abi: str = ""
@@ -180,8 +183,9 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     what_if = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
         what_if = run_what_if(builder, pairs, planned, request.extra, build_options.checks_loss)
+    times = time_all(builder, models, pairs) if request.time else (None,) * len(pairs)
     progress.stage("Measuring")
-    results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, strict=True)]
+    results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, times, strict=True)]
     report = replace(
         measure(models, results, notes),
         build_options=tuple(build_options.as_text.items()),

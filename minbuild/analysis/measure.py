@@ -193,8 +193,11 @@ def _target_report(
     owners = attribute(trimmed.binary, trimmed.owners, trimmed.kernels)
     full_owners = attribute(full.binary, full.owners, full.kernels)
     static = static_of(trimmed.binary)
+    times = result.times.operators if result.times else {}
     rows = tuple(
-        replace(r, leave_one_out=what_if.leave_one_out.get(r.name)) if r.kind == "operator" else r
+        replace(r, leave_one_out=what_if.leave_one_out.get(r.name), time=times.get(r.name))
+        if r.kind == "operator"
+        else r
         for r in _rows(owners, trimmed.kernels, uses)
     )
     return TargetReport(
@@ -218,6 +221,7 @@ def _target_report(
         suggestions=what_if.suggestions,
         types=types_of(trimmed.kernels, full.kernels),
         regions=regions_of(full.binary, trimmed.binary),
+        timing=result.times.timing if result.times else None,
     )
 
 

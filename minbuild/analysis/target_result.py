@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from minbuild.codegen.library_builder import TrimmedAndFull
+from minbuild.ir.operator_times import OperatorTimes
 from minbuild.ir.size_report import Bar, Suggestion, Verification
 
 
@@ -20,8 +21,10 @@ class WhatIfResults:
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """One target: its trimmed and its full library, what verification found, and sizes of variants."""
+    """One target: its trimmed and its full library, what verification found, sizes of variants, and times of operators
+    where these were asked for."""
 
     libraries: TrimmedAndFull
     verification: Verification | None = None
     what_if: WhatIfResults = WhatIfResults()  # noqa: RUF009 (frozen)
+    times: OperatorTimes | None = None

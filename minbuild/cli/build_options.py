@@ -208,6 +208,14 @@ NoAnalysis = Annotated[
         envvar="MINBUILD_NO_ANALYSIS",
     ),
 ]
+Time = Annotated[
+    bool | None,
+    _switch(
+        PROOF,
+        "time",
+        "Measure milliseconds and memory of each operator on this machine, for the report. Times vary from run to run.",
+    ),
+]
 Settings = Annotated[
     Path | None,
     typer.Option(

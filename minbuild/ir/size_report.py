@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from minbuild.ir.operator_times import OperatorTime, Timing
+
 SCHEMA = 1
 
 
@@ -55,6 +57,7 @@ class Row:
     nodes: tuple[str, ...]
     symbols: tuple[Named, ...]
     leave_one_out: int | None = None
+    time: OperatorTime | None = None  # of operators, where it was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +318,7 @@ class TargetReport:
     suggestions: tuple[Suggestion, ...] = ()  # largest saving first; empty where it was left out
     types: tuple[TypeRow, ...] = ()  # of all kernel files
     regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
+    timing: Timing | None = None  # where times of operators were asked for
 
     @property
     def stack(self) -> Stack | None:

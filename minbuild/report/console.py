@@ -13,7 +13,7 @@ from rich.text import Text
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, report_tables, suggestions, summary
+from minbuild.report import peers, report_tables, suggestions, summary, time_tables
 from minbuild.report import size_tables as library
 from minbuild.report.table import Table, kib, text
 from minbuild.report.verdict import is_proven, proof, verdicts
@@ -40,6 +40,8 @@ def render(report: SizeReport, color: bool = False, width: int = 100, limit: int
         if target.waterfall:
             _print(console, library.waterfall(target))
         _print(console, library.operators(target, limit))
+        for table in time_tables.operator_times(report, target, limit):
+            _print(console, table)
         _print(console, library.others(target, limit))
         if target.regions:
             _print(console, library.regions(target))

@@ -11,7 +11,7 @@ from minbuild import assets
 from minbuild.escape import printable
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, report_tables, suggestions, svg
+from minbuild.report import peers, report_tables, suggestions, svg, time_tables
 from minbuild.report import size_tables as library
 from minbuild.report.json import as_dict
 from minbuild.report.table import kib, saving, text
@@ -66,6 +66,7 @@ def _target(report: SizeReport, target: TargetReport) -> dict[str, object]:
         "waterfall": library.waterfall(target),
         "composition": library.composition(target),
         "operators": library.operators(target),
+        "times": time_tables.operator_times(report, target),
         "others": library.others(target),
         "memory": memory.memory(report.model, target),
         "further": suggestions.all_tables(report, target),

@@ -22,6 +22,11 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
     targets = []
     for target in report.targets:
         entry = asdict(target)
+        entry["rows"] = [_row(row) for row in entry["rows"]]
+        if target.timing is None:
+            del entry["timing"]
+        else:
+            entry["timing"]["graphs"] = dict(target.timing.graphs)
         entry["files"] = dict(target.files)
         entry["static"]["total"] = target.static.total
         if target.stack:
@@ -51,6 +56,12 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
         plain["board"] = asdict(report.board)
     plain["build_options"] = dict(report.build_options)
     return json.loads(json.dumps(plain))  # tuples become lists, as a reader of the file sees them
+
+
+def _row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its times, if any, among its other fields."""
+    time = row.pop("time") or {}
+    return row | {name: value for name, value in time.items() if value is not None}
 
 
 def _model(report: ModelReport) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from minbuild.escape import for_markdown as escape
 from minbuild.ir.size_report import SizeReport
 from minbuild.report import memory_tables as memory
-from minbuild.report import peers, report_tables, suggestions
+from minbuild.report import peers, report_tables, suggestions, time_tables
 from minbuild.report import size_tables as library
 from minbuild.report.table import Fact, Table, text
 from minbuild.report.verdict import NOT_PROVEN, proof, verdicts
@@ -35,6 +35,7 @@ def render(report: SizeReport) -> str:
                         peers.comparison(target),
                         *((suggestions.suggestion_table(target),) if target.suggestions else ()),
                         library.operators(target),
+                        *time_tables.operator_times(report, target),
                     )
                 ],
                 "folded": [

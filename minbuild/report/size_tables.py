@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from minbuild.ir.size_report import KINDS, Group, Row, TargetReport
 from minbuild.report.table import Cell, Line, Table, percent, saving
+from minbuild.report.time_tables import milliseconds
 
 
 def composition(target: TargetReport) -> Table:
@@ -61,9 +62,10 @@ def operators(target: TargetReport, limit: int | None = None) -> Table:
     measured = any(r.leave_one_out is not None for r in target.rows)
     rows = sorted((r for r in target.rows if r.kind == "operator"), key=lambda r: (-r.bytes, r.name))
     shown = rows if limit is None or len(rows) <= limit else rows[: limit - 1]
-    lines = [_operator_line(r, target, measured) for r in shown]
+    timed = any(r.time is not None for r in rows)
+    lines = [_operator_line(r, target, measured, timed) for r in shown]
     file = target.trimmed.file
-    blank = ("",) if measured else ()
+    blank = ("",) * (measured + timed)
     if rest := sum(r.bytes for r in rows[len(shown) :]):
         name = f"{len(rows) - len(shown)} smaller operators"
         lines.append(Line((name, "", "", "", rest, percent(rest, file), *blank), kind="operator"))
@@ -89,12 +91,13 @@ def operators(target: TargetReport, limit: int | None = None) -> Table:
             "Own bytes",
             "Of file",
             *(("LOO saving",) if measured else ()),
+            *(("ms a step, host",) if timed else ()),
         ),
         tuple(lines),
     )
 
 
-def _operator_line(row: Row, target: TargetReport, measured: bool) -> Line:
+def _operator_line(row: Row, target: TargetReport, measured: bool, timed: bool) -> Line:
     serves = dict.fromkeys(title.rpartition(":")[2] for title in row.users)
     cells: tuple[Cell, ...] = (
         row.name,
@@ -104,6 +107,7 @@ def _operator_line(row: Row, target: TargetReport, measured: bool) -> Line:
         row.bytes,
         percent(row.bytes, target.trimmed.file),
         *(("" if row.leave_one_out is None else row.leave_one_out,) if measured else ()),
+        *(("" if row.time is None else milliseconds(row.time.milliseconds),) if timed else ()),
     )
     return Line(cells, kind="operator", detail=detail(row))
 

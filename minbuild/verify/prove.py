@@ -97,11 +97,11 @@ def prove(
         host = host_target()
     except BadInput as error:
         return tuple(not_proven(str(error)) for _ in pairs)
-    here = [p for p in pairs if p.target.name == host.name] or [_of_this_machine(bench, host)]
+    here = [p for p in pairs if p.target.name == host.name] or [of_this_machine(bench, host)]
     start = starting_point(model)
     compact = model.compact_checkpoint if start == model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
-    toolchain = bench.toolchain if here[0] in pairs else _default(bench)
+    toolchain = bench.toolchain if here[0] in pairs else default_toolchain(bench)
     own = {pair.target for pair in here}
     run_elsewhere = [p for p in pairs if p.target not in own and find_emulator(p.target) is not None]
     try:
@@ -190,7 +190,7 @@ def _finite(
     raise AssertionError("there are paces")
 
 
-def _of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
+def of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
     """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others
     only."""
     try:
@@ -198,10 +198,10 @@ def _of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
             return bench.pair(host)
     except BadInput:
         pass
-    return replace(bench, toolchain=_default(bench), cmake=False).pair(host)
+    return replace(bench, toolchain=default_toolchain(bench), cmake=False).pair(host)
 
 
-def _default(bench: LibraryBuilder) -> Toolchain:
+def default_toolchain(bench: LibraryBuilder) -> Toolchain:
     return find_toolchain().with_build_options(bench.toolchain.build_options)
 
 

@@ -75,6 +75,18 @@ def watch(
     return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 
+def time_steps(
+    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+) -> bytes:
+    """The nanoseconds of every step of `script`, which records nothing, as times.cc sends them, after the peak of the
+    machine. All arguments and errors are those of `perform`; `target` is no WebAssembly."""
+    sources = _sources(target, {"MB_SAVES": 0, "MB_STEPS": 1, "MB_MEASURES": 0})
+    folder = assets.root("templates") / "verify"
+    sources |= {name: (folder / name).read_bytes() for name in ("times.cc", "steps.h")} | _table(library)
+    files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE, Watch.LOOK)}
+    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
+
+
 def _saves(script: TestScript) -> int:
     return int(any(action.verb == "save" for action in script.actions))
 
@@ -98,13 +110,19 @@ def _watching(library: BuiltLibrary, registry: Registry) -> dict[str, bytes]:
     """steps.cc and its headers, the table it compiles, and the library's headers."""
     folder = assets.root("templates") / "verify"
     sources = {name: (folder / name).read_bytes() for name in _STEPS}
-    sources |= {path: text for path, text in library.sources.items() if not path.endswith(".cc")}
-    sources["src/kernel_table.inc"] = library.sources["src/kernel_table.cc"]
+    sources |= _table(library)
     specs = [spec for kernel in library.kernels for spec in registry.functions[kernel.function].args]
     scratches = [int(spec.split(":")[1].rstrip("=?") == SCRATCH) for spec in specs] or [0]
     sources["slots.h"] = (
         f"static const unsigned char kScratchSlots[] = {{{', '.join(map(str, scratches))}}};\n".encode()
     )
+    return sources
+
+
+def _table(library: BuiltLibrary) -> dict[str, bytes]:
+    """The table of kernels, to be compiled again, and the library's headers."""
+    sources = {path: text for path, text in library.sources.items() if not path.endswith(".cc")}
+    sources["src/kernel_table.inc"] = library.sources["src/kernel_table.cc"]
     return sources
 
 

@@ -15,8 +15,8 @@ from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_ba
 from minbuild.verify.differential import PACES, Pace
 from minbuild.verify.script import Action, TestScript
 
-_GRAPHS = {"train": "train", "train_and_update": "train", "eval": "eval"}
-_GRAPHS |= {"optimizer": "optimize", "initialize": "initialize"}  # of verbs
+GRAPHS = {"train": "train", "train_and_update": "train", "eval": "eval"}
+GRAPHS |= {"optimizer": "optimize", "initialize": "initialize"}  # of verbs
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _executions(
     routines = {routine.name: routine for routine in plan.routines}
     now: Mapping[str, int] = dict.fromkeys(plan.symbols, script.sizes[0] if script.sizes else 1)
     for action in script.actions:
-        graph = _GRAPHS.get(action.verb)
+        graph = GRAPHS.get(action.verb)
         if graph is None:
             continue
         now = sizes.get(action.operand, now)
