@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 class Timing:
     """The measurement behind the times of a target's operators. `target` is that of the library that ran, on one thread
     of `machine`; `graphs` are the milliseconds of one run of each graph, the sum of its steps; each step is the fastest
-    of `runs`. `peak_gflops` is what independent multiplications and additions of float reach there with the same
-    compiler flags. Where nothing was measured, `reason` says why and the rest is empty."""
+    of `runs`. `peak_gflops` is what independent multiplications and additions of float reach there in the vectors
+    that the library may use. Where nothing was measured, `reason` says why and the rest is empty."""
 
     target: str
     machine: str = ""

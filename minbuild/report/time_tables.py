@@ -72,8 +72,8 @@ def _note(report: SizeReport, target: TargetReport, timing: Timing) -> str:
         f"Measured on the machine that built the library ({timing.target}{other}; {timing.machine}), one thread"
         f"{f', {sizes}' if sizes else ''}: every step counts with its fastest of {timing.runs} runs. A step is a "
         "training step with its update. GFLOP/s: multiplications and additions of products and convolutions; the peak, "
-        f"{timing.peak_gflops:,.1f} GFLOP/s, is what these reach without memory, with the same compiler flags. Live "
-        "RAM: bytes live in the arena at the worst step of the operator; the last row is the largest arena."
+        f"{timing.peak_gflops:,.1f} GFLOP/s, is what these reach without memory, in the vectors that the library may use. "
+        "Live RAM: bytes live in the arena at the worst step of the operator; the last row is the largest arena."
     )
 
 

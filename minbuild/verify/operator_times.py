@@ -60,13 +60,15 @@ def time_all(
     found: dict[Target, OperatorTimes] = {}
     for pair in [p for p in pairs if find_emulator(p.target) == []] or [here]:
         bench.stage(f"Timing operators for {pair.target}")
-        found[pair.target] = _times(models, pair.trimmed, pair.target, toolchain)
+        found[pair.target] = time_library(models, pair.trimmed, pair.target, toolchain)
     return tuple(found.get(pair.target, found[here.target]) for pair in pairs)
 
 
-def _times(
+def time_library(
     models: Mapping[str, CompiledModel], library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> OperatorTimes:
+    """Times of the operators of `models` in `library`, built by `toolchain` for `target`, which runs on this machine,
+    or the reason why there are none."""
     try:
         measured = {name: _measure(model, library, target, toolchain) for name, model in models.items()}
     except MinbuildError as error:

@@ -7,6 +7,8 @@
 #include "kernel_table.inc"
 #undef run_kernel
 
+#include "lib/simd/vec.h"
+
 #ifdef _WIN32
 #include <windows.h>
 #else
@@ -34,25 +36,12 @@ uint64_t nanoseconds() {
 #endif
 }
 
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX__)
-constexpr int kVectorBytes = 32;
+// Multiplications and additions of float without any memory, in the vectors that kernels have: returns their number.
+// Independent sums are as many as keep all units busy, and few enough for the registers.
+#if defined(__aarch64__)
+constexpr int kSums = 24;
 #else
-constexpr int kVectorBytes = 16;
-#endif
-typedef float Vector __attribute__((vector_size(kVectorBytes)));
-constexpr uint64_t kLanes = kVectorBytes / sizeof(float);
-
-// Enough independent sums to keep all units busy, and few enough for the registers.
-#define MB_TWELVE(X, y) \
-  X(y##0) X(y##1) X(y##2) X(y##3) X(y##4) X(y##5) X(y##6) X(y##7) X(y##8) X(y##9) X(y##10) X(y##11)
-#if defined(__aarch64__) || defined(__AVX512F__)
-#define MB_CHAINS(X) MB_TWELVE(X, a) MB_TWELVE(X, b)
-constexpr uint64_t kChains = 24;
-#else
-#define MB_CHAINS(X) MB_TWELVE(X, a)
-constexpr uint64_t kChains = 12;
+constexpr int kSums = 12;
 #endif
 constexpr uint64_t kRounds = 1 << 16;
 constexpr int kPeakRuns = 50;
@@ -61,30 +50,33 @@ volatile float factor = 0.5f;
 volatile float term = 0.5f;
 volatile float result;
 
-// Multiplications and additions of float without any memory.
-void multiply_and_add() {
-  const Vector x = Vector{} + factor;
-  const Vector y = Vector{} + term;
-#define MB_DECLARE(chain) Vector chain = y;
-#define MB_ADVANCE(chain) chain = chain * x + y;
-#define MB_SUM(chain) +chain
-  MB_CHAINS(MB_DECLARE)
-  for (uint64_t i = 0; i < kRounds; ++i) {
-    MB_CHAINS(MB_ADVANCE)
+struct MultiplyAndAdd {
+  template <class W>
+  static MB_INLINE uint64_t run() {
+    using V = typename W::template of<float>;
+    const V x(factor), y(term);
+    V sums[kSums];
+    unroll<kSums>([&](auto i) MB_LAMBDA { sums[i] = y; });
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      unroll<kSums>([&](auto i) MB_LAMBDA { sums[i] = muladd(sums[i], x, y); });
+    }
+    V all = y;
+    unroll<kSums>([&](auto i) MB_LAMBDA { all = all + sums[i]; });
+    result = sum(all);
+    return kRounds * kSums * V::size * 2;
   }
-  const Vector sum = y MB_CHAINS(MB_SUM);
-  result = sum[0];
-}
+};
 
 void send_peak() {
+  uint64_t operations = 0;
   uint64_t best = ~uint64_t{0};
   for (int i = 0; i < kPeakRuns; ++i) {
     const uint64_t start = nanoseconds();
-    multiply_and_add();
+    operations = dispatch<MultiplyAndAdd, 64>();
     const uint64_t took = nanoseconds() - start;
     if (took < best) best = took;
   }
-  const uint64_t peak[2] = {kRounds * kChains * kLanes * 2, best};
+  const uint64_t peak[2] = {operations, best};
   host_write(peak, sizeof peak);
 }
 
