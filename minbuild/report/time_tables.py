@@ -8,8 +8,8 @@ from minbuild.report.table import Line, Table, percent
 
 
 def operator_times(report: SizeReport, target: TargetReport, limit: int | None = None) -> tuple[Table, ...]:
-    """The table of operators of `target`, the slowest first, with times as measured; no table where they were not asked
-    for. With `limit`, the faster ones are added up in one row."""
+    """The table of operators of `target`, the slowest first, with times as measured; no table
+    where `report` has none. With `limit`, the faster ones are added up in one row."""
     timing = target.timing
     if timing is None:
         return ()
@@ -71,8 +71,8 @@ def _note(report: SizeReport, target: TargetReport, timing: Timing) -> str:
     return (
         f"Measured on the machine that built the library ({timing.target}{other}; {timing.machine}), one thread"
         f"{f', {sizes}' if sizes else ''}: every step counts with its fastest of {timing.runs} runs. A step is a "
-        "training step with its update. GFLOP/s: multiplications and additions of products and convolutions; the peak, "
-        f"{timing.peak_gflops:,.1f} GFLOP/s, is what these reach without memory, in the vectors that the library may use. "
+        "training step with its update. GFLOP/s: multiplications and additions of products and convolutions; the "
+        f"peak, {timing.peak_gflops:,.1f} GFLOP/s, is of the same without memory, in the vectors that the library has. "
         "Live RAM: bytes live in the arena at the worst step of the operator; the last row is the largest arena."
     )
 

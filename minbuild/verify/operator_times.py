@@ -36,7 +36,7 @@ _TRAIN, _EVAL = "train", "eval"
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Nanoseconds of each step of each graph in one run, the least of `runs`; the peak in operations a nanosecond."""
+    """Nanoseconds of each step of each graph in one run, the fastest of `runs`; the peak in operations a nanosecond."""
 
     graphs: Mapping[str, np.ndarray]
     runs: int
@@ -92,8 +92,8 @@ def time_library(
 
 @dataclass(slots=True)
 class _Sums:
-    """What is added up of one operator: nanoseconds, and of steps whose work is known multiplications and nanoseconds,
-    in training and in evaluation."""
+    """Sums over the steps of one operator, in training and in evaluation: nanoseconds, and for steps whose work is
+    known multiplications and their nanoseconds; `live` is the most bytes of a step."""
 
     train: float = 0
     evaluation: float = 0
@@ -151,7 +151,8 @@ def live_bytes(routine: Routine, sizes: Mapping[str, int]) -> list[int]:
 
 
 def multiplications(step: Step, plan: Plan, registry: Registry, sizes: Mapping[str, int]) -> int:
-    """The multiplications of one run of `step` at these `sizes`, 0 where its kernel does not count them."""
+    """The multiplications of one run of `step` of `plan` at these `sizes`, 0 where its kernel, a function of
+    `registry`, does not count them."""
     count = registry.functions[plan.kernels[step.kernel].function].work
     if count is None:
         return 0
@@ -163,7 +164,7 @@ def _measure(model: CompiledModel, library: BuiltLibrary, target: Target, toolch
     """The times of `library`, built by `toolchain` for `target`. Raises VerificationFailed and ToolchainFailed."""
     for pace in PACES:
         try:
-            first = _run(model, library, target, toolchain, pace, _FIRST_ROUNDS)
+            first = _run(model, library, target, toolchain, pace=pace, rounds=_FIRST_ROUNDS)
             break
         except VerificationFailed:  # such as a loss that is not finite, which ends a step
             if pace == PACES[-1]:
@@ -173,15 +174,15 @@ def _measure(model: CompiledModel, library: BuiltLibrary, target: Target, toolch
     size = sum(a.nbytes for arrays in script.batches.values() for a in arrays)
     size = max(size, sum(_RECORD.itemsize * len(order) for _, order in _runs(script, model)))
     rounds = min(_MOST_ROUNDS, int(_NANOSECONDS / max(round_time, 1)), _MOST_BYTES // max(size, 1))
-    second = _run(model, library, target, toolchain, pace, max(_LEAST_ROUNDS, rounds))
+    second = _run(model, library, target, toolchain, pace=pace, rounds=max(_LEAST_ROUNDS, rounds))
     graphs = {name: np.minimum(times, first.graphs[name]) for name, times in second.graphs.items()}
     return _Measured(graphs, first.runs + second.runs, max(first.peak, second.peak))
 
 
 def timed_script(model: CompiledModel, pace: Pace, rounds: int) -> TestScript:
     """`rounds` of evaluation, a training step, an optimizer step and a reset of the gradients, as far as there are
-    graphs for it, on one seeded batch of the sizes that memory is planned for. The learning rate is 0: updates take
-    their time, and numbers stay as they are. `pace` scales the batch."""
+    graphs for it in `model`, on one seeded batch of the sizes that memory is planned for. The learning rate is 0:
+    updates take their time, and numbers stay as they are. `pace` scales the batch."""
     program, plan = model.program, model.plan
     graphs = {p.name: p.inputs for p in program.procedures}
     arrays = seeded_batch(
@@ -235,12 +236,12 @@ def _run(
 def read_times(
     reply: bytes, script: TestScript, model: CompiledModel, library: BuiltLibrary, label: str
 ) -> _Measured:
-    """The least times of each step in `reply` to `script`. `library` ran, of the plan of `model`, on the target
+    """The shortest times of each step in `reply` to `script`. `library` ran, of the plan of `model`, on the target
     `label`. Raises VerificationFailed where other steps ran than those of the plan."""
     if len(reply) < 16:
         raise VerificationFailed(f"{label}: the runner sent no times. Please report this text.")
     operations, nanoseconds = np.frombuffer(reply, "<u8", 2).tolist()
-    at, runs, least = 16, 0, dict[str, np.ndarray]()
+    at, runs, fastest = 16, 0, dict[str, np.ndarray]()
     numbers = {kernel: row for row, kernel in enumerate(library.kernels)}
     routines = {routine.name: routine for routine in model.plan.routines}
     for graph, order in _runs(script, model):
@@ -254,9 +255,9 @@ def read_times(
             )
         at += size
         times = np.bincount(order, records["nanoseconds"].astype(np.float64), len(steps))
-        least[graph] = np.minimum(times, least[graph]) if graph in least else times
-        runs += graph == next(iter(least))
-    return _Measured(least, runs, operations / max(nanoseconds, 1))
+        fastest[graph] = np.minimum(times, fastest[graph]) if graph in fastest else times
+        runs += graph == next(iter(fastest))
+    return _Measured(fastest, runs, operations / max(nanoseconds, 1))
 
 
 def machine_name() -> str:

@@ -79,7 +79,8 @@ def time_steps(
     script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
     """The nanoseconds of every step of `script`, which records nothing, as times.cc sends them, after the peak of the
-    machine. All arguments and errors are those of `perform`; `target` is no WebAssembly."""
+    machine. `plan`, `library`, `target`, which is no WebAssembly, and `toolchain` are as for `perform`. Raises as
+    that."""
     sources = _sources(target, {"MB_SAVES": 0, "MB_STEPS": 1, "MB_MEASURES": 0})
     folder = assets.root("templates") / "verify"
     sources |= {name: (folder / name).read_bytes() for name in ("times.cc", "steps.h")} | _table(library)
