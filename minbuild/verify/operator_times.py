@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -91,26 +91,34 @@ def time_library(
 
 
 @dataclass(slots=True)
-class _Sums:
-    """Sums over the steps of one operator, in training and in evaluation: nanoseconds, and for steps whose work is
-    known multiplications and their nanoseconds; `live` is the most bytes of a step."""
+class _Work:
+    """Nanoseconds of steps, and of those whose multiplications are known, with these."""
 
-    train: float = 0
-    evaluation: float = 0
-    train_work: float = 0
-    train_work_time: float = 0
-    eval_work: float = 0
-    eval_work_time: float = 0
+    nanoseconds: float = 0
+    counted: float = 0
+    multiplications: float = 0
+
+    def add(self, nanoseconds: float, multiplications: float) -> None:
+        self.nanoseconds += nanoseconds
+        if multiplications:
+            self.counted += nanoseconds
+            self.multiplications += multiplications
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the steps of one operator; `live` is the most bytes of a step."""
+
+    train: _Work = field(default_factory=_Work)
+    evaluation: _Work = field(default_factory=_Work)
     live: int = 0
 
     def result(self) -> OperatorTime:
-        work, time = self.train_work, self.train_work_time
-        if not time:
-            work, time = self.eval_work, self.eval_work_time
+        rated = self.train if self.train.counted else self.evaluation
         return OperatorTime(
-            round(self.train / 1e6, 6),
-            round(self.evaluation / 1e6, 6),
-            round(2 * work / time, 3) if work and time else None,
+            round(self.train.nanoseconds / 1e6, 6),
+            round(self.evaluation.nanoseconds / 1e6, 6),
+            round(2 * rated.multiplications / rated.counted, 3) if rated.counted else None,
             self.live,
         )
 
@@ -130,15 +138,9 @@ def _add(sums: dict[str, _Sums], model: CompiledModel, measured: _Measured) -> N
             operator = sums[model.plan.kernels[step.kernel].stem]
             work = multiplications(step, model.plan, model.registry, model.largest)
             if routine.name == _EVAL:
-                operator.evaluation += took
-                if work:
-                    operator.eval_work += work * count
-                    operator.eval_work_time += took
+                operator.evaluation.add(took, work * count)
             elif routine.name in (_TRAIN, "optimize"):
-                operator.train += took
-                if work:
-                    operator.train_work += work * count
-                    operator.train_work_time += took
+                operator.train.add(took, work * count)
 
 
 def live_bytes(routine: Routine, sizes: Mapping[str, int]) -> list[int]:
