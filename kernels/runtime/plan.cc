@@ -138,7 +138,7 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   t.walks = head >> 9 & 1;
   t.region = static_cast<uint16_t>(head >> 10);
   t.at = record.at;
-  // What is bound starts at the first constant, which is 0.
+  // Bound values start at the first constant, which is 0.
   if (t.region == kBound) t.region += t.at, t.at = static_cast<Index>(count[plan::kDefaults]);
 #else
   const plan::Tensor& t = *static_cast<const plan::Tensor*>(at(index, plan::kTensors));

@@ -212,7 +212,7 @@
       words += `; ${number(before)} before, ${signed(sum - before)}`;
     }
     at("explorer-status").textContent = `${words}.`;
-    // What is wider than the page is scrolled by keys too.
+    // Tables that are wider than the page are scrolled by keys too.
     for (const box of document.querySelectorAll(".scroll")) {
       const wide = box.scrollWidth > box.clientWidth, name = box.firstElementChild.ariaLabel ?? "Explore every byte";
       for (const [key, value] of [["tabindex", "0"], ["role", "group"], ["aria-label", `${name}, scrolls`]])

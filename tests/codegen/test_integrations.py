@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from places import GOLDEN
 from programs import CC, CXX, run, tool
+from quiet_progress import Quiet
 from sample_losses import expected_losses
 
 from minbuild.codegen.integrations import INTEGRATIONS, bindings_of, parse_integrations
@@ -59,12 +60,6 @@ REQUIRED = {
 CATEGORIES = {"Communication", "Data Processing", "Data Storage", "Device Control", "Display", "Other", "Sensors"} | {
     "Signal Input/Output", "Timing", "Uncategorized"
 }  # fmt: skip
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def detail(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @pytest.fixture(

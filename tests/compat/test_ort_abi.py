@@ -11,6 +11,7 @@ import pytest
 from ort_programs import PROGRAMS, mini_header, write_batches
 from places import GOLDEN
 from programs import CC, run
+from quiet_progress import Quiet
 
 from minbuild.codegen.ort_abi import INTERFACE, ort_functions
 from minbuild.errors import BadInput
@@ -21,12 +22,6 @@ from minbuild.training.api import CheckpointState, Module, Optimizer
 
 ADDED = 40 * 1024  # the most that the interface may cost
 FLAVORS = ("interpreted", "compiled")
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def detail(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def package(folder: Path, artifacts: Path, flavor: str = "interpreted", **others) -> Path:

@@ -75,7 +75,7 @@ def test_a_split_without_sizes_has_as_many_parts_as_outputs():
 
 
 def test_real_numbers_may_be_single():
-    """What float32 makes of a step, beside what it should be."""
+    """The result of a step in float32, beside the right one."""
     case = load(GOLDEN / "mse")
     single, exact = (
         ReferenceTrainer(case.artifacts, real=e) for e in (ElementType.FLOAT, ElementType.DOUBLE)

@@ -50,7 +50,7 @@ class MadeDigits(torch.utils.data.Dataset):
 
 
 class Accuracy:
-    """What `evaluate.load("accuracy")` downloads."""
+    """The metric that `evaluate.load("accuracy")` downloads."""
 
     def __init__(self, _name: str) -> None:
         self.right: list[bool] = []

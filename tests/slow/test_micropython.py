@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from places import GOLDEN
 from programs import run, tool
+from quiet_progress import Quiet
 from sample_losses import expected_losses
 
 from minbuild.options.build_options import BuildOptions
@@ -87,12 +88,6 @@ def micropython() -> Path:
         pytest.skip("MICROPYTHON_DIR is not a folder of MicroPython's sources")
     run(tool("make"), "-j2", "-C", "mpy-cross", cwd=Path(folder).resolve())
     return Path(folder).resolve()
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def detail(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 @pytest.fixture(

@@ -18,6 +18,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from programs import page, run, serve, tool
+from quiet_progress import Quiet
 
 from minbuild.pipeline import Request, reduce
 from minbuild.training import artifacts
@@ -37,12 +38,6 @@ const timer = setInterval(() => {
 }, 100);
 </script>
 """
-
-
-class Quiet:
-    def stage(self, text: str) -> None: ...
-    def detail(self, text: str) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def write_artifacts(folder: Path) -> None:

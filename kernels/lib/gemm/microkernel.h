@@ -41,7 +41,7 @@ MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes =
 // Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds.
 constexpr int kMostPackedRows = kMostTileRows > 6 ? kMostTileRows : 6;
 MB_INLINE constexpr int packed_tile_rows(int bytes) { return MB_SIMD && bytes == 32 ? 6 : tile_rows(bytes); }
-// Whether a width of this library has both.
+// True where a width of this library has both.
 #if MB_DISPATCHES
 constexpr bool kTallerTiles = true;
 #else

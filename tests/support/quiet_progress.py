@@ -1,0 +1,9 @@
+"""Progress that nobody reads, for builds in tests."""
+
+from __future__ import annotations
+
+
+class Quiet:
+    def stage(self, text: str) -> None: ...
+    def detail(self, text: str) -> None: ...
+    def note(self, text: str) -> None: ...
