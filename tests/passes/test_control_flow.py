@@ -291,9 +291,12 @@ REFUSED = {
             }>
         }""",
     "how often it runs is the free dimension steps": """
-        m (float[2,steps] x) => (float[2] y) <float[2] start = {0, 0}> {
+        m (float[2,steps] x) => (float[2] y) <float[2] start = {0, 0}, bool go = {1}> {
             y = Scan <num_scan_inputs = 1, scan_input_axes = [1],
-                body = r (float[2] s, float[2] v) => (float[2] t) { t = Add (s, v) }> (start, x)
+                body = r (float[2] s, float[2] v) => (float[2] t) {
+                    t = If (go) <then_branch = a () => (float[2] p) { p = Add (s, v) },
+                                 else_branch = b () => (float[2] q) { q = Sub (s, v) }>
+                }> (start, x)
         }""",
     "it runs more than 4096 times": """
         m (float[2] x) => (float[2] y) <bool go = {1}> {

@@ -26,7 +26,7 @@ def differentiate(
     try:
         return _differentiate(Tape(graph, registry, opset), loss, wrt, stops)
     except (Unsupported, UnsupportedUse):
-        if not any(node.op_type == "Scan" for node in graph.nodes):
+        if not any(node.op_type in ("Loop", "Scan") for node in graph.nodes):
             raise
         return _differentiate(Tape(graph, registry, opset, loops=False), loss, wrt, stops)
 

@@ -22,6 +22,7 @@ from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 
 _ANY = TensorType(ElementType.FLOAT, None)
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Einsum", "FusedMatMul", "FusedGemm", "MatMulNBits", "MatMulBnb4"})
 
 
 def loop_gradient(sweep: Sweep, application: Application) -> Node:
@@ -97,8 +98,8 @@ class _LoopGradient:
         ]
         scans += [(stacks[n][0], n, 1 - stacks[n][1]) for n in saved if n in read]
         scans += [(dy[k], f"{self.title}/flow {k}", 1 - leaving[k - self.states]) for k in flows]
-        if not scans:
-            raise UnsupportedUse("its gradient reads nothing of its rounds")
+        if not scans:  # whose rounds would be counted by nothing
+            scans = [(node.inputs[-1], names[-1], 1)]
         made = [
             (i, gradients[names[i]], 1 - entering[i - self.states]) for i in sliced if names[i] in gradients
         ]
@@ -222,7 +223,8 @@ class _Saving:
     ) -> None:
         self.tape, self.backward = tape, backward
         self.maker = {n: (i, node) for i, node in enumerate(forward) for n in node.outputs if n}
-        self.heavy = {i for i, each in enumerate(tape.applications) if each.op.flops is not None}
+        ops = [each.op for each in tape.applications]
+        self.heavy = {i for i, op in enumerate(ops) if op.flops is not None or op.name in _PRODUCTS}
         inputs = list(loop.body.inputs)
         changing = [i for i in range(loop.states) if i not in loop.unchanged]
         self.carried = {inputs[i] for i in changing}

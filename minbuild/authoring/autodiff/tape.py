@@ -83,7 +83,7 @@ class Tape:
     def parts(self, op: Op | None, node: Node) -> Iterable[Node] | None:
         """The nodes that `node` stands for."""
         lowering = self.lowering
-        steps = unrolled(node, lowering)
+        steps = lowering.kept_form(node) or unrolled(node, lowering)
         if steps is not None:
             return steps
         if op is None:

@@ -4,7 +4,7 @@ a symbolic shape, and what can be computed now is computed now."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -13,6 +13,7 @@ import numpy as np
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
 from minbuild.frontend.onnx.loops import kept_loop, rounds_of, unchanged_states
+from minbuild.frontend.onnx.scan_form import scan_form
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
 from minbuild.ir.dims import Dim, symbols_in
@@ -155,7 +156,7 @@ class Lowering:
             raise UnsupportedUse(f"its input '{missing[0]}' is produced by no earlier node")
         if self.loop(node) is not None:
             return ()
-        steps = unrolled(node, self)
+        steps = self.kept_form(node) or unrolled(node, self)
         if steps is not None:
             return steps
         if op is None:
@@ -165,6 +166,36 @@ class Lowering:
         body = GraphBuilder(self.ctx(node), node.inputs, node.outputs, node.name)
         results = body.write(op.decompose)
         return None if results is None else named(body, results, node.outputs)
+
+    def kept_form(self, node: Node) -> Iterator[Node] | None:
+        """The nodes that run in place of a Loop, or of a Scan along other axes, where the Scan among them stays a
+        loop."""
+        if not self.loops or node.op_type not in ("Loop", "Scan"):
+            return None
+        attempt = replace(
+            self,
+            findings=[],
+            calls=[],
+            broken=set(self.broken),
+            values=dict(self.values),
+            known=dict(self.known),
+            made=dict(self.made),
+            alias=dict(self.alias),
+        )
+        try:
+            nodes = scan_form(node, attempt)
+            if nodes is None:
+                return None
+            for each in nodes:
+                if each.op_type != "Scan":
+                    attempt.node(each)
+                elif attempt.loop(each) is None:
+                    return None
+                if attempt.findings:
+                    return None
+            return scan_form(node, self)
+        except (UnsupportedUse, *RULE_ERRORS):  # unrolling reports it
+            return None
 
     def loop(self, node: Node) -> Node | None:
         """Adds a Scan as one call, if it stays a loop: the node as it is then. None for all others."""

@@ -97,6 +97,7 @@ class _Expansion:
         one = self.body.values[inner].type
         self.values[inner] = Value(inner, one, sample=True, backward=backward)
         self.alias[inner] = outer
+        self.views(inner, inner)
 
     def stack(self, inner: str, outer: str, backward: bool) -> None:
         """The result `inner` of a round as one slice of `outer`."""
@@ -169,6 +170,8 @@ class _Expansion:
         """Has a state that starts from zero, and to which every round only adds, added up where its summands are made;
         False for other states. A `place` that is a gradient's buffer is not filled with zeros first."""
         first = self.values[start].constant
+        if not self.values[start].type.element.is_real:
+            return False
         makers = [k for k, call in enumerate(self.inside) if after in call.outputs]
         readers = [k for k, call in enumerate(self.inside) if self.reads(call, inner)]
         if first is None or first.dtype == object or np.any(first) or len(makers) != 1 or readers != makers:

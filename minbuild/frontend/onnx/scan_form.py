@@ -1,0 +1,342 @@
+"""Loops, and Scans along other axes, as Scans along axis 0: the form that stays a loop.
+
+The rounds of a Loop are those of a scan input: of a tensor that every round takes the slice of its own number from, or
+of one without elements. Where its end depends on data, it runs all rounds of its bound, and a state says whether a
+round is still one of the loop's: others leave every state as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from minbuild.frontend.onnx import loops
+from minbuild.frontend.onnx.loop_bound import Bound, bound_of
+from minbuild.frontend.onnx.subgraphs import captured, graphs_in
+from minbuild.frontend.onnx.unrolling import Scope
+from minbuild.ir import ElementType, Graph, Node, TensorType
+
+_ANY = TensorType(ElementType.FLOAT, None)
+_SHAPES = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape"})
+
+
+def scan_form(node: Node, scope: Scope) -> Iterator[Node] | None:
+    """The nodes that run in place of `node`, one of them a Scan along axis 0; each may depend on what `scope` knows of
+    those before it. None for nodes that are unrolled, or are such a Scan. Raises UnsupportedUse, at the latest while
+    they are taken."""
+    graph = node.attributes.get("body")
+    if node.domain or node.op_type not in ("Loop", "Scan") or not isinstance(graph, Graph):
+        return None
+    if any(True for inner in graph.nodes for _ in graphs_in(inner)):
+        return None
+    return _along_axes(node, graph, scope) if node.op_type == "Scan" else _of_loop(node, graph, scope)
+
+
+# ----------------------------------------------------------------------------------------------------------- Scan
+
+
+def _along_axes(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
+    count = int(node.attributes.get("num_scan_inputs", 0))
+    given = [a for key in ("scan_input_axes", "scan_output_axes") for a in node.attributes.get(key, ())]
+    if node.version < 9 or not any(map(int, given)) or not count or not all(node.inputs):
+        return None
+    scans = node.inputs[len(node.inputs) - count :]
+    axes = _axes(node, "scan_input_axes", [len(scope.shape(x)) for x in scans])
+    rounds = scope.shape(scans[0])[axes[0]]
+    if isinstance(rounds, int) and rounds < loops.LEAST_ROUNDS:
+        return None
+    return _transposed(node, scans, axes, scope)
+
+
+def _transposed(node: Node, scans: Sequence[str], axes: Sequence[int], scope: Scope) -> Iterator[Node]:
+    """The Scan along axis 0, with transposes before and behind it."""
+    prefix = next(name for name in node.outputs if name)
+    states = node.inputs[: len(node.inputs) - len(scans)]
+    moved = []
+    for x, axis in zip(scans, axes, strict=True):
+        name = f"{prefix}/{x} along axis {axis}" if axis else x
+        if axis and name not in moved:
+            order = (axis, *(i for i in range(len(scope.shape(x))) if i != axis))
+            yield _plain(node, "Transpose", (x,), name, perm=order)
+        moved.append(name)
+    given = tuple(int(a) for a in node.attributes.get("scan_output_axes", ()))
+    stacked = node.outputs[len(states) :]
+    given += (0,) * (len(stacked) - len(given))
+    inner = tuple(f"{n}/along axis 0" if n and a else n for n, a in zip(stacked, given, strict=True))
+    attributes = {
+        n: a for n, a in node.attributes.items() if n not in ("scan_input_axes", "scan_output_axes")
+    }
+    yield replace(
+        node,
+        inputs=(*states, *moved),
+        outputs=(*node.outputs[: len(states)], *inner),
+        attributes=attributes,
+    )
+    for made, name, axis in zip(inner, stacked, given, strict=True):
+        if made != name:
+            rank = len(scope.shape(made))
+            place = axis % rank
+            order = (*range(1, place + 1), 0, *range(place + 1, rank))
+            yield _plain(node, "Transpose", (made,), name, perm=order)
+
+
+def _axes(node: Node, key: str, ranks: Sequence[int]) -> list[int]:
+    given = [int(a) for a in node.attributes.get(key, ())]
+    given += [0] * (len(ranks) - len(given))
+    return [axis % rank for axis, rank in zip(given, ranks, strict=True)]
+
+
+def _plain(node: Node, op: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
+    name = f"{output} ({op})"
+    return Node(
+        op, "", node.version, name=name, inputs=tuple(inputs), outputs=(output,), attributes=attributes
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- Loop
+
+
+def _of_loop(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
+    inputs = node.inputs
+    going, carried = inputs[1] if len(inputs) > 1 else "", inputs[2:]
+    if len(inputs) < 2 or not all(carried) or len(graph.inputs) != len(inputs):
+        return None
+    if len(graph.outputs) < 1 + len(carried):
+        return None
+    start = scope.content(going) if going else np.array(True)
+    starts = None if start is None or start.size != 1 or start.dtype == object else bool(start.ravel()[0])
+    if starts is False:
+        return None
+    bound = bound_of(node, graph, scope)
+    if bound is None or isinstance(bound.rounds, int) and bound.rounds < loops.LEAST_ROUNDS:
+        return None
+    dependent = not (starts and bound.exact)
+    if dependent and any(node.outputs[len(carried) :]):
+        return None  # unrolling says why
+    starting = going if dependent else ""
+    form = _LoopForm(node, graph, scope, bound=bound, going=starting, dependent=dependent)
+    return form.nodes()
+
+
+@dataclass
+class _LoopForm:
+    """One Loop becoming a Scan. `going` is the condition of the first round where the end depends on data."""
+
+    node: Node
+    graph: Graph
+    scope: Scope
+    bound: Bound
+    going: str
+    dependent: bool
+
+    def nodes(self) -> Iterator[Node]:
+        node, graph = self.node, self.graph
+        self.prefix = next(name for name in node.outputs if name)
+        self.carried = list(node.inputs[2:])
+        names = list(graph.inputs)
+        self.number, self.condition, self.states = names[0], names[1], names[2:]
+        body: list[Node] = []
+        scans: dict[tuple[str, int], str] = {}
+        numbers = self.counts_of_rounds()
+        for inner in graph.nodes:
+            rank = self.slices(inner, numbers)
+            if rank is None:
+                body.append(inner)
+                continue
+            x, whole = inner.inputs[0], self.scope.shape(inner.inputs[0])
+            axis = int(inner.attributes.get("axis", 0)) % len(whole)
+            if (x, axis) not in scans:
+                scans[x, axis] = f"{self.prefix}/slice {len(scans)}"
+                yield from self.scanned(x, axis)
+            one, result = scans[x, axis], inner.outputs[0]
+            if not rank:
+                body.append(self.plain("Identity", (one,), result))
+            elif node.version < 13:
+                body.append(replace(self.plain("Unsqueeze", (one,), result), attributes={"axes": (axis,)}))
+            else:
+                place = f"{self.prefix}/axis {axis} of {result}"
+                body.append(self.constant(place, np.array([axis])))
+                body.append(self.plain("Unsqueeze", (one, place), result))
+        sources = [self.source(x, axis) for x, axis in scans] or [f"{self.prefix}/rounds without elements"]
+        slices = list(scans.values()) or [f"{self.prefix}/nothing"]
+        if not scans:
+            yield from self.without_elements(sources[0])
+        yield from self.scan(body, sources, slices)
+
+    # ------------------------------------------------------------------------------------------------- the Scan
+
+    def scan(self, body: list[Node], sources: Sequence[str], slices: Sequence[str]) -> Iterator[Node]:
+        node, graph, prefix = self.node, self.graph, self.prefix
+        read = {n for each in body for n in each.inputs} | set(graph.outputs)
+        before, inside, after = (
+            list(self.carried),
+            list(self.states),
+            list(graph.outputs[1 : 1 + len(self.carried)]),
+        )
+        results = list(node.outputs[: len(self.carried)])
+        tail: list[Node] = []
+        if self.number in read:
+            first, one, following = (f"{prefix}/{n}" for n in ("number 0", "one", "number of the next round"))
+            axes = (1,) * len(graph.inputs[self.number].shape or ())
+            yield self.constant(first, np.zeros(axes, np.int64))
+            body = [self.constant(one, np.array(1)), *body]
+            tail.append(self.plain("Add", (self.number, one), following))
+            before, inside, after = [first, *before], [self.number, *inside], [following, *after]
+            results = [f"{prefix}/number of rounds", *results]
+        if self.dependent:
+            state = f"{prefix}/running"
+            body = [self.plain("Identity", (state,), self.condition), *body, *tail]
+            tail = []
+            yield from self.started()
+            goes_on = self.without_axes(body, graph.outputs[0])
+            following = f"{prefix}/running on"
+            masked = []
+            for inner, new in zip(inside, after, strict=True):
+                masked.append(inner if new == inner else f"{prefix}/{inner} behind the round")
+                if new != inner:
+                    tail.append(self.plain("Where", (state, new, inner), masked[-1]))
+            tail.append(self.plain("And", (state, goes_on), following))
+            before, inside, after = [f"{prefix}/starts", *before], [state, *inside], [following, *masked]
+            results = [f"{prefix}/still running", *results]
+        else:
+            body = [self.constant(self.condition, np.array(True)), *body]
+        stacked = list(graph.outputs[1 + len(self.carried) :])
+        outputs = (*self.own(inside, after, body, tail), *stacked)
+        whole = replace(
+            graph, nodes=(*body, *tail), inputs=dict.fromkeys((*inside, *slices), _ANY), outputs=outputs
+        )
+        yield Node(
+            "Scan",
+            "",
+            node.version,
+            name=node.name or prefix,
+            inputs=(*before, *sources),
+            outputs=(*results, *node.outputs[len(self.carried) :]),
+            attributes={"body": whole, "num_scan_inputs": len(sources)},
+        )
+
+    def own(
+        self, inside: Sequence[str], after: Sequence[str], body: list[Node], tail: list[Node]
+    ) -> list[str]:
+        """The states behind a round, each made by a node of its own or unchanged. `inside` and `after` are the states
+        in a round and behind it; copies are appended to `tail`."""
+        made = {n for each in (*body, *tail) for n in each.outputs}
+        found = list(self.graph.outputs[1 + len(self.carried) :])
+        for before, name in zip(inside, after, strict=True):
+            if name != before and (name not in made or name in found):
+                copy = f"{self.prefix}/{name} as state {len(found)}"
+                tail.append(self.plain("Identity", (name,), copy))
+                name = copy
+            found.append(name)
+        return found[len(found) - len(after) :]
+
+    def started(self) -> Iterator[Node]:
+        """The state of the first round: true, or the condition."""
+        starts = f"{self.prefix}/starts"
+        if not self.going:
+            yield self.constant(starts, np.array(True))
+            return
+        shape = f"{self.prefix}/no axes of the condition"
+        yield self.constant(shape, np.array([], np.int64))
+        yield self.plain("Reshape", (self.going, shape), starts)
+
+    def without_axes(self, body: list[Node], condition: str) -> str:
+        shape, name = f"{self.prefix}/no axes", f"{self.prefix}/goes on"
+        body.append(self.constant(shape, np.array([], np.int64)))
+        body.append(self.plain("Reshape", (condition, shape), name))
+        return name
+
+    # ------------------------------------------------------------------------------------------------- its rounds
+
+    def without_elements(self, name: str) -> Iterator[Node]:
+        """A tensor of as many rows as rounds, each without elements."""
+        shape = f"{self.prefix}/rounds and nothing"
+        if isinstance(self.bound.rounds, int):
+            yield self.constant(shape, np.array([self.bound.rounds, 0]))
+        else:
+            flat, nothing, rounds = (f"{self.prefix}/{n}" for n in ("one axis", "no elements", "rounds"))
+            yield self.constant(flat, np.array([1]))
+            yield self.constant(nothing, np.array([0]))
+            yield self.plain("Reshape", (self.bound.name, flat), rounds)
+            yield replace(self.plain("Concat", (rounds, nothing), shape), attributes={"axis": 0})
+        yield self.plain("ConstantOfShape", (shape,), name)
+
+    def counts_of_rounds(self) -> dict[str, int]:
+        """Values of the body that are the number of the round, from 0 on, and their ranks."""
+        shape = self.graph.inputs[self.number].shape
+        found = {self.number: len(shape or ())}
+        for i in self.bound.counters:
+            found[self.states[i]] = len(self.scope.shape(self.carried[i]))
+        for inner in self.graph.nodes:
+            if inner.domain or inner.op_type not in _SHAPES or inner.inputs[0] not in found:
+                continue
+            rank = found[inner.inputs[0]]
+            if inner.op_type == "Cast" and int(inner.attributes["to"]) not in (
+                ElementType.INT64,
+                ElementType.INT32,
+            ):
+                continue
+            if inner.op_type == "Unsqueeze":
+                rank += 1
+            elif inner.op_type == "Squeeze":
+                rank = 0
+            elif inner.op_type == "Reshape":
+                content = self.content(inner.inputs[1])
+                if content is None:
+                    continue
+                rank = content.size
+            found[inner.outputs[0]] = rank
+        return found
+
+    def content(self, name: str) -> np.ndarray | None:
+        """A constant of the body or around it."""
+        if name in self.graph.initializers:
+            return np.asarray(self.graph.initializers[name])
+        for inner in self.graph.nodes:
+            if name in inner.outputs:
+                value = inner.attributes.get("value")
+                return value if inner.op_type == "Constant" and isinstance(value, np.ndarray) else None
+        return None if name in self.graph.inputs else self.scope.content(name)
+
+    def slices(self, inner: Node, numbers: dict[str, int]) -> int | None:
+        """The rank of the index, 0 or 1, where a node takes from a tensor around the loop the slice of the round's
+        number."""
+        if inner.op_type != "Gather" or inner.domain or inner.inputs[1] not in numbers:
+            return None
+        x, rank = inner.inputs[0], numbers[inner.inputs[1]]
+        if x not in captured(self.graph) or rank > 1:
+            return None
+        shape = self.scope.shape(x)
+        size = shape[int(inner.attributes.get("axis", 0)) % len(shape)]
+        rounds = self.bound.rounds
+        enough = isinstance(size, int) and isinstance(rounds, int) and size >= rounds
+        return rank if size == rounds or enough else None
+
+    def source(self, x: str, axis: int) -> str:
+        """The tensor that the rounds scan in place of `x`."""
+        cut = self.scope.shape(x)[axis] != self.bound.rounds
+        return f"{self.prefix}/{x} along axis {axis}" if axis or cut else x
+
+    def scanned(self, x: str, axis: int) -> Iterator[Node]:
+        """The nodes that make it."""
+        whole, rounds, name = self.scope.shape(x), self.bound.rounds, self.source(x, axis)
+        cut = f"{name}, cut" if axis else name
+        if whole[axis] != rounds:
+            ends = {"starts": 0, "ends": rounds, "axes": axis}
+            for key, value in ends.items():
+                yield self.constant(f"{cut}/{key}", np.array([value]))
+            yield self.plain("Slice", (x, *(f"{cut}/{key}" for key in ends)), cut)
+        if axis:
+            order = (axis, *(i for i in range(len(whole)) if i != axis))
+            source = cut if whole[axis] != rounds else x
+            yield replace(self.plain("Transpose", (source,), name), attributes={"perm": order})
+
+    def constant(self, name: str, value: np.ndarray) -> Node:
+        return replace(self.plain("Constant", (), name), attributes={"value": value})
+
+    def plain(self, op: str, inputs: Sequence[str], output: str) -> Node:
+        return Node(
+            op, "", self.node.version, name=f"{output} ({op})", inputs=tuple(inputs), outputs=(output,)
+        )

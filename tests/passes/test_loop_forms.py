@@ -1,0 +1,179 @@
+"""Loops, and Scans along other axes: they stay loops, with the numbers of their unrolled rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import trainers
+from authored import differences, source, stepped
+
+from minbuild.authoring import Recipe, artifacts_of
+from minbuild.ir import TrainingArtifacts
+from minbuild.ops import registry
+from minbuild.planning.plan_encoding import encode_plan
+from minbuild.reference.interpreter import ReferenceTrainer
+from minbuild.training.library import TRAIN
+
+REGISTRY = registry()
+ROUNDS, BATCH, WIDTH, HIDDEN = 20, 2, 3, 4
+RECIPE = Recipe(loss="mse", optimizer="sgd")
+
+_CELL = """
+            a = MatMul (x_t, W)
+            b = MatMul (h, R)
+            c = Add (a, b)
+            n = Tanh (c)"""
+# A counted loop that takes its slices by its number, with a scan output.
+COUNTED = f"""
+    m (float[T,2,3] x) => (float[2,4] out) {{
+        whole = Shape <start = 0, end = 1> (x)
+        most = Squeeze (whole)
+        last, all = Loop (most, yes, start) <body = round (int64 i, bool going, float[2,4] h) =>
+                (bool on, float[2,4] n, float[2,4] y) {{
+            x_t = Gather (x, i)
+            {_CELL}
+            y = Mul (n, n)
+            on = Identity (going)
+        }}>
+        mean = ReduceMean <axes = [0], keepdims = 0> (all)
+        out = Add (mean, last)
+    }}"""
+# Its number is also a factor, and its slices stand along another axis.
+NUMBERED = """
+    m (float[2,T,3] x) => (float[2,4] out) {
+        whole = Shape <start = 1, end = 2> (x)
+        last = Loop (whole, , start) <body = round (int64 i, bool going, float[2,4] h) =>
+                (bool on, float[2,4] n) {
+            x_t = Gather <axis = 1> (x, i)
+            a = MatMul (x_t, W)
+            f = Cast <to = 1> (i)
+            part = Mul (f, small)
+            wide = Mul (h, part)
+            b = MatMul (wide, R)
+            c = Add (a, b)
+            n = Tanh (c)
+            on = Identity (going)
+        }>
+        out = Identity (last)
+    }"""
+# What torch's `while_loop` becomes: no limit, and a counter of its own.
+COUNTER = f"""
+    m (float[T,2,3] x) => (float[2,4] out) {{
+        count, last = Loop ( , yes, zero, start) <body = round (int64 i, bool going, int64 k, float[2,4] h) =>
+                (bool on, int64 k2, float[2,4] n) {{
+            k2 = Add (k, one)
+            row = Unsqueeze (k, first)
+            rows = Gather (x, row)
+            x_t = Squeeze (rows, first)
+            {_CELL}
+            on = Less (k2, twenty)
+        }}>
+        out = Identity (last)
+    }}"""
+# Axes other than 0, one of them from the last slice on.
+AXES = f"""
+    m (float[2,T,3] x) => (float[2,4] out) {{
+        last, all, more = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+            scan_output_axes = [-1, 1], scan_output_directions = [0, 1],
+            body = round (float[2,4] h, float[2,3] x_t) => (float[2,4] n, float[2,4] y, float[2,4] z) {{
+            {_CELL}
+            y = Mul (n, n)
+            z = Mul (n, h)
+        }}> (start, x)
+        mean = ReduceMean <axes = [-1], keepdims = 0> (all)
+        sum = ReduceSum <keepdims = 0> (more, first)
+        both = Add (mean, sum)
+        out = Add (both, last)
+    }}"""
+# States that trade places.
+SWAPPED = f"""
+    m (float[T,2,3] x) => (float[2,4] out) {{
+        left, right = Scan <num_scan_inputs = 1,
+            body = round (float[2,4] h, float[2,4] g, float[2,3] x_t) => (float[2,4] h2, float[2,4] n) {{
+            {_CELL}
+            h2 = Identity (g)
+        }}> (start, start, x)
+        out = Sub (left, right)
+    }}"""
+MODELS = {"counted": COUNTED, "numbered": NUMBERED, "counter": COUNTER, "axes": AXES, "swapped": SWAPPED}
+CONSTANTS = {
+    "yes": np.array(True),
+    "zero": np.array(0),
+    "one": np.array(1),
+    "twenty": np.array(ROUNDS),
+    "first": np.array([0]),
+    "small": np.array(0.1, np.float32),
+}
+
+
+def artifacts(name: str, rounds: int | str = ROUNDS) -> TrainingArtifacts:
+    random = np.random.default_rng(1)
+
+    def weight(*shape: int) -> np.ndarray:
+        return (random.standard_normal(shape) * 0.5).astype(np.float32)
+
+    weights = {"W": weight(WIDTH, HIDDEN), "R": weight(HIDDEN, HIDDEN), "start": weight(BATCH, HIDDEN)}
+    text = MODELS[name].replace("T,", f"{rounds},")
+    constants = {**CONSTANTS, "first": np.array([1 if name == "axes" else 0])}
+    used = {
+        n: a
+        for n, a in (weights | constants).items()
+        if f" {n}," in text or f"{n})" in text or f"({n}" in text
+    }
+    return artifacts_of(source(text, used, 18 if "axes)" in text else 17), RECIPE, REGISTRY)
+
+
+def batch(name: str, rounds: int = ROUNDS) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(2)
+    shape = (BATCH, rounds, WIDTH) if "[2,T,3]" in MODELS[name] else (rounds, BATCH, WIDTH)
+    return tuple(random.standard_normal(s).astype(np.float32) for s in (shape, (BATCH, HIDDEN)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_unrolled_rounds(name, monkeypatch):
+    looped = artifacts(name)
+    assert [n.op_type for n in looped.training.nodes].count("Scan") == 2
+    found = ReferenceTrainer(looped)
+    stepped(found, *batch(name))
+    monkeypatch.setattr("minbuild.frontend.onnx.loops.LEAST_ROUNDS", ROUNDS + 1)
+    unrolled = artifacts(name)
+    assert not any(n.op_type in ("Loop", "Scan") for n in unrolled.training.nodes)
+    expected = ReferenceTrainer(unrolled)
+    stepped(expected, *batch(name))
+    assert set(found.gradients) == set(expected.gradients)
+    for each, gradient in expected.gradients.items():
+        np.testing.assert_allclose(found.gradients[each], gradient, rtol=1e-10, atol=1e-12, err_msg=each)
+    assert max(differences(ReferenceTrainer(looped), *batch(name)).values()) < 1e-6
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, "T"])
+@pytest.mark.parametrize("name", MODELS)
+def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
+    made = artifacts(name, rounds)
+    plan = trainers.plan_of(made, REGISTRY)
+    assert plan.loops
+    assert len(encode_plan(plan, dict.fromkeys(plan.symbols, ROUNDS))) < 4096
+    library = trainers.library_of(replace(trainers.contents_of([plan]), loops=plan.loops), REGISTRY, tmp_path)
+    parameters = {p.name: np.asarray(p.data) for p in made.checkpoint.parameters}
+    session = trainers.session_of(library, plan, parameters)
+    trainer = ReferenceTrainer(made)
+    for count in (ROUNDS, ROUNDS) if rounds == ROUNDS or name == "counter" else (ROUNDS, 1, 32):
+        feeds = batch(name, count)
+        trainer.lazy_reset_grad()
+        for again in range(2):  # gradients that replace those before, and gradients that add up
+            (loss,) = session.run(TRAIN, list(feeds))[:1]
+            expected = trainer.train_step(*feeds)[0]
+            np.testing.assert_allclose(
+                np.ravel(loss), np.ravel(expected), rtol=1e-5, err_msg=f"{count} {again}"
+            )
+            for each in trainer.trained:
+                np.testing.assert_allclose(
+                    session.gradient(each),
+                    trainer.gradients[each],
+                    rtol=1e-4,
+                    atol=1e-5,
+                    err_msg=f"{each} {count}",
+                )
+        session.lazy_reset_grad()
