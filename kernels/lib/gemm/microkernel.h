@@ -89,6 +89,11 @@ struct TileBody {
     unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
     const T* b = g.b;
     intptr_t at = 0;
+    [[maybe_unused]] intptr_t b_row = g.b_row, a_col = g.a_col;
+    if constexpr (Packed) {  // taller tiles leave so few registers that these would be read from memory each time
+      MB_OPAQUE(b_row);
+      MB_OPAQUE(a_col);
+    }
     for (intptr_t k = g.k; k > 0; --k) {
       V row[kTileVectors];
       unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
@@ -96,8 +101,8 @@ struct TileBody {
         V factor = a[r][at];
         unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
-      b += g.b_row;
-      at += g.a_col;
+      b += Packed ? b_row : g.b_row;
+      at += Packed ? a_col : g.a_col;
     }
     V alpha = g.alpha;
     intptr_t old_row = old == out ? out_row : 0;
