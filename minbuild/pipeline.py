@@ -158,7 +158,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     cmake = request.cmake_toolchain is not None
-    sizer = LibrarySizer(request.extra, toolchain, targets[0], cmake)
+    sizer = LibrarySizer(request.extra, toolchain, tuple(targets), cmake)
     encoding = choose_encoding(planned, build_options, sizer)
     flavor = choose_flavor(encoding.models, build_options, sizer)
     build_options = flavor.build_options

@@ -28,7 +28,9 @@ bool Session::read_plan(const void* bytes, size_t size) {
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 0x80000000;
   uint32_t root = file.root(plan::kIdentifier);
-  good &= file.scalar(root, plan::kTrainer_version, 4) == plan::kVersion;
+  // Of plans with loops, those that the library was made for.
+  constexpr uint64_t kLoops = (MB_LOOPS ? plan::kLoopVersion : 0) | (MB_LOOPS > 1 ? plan::kBackwardLoopVersion : 0);
+  good &= (file.scalar(root, plan::kTrainer_version, 4) & ~kLoops) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   Bytes* number = &trainable_bytes;
   constexpr uint32_t kLast = MB_CHECKSUMS  ? plan::kTrainer_fingerprint + 2 * MB_DRAWS
@@ -135,8 +137,13 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   const Index* dims = shape(t);
   const uint32_t head = *dims, rank = head & 15;
   t.type = head >> 4 & 31;
+#if MB_LOOPS > 1
+  t.walks = static_cast<uint8_t>((head >> 9 & 1) | (head >> 12 & 2));
+  t.region = head >> 10 & 7;
+#else
   t.walks = head >> 9 & 1;
   t.region = static_cast<uint16_t>(head >> 10);
+#endif
   t.at = record.at;
   // Bound values start at the first constant, which is 0.
   if (t.region == kBound) t.region += t.at, t.at = static_cast<Index>(count[plan::kDefaults]);

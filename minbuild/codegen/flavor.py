@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from minbuild.codegen.form_comparison import Form, smaller
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import AUTO, COMPILED, INTERPRETED, BuildOptions
@@ -25,8 +26,8 @@ def choose_flavor(
     models: Sequence[CompiledModel], build_options: BuildOptions, sizer: LibrarySizer
 ) -> FlavorChoice:
     """The flavour that `--flavor auto` comes to: both libraries of `models` are built as `sizer` says, under
-    `build_options`, and that which is smaller together with its plan is chosen. A library that is to run other models
-    reads plans. Raises ToolchainFailed."""
+    `build_options`, and that which is smaller together with its plan is chosen, on all targets together: they share a
+    plan file and sources. A library that is to run other models reads plans. Raises ToolchainFailed."""
     if build_options.flavor != AUTO:
         return FlavorChoice(build_options)
     interpreted, compiled = (replace(build_options, flavor=name) for name in (INTERPRETED, COMPILED))
@@ -36,19 +37,13 @@ def choose_flavor(
             interpreted, f"Flavor interpreted: {more} asks for a library that runs other models too."
         )
     try:
-        ours = sizer.loaded_bytes(models, compiled)
+        ours = Form(COMPILED, 0, sizer.loaded_by_target(models, compiled))
     except (BadInput, Unsupported) as error:
         return FlavorChoice(interpreted, f"Flavor interpreted: {error}")
-    reads = sizer.loaded_bytes(models, interpreted)
     plan = len(models[0].plan_bytes)
-    both = f"library {ours:,} B, compiled; library {reads:,} B and plan {plan:,} B, interpreted"
-    if ours <= reads + plan:
-        return FlavorChoice(
-            compiled, f"Flavor compiled saves {reads + plan - ours:,} B on {sizer.target}: {both}."
-        )
-    return FlavorChoice(
-        interpreted, f"Flavor interpreted saves {ours - reads - plan:,} B on {sizer.target}: {both}."
-    )
+    reads = Form(INTERPRETED, plan, sizer.loaded_by_target(models, interpreted))
+    chosen, note = smaller("Flavor", (ours, reads), sizer.targets)
+    return FlavorChoice(compiled if chosen is ours else interpreted, note)
 
 
 def _for_other_models(extra: ExtraRequirements, build_options: BuildOptions) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from minbuild.codegen.form_comparison import Form, smaller
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput
 from minbuild.options.build_options import AUTO, COMPILED, DENSE, INTERPRETED, PLAIN, BuildOptions
@@ -24,8 +25,8 @@ def choose_encoding(
     models: Sequence[CompiledModel], build_options: BuildOptions, sizer: LibrarySizer
 ) -> EncodingChoice:
     """The encoding that `--plan-encoding` comes to under `build_options`: for `auto`, libraries of `models` are built
-    for both as `sizer` says, and the smaller sum of library and plans is chosen. Raises ToolchainFailed, and BadInput
-    where `dense` is asked for and a plan has too much for it."""
+    for both as `sizer` says, and the smaller sum of library and plans is chosen, on all targets together. Raises
+    ToolchainFailed, and BadInput where `dense` is asked for and a plan has too much for it."""
     plain = tuple(models)
     asked = build_options.plan_encoding
     if asked == PLAIN or build_options.flavor == COMPILED:
@@ -43,14 +44,9 @@ def choose_encoding(
     if asked != AUTO:
         return EncodingChoice(dense)
     reads = replace(build_options, flavor=INTERPRETED)
-    sizes = [
-        (sum(len(m.plan_bytes) for m in each), sizer.loaded_bytes(each, reads)) for each in (dense, plain)
+    forms = [
+        Form(name, sum(len(m.plan_bytes) for m in each), sizer.loaded_by_target(each, reads))
+        for name, each in ((PLAIN, plain), (DENSE, dense))
     ]
-    saved = sum(sizes[1]) - sum(sizes[0])
-    both = "; ".join(
-        f"library {library:,} B and plan {plan:,} B, {name}"
-        for name, (plan, library) in zip((DENSE, PLAIN), sizes, strict=True)
-    )
-    if saved > 0:
-        return EncodingChoice(dense, f"Plan encoding dense saves {saved:,} B on {sizer.target}: {both}.")
-    return EncodingChoice(plain, f"Plan encoding plain saves {-saved:,} B on {sizer.target}: {both}.")
+    chosen, note = smaller("Plan encoding", (forms[0], forms[1]), sizer.targets)
+    return EncodingChoice(plain if chosen is forms[0] else dense, note)

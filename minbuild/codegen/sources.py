@@ -16,7 +16,14 @@ from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ops import Registry
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
-from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, plan_schema, plan_version, stable_key
+from minbuild.planning.plan_encoding import (
+    EXPRESSIONS,
+    LOOP_VERSIONS,
+    decode_plan,
+    plan_schema,
+    plan_version,
+    stable_key,
+)
 from minbuild.templating import render
 
 CHECKPOINT_VERSION = 2  # of the only checkpoint format ORT 1.19.2 reads
@@ -142,6 +149,9 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         namespace=namespace,
         identifier=schema.identifier,
         version=version,
+        versions=dict(zip(("Loop", "BackwardLoop"), LOOP_VERSIONS, strict=True))
+        if namespace == "plan"
+        else {},
         tables=list(schema.tables.values()),
         structs=structs,
         expressions=EXPRESSIONS if namespace == "plan" else (),

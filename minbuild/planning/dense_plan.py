@@ -6,7 +6,8 @@ memory. Expressions are the free dimensions, constants by size as differences, t
 operand, operator) and the second operand. A step is the number of its kind (kernel, parameters, outputs it adds to,
 loop), then each argument as its distance from the first tensor that no step had yet, which 0 names; behind the last
 step of a loop stand the bytes and the tensors to go back. What a tensor is besides its place stands before its shape:
-rank, type, 1 where it is its own size further on in every round of a loop, region.
+rank, type, 1 where it is its own size further on in every round of a loop, region, 1 where it is its own size further
+back.
 """
 
 from __future__ import annotations
@@ -68,11 +69,9 @@ def dense_tables(tables: Tables, counts: Sequence[int]) -> dict[str, Any] | None
     for tensor in order:
         at, shape, region, element, walks = tables["tensors"][tensor]
         dims = tables["shapes"][shape + 1 : shape + 1 + tables["shapes"][shape]]
-        head = len(dims) | element << 4 | walks << 9 | min(region, _BOUND) << 10
+        head = len(dims) | element << 4 | walks % 2 << 9 | min(region, _BOUND) << 10 | walks // 2 << 13
         words = (head, *(renamed[d] for d in dims))
         if region >= _BOUND and tables["exprs"][at] != (0, 0, _CONSTANT):
-            return None
-        if walks > 1:  # loops from the last sample on: no room for their bit
             return None
         if words not in shape_at:
             shape_at[words] = len(shapes)
@@ -210,9 +209,10 @@ def plain_tables(dense: Tables) -> dict[str, Any]:
         if shape not in shape_at:
             shape_at[shape] = len(shapes), head
             shapes += [head & 15, *words[shape + 1 : shape + 1 + (head & 15)]]
-        region, bound = head >> 10, head >> 10 == _BOUND
-        place, where = (symbols, _BOUND + at) if bound else (at, region)
-        tensors.append((place, shape_at[shape][0], where, head >> 4 & 31, head >> 9 & 1))
+        region = head >> 10 & 7
+        place, where = (symbols, _BOUND + at) if region == _BOUND else (at, region)
+        walks = head >> 9 & 1 | head >> 12 & 2
+        tensors.append((place, shape_at[shape][0], where, head >> 4 & 31, walks))
     plain = {
         **{name: v for name, v in dense.items() if name not in ("stream", "expr_count", "constant_count")},
         "exprs": exprs,

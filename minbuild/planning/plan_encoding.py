@@ -35,6 +35,9 @@ _DENSE_IDENTIFIER = "MBTD"
 DENSE_VERSION = 1 << 18  # as below, of dense plans
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
+# Added to the version of plans with loops, and of those with loops that begin with the last sample: a library without
+# them would run each step once.
+LOOP_VERSIONS = (1 << 19, 1 << 20)
 
 
 @cache
@@ -80,9 +83,10 @@ def is_wide(plan: bytes) -> bool:
     return plan[4:8] == _IDENTIFIERS[True].encode()
 
 
-def plan_version(fused_updates: bool) -> int:
-    """The version that a plan has, and a library that reads it: `fused_updates` as of the plan."""
-    return VERSION + FUSED_VERSION * fused_updates
+def plan_version(fused_updates: bool, loops: int = 0) -> int:
+    """The version that a plan has, and a library that reads it, whatever loops it can: `fused_updates` and `loops` as
+    of the plan."""
+    return VERSION + FUSED_VERSION * fused_updates + (0, *LOOP_VERSIONS)[loops]
 
 
 def decode_plan(plan: bytes) -> dict[str, Any]:
@@ -289,7 +293,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
     params, param_at = _overlapping(s.params for s in steps)
     args, arg_at = _overlapping(s.args for s in steps)
     value: dict[str, Any] = {
-        "version": plan_version(plan.fused_updates),
+        "version": plan_version(plan.fused_updates, plan.loops),
         "trainable_bytes": plan.trainable_bytes,
         "persistent_bytes": plan.persistent_bytes,
         "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),

@@ -45,7 +45,7 @@ class PlanOutline:
             tuple(graphs),
             tuple(int(p["order"]) for p in tables["parameters"]),
             int(tables["graphs"][ROUTINES.index("optimize")]["step_count"]) > 0,
-            int(tables["version"]) >= FUSED_VERSION,
+            int(tables["version"]) & FUSED_VERSION != 0,
         )
 
     def as_dict(self) -> dict[str, Any]:

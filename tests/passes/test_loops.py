@@ -11,15 +11,16 @@ from authored import differences, source, stepped
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.authoring.autodiff import backward
+from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.plan import peak_bytes
-from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.plan_encoding import encode_plan, is_dense
 from minbuild.reference.interpreter import ReferenceTrainer
-from minbuild.training.library import TRAIN
+from minbuild.training.library import TRAIN, Session, TrainerError
 
 REGISTRY = registry()
 ROUNDS, BATCH, WIDTH, HIDDEN = 20, 2, 3, 4
@@ -187,3 +188,39 @@ def test_models_whose_loops_have_no_gradient_are_unrolled(monkeypatch):
     monkeypatch.setattr(backward, "loop_gradient", refuse)
     made = artifacts("elman")
     assert not any(node.op_type == "Scan" for node in made.training.nodes)
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, "T"])
+def test_dense_plans_have_loops_in_both_directions(rounds, tmp_path):
+    """A step of a dense plan leaves the bits that one of the plain plan leaves."""
+    made = artifacts("elman", rounds)
+    plan = trainers.plan_of(made, REGISTRY)
+    assert plan.loops == 2
+    found = []
+    for dense in (False, True):
+        data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), dense=dense)
+        assert is_dense(data) == dense
+        contents = replace(trainers.contents_of([plan]), loops=2, dense=dense)
+        folder = tmp_path / str(dense)
+        folder.mkdir()
+        library = trainers.library_of(contents, REGISTRY, folder)
+        session = Session(library, data, write_checkpoint(made.checkpoint))
+        losses = [session.run(TRAIN, list(batch()))[0].tobytes() for _ in range(2)]
+        found.append((losses, [session.gradient(p.name).tobytes() for p in made.checkpoint.parameters]))
+    assert found[0] == found[1]
+
+
+def test_libraries_without_loops_refuse_plans_that_have_them(tmp_path):
+    """Such a library would run each step once, or walk through the samples the other way."""
+    plan = trainers.plan_of(artifacts("elman"), REGISTRY)
+    checkpoint = write_checkpoint(artifacts("elman").checkpoint)
+    for loops in (0, 1, 2):
+        folder = tmp_path / str(loops)
+        folder.mkdir()
+        contents = replace(trainers.contents_of([plan]), loops=loops)
+        library = trainers.library_of(contents, REGISTRY, folder)
+        if loops == 2:
+            Session(library, encode_plan(plan, {}), checkpoint)
+        else:
+            with pytest.raises(TrainerError, match="plan of version"):
+                Session(library, encode_plan(plan, {}), checkpoint)
