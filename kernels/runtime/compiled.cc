@@ -98,6 +98,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS > 1
   s->last_sample = s->samples(graph) - 1;
 #endif
+#if MB_LOOPS > 2
+  s->loop = {s->samples(graph), false};
+#endif
 #endif
   for (uint32_t i = 0; i < graph.step_count; ++i) {
     const plan::Kind& kind = plan::kKinds[*code++];
@@ -118,11 +121,20 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     int32_t words[plan::kMostParams];
     Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words),
                  replaces ? 0u : kind.accumulate};
+#if MB_LOOPS > 2
+    const bool runs = !s->loop.skips;
+#else
+    constexpr bool runs = true;
+#endif
+    mb_status status = MB_OK;
 #if MB_THREADS > 1
     call.team = &s->team;
-    mb_status status = static_cast<mb_status>(run_divided(&s->team, call, kind.row));
+    if (runs) status = static_cast<mb_status>(run_divided(&s->team, call, kind.row));
 #else
-    mb_status status = static_cast<mb_status>(run_kernel(call, kind.row));
+    if (runs) status = static_cast<mb_status>(run_kernel(call, kind.row));
+#endif
+#if MB_LOOPS > 2
+    status = s->loop.act(status, tensors[0], &s->last_sample);
 #endif
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES
@@ -138,7 +150,13 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
     if (kind.loop != 0) {
       const plan::Loop& loop = plan::kLoops[kind.loop - 1];
-      if (++s->sample < s->samples(graph)) code = plan::kCode + loop.code, newest = loop.newest, i -= loop.steps;
+#if MB_LOOPS > 2
+      s->loop.skips = false;
+      const bool again = ++s->sample < s->loop.rounds;
+#else
+      const bool again = ++s->sample < s->samples(graph);
+#endif
+      if (again) code = plan::kCode + loop.code, newest = loop.newest, i -= loop.steps;
       else s->sample = 0;
     }
 #endif

@@ -102,6 +102,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS > 1
   s->last_sample = s->samples(graph) - 1;
 #endif
+#if MB_LOOPS > 2
+  s->loop = {s->samples(graph), false};
+#endif
 #endif
 #if MB_DENSE
   s->next = graph.steps;
@@ -141,12 +144,20 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #endif
     Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
     mb_status status = MB_BAD_PLAN;
+#if MB_LOOPS > 2
+    if (!s->damaged && s->loop.skips) status = MB_OK;
+    const bool runs = !s->damaged && !s->loop.skips;
+#else
+    const bool runs = !s->damaged;
+#endif
 #if MB_THREADS > 1
     call.team = &s->team;
-    if (!s->damaged)
-      status = static_cast<mb_status>(run_divided(&s->team, call, static_cast<uint32_t>(&row - kKernelRows)));
+    if (runs) status = static_cast<mb_status>(run_divided(&s->team, call, static_cast<uint32_t>(&row - kKernelRows)));
 #else
-    if (!s->damaged) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
+    if (runs) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
+#endif
+#if MB_LOOPS > 2
+    status = s->loop.act(status, tensors[0], &s->last_sample);
 #endif
 #if MB_FUSED_UPDATES
     if (status != MB_OK) return fail_step(s, status, tensors, i, s->name(kernel.name));
@@ -161,7 +172,13 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_DENSE
       const uint32_t bytes = s->read(), tensors_back = s->read();
 #endif
-      if (++s->sample < s->samples(graph)) {
+#if MB_LOOPS > 2
+      s->loop.skips = false;
+      const bool again = ++s->sample < s->loop.rounds;
+#else
+      const bool again = ++s->sample < s->samples(graph);
+#endif
+      if (again) {
         i -= step.loop;
 #if MB_DENSE
         s->next -= bytes, newest -= tensors_back;

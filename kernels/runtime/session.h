@@ -81,6 +81,27 @@ struct Span {
   size_t size;
 };
 
+#if MB_LOOPS > 2
+// The rounds of loops of several lengths, some of which do not run to their end.
+struct LoopControl {
+  int32_t rounds;  // of the loops that follow
+  bool skips;      // the rest of this round
+
+  // Acts on the status of a step with this first argument; the status that is left. `last` is the last round.
+  mb_status act(mb_status status, const Tensor& first, int32_t* last) {
+    if (status == kSkipRoundStatus) {
+      skips = true;
+    } else if (status == kSetRoundsStatus) {
+      rounds = *first.as<int32_t>();
+      *last = rounds - 1;
+    } else {
+      return status;
+    }
+    return MB_OK;
+  }
+};
+#endif
+
 #if MB_COMPILED
 #include "runtime/compiled_session.inc"
 #else
@@ -120,6 +141,9 @@ struct Session : mb_session {
   int32_t sample;  // the round that a loop is in
 #if MB_LOOPS > 1
   int32_t last_sample;
+#endif
+#if MB_LOOPS > 2
+  LoopControl loop;
 #endif
 #endif
   Span mapped[3];  // what mb_destroy unmaps: the session itself, plan, checkpoint

@@ -14,6 +14,7 @@ from minbuild.codegen.compiled_plan import compile_plan
 from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
+from minbuild.ir.plan import LOOP_CONTROL
 from minbuild.ops import Registry
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import (
@@ -45,7 +46,7 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
         contents = replace(
             contents,
             symbols=len(tables["defaults"]) > 0,
-            loops=_loops_of(tables),
+            loops=_loops_of(tables, contents.kernels),
             draws=int(tables["draw_bytes"]) > 0,
             wide=False,
         )
@@ -243,7 +244,9 @@ def _check_keys(names: Iterable[str]) -> None:
             raise AssertionError(f"{other} and {name} have the same key; rename one")
 
 
-def _loops_of(tables: Mapping[str, Any]) -> int:
-    """The needs of a decoded plan's loops, as `LibraryContents.loops` has it."""
+def _loops_of(tables: Mapping[str, Any], kernels: Iterable[Kernel]) -> int:
+    """The needs of a decoded plan's loops, as `LibraryContents.loops` has it. `kernels` are the library's."""
     loops = bool((tables["steps"]["loop"] != 0).any())
+    if loops and any(kernel.stem == LOOP_CONTROL for kernel in kernels):
+        return 3
     return max(1, int(tables["tensors"]["walks"].max())) if loops else 0

@@ -8,6 +8,8 @@ from minbuild.ir.dims import Dim
 from minbuild.ir.program import Role
 from minbuild.ir.types import ElementType, Shape
 
+LOOP_CONTROL = "loop_control"  # the stem of kernels that the session acts on
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Kernel:
@@ -116,6 +118,9 @@ class Plan:
 
     @property
     def loops(self) -> int:
-        """1 if there are steps that run once per sample, 2 if some of these begin with the last sample, else 0."""
+        """1 if there are steps that run once per sample, 2 if some of these begin with the last sample, 3 if kernels
+        control how often they run, else 0."""
         loops = any(step.loop for routine in self.routines for step in routine.steps)
+        if loops and any(kernel.stem == LOOP_CONTROL for kernel in self.kernels):
+            return 3
         return max(1, *(t.per_sample for t in self.tensors)) if loops else 0

@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Kernel, Plan, Routine, Step
 from minbuild.ir.dims import evaluate
+from minbuild.ops.recurrent.loop_control import set_rounds_kernel, skip_round_kernel
 from minbuild.planning.compile import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.verify.differential import PACES, Pace
@@ -21,13 +22,15 @@ GRAPHS |= {"optimizer": "optimize", "initialize": "initialize"}  # of verbs
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One execution of a step: in which graph, its number there, and sizes of the free dimensions."""
+    """One execution of a step: in which graph, its number there, and sizes of the free dimensions. Where its first
+    output is false, the next `skips` executions do not take place."""
 
     graph: str
     number: int
     step: Step
     kernel: Kernel
     sizes: Mapping[str, int]
+    skips: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +102,33 @@ def _executions(
         if graph is None:
             continue
         now = sizes.get(action.operand, now)
-        for number in step_order(routines[graph], now):
-            step = routines[graph].steps[number]
-            yield Execution(graph, number, step, plan.kernels[step.kernel], now)
+        skips = skipped_steps(routines[graph], plan)
+        for number in step_order(routines[graph], plan, now):
+            step, kernel = routines[graph].steps[number], plan.kernels[routines[graph].steps[number].kernel]
+            yield Execution(graph, number, step, kernel=kernel, sizes=now, skips=skips.get(number, 0))
 
 
-def step_order(routine: Routine, sizes: Mapping[str, int]) -> Iterator[int]:
-    """Numbers of the steps as they run; loops run once per sample."""
+def skipped_steps(routine: Routine, plan: Plan) -> dict[int, int]:
+    """For each step of `routine` that ends rounds of a loop early, how many steps of such a round are behind it."""
+    found, ends = {}, 0
+    for number in reversed(range(len(routine.steps))):
+        step = routine.steps[number]
+        ends = number if step.loop else ends
+        if plan.kernels[step.kernel].function == skip_round_kernel.function:
+            found[number] = ends - number
+    return found
+
+
+def step_order(routine: Routine, plan: Plan, sizes: Mapping[str, int]) -> Iterator[int]:
+    """Numbers of the steps as they run where no round of a loop ends early; loops run once per sample, or as often as
+    steps before them set. `routine` is one of `plan`."""
     samples, sample, number = evaluate(routine.samples, sizes), 0, 0
     while number < len(routine.steps):
         yield number
         loop = routine.steps[number].loop
+        if plan.kernels[routine.steps[number].kernel].function == set_rounds_kernel.function:
+            (rounds,) = plan.tensors[routine.steps[number].args[1]].shape
+            samples = evaluate(rounds, sizes)
         if loop:
             sample += 1
             if sample < samples:

@@ -112,13 +112,18 @@ def _outputs(
     reply: bytes, steps: StepScript, library: BuiltLibrary, registry: Registry, label: str, *, measured: bool
 ) -> Iterator[tuple[Output, ...]]:
     """The outputs of every step. Raises VerificationFailed where one wrote elsewhere too."""
-    view, at = memoryview(reply), 0
+    view, at, skipped = memoryview(reply), 0, 0
     for execution in steps.executions:
+        if skipped:
+            skipped -= 1
+            yield ()
+            continue
         name = step_name(execution.graph, execution.number, execution.kernel.symbol, execution.step.node)
         if at + 16 > len(view):
             raise VerificationFailed(f"{label}: the runner ended before {name}. {REPORT}")
         row, count, place, offset = struct.unpack_from("<IIii", view, at)
         at += 16
+        ended, row = row >> 31, row & ~(1 << 31)
         if library.kernels[row] != execution.kernel:
             raise VerificationFailed(
                 f"{label}: {library.kernels[row].symbol} ran in place of {name}. {REPORT}"
@@ -139,6 +144,7 @@ def _outputs(
                 movement = np.frombuffer(view[at : at + size // element.size * 4], np.float32)
                 at += movement.nbytes
             outputs.append(Output(slot, element, data, movement))
+        skipped = execution.skips if ended else 0
         yield tuple(outputs)
 
 

@@ -1,9 +1,9 @@
 // Stands between a session and its kernels, in programs that verify a library and nowhere else: the table of kernels is
 // compiled again with another name for `run_kernel`, and everything else is taken from the static library as it is.
 //
-// Every step sends its row of the table, the number of its outputs, what else it changed (a range and an offset there,
-// or -1), then each output: its bytes, and when noise is measured how far each element moves on average when inputs are
-// rounded to a few digits, in float. All numbers have 32 bits.
+// Every step sends its row of the table (with bit 31 where it ended a round of a loop), the number of its outputs, what
+// else it changed (a range and an offset there, or -1), then each output: its bytes, and when noise is measured how far
+// each element moves on average when inputs are rounded to a few digits, in float. All numbers have 32 bits.
 #define run_kernel run_kernel_itself
 #include "kernel_table.inc"
 #undef run_kernel
@@ -22,7 +22,10 @@ extern "C" {
 namespace minbuild {
 namespace {
 
+bool ends_round;  // the step that replies
+
 void reply(const Arguments& arguments, uint32_t row, const int32_t* stray, const Kept* kept) {
+  if (ends_round) row |= 1u << 31;
   uint32_t head[4] = {row, 0, static_cast<uint32_t>(stray[0]), static_cast<uint32_t>(stray[1])};
   for (int i = 0; i < arguments.row.arg_count; ++i)
     head[1] += chosen != STEPS_LOOK && arguments.output(i) && arguments.call[i].data;
@@ -74,8 +77,9 @@ Status run_kernel(const Call& call, uint32_t number) {
 #endif
   const bool looks = chosen != STEPS_DISTURB;
   if (looks) turn_neighbours(arguments);
-  Status status = run_kernel_itself(call, number);
-  if (status != Status::kOk) return status;
+  const Status status = run_kernel_itself(call, number);
+  ends_round = status == Status::kSkipRound;
+  if (status != Status::kOk && status != Status::kSkipRound && status != Status::kSetRounds) return status;
   int32_t stray[2] = {-1, -1};
   if (looks) find_stray(arguments, stray), turn_neighbours(arguments);
 #if MB_MEASURES
@@ -95,7 +99,7 @@ Status run_kernel(const Call& call, uint32_t number) {
     }
     take_copy(piece);
   }
-  return Status::kOk;
+  return status;
 }
 
 }  // namespace minbuild

@@ -18,6 +18,7 @@ from minbuild.training.library import TRAIN
 
 REGISTRY = registry()
 ROUNDS, BATCH, WIDTH, HIDDEN = 20, 2, 3, 4
+LIMIT = 6.0  # of the sum of magnitudes that ends the loop `early`
 RECIPE = Recipe(loss="mse", optimizer="sgd")
 
 _CELL = """
@@ -97,13 +98,49 @@ SWAPPED = f"""
         }}> (start, start, x)
         out = Sub (left, right)
     }}"""
-MODELS = {"counted": COUNTED, "numbered": NUMBERED, "counter": COUNTER, "axes": AXES, "swapped": SWAPPED}
+# A loop that ends early, with slices by its number, and a loop of another length behind it.
+EARLY = f"""
+    m (float[T,2,3] x) => (float[2,4] out) {{
+        largest = ReduceMax <keepdims = 0> (start)
+        begins = Less (largest, limit)
+        count, last = Loop (twenty, begins, zero, start) <body = round (int64 i, bool going, int64 k, float[2,4] h) =>
+                (bool on, int64 k2, float[2,4] g) {{
+            k2 = Add (k, one)
+            x_t = Gather (x, i)
+            {_CELL}
+            more = Mul (n, grows)
+            g = Add (h, more)
+            size = ReduceL1 <keepdims = 0> (g)
+            on = Less (size, limit)
+        }}>
+        parts = Reshape (x, folded)
+        second, all = Scan <num_scan_inputs = 1,
+            body = other (float[2,4] s, float[1,3] p) => (float[2,4] s2, float[2,4] q) {{
+            f = MatMul (p, W)
+            u = Mul (s, f)
+            s2 = Tanh (u)
+            q = Identity (s2)
+        }}> (last, parts)
+        mean = ReduceMean <axes = [0], keepdims = 0> (all)
+        out = Add (mean, last)
+    }}"""
+MODELS = {
+    "counted": COUNTED,
+    "numbered": NUMBERED,
+    "counter": COUNTER,
+    "axes": AXES,
+    "swapped": SWAPPED,
+    "early": EARLY,
+}
 CONSTANTS = {
     "yes": np.array(True),
     "zero": np.array(0),
     "one": np.array(1),
     "twenty": np.array(ROUNDS),
     "first": np.array([0]),
+    "folded": np.array([-1, 1, 3]),
+    "limit": np.array(LIMIT, np.float32),
+    "grows": np.array(0.3, np.float32),
     "small": np.array(0.1, np.float32),
 }
 
@@ -134,10 +171,10 @@ def batch(name: str, rounds: int = ROUNDS) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_are_those_of_unrolled_rounds(name, monkeypatch):
     looped = artifacts(name)
-    assert [n.op_type for n in looped.training.nodes].count("Scan") == 2
+    assert [n.op_type for n in looped.training.nodes].count("Scan") == (4 if name == "early" else 2)
     found = ReferenceTrainer(looped)
     stepped(found, *batch(name))
-    monkeypatch.setattr("minbuild.frontend.onnx.loops.LEAST_ROUNDS", ROUNDS + 1)
+    monkeypatch.setattr("minbuild.frontend.onnx.loops.LEAST_ROUNDS", 2 * ROUNDS + 1)
     unrolled = artifacts(name)
     assert not any(n.op_type in ("Loop", "Scan") for n in unrolled.training.nodes)
     expected = ReferenceTrainer(unrolled)
@@ -154,12 +191,15 @@ def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
     made = artifacts(name, rounds)
     plan = trainers.plan_of(made, REGISTRY)
     assert plan.loops
-    assert len(encode_plan(plan, dict.fromkeys(plan.symbols, ROUNDS))) < 4096
+    loops = 2 if name == "early" else 1
+    assert len(encode_plan(plan, dict.fromkeys(plan.symbols, ROUNDS))) < 4096 * loops
+    assert plan.loops == (3 if name == "early" else 2)
     library = trainers.library_of(replace(trainers.contents_of([plan]), loops=plan.loops), REGISTRY, tmp_path)
     parameters = {p.name: np.asarray(p.data) for p in made.checkpoint.parameters}
     session = trainers.session_of(library, plan, parameters)
     trainer = ReferenceTrainer(made)
-    for count in (ROUNDS, ROUNDS) if rounds == ROUNDS or name == "counter" else (ROUNDS, 1, 32):
+    bounded = rounds == ROUNDS or name in ("counter", "early")
+    for count in (ROUNDS, ROUNDS) if bounded else (ROUNDS, 1, 32):
         feeds = batch(name, count)
         trainer.lazy_reset_grad()
         for again in range(2):  # gradients that replace those before, and gradients that add up
@@ -177,3 +217,18 @@ def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
                     err_msg=f"{each} {count}",
                 )
         session.lazy_reset_grad()
+
+
+def test_rounds_behind_the_end_do_not_run(tmp_path):
+    made = artifacts("early")
+    plan = trainers.plan_of(made, REGISTRY)
+    train = next(r for r in plan.routines if r.name == "train")
+    guards = [s for s in train.steps if plan.kernels[s.kernel].function == "skip_round"]
+    assert len(guards) == 2  # forward and back
+    x, _ = batch("early")
+    weights = {p.name: np.asarray(p.data, np.float64) for p in made.checkpoint.parameters}
+    state, ran = weights["start"], 0
+    while ran < ROUNDS and (not ran or np.abs(state).sum() < LIMIT):
+        state = state + 0.3 * np.tanh(x[ran] @ weights["W"] + state @ weights["R"])
+        ran += 1
+    assert 2 < ran < ROUNDS - 2

@@ -35,7 +35,9 @@ def reply_to(model: CompiledModel, took: list[int]) -> bytes:
         graph = GRAPHS.get(action.verb)
         if graph is not None:
             steps = routines[graph].steps
-            records += [(steps[i].kernel, now) for i in step_order(routines[graph], model.largest)]
+            records += [
+                (steps[i].kernel, now) for i in step_order(routines[graph], model.plan, model.largest)
+            ]
     return np.array([3000, 100], "<u8").tobytes() + np.array(records, RECORD).tobytes()
 
 

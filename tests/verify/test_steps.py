@@ -180,10 +180,10 @@ def test_what_is_moved_has_the_same_bits(model: CompiledModel) -> None:
 
 
 @pytest.mark.parametrize(("samples", "order"), [(3, [0, 1, 0, 1, 0, 1, 2, 3, 3, 3, 4]), (1, [0, 1, 2, 3, 4])])
-def test_every_loop_runs_once_per_sample(samples: int, order: list[int]) -> None:
+def test_every_loop_runs_once_per_sample(model: CompiledModel, samples: int, order: list[int]) -> None:
     steps = tuple(Step(0, (), (), 0, f"node {i}", loop) for i, loop in enumerate((0, 2, 0, 1, 0)))
     routine = Routine("train", steps, (), (), (), symbol("batch"))
-    assert [*step_order(routine, {"batch": samples})] == order
+    assert [*step_order(routine, model.plan, {"batch": samples})] == order
 
 
 def test_gentler_batches_are_the_same_numbers_scaled(model: CompiledModel) -> None:

@@ -22,6 +22,8 @@ struct bfloat16;
 // In libraries whose training steps update parameters, a gradient that is not finite has a status of its own: the session
 // has to be given up then.
 constexpr mb_status kNotFiniteStatus = MB_FUSED_UPDATES ? MB_BAD_VALUE + 128 : MB_BAD_VALUE;
+// No failures: the session acts on them.
+constexpr mb_status kSkipRoundStatus = 64, kSetRoundsStatus = 65;
 
 #if !MB_COMPILED
 enum class Status : uint8_t {
@@ -30,6 +32,8 @@ enum class Status : uint8_t {
   kTooLarge = MB_BAD_PLAN,        // shapes or parameters that a model may have and the kernel cannot count with
   kBadValue = MB_BAD_VALUE,       // data out of range
   kNotFinite = kNotFiniteStatus,  // a gradient is infinite or no number
+  kSkipRound = kSkipRoundStatus,  // the rest of the round of a loop does not run
+  kSetRounds = kSetRoundsStatus,  // the loops that follow have as many rounds as the first argument says
 };
 // MB_WRONG(condition): a condition that no correct plan meets, where its check shares the answer with limits. A macro:
 // as a function it would be evaluated to a number first, which takes up to 21 bytes.
@@ -41,7 +45,7 @@ struct Status {
     [[noreturn]] MB_INLINE operator Status() const { __builtin_unreachable(); }
   };
   uint8_t value;
-  static const Status kOk, kTooLarge, kBadValue, kNotFinite;
+  static const Status kOk, kTooLarge, kBadValue, kNotFinite, kSkipRound, kSetRounds;
   static const Never kBadPlan;
   explicit constexpr operator mb_status() const { return value; }
   constexpr bool operator==(Status other) const { return value == other.value; }
@@ -49,6 +53,7 @@ struct Status {
 };
 inline constexpr Status Status::kOk{MB_OK}, Status::kTooLarge{MB_BAD_PLAN}, Status::kBadValue{MB_BAD_VALUE};
 inline constexpr Status Status::kNotFinite{kNotFiniteStatus};
+inline constexpr Status Status::kSkipRound{kSkipRoundStatus}, Status::kSetRounds{kSetRoundsStatus};
 inline constexpr Status::Never Status::kBadPlan{};
 MB_INLINE bool never(bool condition) {
   if (condition) __builtin_unreachable();

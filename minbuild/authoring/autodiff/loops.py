@@ -2,7 +2,8 @@
 
 Its states are the gradients of the forward states and the sums of the gradients of what every round reads unchanged,
 such as weights; its scan outputs are gradients of scan inputs. Values of the forward rounds that gradients need are
-saved as further scan outputs, or computed a second time where that takes less memory and no product.
+saved as further scan outputs, or computed a second time where that takes less memory and no product. The guard of a
+guarded loop (`frontend/onnx/guards.py`) is saved, and guards the rounds that run back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from minbuild.authoring.autodiff.sweep import Sweep
 from minbuild.authoring.autodiff.tape import Application, Tape
+from minbuild.frontend.onnx.guards import guard_of
 from minbuild.frontend.onnx.loops import directions, identities, unchanged_states
 from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import ElementType, Graph, Node, TensorType
@@ -43,6 +45,9 @@ class _LoopGradient:
         self.scans = int(self.node.attributes["num_scan_inputs"])
         self.states = len(self.node.inputs) - self.scans
         self.unchanged = unchanged_states(self.node)
+        self.guard = guard_of(self.node, self.sweep.tape.lowering)
+        if self.guard is not None:
+            self.body = self.guard.body
         self.title = self.sweep.title(f"{self.node.name or self.node.outputs[0]}_Grad")
 
     def run(self) -> Node:
@@ -67,7 +72,9 @@ class _LoopGradient:
         gradients = inner.flow(seeds)
         forward = inner.forward_nodes()
         saved, again = _Saving(tape, forward, inner.backward, self).choose()
-        stacks, trained = self.with_stacks(forward, saved)
+        if self.guard is not None and self.guard.name in names[: self.states]:
+            saved = (*saved, self.guard.name)
+        stacks, trained = self.with_stacks(tape, forward, saved)
 
         zeros: list[Node] = []
         body: list[Node] = [*again, *inner.backward]
@@ -84,6 +91,7 @@ class _LoopGradient:
                 first.append((self.zeros_like(zeros, node.inputs[i]), total, after))
         read = {n for each in body for n in each.inputs} | {after for *_, after in first}
         read |= {gradients[names[i]] for i in sliced if names[i] in gradients}
+        read |= {self.guard.name} if self.guard is not None else set()
         for i in self.unchanged:
             if names[i] in read:
                 after = f"{self.title}/{names[i]} unchanged"
@@ -113,6 +121,16 @@ class _LoopGradient:
         stacked = [sweep.name(node.inputs[i]) for i, *_ in made]
         ends = self.own_ends(body, [(end, n) for (_, end, _), n in zip(made, stacked, strict=True)])
         afters = self.own_ends(body, [(after, o) for (*_, after), o in zip(first, outputs, strict=True)])
+        if self.guard is not None:
+            ends = [
+                self.chosen(body, end, self.nothing(body, types[names[i]]))
+                for end, (i, *_) in zip(ends, made, strict=True)
+            ]
+            changing = len(carried) + len(kept)
+            afters[:changing] = [
+                self.chosen(body, after, before)
+                for after, (_, before, _) in zip(afters[:changing], first, strict=False)
+            ]
 
         def own(name: str) -> str:
             return name if not name or name.startswith(f"{self.title}/") else f"{self.title}/{name}"
@@ -158,6 +176,20 @@ class _LoopGradient:
                 found.append(name)
         return found
 
+    def chosen(self, nodes: list[Node], one: str, other: str) -> str:
+        """`one` in rounds that run, else `other`."""
+        assert self.guard is not None
+        name = f"{self.title}/chosen {len(nodes)}"
+        nodes.append(self.plain("Where", (self.guard.name, one, other), name))
+        return name
+
+    def nothing(self, nodes: list[Node], tensor: TensorType) -> str:
+        """A zero of a type."""
+        name = f"{self.title}/nothing {len(nodes)}"
+        zero = {"value": np.zeros((), tensor.element.dtype)}
+        nodes.append(replace(self.plain("Constant", (), name), attributes=zero))
+        return name
+
     def type_of(self, i: int) -> TensorType:
         """The type of input number `i` of the body."""
         outer = self.sweep.tape.type_of(self.node.inputs[i])
@@ -185,10 +217,10 @@ class _LoopGradient:
         return zero
 
     def with_stacks(
-        self, forward: Sequence[Node], saved: Sequence[str]
+        self, tape: Tape, forward: Sequence[Node], saved: Sequence[str]
     ) -> tuple[dict[str, tuple[str, int]], Node]:
-        """For each value that is saved, the scan output of the forward node that has it and its direction, and that
-        node."""
+        """For each value of `tape` that is saved, the scan output of the forward node that has it and its direction,
+        and that node. `forward` are the nodes of its body, as training runs them."""
         node = self.node
         same = identities(forward)
         leaving = directions(node, "scan_output_directions", len(node.outputs) - self.states)
@@ -198,16 +230,24 @@ class _LoopGradient:
                 self.body.outputs[self.states :], node.outputs[self.states :], leaving, strict=True
             )
         }
-        stacks, copies, ends, more = {}, [], [], []
+        stacks: dict[str, tuple[str, int]] = {}
+        copies: list[Node] = []
+        ends, more = [], []
         for name in saved:
             if same.get(name, name) in has:
                 stacks[name] = has[same.get(name, name)]
                 continue
             copy, stack = f"{self.title}/{name} saved", self.sweep.unused(f"{self.title}/saved {name}")
-            copies.append(self.plain("Identity", (name,), copy))
+            if self.guard is not None and name != self.guard.name:
+                zero = self.nothing(copies, tape.type_of(name))
+                copies.append(self.plain("Where", (self.guard.name, name, zero), copy))
+            else:
+                copies.append(self.plain("Identity", (name,), copy))
             ends.append(copy)
             more.append(stack)
             stacks[name] = has[same.get(name, name)] = (stack, 0)
+        choices = self.guard.choices if self.guard is not None else {}
+        forward = [choices.get(each.outputs[0], each) for each in forward]
         body = replace(self.body, nodes=(*forward, *copies), outputs=(*self.body.outputs, *ends))
         attributes = {**node.attributes, "body": body}
         if node.attributes.get("scan_output_directions"):

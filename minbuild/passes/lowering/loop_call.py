@@ -69,6 +69,11 @@ def body_graph(node: Node, scope: Scope) -> Graph:
     )
 
 
+def _named(node: Node, inner: str) -> str:
+    """The name of a value of the body of `node` that changes from round to round."""
+    return f"{node.outputs[0]}/round/{inner}"
+
+
 def _only_passes(inner: Node, graph: Graph, node: Node, names: Mapping[str, str]) -> bool:
     """True for the Identity that hands an unchanged state on."""
     ends = {names.get(graph.outputs[i]) for i in unchanged_states(node)}
@@ -77,13 +82,14 @@ def _only_passes(inner: Node, graph: Graph, node: Node, names: Mapping[str, str]
 
 
 def loop_call(
-    node: Node, scope: Builder, inner: Builder, rounds: Dim
+    node: Node, scope: Builder, inner: Builder, rounds: Dim, guard: str = ""
 ) -> tuple[Call | None, Mapping[str, Value]]:
     """The call that stands for the Scan `node` of `rounds` rounds, and the values of its results; None where it has to
-    be unrolled. `scope` is the lowering around it, `inner` that of its body, with nothing in it yet. Raises
-    UnsupportedUse."""
+    be unrolled. `scope` is the lowering around it, `inner` that of its body, with nothing in it yet; `guard` is the
+    input of the body that says whether a round runs. Raises UnsupportedUse."""
     graph = inner.graph
     count = int(node.attributes["num_scan_inputs"])
+    entry = directions(node, "scan_input_directions", count)
     states = len(node.inputs) - count
     unchanged = [node.inputs[i] for i in unchanged_states(node)]
     carried = [i for i in range(states) if i not in unchanged_states(node)]
@@ -112,6 +118,7 @@ def loop_call(
     direct = set(graph.outputs) & {*inputs, *inner.known}
     if entering is None or direct or len(set(graph.outputs)) != len(graph.outputs):
         return None, {}
+    running = _named(node, guard) if guard else ""
     slices = inputs[states:]
     for before, after in zip(entering, graph.outputs, strict=False):
         if inner.values[before].type != inner.values[after].type:
@@ -120,6 +127,11 @@ def loop_call(
     for i, after in zip(carried, graph.outputs, strict=False):
         values[node.outputs[i]] = Value(node.outputs[i], inner.values[after].type)
     stacked = node.outputs[states:]
+    read = {running, *(n for c in inner.calls for n in c.inputs)}
+    sources = [
+        (n, node.inputs[states + i], way) for i, (n, way) in enumerate(zip(slices, entry, strict=True))
+    ]
+    sources = [each for each in sources if each[0] in read]  # others only count rounds
     for name, after in zip(stacked, graph.outputs[len(carried) :], strict=True):
         one = inner.values[after].type
         values[name] = Value(name, replace(one, shape=(rounds, *(one.shape or ()))))
@@ -128,7 +140,7 @@ def loop_call(
         source=scope.graph.source,
         calls=tuple(inner.calls),
         values=inner.values,
-        inputs=(*entering, *slices),
+        inputs=(*entering, *(n for n, *_ in sources)),
         outputs=graph.outputs,
         alias=inner.alias,
     )
@@ -137,16 +149,17 @@ def loop_call(
         LOOP,
         1,
         node.name,
-        inputs=(*(node.inputs[i] for i in carried), *node.inputs[states:], *outer),
+        inputs=(*(node.inputs[i] for i in carried), *(n for _, n, _ in sources), *outer),
         outputs=(*(node.outputs[i] for i in carried), *stacked),
         attributes={
             "body": body,
             "carried": len(carried),
             "backward": (
-                *directions(node, "scan_input_directions", count),
+                *(way for *_, way in sources),
                 *directions(node, "scan_output_directions", len(stacked)),
             ),
             "rounds": rounds,
+            "guard": running,
         },
     )
     return call, values

@@ -12,11 +12,12 @@ import numpy as np
 
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.function_inlining import function_nodes, is_function
+from minbuild.frontend.onnx.guards import guard_of
 from minbuild.frontend.onnx.loops import kept_loop, rounds_of, unchanged_states
 from minbuild.frontend.onnx.scan_form import scan_form
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
-from minbuild.ir.dims import Dim, symbols_in
+from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
@@ -56,7 +57,6 @@ class Lowering:
     alias: dict[str, str] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
     loops: bool = True  # Scans may stay loops
-    rounds: Dim | None = None  # of the loops so far: those of one graph run equally often
 
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """A value known now: numbers, or dimensions in an object array."""
@@ -209,14 +209,13 @@ class Lowering:
 
     def add_loop(self, node: Node) -> bool:
         """Adds the call of a loop, and its results; False where it cannot stay one. Raises UnsupportedUse."""
-        rounds = rounds_of(node, self)
-        if self.rounds is not None and rounds != self.rounds:
-            return False
+        guard = guard_of(node, self)
+        if guard is not None:
+            node = replace(node, attributes={**node.attributes, "body": guard.body})
         inner = Lowering(body_graph(node, self), self.registry, [], self.sizes, loops=False)
-        call, values = loop_call(node, self, inner, rounds)
+        call, values = loop_call(node, self, inner, rounds_of(node, self), guard.name if guard else "")
         if call is None:
             return False
-        self.rounds = rounds
         self.calls.append(call)
         self.values.update(values)
         for i in unchanged_states(node):

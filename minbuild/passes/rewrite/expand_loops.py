@@ -2,7 +2,8 @@
 
 Slices of scan inputs and outputs are samples of the whole values, which the rounds see one by one. A carried state has
 one place, the loop's result: it is filled before the loop, read by a round, and written at its end. What a round only
-adds to a state that starts from zero is added where it is made, as gradients of parameters are.
+adds to a state that starts from zero is added where it is made, as gradients of parameters are. Rounds whose guard is
+false are skipped (`ops/recurrent/loop_control.py`), and leave zeros in the results that are made of slices.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.ir import Call, Procedure, Role, Value
+from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ops import Registry
+from minbuild.ops.recurrent.loop_control import SET_ROUNDS, SKIP_ROUND
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.lowering.loop_call import LOOP
 
@@ -22,10 +24,13 @@ _ADD, _COPY, _ADD_TO = ":Add", "minbuild:Copy", "minbuild:AddToGradient"
 
 
 def expand_loops(procedure: Procedure, registry: Registry) -> Procedure:
-    """Without calls of Scan; the rounds of all loops are `procedure.samples`."""
+    """Without calls of Scan. The rounds of loops are `procedure.samples` until a call sets others."""
+    lengths = [call.attributes["rounds"] for call in procedure.calls if call.op == LOOP]
     for index in reversed(range(len(procedure.calls))):
         if procedure.calls[index].op == LOOP:
-            procedure = _Expansion(procedure, registry, index).run()
+            now = lengths.pop()
+            changes = lengths and lengths[-1] != now
+            procedure = _Expansion(procedure, registry, index, sets_rounds=bool(changes)).run()
     return procedure
 
 
@@ -36,6 +41,7 @@ class _Expansion:
     procedure: Procedure
     registry: Registry
     index: int
+    sets_rounds: bool  # the loop before it has others
     values: dict[str, Value] = field(default_factory=dict)
     alias: dict[str, str] = field(default_factory=dict)
     before: list[Call] = field(default_factory=list)
@@ -48,6 +54,7 @@ class _Expansion:
         self.body: Procedure = self.call.attributes["body"]
         self.carried = int(self.call.attributes["carried"])
         self.owner = Effects(self.body, self.registry).owner
+        self.guard = str(self.call.attributes["guard"])
         self.inside = self.read_calls()
         self.alias = {**self.body.alias, **self.procedure.alias}
         self.values = {**self.body.values, **self.procedure.values}
@@ -64,20 +71,43 @@ class _Expansion:
             if outer:
                 self.stack(inner, self.target(outer, self.carried + i), bool(way))
         for i in range(self.carried):
-            self.carry(i)
+            if self.body.outputs[i] in self.lasting:
+                self.carry(i)
+            else:
+                del self.values[self.body.inputs[i]]
+        self.control()
         return self.assembled()
 
+    def control(self) -> None:
+        """Sets the number of rounds, and skips those whose guard is false."""
+        if self.sets_rounds:
+            name = f"rounds of {self.call.node} at {self.index}"
+            self.values[name] = Value(name, TensorType(ElementType.INT32, (1,)))
+            rounds = {"rounds": self.call.attributes["rounds"]}
+            self.before.append(Call(SET_ROUNDS, 1, self.call.node, (), (name,), attributes=rounds))
+        if self.guard:
+            self.inside.insert(0, Call(SKIP_ROUND, 1, self.call.node, (self.guard,), ()))
+
     def read_calls(self) -> list[Call]:
-        """The calls of the body that lead to a state or to a result that is read."""
-        stacked = zip(self.body.outputs[self.carried :], self.call.outputs[self.carried :], strict=True)
-        results = (*self.body.outputs[: self.carried], *(inner for inner, outer in stacked if outer))
-        needed, kept = {self.owner(n) for n in results}, []
-        for call in reversed(self.body.calls):
-            outputs = tuple(n if n and self.owner(n) in needed else "" for n in call.outputs)
-            if any(outputs):
-                kept.append(replace(call, outputs=outputs))
-                needed |= {self.owner(n) for n in call.inputs if n}
-        return kept[::-1]
+        """The calls of the body that lead to a result that is read, or to a state that such calls read. Sets `lasting`,
+        the results of the body that count."""
+        found = zip(self.body.outputs, self.call.outputs, strict=True)
+        self.lasting = {inner for inner, outer in found if outer}
+        read = {self.guard}
+        while True:
+            states = zip(self.body.inputs[: self.carried], self.body.outputs, strict=False)
+            more = {after for before, after in states if before in read} - self.lasting
+            self.lasting |= more
+            needed, kept = {self.owner(n) for n in self.lasting}, []
+            for call in reversed(self.body.calls):
+                outputs = tuple(n if n and self.owner(n) in needed else "" for n in call.outputs)
+                if any(outputs):
+                    kept.append(replace(call, outputs=outputs))
+                    needed |= {self.owner(n) for n in call.inputs if n}
+            fresh = {self.owner(n) for n in needed} - read
+            read |= fresh
+            if not more and not fresh:
+                return kept[::-1]
 
     # ------------------------------------------------------------------------------------------------- results
 
@@ -104,6 +134,8 @@ class _Expansion:
         name = f"{inner} (one of {outer})"
         self.values[name] = Value(name, self.body.values[inner].type, sample=True, backward=backward)
         self.alias[name] = outer
+        if self.guard:
+            self.fill(outer, fills=True)
         self.write(inner, name, behind=-1)
 
     def carry(self, i: int) -> None:
@@ -112,6 +144,7 @@ class _Expansion:
         if (
             i in self.call.accumulate
             and self.call.outputs[i]
+            and not self.guard  # the first round, which replaces gradients, may be skipped
             and self.add_up(inner, after, start, self.call.outputs[i], fills=False)
         ):
             return
@@ -232,5 +265,5 @@ class _Expansion:
             values=self.values,
             alias=self.alias,
             loops=(range(start, start + len(rounds)), *later),
-            samples=self.call.attributes["rounds"],
+            samples=self.call.attributes["rounds"],  # of the first, which is expanded last
         )

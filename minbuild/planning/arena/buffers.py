@@ -56,7 +56,7 @@ def tiled_of(procedure: Procedure) -> Mapping[str, Dim]:
     for name, value in procedure.values.items():
         owner = root(procedure.alias, name)
         if value.sample and procedure.values[owner].role is Role.TEMPORARY:
-            tiled[owner] = size_of(value.type) * procedure.samples
+            tiled[owner] = size_of(procedure.values[owner].type)
     return tiled
 
 
