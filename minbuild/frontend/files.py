@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from zipfile import BadZipFile
@@ -10,12 +11,22 @@ import numpy as np
 
 from minbuild.errors import BadInput
 
+_LARGE = 1 << 24  # bytes of a file that several readers share
+
+
+@lru_cache(maxsize=1)
+def _read_large(path: Path, _version: tuple[int, ...]) -> bytes:
+    """The bytes of a large file, once in memory for all who read the same one after the other."""
+    return path.read_bytes()
+
 
 def read_file(path: Path, cure: str = "Give the folder that generate_artifacts wrote.") -> bytes:
     """All bytes of `path`. Raises BadInput when it is missing, for which `cure` is the remedy, a directory, unreadable
     or empty."""
     try:
-        data = path.read_bytes()
+        about = path.stat()
+        version = about.st_ino, about.st_mtime_ns, about.st_size
+        data = path.read_bytes() if about.st_size < _LARGE else _read_large(path.absolute(), version)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file. {cure}") from None
     except IsADirectoryError:

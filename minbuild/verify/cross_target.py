@@ -125,7 +125,8 @@ def measure_stack(
     `target` do not run here. `toolchain` links the program. Raises VerificationFailed."""
     if find_emulator(target) is None:
         return None
-    silent = replace(script, actions=tuple(replace(action, label="") for action in script.actions))
+    calls = (action for action in script.actions if action.verb not in ("gradients", "parameters"))
+    silent = replace(script, actions=tuple(replace(action, label="") for action in calls))
     return runner.stack_of(perform(silent, plan, library, target, toolchain))
 
 

@@ -59,6 +59,11 @@ class Pace:
 PACES = (Pace(), Pace(lowest=1), Pace(2.0**-3, 1e-3), Pace(2.0**-6, 1e-5), Pace(2.0**-6, 1e-5, lowest=1))
 
 
+# Bytes of parameters, gradients and optimizer state from which on whole runs are short: of the smallest batches, and
+# two steps. Every step of the plan is looked at by itself as ever.
+LARGE_STATE = 2**28
+
+
 _LOST = (
     "the trainer cannot be proven: on seeded batches it computes NaN or infinite values: {}. Equal NaN prove nothing. "
     "Start from a checkpoint that is nearer to what the model was made for, or with smaller parameters."
@@ -78,7 +83,8 @@ def seeded_script(
     `program` is as lowered, before passes; `plan` gives the order of the free dimensions; `checkpoint` is the file that
     sessions start from, as bytes; `registry` bounds index inputs; `saves` is True for libraries that write checkpoints;
     `pace` scales batches and learning rate."""
-    size = smallest_sizes(program, 4)
+    large = plan.persistent_bytes >= LARGE_STATE
+    size = smallest_sizes(program, 2 if large else 4)
     sizes = [dict.fromkeys(plan.symbols, n) for n in (size, size - 1)]
     limits, inputs = index_limits(program, registry), inputs_of(program)
     graphs = {p.name: p.inputs for p in program.procedures}
@@ -88,21 +94,24 @@ def seeded_script(
         for graph in ("train", "eval"):
             if graph in graphs:
                 batches[f"{graph} {number}"] = tuple(arrays[name] for name in graphs[graph])
-    actions = _session_actions(graphs, saves, pace.rate, program.fused_updates)
+    actions = _session_actions(graphs, saves, pace.rate, program.fused_updates, large)
     if "initialize" in graphs:
         actions += _initialization_actions()
     return TestScript(tuple(size for _ in plan.symbols), batches, {"start": checkpoint}, actions)
 
 
 def _session_actions(
-    graphs: Collection[str], saves: bool, rate: float, fused_updates: bool
+    graphs: Collection[str], saves: bool, rate: float, fused_updates: bool, large: bool
 ) -> tuple[Action, ...]:
-    """Evaluation, steps, evaluation again, saving: as far as there are graphs for it."""
-    evaluation = [Action("eval", f"eval {n}", f"evaluation {n}") for n in (2, 0)] if "eval" in graphs else []
+    """Evaluation, steps, evaluation again, saving: as far as there are graphs for it. Fewer for a `large` state."""
+    numbers = (2,) if large else (2, 0)
+    evaluation = [Action("eval", f"eval {n}", f"evaluation {n}") for n in numbers] if "eval" in graphs else []
     optimizer = [Action("optimizer")] if "optimize" in graphs else []
-    steps = _train_actions(optimizer) if "train" in graphs else _update_actions(optimizer)
+    train = _few_train_actions if large else _train_actions
+    steps = train(optimizer) if "train" in graphs else _update_actions(optimizer)
     steps = _fused_actions() if fused_updates else steps
-    again = [Action(a.verb, a.operand, f"{a.label} after step 3") for a in evaluation if steps]
+    last = "the last step" if large else "step 3"
+    again = [Action(a.verb, a.operand, f"{a.label} after {last}") for a in evaluation if steps]
     saving = [Action("save", label="checkpoint")] if saves else []
     actions = [Action("create", "start"), Action("rate", repr(rate)), *evaluation, *steps, *again]
     return (*actions, Action("parameters", label="final parameters"), *saving)
@@ -115,6 +124,14 @@ def _train_actions(optimizer: list[Action]) -> list[Action]:
     actions += [Action("train", "train 2", "step 2"), *optimizer, Action("reset")]
     actions += [Action("train", f"train {n}", f"step 3, batch {n}") for n in (1, 2, 0)]
     return [*actions, Action("gradients", label="step 3 gradients"), *optimizer]
+
+
+def _few_train_actions(optimizer: list[Action]) -> list[Action]:
+    """A step, and one of two accumulated batches of two sizes."""
+    actions = [Action("train", "train 0", FIRST), Action("gradients", label=f"{FIRST} gradients")]
+    actions += [*optimizer, Action("reset")]
+    actions += [Action("train", f"train {n}", f"step 2, batch {n}") for n in (2, 1)]
+    return [*actions, *optimizer]
 
 
 def _fused_actions() -> list[Action]:

@@ -18,6 +18,7 @@ from minbuild.planning.compile import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, find_toolchain, host_target, why_not_run
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
+    LARGE_STATE,
     PACES,
     EquivalenceResult,
     NotEqual,
@@ -101,6 +102,11 @@ def prove(
     start = starting_point(model)
     compact = model.compact_checkpoint if start == model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
+    if model.plan.persistent_bytes >= LARGE_STATE:
+        note(
+            f"Proof: {model.plan.persistent_bytes:,} bytes persist in a session. From {LARGE_STATE:,} on, whole runs "
+            "take two steps of the smallest batches; besides, each step of the plan is checked by itself."
+        )
     toolchain = bench.toolchain if here[0] in pairs else default_toolchain(bench)
     own = {pair.target for pair in here}
     run_elsewhere = [p for p in pairs if p.target not in own and find_emulator(p.target) is not None]

@@ -46,10 +46,15 @@ def encode(script: TestScript, garbage: int, watch: int = 0) -> bytes:
     return b"".join((head, *(_action(a, script) for a in script.actions)))
 
 
+def files_of(script: TestScript) -> dict[str, bytes]:
+    """The checkpoints of `script`, as files that the runner reads beside it."""
+    return {f"checkpoint.{number}": data for number, data in enumerate(script.checkpoints.values())}
+
+
 def _action(action: Action, script: TestScript) -> bytes:
     head = struct.pack("<II", _VERBS.index(action.verb), bool(action.label))
     if action.verb == "create":
-        return head + _blob(script.checkpoints[action.operand])
+        return head + struct.pack("<I", list(script.checkpoints).index(action.operand))
     if action.verb == "rate":
         return head + struct.pack("<f", float(action.operand))
     if action.verb in GRAPH_OF:

@@ -109,9 +109,10 @@ def is_finite(array: np.ndarray) -> bool:
     """False where a real element is NaN or infinite. Pieces of the array are widened, never all of it."""
     if array.dtype.kind not in "fV":
         return True
+    widens = array.dtype.kind == "V"
     data = array.reshape(-1)
     pieces = (data[i : i + _PIECE] for i in range(0, data.size, _PIECE))
-    return all(bool(np.isfinite(piece.astype(np.float64)).all()) for piece in pieces)
+    return all(bool(np.isfinite(p.astype(np.float32) if widens else p).all()) for p in pieces)
 
 
 class _Recorder:

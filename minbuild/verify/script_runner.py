@@ -17,7 +17,7 @@ from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT, TRIMMED_GARBAGE, death, scratch
 from minbuild.verify.script import TestScript
 
-_STEPS = ("steps.cc", "steps.h", "step_memory.h", "step_noise.h")
+_STEPS = ("steps.cc", "steps.h", "step_memory.h", "step_pages.h", "step_noise.h")
 # How runner.c gets at files and memory.
 _HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
 
@@ -38,7 +38,11 @@ def perform(
     """The reply of the runner that performs `script` with the bytes of `plan` on `target`: `library` as it ships in a
     WebAssembly module, the static one in a program, linked by `toolchain`, everywhere else. Raises VerificationFailed
     where it crashes or refuses, ToolchainFailed where the program cannot be built."""
-    files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE)}
+    files = {
+        "plan": library.plan_for(plan),
+        "script": runner.encode(script, TRIMMED_GARBAGE),
+        **runner.files_of(script),
+    }
     if target.traits.format == "wasm":
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
         return _reply(library.built.shared, target, {**files, "runner.mjs": text})
@@ -68,6 +72,7 @@ def watch(
     files = {
         "plan": library.plan_for(plan),
         "script": runner.encode(script, TRIMMED_GARBAGE, how | seed << 3),
+        **runner.files_of(script),
         "trace": trace,
     }
     if target.traits.format == "wasm":
@@ -84,7 +89,11 @@ def time_steps(
     sources = _sources(target, {"MB_SAVES": 0, "MB_STEPS": 1, "MB_MEASURES": 0})
     folder = assets.root("templates") / "verify"
     sources |= {name: (folder / name).read_bytes() for name in ("times.cc", "steps.h")} | _table(library)
-    files = {"plan": library.plan_for(plan), "script": runner.encode(script, TRIMMED_GARBAGE, Watch.LOOK)}
+    files = {
+        "plan": library.plan_for(plan),
+        "script": runner.encode(script, TRIMMED_GARBAGE, Watch.LOOK),
+        **runner.files_of(script),
+    }
     return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
 
 

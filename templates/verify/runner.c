@@ -1,4 +1,4 @@
-/* Performs a trial: reads `plan` and `script` from the current folder, does what the script says with the trainer it is
+/* Performs a trial: reads `plan`, `script` and checkpoints from the current folder, does what the script says with the trainer it is
  * linked with, and sends what is to be recorded, each piece with its size in front, and last how deep the stack was in
  * each kind of call. The script is written by minbuild/verify/runner_protocol.py. */
 #include "host.h"
@@ -121,9 +121,11 @@ static APART mb_status created(const void* plan, size_t plan_size, const void* c
 }
 
 static void create(const unsigned char* plan, size_t plan_size, int garbage, const int32_t* sizes, uint32_t count) {
-  uint32_t size;
-  size_t arena_size;
-  unsigned char* checkpoint = blob(&size);
+  char name[] = "checkpoint.0";
+  size_t arena_size, size;
+  unsigned char* checkpoint;
+  name[sizeof name - 2] = (char)('0' + word());
+  checkpoint = host_read(name, &size);
   fill(&options, 0, sizeof options);
   if (session) mb_destroy(session);
   session = NULL;
@@ -137,6 +139,7 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.symbol_count = count;
   options.threads = by_steps; /* watched steps run undivided; whole runs by as many threads as there are */
   must(created(plan, plan_size, checkpoint, size), "mb_create");
+  host_forget(checkpoint, size);
   steps_watch(options.arena, arena_size);
   steps_watch((void*)(uintptr_t)plan, plan_size);
   steps_watch(checkpoint, size);

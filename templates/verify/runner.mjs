@@ -1,5 +1,5 @@
-// Performs a script with a WebAssembly module: node runner.mjs MODULE reads `plan` and `script` from the current folder,
-// does what the script says, and writes what is to be recorded to standard output, each piece with its size in front, and
+// Performs a script with a WebAssembly module: node runner.mjs MODULE reads `plan`, `script` and checkpoints from the current
+// folder, does what the script says, and writes what is to be recorded to standard output, each piece with its size in front, and
 // last how deep the stack in the module's memory was in each kind of call; what else calls take, the engine has.
 // The script is written by minbuild/verify/runner_protocol.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
 // It shares no code with the module's binding (kernels/bindings/js), so that a fault of that cannot hide one of the module.
@@ -141,8 +141,7 @@ const found = allocate(PARAMETER.size);
 let session = 0;
 
 function create(garbage, sizes, count) {
-  const size = script.readUInt32LE(at);
-  const checkpoint = blob();
+  const file = readFileSync(`checkpoint.${next()}`), size = file.length, checkpoint = place(file);
   if (session) api.mb_destroy(session);
   bytes(options, OPTIONS.size).fill(0);
   setWord(options + OPTIONS.symbols, sizes);

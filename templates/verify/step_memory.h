@@ -20,6 +20,8 @@ struct Piece {
 
 Range ranges[kRanges];
 size_t range_count;
+const Range* compared;  // ranges of which there are copies
+size_t compared_count;
 int chosen, garbage_byte;
 uint32_t state;  // of the random numbers
 bool begun;      // a run, whose first step is still to come
@@ -39,8 +41,9 @@ uint32_t random_bits() {
 
 // Where the copy of an address is; null for what nobody watches.
 char* copy_of(const char* at) {
-  for (size_t i = 0; i < range_count; ++i)
-    if (at >= ranges[i].start && at < ranges[i].start + ranges[i].size) return ranges[i].copy + (at - ranges[i].start);
+  for (size_t i = 0; i < compared_count; ++i)
+    if (at >= compared[i].start && at < compared[i].start + compared[i].size)
+      return compared[i].copy + (at - compared[i].start);
   return nullptr;
 }
 
@@ -97,7 +100,8 @@ void turn_neighbours(const Arguments& arguments) {
   }
 }
 
-// Finds bytes that a call changed and that are neither output nor scratch: range and offset, -1 for nothing.
+// Finds bytes that a call changed and that are neither output nor scratch: their place in `compared` and offset, -1 for
+// nothing.
 void find_stray(const Arguments& arguments, int32_t* found) {
   Piece own[kArgs];
   int count = 0;
@@ -109,8 +113,8 @@ void find_stray(const Arguments& arguments, int32_t* found) {
     own[at] = piece;
   }
   found[0] = found[1] = -1;
-  for (size_t r = 0; r < range_count; ++r) {
-    const Range& range = ranges[r];
+  for (size_t r = 0; r < compared_count; ++r) {
+    const Range& range = compared[r];
     char* at = range.start;
     for (int i = 0; i <= count; ++i) {
       char* end = range.start + range.size;

@@ -17,6 +17,7 @@ extern "C" {
 }
 
 #include "step_memory.h"
+#include "step_pages.h"
 #include "step_noise.h"
 
 namespace minbuild {
@@ -66,7 +67,10 @@ Status run_kernel(const Call& call, uint32_t number) {
   const KernelRow& row = kKernelRows[number];
   const Arguments arguments = {call, row};
   if (chosen == STEPS_RUN) return run_kernel_itself(call, number);
-  if (begun) {
+  if (protects) {
+    open_pages(arguments);
+  } else if (begun) {
+    compared = ranges, compared_count = range_count;
     for (size_t i = 0; i < range_count; ++i) copy(ranges[i].copy, ranges[i].start, ranges[i].size);
     begun = false;
   } else if (range_count != 0) {
@@ -82,6 +86,7 @@ Status run_kernel(const Call& call, uint32_t number) {
   if (status != Status::kOk && status != Status::kSkipRound && status != Status::kSetRounds) return status;
   int32_t stray[2] = {-1, -1};
   if (looks) find_stray(arguments, stray), turn_neighbours(arguments);
+  if (protects) find_fault(stray);
 #if MB_MEASURES
   if (chosen == STEPS_MEASURE || chosen == STEPS_DISTURB) measure(arguments, number, stray);
 #endif
@@ -97,8 +102,9 @@ Status run_kernel(const Call& call, uint32_t number) {
     } else if (chosen == STEPS_FOLLOW) {
       host_next(piece.start, piece.size);
     }
-    take_copy(piece);
+    if (!protects) take_copy(piece);
   }
+  if (protects) close_pages(arguments);
   return status;
 }
 
@@ -108,16 +114,24 @@ using namespace minbuild;
 
 extern "C" {
 
-void steps_choose(int what, unsigned seed, int garbage) { chosen = what, state = seed, garbage_byte = garbage; }
+void steps_choose(int what, unsigned seed, int garbage) {
+  chosen = what, state = seed, garbage_byte = garbage;
+  protects = chosen == STEPS_LOOK && host_page() != 0;
+}
 
 void steps_watch(void* start, size_t size) {
   if (chosen == STEPS_RUN) return;
   if (range_count == kRanges) host_fail("steps", "there are too many inputs to watch");
-  ranges[range_count++] = {static_cast<char*>(start), size, static_cast<char*>(host_take(size))};
+  char* copies = protects ? nullptr : static_cast<char*>(host_take(size));
+  ranges[range_count++] = {static_cast<char*>(start), size, copies};
 }
 
 void steps_unwatch(size_t count) {
-  while (range_count > count) host_give_back(ranges[--range_count].copy);
+  while (range_count > count) {
+    const Range& range = ranges[--range_count];
+    if (protects) protect(range, true);
+    else host_give_back(range.copy);
+  }
 }
 
 void steps_begin(void) { begun = true; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -60,6 +61,21 @@ def test_a_step_that_writes_elsewhere_is_named(model: CompiledModel, here: Basel
             VerificationFailed, match=f"step .* changes memory that is neither .* of .*({what})"
         ):
             follow_steps(here.trace, model, wrong, host_target(), find_toolchain())
+        with pytest.raises(
+            VerificationFailed, match=f"step .* changes memory that is neither .* of .*({what})"
+        ):
+            look_at_steps(here.trace.steps, model, wrong, host_target(), find_toolchain())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pages are protected on POSIX systems")
+def test_a_write_that_changes_nothing_is_found_by_the_protection_of_pages(
+    model: CompiledModel, here: Baseline
+) -> None:
+    parameter = "volatile char* p = const_cast<char*>(call[1].data); *p = *p;"
+    row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
+    wrong = build(model, RUN, f"{RUN}\n  if (row == {row}) {{ {parameter} }}")
+    with pytest.raises(VerificationFailed, match="changes memory that is neither"):
+        look_at_steps(here.trace.steps, model, wrong, host_target(), find_toolchain())
 
 
 def test_the_first_step_that_differs_is_named(
