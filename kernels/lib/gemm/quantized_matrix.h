@@ -10,7 +10,10 @@
 namespace minbuild {
 
 // The features of matrices of a library; code for all others compiles away.
-enum QuantizedParts : int { kFourBits = 1, kTables = 2, kZeroPoints = 4, kColumnScales = 8 };
+enum QuantizedParts : int { kFourBits = 1, kTables = 2, kZeroPoints = 4, kColumnScales = 8, kEightBits = 16 };
+
+// Numbers of four-bit codes are taken from a table by two, where they then are in vectors; it has 2 KB.
+#define MB_CODE_PAIRS (MB_SIMD && !MB_ONE_VARIANT)
 
 // Parameters of a kernel, in this order: bits of the format, columns of the matrix, elements from one row to the next,
 // rows and columns that share a scale.
@@ -28,11 +31,19 @@ struct QuantizedMatrix {
   int flip;
   float zero;
   bool four, high_first;
+#if MB_CODE_PAIRS
+  int64_t pairs[(Parts & kFourBits) ? 256 : 1];  // by a byte of two four-bit codes: both numbers
+#endif
+
+  MB_INLINE bool is_four() const { return (Parts & kFourBits) && (!(Parts & kEightBits) || four); }
+  // The number of a four-bit code.
+  MB_INLINE float value(int code) const { return (Parts & kTables) && table ? table[code] : float(code ^ flip); }
 
   MB_NOINLINE bool read(const Tensor& q, const Tensor& scale, const Tensor& zero_point, const Tensor& values,
                         const int32_t* params, int row_count) {
     const int format = params[0];
-    four = (Parts & kFourBits) && (format & kIsFourBits);
+    four = format & kIsFourBits;
+    if (!(Parts & (four ? kFourBits : kEightBits))) return false;
     high_first = format & kHighFirst;
     flip = format >> 8 & 255;
     zero = float(format >> 16 & 255);
@@ -48,131 +59,115 @@ struct QuantizedMatrix {
     codes = q.as<uint8_t>(), scales = scale.as<float>();
     zeros = (Parts & kZeroPoints) ? zero_point.as<uint8_t>() : nullptr;
     table = (Parts & kTables) && four ? values.as<float>() : nullptr;
-    return scale.count == blocks && (!zeros || zero_point.count == blocks) && (!table || values.count == 16) &&
+    if (table && values.count != 16) return false;
+#if MB_CODE_PAIRS
+    for (int i = 0; four && i < 256; ++i) {
+      const float both[] = {value(high_first ? i >> 4 : i & 15), value(high_first ? i & 15 : i >> 4)};
+      __builtin_memcpy(pairs + i, both, sizeof both);
+    }
+#endif
+    return scale.count == blocks && (!zeros || zero_point.count == blocks) &&
            elements <= int64_t(q.count) * (four ? 2 : 1);
   }
 };
 
-constexpr int kCodes = 64;  // four-bit elements that are spread to bytes at once
+constexpr int kLanes = 8;  // elements that are dequantized at once
 
-// to[i] = four-bit element `at` + i.
-MB_INLINE void spread_halves(const uint8_t* codes, intptr_t at, bool high_first, uint8_t* to, int count) {
-  int i = 0;
-#if MB_SHUFFLES
-  typedef uint8_t Bytes __attribute__((vector_size(16)));
-  if ((at & 1) == 0) {
-    for (; i <= count - 16; i += 16) {
-      Bytes both = {};
-      __builtin_memcpy(&both, codes + ((at + i) >> 1), 8);
-      Bytes low = both & 15, high = both >> 4;
-      if (high_first) exchange(low, high);
-      const Bytes pairs = __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      __builtin_memcpy(to + i, &pairs, 16);
-    }
-  }
-#endif
-  for (; i < count; ++i) {
-    const intptr_t e = at + i;
-    to[i] = uint8_t(codes[e >> 1] >> (bool(e & 1) != high_first ? 4 : 0) & 15);
-  }
+// `kLanes` codes from bytes, as numbers.
+MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
+  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, codes, kLanes);
+  return __builtin_convertvector(bytes ^ uint8_t(flip), Vec<float, kLanes>::Raw);
 }
 
 // out[r * step + c] = element (row + r, column + c), for r < rows and c < columns.
 template <class T, int Parts>
-struct DequantizeBody {
-  template <class W>
-  static MB_INLINE void run(const QuantizedMatrix<Parts>* m, intptr_t row, intptr_t column, intptr_t rows,
-                            intptr_t columns, T* out, intptr_t step) {
-    const bool each = (Parts & kColumnScales) && m->column_block == 1, four = (Parts & kFourBits) && m->four;
-    const bool points = (Parts & kZeroPoints) && m->zeros;
-    const intptr_t block_row = unsigned(row) / unsigned(m->row_block);
-    // Columns of one block after the other; so that nothing is divided in the loop over rows.
-    for (intptr_t run; columns > 0; columns -= run, column += run, out += run) {
-      const intptr_t block = unsigned(column) / unsigned(m->column_block);
-      run = (block + 1) * m->column_block - column;
-      if (each || run > columns) run = columns;
-      if (four && run > kCodes) run = kCodes;
-      intptr_t first = block_row * m->across + block, element = row * m->stride + column;
-      intptr_t left = (block_row + 1) * m->row_block - row;
-      T* to = out;
-      for (intptr_t r = 0; r < rows; ++r, to += step, element += m->stride) {
-        uint8_t spread[kCodes];
-        const uint8_t* codes = m->codes + element;
-        if (four) {
-          spread_halves(m->codes, element, m->high_first, spread, int(run));
-          codes = spread;
-        }
-        numbers<W>(*m, each, codes, m->scales + first, points ? m->zeros + first : nullptr, run, to);
-        if (--left == 0) left = m->row_block, first += m->across;
-      }
-    }
-  }
-
-  // `run` elements of a row, with one scale and zero point, or with one for each.
-  template <class W>
-  static MB_INLINE void numbers(const QuantizedMatrix<Parts>& m, bool each, const uint8_t* codes, const float* scales,
-                                const uint8_t* zeros, intptr_t run, T* to) {
-    using V = typename W::template of<float>;
-    const float zero = zeros ? float(*zeros ^ m.flip) : m.zero;
-    const bool listed = (Parts & kTables) && m.table;
-    intptr_t i = 0;
-    if (!listed) {
-      V factor = *scales, nothing = zero;
-      for (; i <= run - V::size; i += V::size) {
-        if (each) {
-          factor = V::load(scales + i);
-          if (zeros) nothing = widened<V>(zeros + i, m.flip);
-        }
-        write((widened<V>(codes + i, m.flip) - nothing) * factor, to + i);
-      }
-    }
-    for (; i < run; ++i) {
-      const int code = codes[i] ^ m.flip;
-      const float value = listed ? m.table[code & 15] : float(code);
-      to[i] = T((value - (each && zeros ? float(zeros[i] ^ m.flip) : zero)) * scales[each ? i : 0]);
-    }
-  }
-
-  template <class V>
-  static MB_INLINE V widened(const uint8_t* codes, int flip) {
-    typedef uint8_t Bytes __attribute__((vector_size(V::size)));
-    Bytes bytes;
-    __builtin_memcpy(&bytes, codes, V::size);
-    return __builtin_convertvector(bytes ^ uint8_t(flip), typename V::Raw);
-  }
-  template <class V>
-  static MB_INLINE void write(V x, T* to) {
-    if constexpr (sizeof(T) == sizeof(float)) {
-      x.store(to);
-    } else {
-      float lanes[V::size];
-      x.store(lanes);
-      for (int i = 0; i < V::size; ++i) to[i] = lanes[i];
-    }
-  }
-};
-
-template <class T, int Parts>
 MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row, intptr_t column, intptr_t rows,
                                   intptr_t columns, T* out, intptr_t step) {
-  dispatch_or_single<DequantizeBody<T, Parts>, float>(&m, row, column, rows, columns, out, step);
+  using V = Vec<float, kLanes>;
+  const bool each = (Parts & kColumnScales) && m.column_block == 1, four = m.is_four();
+  const bool points = (Parts & kZeroPoints) && m.zeros;
+  const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
+  // Columns of one block after the other; so that nothing is divided in the loop over rows.
+  for (intptr_t run; columns > 0; columns -= run, column += run, out += run) {
+    const intptr_t block = unsigned(column) / unsigned(m.column_block);
+    run = (block + 1) * m.column_block - column;
+    if (each || run > columns) run = columns;
+    intptr_t first = block_row * m.across + block, element = row * m.stride + column;
+    intptr_t left = (block_row + 1) * m.row_block - row;
+    T* to = out;
+    for (intptr_t r = 0; r < rows; ++r, to += step, element += m.stride) {
+      const float* scales = m.scales + first;
+      const uint8_t* zeros = points ? m.zeros + first : nullptr;
+      const float zero = zeros ? float(*zeros ^ m.flip) : m.zero;
+      intptr_t i = 0;
+#if MB_CODE_PAIRS
+      V factor = *scales, nothing = zero;
+      for (; i <= run - kLanes; i += kLanes) {
+        V x;
+        const intptr_t at = element + i;
+        if (four) {
+          if (at & 1) break;
+          const uint8_t* codes = m.codes + (at >> 1);
+          typedef int64_t Pairs __attribute__((vector_size(sizeof(V))));
+          const Pairs pairs = {m.pairs[codes[0]], m.pairs[codes[1]], m.pairs[codes[2]], m.pairs[codes[3]]};
+          __builtin_memcpy(&x, &pairs, sizeof x);
+        } else {
+          x = widened(m.codes + at, m.flip);
+        }
+        if (each) {
+          factor = V::load(scales + i);
+          if (zeros) nothing = widened(zeros + i, m.flip);
+        }
+        x = (x - nothing) * factor;
+        if constexpr (sizeof(T) == sizeof(float)) {
+          x.store(to + i);
+        } else {
+          float lanes[kLanes];
+          x.store(lanes);
+          for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = lanes[lane];
+        }
+      }
+#endif
+      for (; i < run; ++i) {
+        const intptr_t at = element + i;
+        const float value = four ? m.value(m.codes[at >> 1] >> (bool(at & 1) != m.high_first ? 4 : 0) & 15)
+                                 : float(m.codes[at] ^ m.flip);
+        to[i] = T((value - (each && zeros ? float(zeros[i] ^ m.flip) : zero)) * scales[each ? i : 0]);
+      }
+      if (--left == 0) left = m.row_block, first += m.across;
+    }
+  }
 }
 
-// The B of a product: the matrix or its transpose, from row `start` of B on.
-template <class T, int Parts>
+// The B of a product: the matrix or its transpose. `Packs`: in a library of packed products.
+template <class T, int Parts, bool Packs>
 struct QuantizedPanels {
   const QuantizedMatrix<Parts>& m;
   bool transposed;
-  intptr_t start;
 
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    if (!transposed) return dequantize_block(m, start + k, j, depth, columns, panel, width);
-    constexpr int kDepth = MINBUILD_SMALL_STACK ? 8 : 32;
+  // Packs one panel after the other, for multiply() and for multiply_packed().
+  static void pack(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
+    const QuantizedPanels& b = *static_cast<const QuantizedPanels*>(packer);
+    constexpr int kDepth = MINBUILD_SMALL_STACK ? 8 : 64;
     alignas(16) T rows[kMostTileBytes / sizeof(T) * kDepth];
-    for (int at = 0; at < depth; at += kDepth, panel += kDepth * width) {
-      const int now = depth - at < kDepth ? depth - at : kDepth;
-      dequantize_block(m, j, start + k + at, columns, now, rows, kDepth);
-      transpose<T>(rows, kDepth, panel, width, columns, now);
+    for (; columns > 0; columns -= width, j += width) {
+      const int live = columns < width ? columns : width;
+      for (int at = 0, now; at < depth; at += now, panel += now * width) {
+        now = b.transposed && depth - at > kDepth ? kDepth : depth - at;
+        if (!b.transposed) {
+          dequantize_block(b.m, k, j, depth, live, panel, width);
+        } else {
+          dequantize_block(b.m, j, k + at, live, now, rows, kDepth);
+          if constexpr (Packs) {  // by loops that are there anyway
+            run_at<PackBody<T>>(vector_bytes(), static_cast<const T*>(rows), intptr_t(kDepth), intptr_t(1), panel,
+                                intptr_t(width), intptr_t(live), intptr_t(now));
+          } else {
+            transpose<T>(rows, kDepth, panel, width, live, now);
+          }
+        }
+      }
     }
   }
 };
@@ -201,53 +196,44 @@ struct QuantizedRows {
 };
 
 // C = alpha * A * B, for a B whose elements are dequantized; g.b is not read. `room`: scratch memory for some rows of
-// the matrix, where products go along them.
-template <class T, int Parts>
-MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, Parts>& b, const Tensor& room) {
+// the matrix, where products go along them; or where the product is packed, what gemm_at() has for floats of its sizes.
+template <class T, int Parts, bool Packs>
+MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, Parts, Packs>& b, const Tensor& room,
+                                    bool packed) {
   const int bytes = vector_bytes();
-  if (!takes_dots(g, bytes)) return multiply<T>(g, bytes, false, pack_with<T, QuantizedPanels<T, Parts>>, &b);
-  constexpr intptr_t kNear = 8;  // rows that stay in the nearest cache
-  intptr_t most = intptr_t(room.count / (unsigned(g.k) * sizeof(T)));
-  if (most > kNear) most = kNear;
-  Gemm<T> part = g;
-  part.b = room.scratch<T>();
-  for (intptr_t j = 0; j < g.n; j += most, part.c += most * part.c_col) {
-    Gemm<T> some = part;
-    some.n = g.n - j < most ? g.n - j : most;
-    dequantize_block(b.m, j, b.start, some.n, g.k, room.scratch<T>(), g.k);
-    multiply_strided(some);
-  }
-}
-
-// The same as gemm_at() has it for floats of these sizes, by packed blocks in `room`.
-template <class T, int Parts>
-MB_NOINLINE void multiply_quantized_packed(const Gemm<T>& g, const QuantizedPanels<T, Parts>& b, const Tensor& room) {
-  if (g.k < 1 || g.n < kFewest) return multiply_quantized(g, b, room);
+  const bool large = Packs && packed && g.k > 0 && g.n >= kFewest, along = !large || b.transposed;
   T* scratch = room.scratch<T>();
-  if (g.m >= kFewest || g.k <= kFewest) {
-    return multiply_packed<T>(g, vector_bytes(), scratch, pack_panels<T, QuantizedPanels<T, Parts>>, &b);
+  if constexpr (Packs) {
+    if (large && (g.m >= kFewest || g.k <= kFewest))
+      return multiply_packed<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b);
   }
-  if (b.transposed) return multiply_quantized(g, b, room);
-  // Rows of B are dequantized in pieces, which are then read in place.
-  constexpr intptr_t kColumns = 256;
-  const intptr_t fitting = intptr_t(room.count / (kStreams * sizeof(T))),
-                 most = fitting < kColumns ? fitting : kColumns;
-  const bool adds_rows = takes_rows(g);
+  if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
+  // Pieces of B are dequantized and then read in place: for dot products some of its columns, else some of its rows.
+  const intptr_t depth = along ? g.k : kStreams, fitting = intptr_t(room.count / (unsigned(depth) * sizeof(T)));
+  const intptr_t near = along ? 8 : 256, most = fitting < near ? fitting : near, step = along ? depth : most;
+  const bool adds_rows = Packs && !along && takes_rows(g);
   if (adds_rows) clear_sums(g);
-  for (intptr_t k = 0; k < g.k; k += kStreams)
+  for (intptr_t k = 0; k < g.k; k += depth)
     for (intptr_t j = 0; j < g.n; j += most) {
       Gemm<T> part = g;
-      part.k = g.k - k < kStreams ? g.k - k : kStreams;
+      part.k = g.k - k < depth ? g.k - k : depth;
       part.n = g.n - j < most ? g.n - j : most;
-      dequantize_block(b.m, b.start + k, j, part.k, part.n, scratch, most);
       part.a += k * g.a_col;
-      part.b = scratch, part.b_row = most;
+      part.b = scratch;
       part.c += j * g.c_col;
-      if (adds_rows) {
-        add_rows(part);
-        continue;
-      }
       part.accumulate = g.accumulate || k > 0;
+      if (along) {
+        dequantize_block(b.m, j, k, part.n, part.k, scratch, step);
+      } else {
+        dequantize_block(b.m, k, j, part.k, part.n, scratch, step);
+        part.b_row = most;
+      }
+      if constexpr (Packs) {
+        if (adds_rows) {
+          add_rows(part);
+          continue;
+        }
+      }
       multiply_strided(part);
     }
 }

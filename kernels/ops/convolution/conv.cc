@@ -55,7 +55,8 @@ Status conv_packed(const Call& call) {
 
 // Weights that stay in four or eight bits (lib/gemm/quantized_matrix.h).
 constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
-                       (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0);
+                       (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
+                       (MB_CONV_EIGHT_BITS ? kEightBits : 0);
 constexpr int kWindowParams = 11;
 
 // Ranks are checked by convolve.

@@ -8,7 +8,7 @@ namespace minbuild {
 
 constexpr int kParts = (MB_DEQUANTIZE_FOUR_BITS ? kFourBits : 0) | (MB_DEQUANTIZE_TABLE ? kTables : 0) |
                        (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
-                       (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0);
+                       (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0);
 using Matrix = QuantizedMatrix<kParts>;
 
 // y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]
@@ -34,53 +34,34 @@ MB_NOINLINE void add_bias(const Gemm<T>& g, const Tensor& bias, bool adds) {
   }
 }
 
-// The product of a call: y = alpha * a * w + bias, or with the transpose of w. y: [m,n]  a: [m,k], or [k,m] if
-// transposed  bias: [n], added before the product or after it, as contraction and gemm have it.
+// y = alpha * a * w + bias, or with the transpose of w. y: [m,n]  a: [m,k], or [k,m] if transposed  bias: [n], added
+// before the product or after it, as contraction and gemm have it.
 template <class T>
-MB_NOINLINE bool read_product(const Call& call, Matrix& w, Gemm<T>& g) {
+Status dequantize_product(const Call& call) {
   const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
-  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] != 0;
-  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return false;
+  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] & 1, bias_after = call.params[3] != 0;
+  const bool packed = MB_DEQUANTIZE_PACKED && (call.params[1] & 2);
+  Matrix w;
+  if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kBadPlan;
   const int n = transposed ? w.rows : w.columns, k = transposed ? w.columns : w.rows, m = y.count / n;
-  if (y.count != m * n || int64_t(m) * k != a.count) return false;
-  if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return false;
+  if (y.count != m * n || int64_t(m) * k != a.count) return Status::kBadPlan;
+  if (MB_DEQUANTIZE_BIAS && bias && bias.count != n) return Status::kBadPlan;
   // clang-format off: sizes, then each operand with its steps
-  g = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
-       a.as<T>(), transposed ? 1 : n, transposed ? k : 1, y.as<T>(), n};
+  Gemm<T> g = {m, n, k, a.as<T>(), transposed_a ? 1 : k, transposed_a ? m : 1,
+               a.as<T>(), transposed ? 1 : n, transposed ? k : 1, y.as<T>(), n};
   // clang-format on
   g.alpha = static_cast<T>(call.real(2));
   g.accumulate = call.adds(0);
-  return !takes_dots(g, vector_bytes()) || (transposed && size_t(room.count) >= k * sizeof(T));
-}
-
-template <class T, bool Packed>
-MB_INLINE Status product(const Call& call) {
-  const Tensor &bias = call[6], &room = call[7];
-  const bool bias_after = call.params[3] != 0;
-  Matrix w;
-  Gemm<T> g;
-  if (!read_product(call, w, g)) return Status::kBadPlan;
-  if (Packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
+  if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kBadPlan;
+  if (packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
   if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
     add_bias(g, bias, g.accumulate);
     g.accumulate = true;
   }
-  const QuantizedPanels<T, kParts> panels = {w, call.params[1] != 0, 0};
-  if constexpr (Packed) multiply_quantized_packed(g, panels, room);
-  else multiply_quantized(g, panels, room);
+  const QuantizedPanels<T, kParts, MB_DEQUANTIZE_PACKED> panels = {w, transposed};
+  multiply_quantized(g, panels, room, packed);
   if (MB_DEQUANTIZE_BIAS && bias && bias_after) add_bias(g, bias, true);
   return Status::kOk;
-}
-
-template <class T>
-Status dequantize_product(const Call& call) {
-  return product<T, false>(call);
-}
-
-// The same for sizes that ask for packing.
-template <class T>
-Status dequantize_product_packed(const Call& call) {
-  return product<T, true>(call);
 }
 
 MB_INSTANTIATE_DEQUANTIZE

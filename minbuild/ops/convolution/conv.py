@@ -78,6 +78,7 @@ packed_kernel = KernelFunction(
 _FORMAT = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
 _FORMAT_FEATURES = {
     "four_bits": "weights in four bits",
+    "eight_bits": "weights in eight bits",
     "table": "four-bit weights that number the values of a table",
     "zero_points": "a zero point for each block of weights",
     "column_scales": "a scale for each column of weights",

@@ -134,6 +134,7 @@ cast = RewritingOp(
     lower=_lower,
     kernels=(bool_kernel, real_kernel, to_bool_kernel, to_whole_kernel, whole_kernel, _copy.copy_kernel),
     decompose=_body,
+    in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Cast", "x"), identity),),

@@ -33,6 +33,7 @@ DEQUANTIZE = "minbuild:Dequantize"
 FORMAT_PARAMS = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
 FORMAT_FEATURES = {
     "four_bits": "weights in four bits",
+    "eight_bits": "weights in eight bits",
     "table": "four-bit weights that number the values of a table",
     "zero_points": "a zero point for each block",
     "column_scales": "a scale for each column",
@@ -46,14 +47,7 @@ product_kernel = KernelFunction(
     ("y:T=", "a:T", *CODES, "bias:T?", "rows:scratch"),
     ("trans_a:int", "trans_w:int", "alpha:float", "bias_after:int", "rows:int", *FORMAT_PARAMS),
     _TYPES,
-    {**FORMAT_FEATURES, "bias": "adds a third operand"},
-)
-packed_product_kernel = KernelFunction(
-    "dequantize_product_packed",
-    product_kernel.args,
-    product_kernel.params,
-    _TYPES,
-    product_kernel.features,
+    {**FORMAT_FEATURES, "bias": "adds a third operand", "packed": "at sizes where packing pays"},
 )
 
 
@@ -107,6 +101,7 @@ class Format:
     def features(self, zeros: bool, table: bool) -> tuple[str, ...]:
         asked = {
             "four_bits": self.bits == 4,
+            "eight_bits": self.bits == 8,
             "table": table,
             "zero_points": zeros,
             "column_scales": self.column_block == 1,
@@ -260,5 +255,5 @@ dequantize = Op(
     cases=_cases,
 )
 
-KERNELS = (dequantize_kernel, product_kernel, packed_product_kernel)
+KERNELS = (dequantize_kernel, product_kernel)
 OPS = (dequantize,)

@@ -19,7 +19,6 @@ from minbuild.ops.quantization.dequantize import (
     Format,
     formats,
     operands,
-    packed_product_kernel,
     product_kernel,
 )
 
@@ -50,7 +49,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     rows = max(1, min(_MOST_ROWS, columns, _ROW_BYTES // (depth * element.size)))
     along = TensorType(ElementType.UINT8, (rows * depth * element.size if trans_w else 0,))
     room = packing_scratch(ctx, element, size, columns, depth)
-    call = (packed_product_kernel if room else product_kernel).call(
+    call = product_kernel.call(
         ctx.result(),
         ctx.name(0),
         *names,
@@ -59,13 +58,17 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         types=(element,),
         params=(
             trans_a,
-            trans_w,
+            trans_w | 2 * bool(room),
             float(ctx.attribute("alpha", 1.0)),
             int(ctx.attribute("bias_after", 0)),
             stored.rows,
             *stored.params(),
         ),
-        features=(*stored.features(bool(names[2]), bool(names[3])), *(("bias",) if bias else ())),
+        features=(
+            *stored.features(bool(names[2]), bool(names[3])),
+            *(("bias",) if bias else ()),
+            *(("packed",) if room else ()),
+        ),
         accumulate=ctx.accumulate,
     )
     return (call,)
@@ -110,7 +113,7 @@ dequantize_product = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(product_kernel, packed_product_kernel),
+    kernels=(product_kernel,),
     accumulates=frozenset({0}),
     cases=_cases,
 )

@@ -48,7 +48,8 @@ def _fits(procedure: Procedure, effects: Effects, call: Call, output: int, sourc
     if owner.name in effects.produces(call) or owner.role is not Role.TEMPORARY:
         return False
     read = values[_whole(procedure, effects, given.name)]
-    return _same(result, given) and _count(owner) == _count(read)
+    fits = result.type.element.size == given.type.element.size and _count(result) == _count(given)
+    return fits and _count(owner) == _count(read)
 
 
 def _count(value: Value) -> Dim:
