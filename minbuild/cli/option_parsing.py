@@ -97,7 +97,7 @@ def _option(option: BuildOption) -> Any:
     return typer.Option(
         f"--{option.key}",
         help=f"{option.description[0].upper()}{option.description[1:]}.{choose} {defaults_of(option)}",
-        metavar="BYTES" if option.sized else (values if short else "VALUE") or "KERNEL",
+        metavar="BYTES" if option.sized else (values if short else "VALUE") or "NAME",
         envvar="MINBUILD_AVX512" if option.name == "avx512" else None,
         rich_help_panel=_PANEL,
     )

@@ -1,15 +1,22 @@
-"""Which of equal lowerings makes the smaller library: kernels of an operator's own, or those that others need."""
+"""Which of equal lowerings make the smaller library: kernels of an operator's own, those that others need, or one for
+several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput, Unsupported
+from minbuild.ops import Registry
 from minbuild.ops.core.definition import EqualLowering
 from minbuild.options.build_options import COMPILED, LEAST, BuildOptions
+from minbuild.options.did_you_mean import did_you_mean
 from minbuild.planning.compile import CompiledModel, replan
+from minbuild.planning.step_time import step_seconds
+
+LEAVE = "no-"  # before the name of a lowering that a user does not want
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +30,144 @@ class LoweringChoice:
 def choose_lowerings(
     models: Sequence[CompiledModel], build_options: BuildOptions, sizer: LibrarySizer
 ) -> LoweringChoice:
-    """The `models` with every equal lowering that makes library and plans smaller; each is planned, built under
-    `build_options` as `sizer` says, and measured. Raises ToolchainFailed."""
-    chosen, notes = tuple(models), []
-    if build_options.lowerings != LEAST:
-        return LoweringChoice(chosen)
-    least: int | None = None  # bytes of those that are chosen, once they were measured
+    """The `models` with the equal lowerings that `build_options` force, and where they ask for the least bytes with
+    every other that makes library and plans smaller: each is planned, built as `sizer` says, and measured; then the
+    best is taken, and the others in turn, as long as they still save. Raises BadInput for a name that no lowering has,
+    and ToolchainFailed."""
+    forced, left = _named(build_options.equal_lowerings, models[0].registry)
+    if not forced and build_options.lowerings != LEAST:
+        return LoweringChoice(tuple(models))
+    search = _Search(tuple(models), build_options, sizer)
+    search.force(forced)
+    if build_options.lowerings == LEAST:
+        search.try_all([e for e in models[0].registry.equals if e not in forced and e not in left])
+    return LoweringChoice(search.chosen, tuple(search.notes))
 
-    def taken(candidates: Sequence[CompiledModel]) -> int:
-        plans = 0 if build_options.flavor == COMPILED else sum(len(m.plan_bytes) for m in candidates)
-        return plans + sizer.loaded_bytes(candidates, build_options)
 
-    for key, equal in _applicable(models):
+def _named(names: Sequence[str], registry: Registry) -> tuple[list[EqualLowering], list[EqualLowering]]:
+    """The lowerings that `names` force, and those that they leave. Raises BadInput."""
+    known = {equal.name: equal for equal in registry.equals}
+    forced: list[EqualLowering] = []
+    left: list[EqualLowering] = []
+    for given in names:
+        name = given.removeprefix(LEAVE)
+        if name not in known:
+            raise BadInput(f"--equal-lowerings {given}: no lowering is called so.{did_you_mean(name, known)}")
+        (forced if name == given else left).append(known[name])
+    for equal in forced:
+        if equal in left:
+            raise BadInput(f"--equal-lowerings {equal.name},{LEAVE}{equal.name}: leave one of them out.")
+    return forced, left
+
+
+@dataclass
+class _Search:
+    """The models with what was chosen so far, and what was said of it."""
+
+    direct: tuple[CompiledModel, ...]
+    build_options: BuildOptions
+    sizer: LibrarySizer
+    notes: list[str] = field(default_factory=list)
+    links: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.chosen = self.direct
+        self.bytes: int | None = None  # of library and plans as chosen, once they were measured
+
+    @property
+    def lowerings(self) -> tuple[EqualLowering, ...]:
+        return self.chosen[0].registry.lowerings
+
+    def force(self, forced: Sequence[EqualLowering]) -> None:
+        """Takes each of `forced`, whatever it takes."""
+        for equal in forced:
+            other = self.planned(equal)
+            if other is None:
+                self.notes.append(
+                    f"{equal.title}: nothing of the models has it; --equal-lowerings asks for it."
+                )
+                continue
+            self.take(equal, other, self.measured(other), "as --equal-lowerings asks")
+
+    def try_all(self, candidates: Sequence[EqualLowering]) -> None:
+        """Takes those of `candidates` that make library and plans smaller and steps no slower than is allowed."""
+        found = []
+        for equal in candidates:
+            other = self.planned(equal) if self.applies(equal) else None
+            if other is not None and self.allowed(equal, other):
+                found.append((self.measured(other), equal, other))
+        start = self.chosen
+        for size, equal, alone in sorted(found, key=lambda each: each[0]):
+            other = alone if self.chosen is start else self.planned(equal)
+            if other is not None and (other is alone or self.allowed(equal, other)):
+                self.take_if_smaller(equal, other, size if other is alone else self.measured(other))
+        if self.links:
+            seconds = time.monotonic() - self.started
+            self.notes.append(
+                f"Choosing between equal lowerings took {self.links} links and {seconds:.1f} s."
+            )
+
+    def applies(self, equal: EqualLowering) -> bool:
+        """True if the models have kernels that it replaces, and those that it needs."""
+        held = {kernel.function for m in self.chosen for kernel in m.plan.kernels}
+        return equal.needs <= held and len(held & equal.replaces.keys()) >= equal.fewest
+
+    def planned(self, equal: EqualLowering) -> tuple[CompiledModel, ...] | None:
+        """The models with one more lowering; None where that changes nothing, or cannot be planned."""
         try:
-            other = tuple(replan(m, m.registry.with_lowering(key, equal)) for m in chosen)
+            made = tuple(replan(m, m.registry.with_lowerings((*self.lowerings, equal))) for m in self.chosen)
         except (BadInput, Unsupported):
-            continue
-        least = taken(chosen) if least is None else least
-        saved = least - taken(other)
-        verdict = f"saves {saved:,} B" if saved > 0 else f"would take {-saved:,} B more, and is left"
-        notes.append(f"{equal.title} {verdict} on {sizer.target}.")
-        if saved > 0:
-            chosen, least = other, least - saved
-    return LoweringChoice(chosen, tuple(notes))
+            return None
+        same = all(a.plan.kernels == b.plan.kernels for a, b in zip(made, self.chosen, strict=True))
+        return None if same else made
 
+    def slowdown(self, models: Sequence[CompiledModel]) -> float:
+        """The times as long that a step takes by estimate, beside one with kernels of each operator's own."""
+        pairs = zip(models, self.direct, strict=True)
+        return max(
+            step_seconds(m.plan, m.registry, m.largest) / step_seconds(d.plan, d.registry, d.largest)
+            for m, d in pairs
+        )
 
-def _applicable(models: Sequence[CompiledModel]) -> Iterator[tuple[str, EqualLowering]]:
-    """Operators of the models, by key, with lowerings to kernels that some model has anyway."""
-    held = {kernel.function for m in models for kernel in m.plan.kernels}
-    used = {call.op for m in models for p in m.program.procedures for call in p.calls}
-    for key in sorted(used & models[0].registry.ops.keys()):
-        op = models[0].registry.ops[key]
-        for equal in op.equals:
-            if equal.needs <= held and any(kernel.function in held for kernel in op.kernels):
-                yield key, equal
+    def allowed(self, equal: EqualLowering, models: Sequence[CompiledModel]) -> bool:
+        """False, with a note, where steps would be too slow."""
+        most, slowdown = self.build_options.slowest_lowering, self.slowdown(models)
+        if slowdown <= most:
+            return True
+        self.notes.append(
+            f"{equal.title} is left: a step would take {slowdown:.2f} times as long by estimate, and "
+            f"--lowering-time allows {most:.2f}."
+        )
+        return False
+
+    def measured(self, models: Sequence[CompiledModel]) -> int:
+        """Bytes of library and plans, on all targets together."""
+        self.links += len(self.sizer.targets)
+        plans = 0 if self.build_options.flavor == COMPILED else sum(len(m.plan_bytes) for m in models)
+        return plans * len(self.sizer.targets) + self.sizer.loaded_bytes(models, self.build_options)
+
+    def take_if_smaller(self, equal: EqualLowering, models: tuple[CompiledModel, ...], size: int) -> None:
+        now = self.size()
+        if size < now:
+            self.take(equal, models, size)
+            return
+        both = f"library and plan {size:,} B against {now:,} B"
+        self.notes.append(
+            f"{equal.title} would take {size - now:,} B more on {self.sizer.target}, and is left: {both}."
+        )
+
+    def take(
+        self, equal: EqualLowering, models: tuple[CompiledModel, ...], size: int, reason: str = ""
+    ) -> None:
+        now = self.size()
+        change = f"saves {now - size:,} B" if size <= now else f"takes {size - now:,} B more"
+        longer = f"a step takes {self.slowdown(models):.2f} times as long as with neither, by estimate"
+        both = f"library and plan {size:,} B, {now:,} B without; {longer}"
+        self.notes.append(f"{equal.title} {change} on {self.sizer.target}{reason and f', {reason}'}: {both}.")
+        self.chosen, self.bytes = models, size
+
+    def size(self) -> int:
+        """Bytes of what is chosen so far."""
+        self.bytes = self.measured(self.chosen) if self.bytes is None else self.bytes
+        return self.bytes

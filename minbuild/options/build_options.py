@@ -20,7 +20,7 @@ PROFILES: Mapping[str, str] = {
 DEFAULT = "balanced"
 AUTO = "auto"
 TARGET = "target"  # of stack_budget and max_page_size: as the target suggests
-UNLIMITED = "unlimited"  # of ram
+UNLIMITED, NONE = "unlimited", "none"  # the former of ram and lowering_time, the latter of the last
 ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
@@ -90,6 +90,24 @@ class BuildOptions:
         "library, measured by links (least)",
         PLAN,
         smallest=LEAST,
+    )
+    equal_lowerings: tuple[str, ...] = choice(
+        (),
+        "kernels that stand for others, by the names in the guide to small libraries: taken whatever the size, or with "
+        "no- before the name, never",
+        PLAN,
+        default=(),
+        multiple=True,
+        names="names of equal lowerings, such as relu-by-clip or no-relu-by-clip",
+    )
+    lowering_time: str = choice(
+        (UNLIMITED, NONE),
+        "percent of a training step that equal lowerings may add to its time, as estimated",
+        PLAN,
+        default="10",
+        numbers=(2, 1000),
+        smallest="50",
+        fastest=NONE,
     )
     graphs: tuple[str, ...] = choice(
         EVERY,
@@ -297,6 +315,12 @@ class BuildOptions:
     def checks_gradients(self) -> bool:
         """True if an update refuses a gradient that is not finite."""
         return self.finite_checks in (GRADIENTS, ALL)
+
+    @property
+    def slowest_lowering(self) -> float:
+        """The most times as long that a step may take with equal lowerings."""
+        percent = {UNLIMITED: "inf", NONE: "0"}.get(self.lowering_time, self.lowering_time)
+        return 1 + float(percent) / 100
 
     @property
     def ram_budget(self) -> int | None:

@@ -37,6 +37,7 @@ class BuildOption:
     sized: bool
     profiles: Mapping[str, Value]
     numbers: tuple[int, int] | None = None  # the least and the largest number that may stand for a word
+    names: str = ""  # what may be named, where there are no values
 
     @property
     def key(self) -> str:
@@ -47,7 +48,7 @@ class BuildOption:
     def allowed(self) -> str:
         """The values in words."""
         if not self.values:
-            return "names of operators or of kernel files, such as Conv"
+            return self.names
         if self.sized:
             return f"{', '.join(self.values)}, or bytes such as 4096 or '4 KiB'"
         between = f", or a number from {self.numbers[0]} to {self.numbers[1]}" if self.numbers else ""
@@ -95,16 +96,18 @@ def choice(
     multiple: bool = False,
     sized: bool = False,
     numbers: tuple[int, int] | None = None,
+    names: str = "names of operators or of kernel files, such as Conv",
     **profiles: Value,
 ) -> Any:
     """A field of `BuildOptions`, with the rest of its row as metadata. Without `default` that is the first of the
     values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given; a
-    number among `numbers` may stand for a value. `values` are the names of the values, `description` is the help
-    text, `stage` the part of a build that reads the option; `effect`, `tradeoff`, `multiple`, `sized` and `profiles`
-    are fields of `BuildOption`."""
+    number among `numbers` may stand for a value; without `values`, `names` describes what may be named. `values` are
+    the names of the values, `description` is the help text, `stage` the part of a build that reads the option;
+    `effect`, `tradeoff`, `multiple`, `sized` and `profiles` are fields of `BuildOption`."""
     first: Value = (values if multiple else values[0]) if default is None else default
     row: dict[str, Any] = {
         "numbers": numbers,
+        "names": names,
         "values": values,
         "description": description,
         "stage": stage,

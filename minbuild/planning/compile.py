@@ -72,6 +72,7 @@ class CompiledModel:
     )
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
+    direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof
 
     @property
     def initial_checkpoint(self) -> bytes:
@@ -306,13 +307,16 @@ def with_components(
 
 
 def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
-    """`model` planned anew with `operators`, whose lowerings are others. Raises Unsupported."""
+    """`model` planned anew with `operators`, whose lowerings are others; it keeps the first plan. Raises BadInput and
+    Unsupported."""
     remade = checkpointing(model.fitted.limit, model.largest) if model.fitted else None
     program = optimize(model.program, operators, rematerialization=remade)
     plan = build_plan(program, operators, model.threads, packs=model.packs)
     before = model.plan_bytes
     data = encode_plan(plan, model.largest, is_wide(before), model.kernel_names, is_dense(before))
-    return replace(model, registry=operators, plan=plan, plan_bytes=data)
+    return replace(
+        model, registry=operators, plan=plan, plan_bytes=data, direct_plan=model.direct_plan or before
+    )
 
 
 def with_dense_plans(models: Sequence[CompiledModel]) -> tuple[CompiledModel, ...] | None:

@@ -216,18 +216,20 @@ def prove_equal(
     compiled: bool = False,
     compact: bytes = b"",
     separate_plan: bytes = b"",
+    direct_plan: bytes = b"",
     keeps: bool = True,
 ) -> EquivalenceResult:
     """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
 
     `plan` is what both run; `compiled` is True where the trimmed one has it compiled in; `compact` is the checkpoint
-    that it starts from in place of the script's, if any. Where updates are fused into training steps, the full one runs
-    `separate_plan`, which has them in steps of their own. Unless it `keeps` results, digests are compared, and memory
-    never holds more than one session. Raises VerificationFailed with all differences."""
+    that it starts from in place of the script's, if any. Where updates are fused into training steps, the full one
+    runs `separate_plan`, which has them in steps of their own; where kernels have equals in their place,
+    `direct_plan`, which has kernels of each operator's own. Unless it `keeps` results, digests are compared, and
+    memory never holds more than one session. Raises VerificationFailed with all differences."""
     own = replace(script, checkpoints={**script.checkpoints, "start": compact}) if compact else script
     other = separated(script) if separate_plan else script
     mine = "trimmed build", own, trimmed, b"" if compiled else plan, TRIMMED_GARBAGE
-    reference = "full build", other, full, separate_plan or plan, FULL_GARBAGE
+    reference = "full build", other, full, separate_plan or direct_plan or plan, FULL_GARBAGE
     if not keeps:
         _compare_digests(mine, reference)
         return EquivalenceResult(_sentence(script), {})

@@ -115,7 +115,7 @@ def prove(
             model, start, here[0], bench.contents.checkpoint_writing, compact, keeps=bool(run_elsewhere)
         )
     except NotEqual as error:
-        if model.separate_plan:  # of other steps
+        if model.separate_plan or model.direct_plan:  # of other steps
             raise
         steps = step_script(model, start)
         which = first_difference(
@@ -135,6 +135,7 @@ def prove(
             compiled=pair.trimmed.compiled,
             compact=compact,
             separate_plan=model.separate_plan,
+            direct_plan=model.direct_plan,
             keeps=False,
         )
     steps = step_script(model, compact or start, pace)
@@ -159,6 +160,7 @@ def prove(
             count = look_at_steps(steps, model, pair.trimmed, pair.target, bench.toolchain)
             text = proofs[pair.target].text + f" None of {count} steps changes memory that is not its own."
             text += " It follows the recorded trajectory." if recording else ""
+            text += " The full one has kernels of each operator's own." if model.direct_plan else ""
             run = script, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
             found.append(Verification(text, worst, measure_stack(*run), steps=count))
             continue
@@ -186,6 +188,7 @@ def _finite(
                 compiled=pair.trimmed.compiled,
                 compact=compact,
                 separate_plan=model.separate_plan,
+                direct_plan=model.direct_plan,
                 keeps=keeps,
             )
         except NotFinite:

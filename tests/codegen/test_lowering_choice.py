@@ -1,71 +1,259 @@
-"""Equal lowerings: the same bits whatever comes, and chosen by the bytes of the whole library."""
+"""Equal lowerings: the same numbers whatever comes, chosen by the bytes of the whole library or by the user."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trainers
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
-from places import GOLDEN
+from places import GOLDEN, ROOT
 
+from minbuild.codegen.lowering_choice import choose_lowerings
+from minbuild.errors import BadInput
+from minbuild.ir import ElementType, Node
 from minbuild.ops import registry
+from minbuild.ops.core.definition import KernelCall
 from minbuild.ops.core.definition import TestCase as Case
-from minbuild.planning.compile import compile_model, replan
-from minbuild.verify.differential import differences, run_script, seeded_script
+from minbuild.options.build_options import COMPILED, BuildOptions, in_profile
+from minbuild.planning.compile import CompiledModel, compile_model, replan
+from minbuild.planning.step_time import step_seconds
+from minbuild.verify.differential import NotEqual, differences, prove_equal, run_script, seeded_script
 
 REGISTRY = registry()
-EQUALS = [(key, equal) for key, op in REGISTRY.ops.items() for equal in op.equals]
+EQUALS = {equal.name: equal for equal in REGISTRY.equals}
+REPLACED = [(name, function) for name, equal in EQUALS.items() for function in equal.replaces]
 SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.4e38, -3.4e38, 1.0, -1.0])
+OPERATORS = {  # of kernels whose operator is called otherwise
+    "average_pool": ":AveragePool",
+    "average_pool_grad": "minbuild:SumPoolGrad",
+    **{f: f"com.microsoft:{f.title().replace('_', '')}" for f in ("relu_grad", "sigmoid_grad", "tanh_grad")},
+}
+WHOLE = ((2, 3, 5, 7), (1, 4, 3, 1), (2, 2, 4, 4), (3, 2, 6), (1, 2, 3, 2, 5))  # pooled in one window
 
 
-@pytest.mark.parametrize("at", range(len(EQUALS)), ids=[equal.title for _, equal in EQUALS])
-def test_equal_lowerings_have_the_same_bits(at: int, tmp_path: Path) -> None:
-    key, equal = EQUALS[at]
-    op = REGISTRY.ops[key]
-    random = np.random.default_rng(7)
-    inputs = np.concatenate([SPECIAL, random.standard_normal(200), random.standard_normal(57) * 1e-38])
-    other = REGISTRY.with_lowering(key, equal)
-    stems = {REGISTRY.stems[k.function] for k in (*op.kernels, *equal.kernels)}
-    library = trainers.library_of(trainers.everything_of(stems, REGISTRY), REGISTRY, tmp_path)
-    one = trainers.one_node(op, Case("special", (inputs,), {}))
-    plans = [trainers.plan_of(one.artifacts, each) for each in (REGISTRY, other)]
-    used = [{kernel.function for kernel in plan.kernels} for plan in plans]
-    assert equal.needs <= used[1] and not equal.needs & used[0]
-    ours, theirs = (trainers.run(library, plan, one) for plan in plans)
-    assert ours.keys() == theirs.keys() and all(ours[n].tobytes() == theirs[n].tobytes() for n in ours)
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> trainers.Library:
+    stems = {
+        REGISTRY.stems[f] for e in EQUALS.values() for f in (*e.replaces, *(k.function for k in e.kernels))
+    }
+    everything = trainers.everything_of(stems, REGISTRY)
+    return trainers.library_of(everything, REGISTRY, tmp_path_factory.mktemp("library"))
+
+
+def _numbers(array: np.ndarray) -> bytes:
+    """Bits, but that any NaN is one, and any zero."""
+    return np.where(np.isnan(array), np.nan, array + 0).astype(array.dtype).tobytes()
+
+
+def _applications(function: str) -> Iterator[trainers.OneNode]:
+    """Of an operator with that kernel: its own cases, then values that are special, or windows of whole planes."""
+    random = np.random.default_rng(3)
+    if function == "accumulate":
+        one = trainers.one_node(REGISTRY.ops[":Sign"], Case("a gradient", (SPECIAL,), {}))
+        yield trainers.with_gradients(one, {"y0": SPECIAL.shape}, ElementType.FLOAT)
+        return
+    op = REGISTRY.ops[OPERATORS.get(function, f":{function.title()}")]
+    assert op.cases is not None
+    cases = [c for c in op.cases(random) if all(x is None or x.size for x in c.inputs)]
+    if function == "average_pool":
+        cases += [Case(f"{s}", (random.standard_normal(s),), {"kernel_shape": s[2:]}) for s in WHOLE]
+    elif function != "average_pool_grad":
+        pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL])
+        cases.append(Case("special", tuple(pairs.T[: len(cases[0].inputs)]), {}))
+    for case in cases:
+        for dtype in (np.float32, np.float64):
+            yield trainers.one_node(op, case, dtype)
+    if function == "average_pool_grad":
+        yield from map(_pooled_there_and_back, WHOLE)
+
+
+def _pooled_there_and_back(shape: tuple[int, ...]) -> trainers.OneNode:
+    """The gradient of a mean over whole planes, of which the mean itself is the gradient that comes in."""
+    x = np.random.default_rng(5).standard_normal(shape)
+    one = trainers.one_node(REGISTRY.ops[":AveragePool"], Case("pool", (x,), {"kernel_shape": shape[2:]}))
+    (pool,) = one.training.nodes
+    back = Node(
+        "AveragePoolGrad",
+        "",
+        9,
+        "back",
+        ("y0",),
+        ("dx",),
+        {**pool.attributes, "pads": (0, 0) * len(shape[2:])},
+    )
+    graph = replace(one.training, nodes=(pool, back), outputs=("dx",))
+    return replace(one, artifacts=replace(one.artifacts, training=graph))
+
+
+@pytest.mark.parametrize(("name", "function"), REPLACED)
+def test_equal_lowerings_compute_the_same_numbers(
+    name: str, function: str, library: trainers.Library
+) -> None:
+    other, replaced = REGISTRY.with_lowerings((EQUALS[name],)), 0
+    for one in _applications(function):
+        plans = [trainers.plan_of(one.artifacts, each) for each in (REGISTRY, other)]
+        held = [{kernel.function for kernel in plan.kernels} for plan in plans]
+        if function not in held[0] or held[0] == held[1]:
+            continue
+        ours, theirs = (trainers.run(library, plan, one) for plan in plans)
+        assert ours.keys() == theirs.keys()
+        assert all(_numbers(ours[n]) == _numbers(theirs[n]) for n in ours)
+        replaced += 1
+    assert replaced
+
+
+def _smallest(folder: str) -> tuple[CompiledModel, BuildOptions]:
+    options = replace(in_profile("smallest"), flavor=COMPILED)
+    return compile_model(GOLDEN / folder, {}, {}, packs=False, kernel_names=False), options
+
+
+class _Sizer:
+    """Bytes by the functions of kernels, where links would take too long."""
+
+    target, targets = "paper", ("paper",)
+
+    def __init__(self, **bytes_of: int) -> None:
+        self.bytes_of, self.built = bytes_of, 0
+
+    def loaded_bytes(self, models: tuple[CompiledModel, ...], options: BuildOptions) -> int:
+        self.built += 1
+        held = {kernel.function for m in models for kernel in m.plan.kernels}
+        return sum(self.bytes_of.get(function, 0) for function in held)
+
+
+def _chosen(folder: str, sizer: _Sizer, **options: object) -> tuple[set[str], tuple[str, ...]]:
+    """Names of the lowerings that the smallest library takes, and the notes."""
+    model, smallest = _smallest(folder)
+    found = choose_lowerings((model,), replace(smallest, **options), sizer)  # type: ignore[arg-type]
+    return {equal.name for equal in found.models[0].registry.lowerings}, found.notes
+
+
+def test_what_is_smaller_is_taken_and_what_is_not_is_told() -> None:
+    """`bce` has add, sub, mul, div, neg and gradients of sigmoid and tanh; nothing is accumulated or clipped."""
+    own = {"add": 100, "sub": 100, "mul": 100, "tanh_grad": 100}
+    names, notes = _chosen("bce", _Sizer(**own, merged=250))
+    assert names == {"merged-elementwise"} and notes[0].startswith(
+        "One kernel of elementwise functions saves 150 B on paper: library and plan 250 B, "
+        "400 B without; a step takes 1."
+    )
+    assert notes[1].startswith("Choosing between equal lowerings took 2 links and ") and len(notes) == 2
+    names, notes = _chosen("bce", _Sizer(**own, merged=450))
+    assert not names and notes[0] == (
+        "One kernel of elementwise functions would take 50 B more on paper, and is left: library and plan 450 B "
+        "against 400 B."
+    )
+
+
+def test_the_better_of_two_that_exclude_each_other_is_taken() -> None:
+    """`residual` has Relu, its gradient and Clip: Relu may be Clip, or merged with its gradient and Add."""
+    sizes = {"relu": 50, "relu_grad": 50, "add": 50, "clip": 60}
+    assert _chosen("residual", _Sizer(**sizes, merged=120))[0] == {"relu-by-clip"}
+    names, notes = _chosen("residual", _Sizer(**sizes, merged=60))
+    assert names == {"merged-elementwise"}
+    assert [n for n in notes if n.startswith("Relu by Clip")] == []  # nothing is left that it replaces
+
+
+def test_users_force_a_lowering_or_leave_it() -> None:
+    sizer = _Sizer(merged=450)
+    names, notes = _chosen("bce", sizer, equal_lowerings=("merged-elementwise",))
+    assert (
+        names == {"merged-elementwise"} and "takes 450 B more on paper, as --equal-lowerings asks" in notes[0]
+    )
+    untouched = _Sizer(add=900)
+    names, notes = _chosen("bce", untouched, equal_lowerings=("no-merged-elementwise",))
+    assert not names and not notes and untouched.built == 0
+    names, notes = _chosen("bce", untouched, lowerings="direct", equal_lowerings=("merged-elementwise",))
+    assert names == {"merged-elementwise"} and "saves 900 B" in notes[0]
+    names, notes = _chosen("bce", untouched, lowerings="direct", equal_lowerings=("relu-by-clip",))
+    assert not names and "nothing of the models has it" in notes[0]
+    for given, cure in {
+        ("merged-elementwis",): "Did you mean merged-elementwise?",
+        ("relu-by-clip", "no-relu-by-clip"): "leave one of them out",
+    }.items():
+        with pytest.raises(BadInput, match=f"--equal-lowerings .*{cure}"):
+            _chosen("bce", untouched, equal_lowerings=given)
+
+
+def test_without_being_asked_nothing_is_tried() -> None:
+    sizer = _Sizer()
+    assert _chosen("bce", sizer, lowerings="direct") == (set(), ()) and sizer.built == 0
+    assert in_profile("balanced").lowerings == in_profile("fastest").lowerings == "direct"
+
+
+def test_what_makes_steps_slower_than_the_profile_allows_is_left() -> None:
+    model, _ = _smallest("bce")
+    other = replan(model, model.registry.with_lowerings((EQUALS["merged-elementwise"],)))
+    times = [step_seconds(m.plan, m.registry, m.largest) for m in (model, other)]
+    percent = 100 * (times[1] / times[0] - 1)
+    assert 2 < percent < 50, "the test needs limits on both sides"
+    slow = _Sizer(add=900)
+    names, notes = _chosen("bce", slow, lowering_time=str(int(percent)))
+    assert not names and slow.built == 0, "what is not allowed needs no link"
+    assert f"a step would take {times[1] / times[0]:.2f} times as long by estimate" in notes[0]
+    assert _chosen("bce", slow, lowering_time=str(int(percent) + 1))[0] == {"merged-elementwise"}
+    assert _chosen("bce", slow, lowering_time="none")[0] == set()
+    assert _chosen("bce", slow, lowering_time="unlimited")[0] == {"merged-elementwise"}
+    limits = [in_profile(name).slowest_lowering for name in ("smallest", "balanced", "fastest")]
+    assert limits == [1.5, 1.1, 1.0]
 
 
 def test_the_smaller_library_is_taken(minbuild: Command, tmp_path: Path) -> None:
-    """And the report says what it saves; without such a choice, nothing is tried."""
-    folder, options = GOLDEN / "residual", ("--loop-variants", "one", "--no-analysis")
+    """And it computes what the full one computes with kernels of each operator's own."""
+    folder, options = GOLDEN / "bce", ("--profile", "smallest", "--flavor", "interpreted", "--no-analysis")
     sizes = {}
     for choice in ("direct", "least"):
         out = tmp_path / choice
-        said = minbuild("reduce", folder, "--out", out, "--lowerings", choice, *options)
-        assert said.code == 0 and "PROVEN" in said.out, said.err
+        ran = minbuild("reduce", folder, "--out", out, "--lowerings", choice, *options)
+        assert ran.code == 0 and "PROVEN" in ran.out, ran.err
         report = json.loads((out / "report/report.json").read_text())
+        target = report["targets"][0]
         plan = (out / "model/trainer.plan").read_bytes()
-        sizes[choice] = report["targets"][0]["trimmed"]["loaded"] + len(plan)
+        sizes[choice] = target["trimmed"]["loaded"] + len(plan)
         held = json.loads((out / "manifest.json").read_text())["holds"]["kernels"]
-        assert ("relu<float>" in held) == (choice == "direct") and "relu_grad<float>" in held
-        told = [note for note in report["model"]["notes"] if "Relu by Clip" in note]
+        assert ("merged<float>" in held) == (choice == "least") == ("sub<float>" not in held)
+        told = [note for note in report["model"]["notes"] if "One kernel of elementwise" in note]
         assert [note.split(" on ")[0] for note in told] == (
-            [f"Relu by Clip saves {sizes['direct'] - sizes[choice]} B"] if choice == "least" else []
+            [f"One kernel of elementwise functions saves {sizes['direct'] - sizes[choice]} B"]
+            if choice == "least"
+            else []
         )
+        assert ("kernels of each operator's own" in target["verification"]["text"]) == (choice == "least")
     assert sizes["least"] < sizes["direct"]
 
 
 def test_a_whole_model_trains_with_the_same_bits(tmp_path: Path) -> None:
+    """And the proof compares them with the plan of before, not with itself."""
     model = compile_model(GOLDEN / "residual", {}, {})
-    key, equal = next((k, e) for k, e in EQUALS if e.title == "Relu by Clip")
-    other = replan(model, model.registry.with_lowering(key, equal))
+    other = replan(model, model.registry.with_lowerings((EQUALS["relu-by-clip"],)))
     assert {k.function for k in model.plan.kernels} - {k.function for k in other.plan.kernels} == {"relu"}
+    assert other.direct_plan == model.plan_bytes
     script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
     contents = trainers.contents_of([model.plan, other.plan])
     trainers.library_of(contents, model.registry, tmp_path)
     data = next(tmp_path.iterdir()).read_bytes()
     ours, theirs = (run_script(n, script, data, m.plan_bytes, 0) for n, m in (("a", model), ("b", other)))
     assert not differences(ours, theirs)
+    proof = prove_equal(script, other.plan_bytes, data, data, direct_plan=other.direct_plan)
+    assert "identical bits" in proof.text
+
+    def leaks(call: KernelCall, shape: object) -> tuple[KernelCall, ...]:
+        """Clip from a little below zero."""
+        (clipped,) = EQUALS["relu-by-clip"].replaces["relu"](call, lambda name: ()) or ()
+        low = int(np.float32(-0.01).view(np.int32))
+        return (replace(clipped, params=(low, *clipped.params[1:])),)
+
+    wrong = replan(
+        model, REGISTRY.with_lowerings((replace(EQUALS["relu-by-clip"], replaces={"relu": leaks}),))
+    )
+    with pytest.raises(NotEqual, match="do not compute the same"):
+        prove_equal(script, wrong.plan_bytes, data, data, direct_plan=wrong.direct_plan)
+
+
+def test_the_guide_names_every_lowering_and_what_it_may_cost() -> None:
+    guide = (ROOT / "docs/guides/shrink.md").read_text()
+    assert all(f"`{name}`" in guide and equal.title in guide for name, equal in EQUALS.items())

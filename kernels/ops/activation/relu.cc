@@ -1,15 +1,8 @@
 // Relu, LeakyRelu and their gradients, over any shape.
-#include "lib/loops/elementwise.h"
+#include "lib/loops/elementwise_functions.h"
 #include "lib/types/storage_type.h"
 
 namespace minbuild {
-
-struct ReluOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    return max(V(0), x);  // in this order NaN stays
-  }
-};
 
 // y = max(x, 0)
 template <class T>
@@ -23,13 +16,6 @@ Status relu(const Call& call) {
     return Status::kOk;
   }
 }
-
-struct ReluGradOf {
-  template <class V>
-  MB_INLINE V operator()(V dy, V x) const {
-    return select(x > V(0), dy, V(0));
-  }
-};
 
 // dx = dy where x > 0, else 0. `x` may as well be relu's output: both are positive at the same places.
 template <class T>

@@ -1,6 +1,5 @@
 // Sigmoid, Tanh and their gradients, over any shape.
-#include "lib/loops/elementwise.h"
-#include "lib/simd/math.h"
+#include "lib/loops/elementwise_functions.h"
 
 namespace minbuild {
 
@@ -10,22 +9,10 @@ struct SigmoidOf {
     return sigmoid(x);
   }
 };
-struct SigmoidGradOf {
-  template <class V>
-  MB_INLINE V operator()(V dy, V y) const {
-    return dy * y * (V(1) - y);
-  }
-};
 struct TanhOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
     return tanh(x);
-  }
-};
-struct TanhGradOf {
-  template <class V>
-  MB_INLINE V operator()(V dy, V y) const {
-    return dy * (V(1) - y * y);
   }
 };
 

@@ -1,6 +1,6 @@
 // Add, Sub, Mul and Div, over any shapes that broadcast.
 #include "lib/loops/broadcast.h"
-#include "lib/simd/safe_divide.h"
+#include "lib/loops/elementwise_functions.h"
 
 namespace minbuild {
 
@@ -8,33 +8,6 @@ template <class T, class F>
 MB_INLINE Status arithmetic(const Call& call) {
   return binary<T, F, MB_ARITHMETIC_BROADCAST, MB_ARITHMETIC_SCALAR>(call);
 }
-
-struct AddOf {
-  template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return a + b;
-  }
-};
-struct SubOf {
-  template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return a - b;
-  }
-};
-struct MulOf {
-  template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return a * b;
-  }
-  // As int the product could overflow.
-  MB_INLINE uint16_t operator()(uint16_t a, uint16_t b) const { return static_cast<uint16_t>(uint32_t{a} * b); }
-};
-struct DivOf {
-  template <class V>
-  MB_INLINE V operator()(V a, V b) const {
-    return safe_divide(a, b);
-  }
-};
 
 // y = a + b. Sums, differences and products of integers are the same bits whether they are signed or not.
 template <class T>

@@ -1,6 +1,5 @@
 // Functions of one element, over any shape.
-#include "lib/loops/elementwise.h"
-#include "lib/simd/math.h"
+#include "lib/loops/elementwise_functions.h"
 #include "lib/types/storage_type.h"
 
 namespace minbuild {
@@ -17,51 +16,10 @@ MB_INLINE Status of_number(const Call& call, F f) {
     return Status::kOk;
   }
 }
-template <class T>
-MB_INLINE T negated(T x) {
-  return static_cast<T>(uint64_t{0} - static_cast<uint64_t>(x));
-}
-
-struct NegOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    if constexpr (__is_class(V)) {
-      return -x;
-    } else {
-      return negated(x);
-    }
-  }
-};
-struct AbsOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    if constexpr (__is_class(V)) {
-      return abs(x);
-    } else {
-      return x < 0 ? negated(x) : x;
-    }
-  }
-};
-struct SignOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    if constexpr (__is_class(V)) {
-      return select(x > V(0), V(1), select(x < V(0), V(-1), x));  // zero and NaN stay
-    } else {
-      return static_cast<V>((x > 0) - (x < 0));
-    }
-  }
-};
 struct LogOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
     return log(x);
-  }
-};
-struct SqrtOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    return sqrt(x);
   }
 };
 struct ExpOf {
@@ -74,12 +32,6 @@ struct ErfOf {
   template <class V>
   MB_INLINE V operator()(V x) const {
     return erf(x);
-  }
-};
-struct ReciprocalOf {
-  template <class V>
-  MB_INLINE V operator()(V x) const {
-    return V(1) / x;
   }
 };
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType
+from minbuild.ir import ElementType, Shape
 from minbuild.ops.core.definition import (
     ELEMENTS,
     FLOATS,
+    EqualLowering,
     KernelCall,
     KernelFunction,
     Op,
@@ -77,6 +78,14 @@ def call_clip(ctx: OpContext, low: float, high: float) -> KernelCall:
     """The result of `ctx` as its first operand, `low` at least and `high` at most."""
     words = _words((low, high), ctx.element())
     return clip_kernel.call(ctx.result(), ctx.name(0), types=(ctx.element(),), params=words)
+
+
+def _relu(call: KernelCall, shape: Callable[[str], Shape]) -> Sequence[KernelCall] | None:
+    """max(0, x), and of that and infinity the smaller one, in the order in which NaN stays."""
+    (element,) = call.types
+    if element not in FLOATS:
+        return None
+    return (clip_kernel.call(*call.args, types=call.types, params=_words((0.0, np.inf), element)),)
 
 
 def _reference(
@@ -199,3 +208,6 @@ clip_grad = RewritingOp(
 
 KERNELS = (clip_kernel, clip_grad_kernel)
 OPS = (clip, clip_grad)
+EQUALS = (
+    EqualLowering("relu-by-clip", "Relu by Clip", {"relu": _relu}, (clip_kernel,), needs=frozenset({"clip"})),
+)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from minbuild.ops.activation.clip import call_clip, clip_kernel
 from minbuild.ops.core.definition import (
     FLOATS,
     SIGNED,
-    EqualLowering,
-    KernelCall,
     Op,
-    OpContext,
     TestCase,
     every_input,
     itself,
@@ -60,7 +55,7 @@ def _gradient(b: GradientBuilder) -> Results:
     return b.microsoft("ReluGrad", b.dy[0], b.y[0])
 
 
-_direct = unary(
+relu = unary(
     "Relu",
     relu_kernel,
     computing(lambda x: np.maximum(x, 0)),
@@ -72,15 +67,6 @@ _direct = unary(
 )
 
 
-def _by_clip(ctx: OpContext) -> Sequence[KernelCall]:
-    """max(0, x), and of that and infinity the smaller one, in the order in which NaN stays: the same bits."""
-    assert _direct.lower is not None
-    return (call_clip(ctx, 0.0, np.inf),) if ctx.element() in FLOATS else _direct.lower(ctx)
-
-
-relu = replace(
-    _direct, equals=(EqualLowering("Relu by Clip", _by_clip, (clip_kernel,), frozenset({"clip"})),)
-)
 relu_grad = gradient_op(
     "ReluGrad",
     relu_grad_kernel,

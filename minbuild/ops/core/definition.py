@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Call
+from minbuild.ir import Call, Shape
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.context import (
     RULE_ERRORS,
@@ -56,6 +56,7 @@ __all__ = [
     "BROADCAST",
     "ELEMENTS",
     "EXTENT",
+    "EqualLowering",
     "FLOAT",
     "FLOATS",
     "HALVES",
@@ -65,6 +66,7 @@ __all__ = [
     "InvalidDefinition",
     "KernelCall",
     "KernelFunction",
+    "KernelRule",
     "NUMBERS",
     "Op",
     "OpContext",
@@ -113,15 +115,31 @@ Reference = Callable[..., Any]  # (attributes, *inputs) -> array or tuple of arr
 ShapeValueRule = Callable[[OpContext], Sequence[np.ndarray | None]]
 
 
+KernelRule = Callable[[KernelCall, Callable[[str], Shape]], Sequence[KernelCall] | None]
+
+
 @dataclass(frozen=True)
 class EqualLowering:
-    """A way to compute the same bits by kernels that are made for something else, which saves those of the operator
-    where a library has the others anyway. `title` says so in reports, `needs` names the functions of those kernels."""
+    """Calls of kernels that compute what others do, which saves those where a library has the former anyway, or where
+    the latter are several. Results are the same numbers to the last bit, but that a zero may have another sign.
 
+    name      the name in options
+    title     the name in reports
+    replaces  for functions of kernels: the calls in place of one of theirs, from that and the shapes of values, by
+              name; None for a call that has no equal
+    kernels   the kernels that those calls may be of
+    needs     functions of kernels without which it cannot save anything
+    fewest    the number of kernels it has to replace to save anything
+    time      the most times as long that the calls take in place of what they replace, as measured
+    """
+
+    name: str
     title: str
-    lower: LowerRule
+    replaces: Mapping[str, KernelRule]
     kernels: tuple[KernelFunction, ...]
-    needs: frozenset[str]
+    needs: frozenset[str] = frozenset()
+    fewest: int = 1
+    time: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +154,6 @@ class Op:
     shape_value contents that follow from types alone (Shape, Size); None for an output whose contents depend on data
     lower       the kernel calls of one application; None for operators that never reach the device
     kernels     the kernels that `lower` may call
-    equals      other ways to the same bits; the smallest library may choose one
     is_view     output 0 shares the bytes of input 0
     in_place    (output, input) pairs that may share bytes when shape and type agree and the input dies here; such
                 inputs are never left out
@@ -185,7 +202,6 @@ class Op:
     differentiable: frozenset[int] = frozenset({0})
     cases: Callable[[np.random.Generator], Iterable[TestCase]] | None = None
     kernels: tuple[KernelFunction, ...] = ()
-    equals: tuple[EqualLowering, ...] = ()
     decomposes_to: tuple[str, ...] = ()
 
     @property

@@ -6,7 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
@@ -15,11 +15,11 @@ from types import ModuleType
 from typing import TypeVar
 
 from minbuild.errors import BadInput
-from minbuild.ir import ElementType, Kernel
-from minbuild.ops.core.definition import EXTENT, SCRATCH, EqualLowering, KernelFunction, Op
+from minbuild.ir import ElementType, Kernel, Shape
+from minbuild.ops.core.definition import EXTENT, SCRATCH, EqualLowering, KernelCall, KernelFunction, Op
 
 _OPERATORS = Path(__file__).resolve().parents[1]
-_Declared = TypeVar("_Declared", Op, KernelFunction)
+_Declared = TypeVar("_Declared", Op, KernelFunction, EqualLowering)
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Registry:
     stems: Mapping[str, str]  # function -> stem of kernels/<stem>.cc
     op_stems: Mapping[str, str]  # operator key -> stem
     folders: tuple[Path, ...]  # where kernels/<stem>.cc of user operators are found
+    equals: tuple[EqualLowering, ...] = ()  # lowerings that a library may have in place of others
+    lowerings: tuple[EqualLowering, ...] = ()  # those of them that were chosen
 
     def find(self, domain: str, name: str) -> Op | None:
         return self.ops.get(f"{domain}:{name}")
@@ -43,12 +45,18 @@ class Registry:
         names = tuple(t.ctype for t in types) or ("void",)
         return Kernel(stem, function.function, names, args, len(function.params))
 
-    def with_lowering(self, key: str, equal: EqualLowering) -> Registry:
-        """The same registry, where the operator of that key is computed in an equal way."""
-        op = replace(
-            self.ops[key], lower=equal.lower, kernels=(*self.ops[key].kernels, *equal.kernels), equals=()
-        )
-        return replace(self, ops={**self.ops, key: op})
+    def with_lowerings(self, lowerings: Iterable[EqualLowering]) -> Registry:
+        """The same registry, where kernels have equals in their place."""
+        return replace(self, lowerings=tuple(lowerings))
+
+    def lowered(self, call: KernelCall, shape: Callable[[str], Shape]) -> tuple[KernelCall, ...]:
+        """The calls that the chosen lowerings have in place of `call`; `shape` gives those of values, by name."""
+        for equal in self.lowerings:
+            rule = equal.replaces.get(call.kernel.function)
+            calls = rule(call, shape) if rule else None
+            if calls is not None:
+                return tuple(calls)
+        return (call,)
 
     def all_kernels(self) -> tuple[Kernel, ...]:
         """Every kernel for every type: the full build."""
@@ -94,17 +102,20 @@ def registry(extra: tuple[Path, ...] = ()) -> Registry:
         found.sources.clear()
         for path in sorted(folder.glob("*.py")):
             found.add(path, _load(path))
-    return Registry(found.ops, found.functions, found.stems, found.op_stems, extra)
+    return Registry(
+        found.ops, found.functions, found.stems, found.op_stems, extra, equals=tuple(found.equals)
+    )
 
 
 @dataclass
 class _Declarations:
-    """The declarations of files, by `OPS = (...)` and `KERNELS = (...)`."""
+    """The declarations of files, by `OPS = (...)`, `KERNELS = (...)` and `EQUALS = (...)`."""
 
     ops: dict[str, Op] = field(default_factory=dict)
     functions: dict[str, KernelFunction] = field(default_factory=dict)
     stems: dict[str, str] = field(default_factory=dict)  # of kernels
     op_stems: dict[str, str] = field(default_factory=dict)
+    equals: list[EqualLowering] = field(default_factory=list)
     sources: dict[str, Path] = field(default_factory=dict)  # of operators, in the folders of one author
 
     def add(self, path: Path, module: ModuleType) -> None:
@@ -120,6 +131,7 @@ class _Declarations:
                     "or list it in the KERNELS of one file only."
                 )
             self.functions[kernel.function], self.stems[kernel.function] = kernel, path.stem
+        self.equals += _listed(path, module, "EQUALS", EqualLowering)
         for op in _listed(path, module, "OPS", Op):
             if op.key in self.sources:
                 raise BadInput(

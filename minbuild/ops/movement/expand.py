@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import Dim
 from minbuild.ops.arithmetic import arithmetic as _arithmetic
 from minbuild.ops.core.broadcasting import AXES, WALK, broadcast_loop_of, call_binary
 from minbuild.ops.core.definition import (
@@ -63,6 +64,23 @@ def _call(ctx: OpContext, factor: float = 1, size: TensorType | None = None, use
         types=(ctx.element(),),
         params=(*loop.axes, *_factor_words(factor, ctx.element()), use_size),
         features=tuple(name for name, used in asked.items() if used),
+    )
+
+
+def call_expanded(
+    result: str | TensorType,
+    source: str | TensorType,
+    rows: Dim,
+    columns: Dim,
+    element: ElementType,
+    factor: float,
+) -> KernelCall:
+    """`result`, `rows` of `columns` elements of type `element`, with each element of `source`, times `factor`, in all
+    of its row."""
+    return expand_kernel.call(
+        *(result, source, None, TensorType(element, (rows, columns))),
+        types=(element,),
+        params=(1, 0, *_factor_words(factor, element), 0),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Shape, TensorType
+from minbuild.ir.dims import Dim
 from minbuild.ops.convolution.sliding_window import (
     WINDOW_PARAMS,
     Axis,
@@ -23,6 +24,7 @@ from minbuild.ops.convolution.sliding_window import (
 )
 from minbuild.ops.core.definition import (
     FLOATS,
+    EqualLowering,
     KernelCall,
     KernelFunction,
     Op,
@@ -32,6 +34,8 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results
+from minbuild.ops.movement.expand import call_expanded, expand_kernel
+from minbuild.ops.reduction.reduce import reduce_kernel
 
 _PARAMS = (*WINDOW_PARAMS, "after_d:int", "after_h:int", "after_w:int", "divides:int")
 _FEATURES = {"volumes": "three spatial axes"}
@@ -75,6 +79,52 @@ def _lower(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
 
 def _lower_grad(divides: bool) -> Callable[[OpContext], Sequence[KernelCall]]:
     return lambda ctx: (_call(ctx, grad_kernel, ctx.result_shape(0), ctx.shape(0), divides),)
+
+
+_SEQUENTIAL_BYTES = 32  # rows below this are summed from left to right by lib/loops/blas1.h, as windows are
+
+
+def _whole_extent(call: KernelCall) -> tuple[Dim, int, int, bool] | None:
+    """The planes, rows and columns of a call whose only window is all of each plane, and whether it divides; None where
+    windows are several, reach over an edge, or have rows that a reduction sums in another order."""
+    sizes, pooled = (arg.shape or () for arg in call.args[2:4] if isinstance(arg, TensorType))
+    planes, *extent = sizes
+    taps, pads = list(call.params[0:12:4]), (*call.params[2:12:4], *(max(0, p) for p in call.params[12:15]))
+    if extent != taps or any(pads) or any(d != 1 for d in pooled[1:]):
+        return None
+    if taps[2] * call.types[0].size >= _SEQUENTIAL_BYTES:
+        return None
+    return planes, taps[0] * taps[1], taps[2], bool(call.params[15])
+
+
+def _reduced(call: KernelCall, shape: Callable[[str], Shape]) -> Sequence[KernelCall] | None:
+    """Rows are summed one by one, as windows do it."""
+    whole = _whole_extent(call)
+    if whole is None:
+        return None
+    planes, rows, columns, mean = whole
+    groups = TensorType(call.types[0], (1, planes, rows, 1, columns))
+    asked = {"mean": mean, "rows": columns != 1, "columns": columns == 1}
+    return (
+        reduce_kernel.call(
+            *(*call.args[:2], groups),
+            types=call.types,
+            params=(int(mean),),
+            features=tuple(name for name, used in asked.items() if used),
+        ),
+    )
+
+
+def _expanded(call: KernelCall, shape: Callable[[str], Shape]) -> Sequence[KernelCall] | None:
+    """Every element of a plane has the same share."""
+    whole = _whole_extent(call)
+    if whole is None:
+        return None
+    planes, rows, columns, mean = whole
+    one = call.types[0].dtype.type(1)
+    share = one / one.dtype.type(rows * columns) if mean else one
+    dx, dy = call.args[:2]
+    return (call_expanded(dx, dy, planes, rows * columns, element=call.types[0], factor=share),)
 
 
 def _divisors(attributes: Mapping[str, Any], shape: Sequence[int]) -> np.ndarray:
@@ -248,3 +298,12 @@ sum_pool_grad = Op(
 
 KERNELS = (pool_kernel, grad_kernel)
 OPS = (average_pool, average_pool_grad, sum_pool, sum_pool_grad)
+EQUALS = (
+    EqualLowering(
+        "average-pool-by-reduction",
+        "AveragePool over whole planes by ReduceMean and Expand",
+        {"average_pool": _reduced, "average_pool_grad": _expanded},
+        (reduce_kernel, expand_kernel),
+        needs=frozenset({"reduce"}),
+    ),
+)

@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
-from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
+from minbuild.ir import Shape, TensorType
+from minbuild.ir.dims import product
+from minbuild.ops.core.definition import (
+    FLOATS,
+    EqualLowering,
+    KernelCall,
+    KernelFunction,
+    Op,
+    OpContext,
+    TestCase,
+)
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.reduction import reduce_fold as _fold
@@ -58,6 +67,23 @@ def reduce_over(
         params=(int(mean),),
         features=tuple(name for name, used in asked.items() if used),
         accumulate=accumulate,
+    )
+
+
+def _accumulated(call: KernelCall, shape: Callable[[str], Shape]) -> Sequence[KernelCall] | None:
+    """A buffer plus a value is the sum over one row that adds to what is there."""
+    buffer, value = call.args
+    if call.types[0] not in FLOATS or not isinstance(value, str):
+        return None
+    row = TensorType(call.types[0], (1, 1, 1, product(shape(value)), 1))
+    return (
+        reduce_kernel.call(
+            *(buffer, value, row),
+            types=call.types,
+            params=(0,),
+            features=("columns",),
+            accumulate=call.accumulate,
+        ),
     )
 
 
@@ -120,3 +146,12 @@ reduce_mean = _op("ReduceMean", True, (1, 11, 13, 18))
 
 KERNELS = (reduce_kernel,)
 OPS = (reduce_sum, reduce_sum_training, reduce_mean)
+EQUALS = (
+    EqualLowering(
+        "accumulation-by-reduction",
+        "Accumulation by ReduceSum",
+        {"accumulate": _accumulated},
+        (reduce_kernel,),
+        needs=frozenset({"reduce"}),
+    ),
+)

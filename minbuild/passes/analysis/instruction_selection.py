@@ -70,8 +70,9 @@ def _select(
         ) from error
     for kernel_call in kernel_calls:
         _check_declared(kernel_call, op, registry)
-        _check_data(kernel_call, known)
-        yield _selection(call, kernel_call, registry)
+        for equal in registry.lowered(kernel_call, lambda name: procedure.values[name].type.shape or ()):
+            _check_data(equal, known)
+            yield _selection(call, equal, registry)
 
 
 def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None:
