@@ -18,7 +18,7 @@ _SECTIONS = (
         "sizes.md",
         "Bytes of the stripped shared library on x86-64 Linux, with session, checkpoint reading and "
         "writing. `full` contains "
-        "every kernel. The last column compares the arena with the lower bound of any layout.",
+        "every kernel. The last column compares the arena with the least that the order of steps needs in any layout.",
     ),
     (
         "Library size by target",

@@ -121,7 +121,7 @@ def skipped_steps(routine: Routine, plan: Plan) -> dict[int, int]:
 
 def step_order(routine: Routine, plan: Plan, sizes: Mapping[str, int]) -> Iterator[int]:
     """Numbers of the steps as they run where no round of a loop ends early; loops run once per sample, or as often as
-    steps before them set. `routine` is one of `plan`."""
+    steps before them set. `routine` is one of `plan`; free dimensions have these `sizes`."""
     samples, sample, number = evaluate(routine.samples, sizes), 0, 0
     while number < len(routine.steps):
         yield number

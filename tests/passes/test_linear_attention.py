@@ -22,8 +22,9 @@ _EXTRA = {"linear": "", "gated": ", , g", "delta": ", , , b", "gated_delta": ", 
 OPSET = 27
 
 
-def artifacts(rule: str, steps: int | str = STEPS) -> TrainingArtifacts:
-    """Projections of an input, causally convolved, lead to the operator, and its result to an output."""
+def artifacts(rule: str, steps: int | str = STEPS, domain: str = "") -> TrainingArtifacts:
+    """Projections of an input, causally convolved, lead to the operator, and its result to an output. `domain` stands
+    before the names of operators."""
     random = np.random.default_rng(1)
     sizes = {"q": 2 * HEADS * KEYS, "k": HEADS * KEYS, "v": HEADS * VALUES, "g": HEADS, "b": HEADS}
     used = [n for n in sizes if n in "qkv" or f" {n}" in _EXTRA[rule]]
@@ -33,17 +34,17 @@ def artifacts(rule: str, steps: int | str = STEPS) -> TrainingArtifacts:
     text = f"""
         m (float[{BATCH},{steps},5] x) => (float[{BATCH},{2 * HEADS * VALUES}] out) {{
             turned = Transpose <perm = [0, 2, 1]> (x)
-            conv, kept = CausalConvWithState <activation = "silu"> (turned, filter, bias)
+            conv, kept = {domain}CausalConvWithState <activation = "silu"> (turned, filter, bias)
             c = Transpose <perm = [0, 2, 1]> (conv)
             {" ".join(lines)}
-            y, state = LinearAttention <q_num_heads = {2 * HEADS}, kv_num_heads = {HEADS}, update_rule = "{rule}">
-                (q, k, v{_EXTRA[rule]})
+            y, state = {domain}LinearAttention
+                <q_num_heads = {2 * HEADS}, kv_num_heads = {HEADS}, update_rule = "{rule}"> (q, k, v{_EXTRA[rule]})
             out = ReduceMean <keepdims = 0> (y, axis)
         }}"""
     weights = {f"W{n}": random.standard_normal((5, sizes[n])).astype(np.float32) * 0.4 for n in used}
     weights |= {"filter": random.standard_normal((5, 1, 4)).astype(np.float32) * 0.5}
     weights |= {"bias": random.standard_normal(5).astype(np.float32) * 0.1}
-    model = source(text, {**weights, "axis": np.array([1])}, OPSET)
+    model = source(text, {**weights, "axis": np.array([1])}, 20 if domain else OPSET)
     return artifacts_of(model, Recipe(loss="mse", optimizer="sgd"), REGISTRY)
 
 
@@ -94,6 +95,17 @@ def test_each_rule_is_a_loop_with_the_gradients_of_its_definition(rule):
         )
         scale = np.linalg.norm(gradient) * np.linalg.norm(way)  # the operator itself computes in float
         assert abs((gradient * way).sum() - (ahead - back) / 2e-5) < 1e-6 * scale, name
+
+
+def test_onnx_runtimes_own_operators_are_those_of_onnx():
+    results = []
+    for domain in ("", "com.microsoft."):
+        trainer = ReferenceTrainer(artifacts("gated_delta", domain=domain))
+        results.append((trainer.train_step(*batch())[0], dict(trainer.gradients)))
+    (loss, gradients), (own_loss, own) = results
+    np.testing.assert_array_equal(loss, own_loss)
+    for name, gradient in gradients.items():
+        np.testing.assert_array_equal(gradient, own[name], err_msg=name)
 
 
 @pytest.mark.parametrize("steps", [STEPS, "T"])

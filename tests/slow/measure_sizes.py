@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
 BATCH = 8
-HEAD = ("case", "kernels", "trimmed", "full", "plan", "arena", "above the lower bound")
+HEAD = ("case", "kernels", "trimmed", "full", "plan", "arena", "above the least for this order")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ def source(
     text: str, weights: Mapping[str, np.ndarray] | None = None, opset: int = 17, functions: str = ""
 ) -> Source:
     """A model whose graph is `text`, with `weights` as initializers."""
-    imports = f'"" : {opset}, "own" : 1, "ai.onnx.preview" : 1'
+    imports = f'"" : {opset}, "own" : 1, "ai.onnx.preview" : 1, "com.microsoft" : 1'
     model = onnx.parser.parse_model(f"<ir_version: 8, opset_import: [{imports}]> {text} {functions}")
     for name, array in (weights or {}).items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
