@@ -85,8 +85,9 @@ def is_wide(plan: bytes) -> bool:
 
 def plan_version(fused_updates: bool, loops: int = 0) -> int:
     """The version that a plan has, and a library that reads it, whatever loops it can: `fused_updates` and `loops` as
-    of the plan."""
-    return VERSION + FUSED_VERSION * fused_updates + (0, *LOOP_VERSIONS)[loops]
+    of the plan. Kernels that control loops have no version: a library without them names them."""
+    kinds = (0, *LOOP_VERSIONS)
+    return VERSION + FUSED_VERSION * fused_updates + kinds[min(loops, len(LOOP_VERSIONS))]
 
 
 def decode_plan(plan: bytes) -> dict[str, Any]:
