@@ -21,6 +21,7 @@ from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.codegen.plan_encoding_choice import choose_encoding
+from minbuild.codegen.straight_choice import choose_straight
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
@@ -165,9 +166,10 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     planned = planned if build_options.flavor == COMPILED else encoding.models
     toolchain = toolchain.with_build_options(build_options)
     lowered = choose_lowerings(planned, build_options, sizer)
-    planned = lowered.models
+    straight = choose_straight(lowered.models, build_options, sizer)
+    planned = straight.models
     models = dict(zip(models, planned, strict=True))
-    notes = (*filter(None, (flavor.note or encoding.note,)), *lowered.notes)
+    notes = (*filter(None, (flavor.note or encoding.note, straight.note)), *lowered.notes)
     for note in notes:
         progress.note(note)
     contents = contents_of(planned, request.extra, progress.note, build_options)

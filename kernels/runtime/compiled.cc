@@ -130,6 +130,11 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_THREADS > 1
     call.team = &s->team;
     if (runs) status = static_cast<mb_status>(run_divided(&s->team, call, kind.row));
+#elif MB_STRAIGHT
+    if (runs)
+      status = static_cast<mb_status>(kind.row < plan::kStraightRow
+                                          ? run_kernel(call, kind.row)
+                                          : run_straight(s, kind.row - plan::kStraightRow, call.accumulate));
 #else
     if (runs) status = static_cast<mb_status>(run_kernel(call, kind.row));
 #endif

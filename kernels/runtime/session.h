@@ -255,6 +255,10 @@ extern const KernelRow kKernelRows[];
 extern const uint8_t kKernelSlots[];
 // The call comes first, as in a kernel, so that a conditional jump is all that each costs.
 Status run_kernel(const Call& call, uint32_t row);
+#if MB_STRAIGHT
+// The same for a step that has its arguments in it, `row` from the first of these on.
+Status run_straight(Session* session, uint32_t row, uint32_t accumulate);
+#endif
 #if MB_THREADS > 1
 // How threads may cut a call of each kernel, 0 if they may not: bit k is set where argument k is cut into the rows that
 // the first dimension of an extent counts; or these.

@@ -7,11 +7,12 @@ temporaries on top of one another are counted up, so that nothing is computed on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from minbuild.codegen.compiled_plan_amounts import CURE, Amount, AmountTable, amounts_of, elements, place_of
 from minbuild.codegen.compiled_plan_steps import Step, encode_steps, steps_of
+from minbuild.codegen.straight_steps import StraightStep, StraightSteps, candidates
 from minbuild.errors import Unsupported
 from minbuild.ir import ElementType, Kernel
 from minbuild.planning.compact_checkpoint import compact_end
@@ -23,20 +24,50 @@ _MOST = 0x7FFFFFEF  # of what a size may be
 _WALKS = (0, 128, 192)  # bits beside a rank: one sample per round, from the first or from the last on
 
 
-def compile_plan(plan: bytes, kernels: Sequence[Kernel], *, kernel_names: bool) -> dict[str, Any]:
+def compile_plan(
+    plan: bytes, kernels: Sequence[Kernel], *, kernel_names: bool, straight: Collection[str] = ()
+) -> dict[str, Any]:
     """The values of `package/compiled_plan.h.j2`. `kernels` are those of the library by row. `plan` is the plan as
-    devices read it; with `kernel_names` errors name kernels. Raises Unsupported for a plan whose sizes are more than
+    devices read it; with `kernel_names` errors name kernels; steps of kernels whose symbols are `straight` are calls in
+    the table of kernels. Raises Unsupported for a plan whose sizes are more than
     products with one free dimension."""
+    return _compiler(plan, kernels, kernel_names, straight).values()
+
+
+def straight_steps_of(
+    plan: bytes, kernels: Sequence[Kernel], straight: Collection[str]
+) -> list[StraightStep]:
+    """The steps of `compile_plan` that are straight calls, in the order of their rows. `plan`, `kernels` and
+    `straight` are as there."""
+    return list(_compiler(plan, kernels, False, straight).straight.numbers)
+
+
+def straight_candidates(plan: bytes, kernels: Sequence[Kernel], most: int) -> list[str]:
+    """Symbols of the kernels with at most `most` different steps; none where steps run in loops. `plan` and `kernels`
+    are as for `compile_plan`."""
+    compiler = _compiler(plan, kernels, False, ())
+    return [] if compiler.loops else candidates(compiler.tables, compiler.steps, kernels, most)
+
+
+def _compiler(
+    plan: bytes, kernels: Sequence[Kernel], kernel_names: bool, straight: Collection[str]
+) -> _Compiler:
     if is_wide(plan):
         raise Unsupported([f"--flavor compiled: the model needs more than 2 GB of memory. {CURE}"])
     tables = decode_plan(plan)
     if len(tables["symbols"]) > 1:
         raise Unsupported([f"--flavor compiled: several dimensions are free. {CURE}"])
-    return _Compiler(tables, kernels, kernel_names).values()
+    return _Compiler(tables, kernels, kernel_names, straight)
 
 
 class _Compiler:
-    def __init__(self, tables: Mapping[str, Any], kernels: Sequence[Kernel], kernel_names: bool) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Any],
+        kernels: Sequence[Kernel],
+        kernel_names: bool,
+        straight: Collection[str],
+    ) -> None:
         self.tables = tables
         self.rows = {stable_key(kernel.symbol): row for row, kernel in enumerate(kernels)}
         self.counts = [*(kernel.params for kernel in kernels), 0]  # the last for a kernel that is left out
@@ -47,6 +78,9 @@ class _Compiler:
         self.tensors = tables["tensors"].tolist()
         self.steps = steps_of(tables, self.rows, [len(kernel.args) for kernel in kernels])
         self.loops = any(step.loop for step in self.steps)
+        self.straight = StraightSteps(tables, self.amounts, kernels, () if self.loops else straight)
+        self.steps = self.straight.take(self.steps)
+        self.counts += [0] * len(self.straight.numbers)
         self.order = _in_order_of_use(tables, self.steps)
 
     def _dims(self, tensor: tuple[int, ...]) -> list[Amount]:
@@ -129,6 +163,7 @@ class _Compiler:
             "param_values": steps.param_values,
             "most_params": max(self.counts),
             "kinds": steps.kinds,
+            "straight_row": self.straight.first if self.straight.numbers else 0,
             "graphs": graphs,
             "ports": ports,
             "orders": orders,
@@ -241,7 +276,8 @@ class _Compiler:
             for key, name in self.tables["kernels"].tolist()
             if int(key) in self.rows
         }
-        return [found.get(row, 0) for row in range(len(self.rows))]
+        rows = [*range(len(self.rows) + 1), *(step.row for step in self.straight.numbers)]
+        return [found.get(row, 0) for row in (rows if self.straight.numbers else rows[:-1])]
 
     def _largest_symbol(self, peak: Amount) -> int:
         """The largest size of the free dimension for which everything can be counted in 31 bits."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from minbuild import __version__, assets
-from minbuild.codegen.compiled_plan import compile_plan
+from minbuild.codegen.compiled_plan import compile_plan, straight_steps_of
+from minbuild.codegen.straight_steps import StraightStep
 from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
@@ -116,7 +117,12 @@ def _plan_header(contents: LibraryContents, stamp: str) -> str:
     if not contents.compiled:
         schema = plan_schema(contents.wide, contents.dense)
         return _schema_header("plan", schema, version, "trainer.fbs", stamp)
-    values = compile_plan(contents.compiled_plan, contents.kernels, kernel_names=contents.error_messages)
+    values = compile_plan(
+        contents.compiled_plan,
+        contents.kernels,
+        kernel_names=contents.error_messages,
+        straight=contents.straight,
+    )
     return render("package/compiled_plan.h.j2", stamp=stamp, version=version, **values)
 
 
@@ -176,6 +182,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         symbols=int(contents.symbols),
         loops=int(contents.loops),
         compiled=int(contents.compiled),
+        straight=int(bool(_straight_steps(contents))),
         one_variant=int(contents.one_variant),
         panel_bytes=contents.panel_bytes,
         compact=int(contents.compact_checkpoints),
@@ -214,6 +221,10 @@ def _kernel_table(contents: LibraryContents, registry: Registry, stamp: str) -> 
             }
         )
         slots += [number | written << 5 | optional << 6 for number, written, optional in kernel.args]
+    straight = _straight_steps(contents)
+    called = {step.symbol for step in straight}
+    for row in rows:
+        row["straight"] = row["symbol"] in called
     _check_keys([*(k.symbol for k in contents.kernels), *contents.features])
     return render(
         "package/kernel_table.cc.j2",
@@ -221,11 +232,20 @@ def _kernel_table(contents: LibraryContents, registry: Registry, stamp: str) -> 
         functions=_declarations(contents.kernels),
         rows=rows,
         slots=slots or [0],
+        straight=straight,
+        straight_row=len(contents.kernels) + 1,
+        straight_stems=sorted({k.stem for k in contents.kernels if k.symbol in called}),
         cuts=[registry.functions[k.function].cut_word for k in contents.kernels]
         if contents.threads > 1
         else [],
         features=[(f, stable_key(f)) for f in sorted(contents.features)],
     )
+
+
+def _straight_steps(contents: LibraryContents) -> list[StraightStep]:
+    if not contents.straight:
+        return []
+    return straight_steps_of(contents.compiled_plan, contents.kernels, contents.straight)
 
 
 def _declarations(kernels: Iterable[Kernel]) -> list[str]:

@@ -26,7 +26,8 @@ SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 PLAIN, DENSE = "plain", "dense"  # of plan_encoding, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
-DIRECT, LEAST = "direct", "least"  # of lowerings
+DIRECT, LEAST = "direct", "least"  # of lowerings, and the latter of step_calls
+TABLES = "tables"  # of step_calls
 TEXT, CODES = "text", "codes"  # of error_messages
 SEPARATE, FUSED = "separate", "fused"  # of updates
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
@@ -108,6 +109,13 @@ class BuildOptions:
         numbers=(2, 1000),
         smallest="50",
         fastest=NONE,
+    )
+    step_calls: str = choice(
+        (TABLES, LEAST),
+        "steps of a plan that is compiled in: rows of tables, or for some kernels straight calls with their arguments "
+        "as constants where the library is smaller, measured by links (least)",
+        SOURCES,
+        smallest=LEAST,
     )
     graphs: tuple[str, ...] = choice(
         EVERY,

@@ -71,6 +71,9 @@ class CompiledModel:
         b""  # the form of the checkpoint that devices start from, if not the checkpoint itself
     )
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
+    straight: frozenset[str] = (
+        frozenset()
+    )  # kernels whose steps are straight calls where the plan is compiled in
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
     direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof
 

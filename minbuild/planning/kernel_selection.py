@@ -82,6 +82,7 @@ def contents_of(
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",
+        straight=models[0].straight if build_options.flavor == COMPILED else frozenset(),
         threads=max(m.threads for m in models),
         compact_checkpoints=any(m.compact_checkpoint for m in models),
         panel_bytes=panel_bytes(build_options.stack_budget),

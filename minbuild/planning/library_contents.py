@@ -49,6 +49,7 @@ class LibraryContents:
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
     compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
+    straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop
     panel_bytes: int = 0  # on the stack for a matrix product; 0: as the target suggests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -238,3 +239,44 @@ def test_the_tables_hold_the_plan() -> None:
 def test_an_outline_survives_the_manifest() -> None:
     outline = PlanOutline.of(compile_model(FREE, {}, {}).plan_bytes)
     assert PlanOutline.from_dict(json.loads(json.dumps(outline.as_dict()))) == outline
+
+
+def test_straight_calls_compute_the_same_bits() -> None:
+    """Every kernel as a straight call, with a free dimension and with fixed ones."""
+    for sizes in ({}, {"batch": 3}):
+        model = compile_model(FREE, sizes, {})
+        straight = replace(model, straight=frozenset(k.symbol for k in model.plan.kernels))
+        reads, has = built(model), built(straight, flavor="compiled")
+        table = has.sources["src/kernel_table.cc"].decode()
+        assert table.count("MB_STEP((") >= len(model.plan.kernels)
+        script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+        prove_equal(script, model.plan_bytes, has.built.shared, reads.built.shared, compiled=True)
+
+
+def test_errors_of_straight_calls_name_their_kernels(tmp_path: Path) -> None:
+    model = compile_model(SMALL, {}, {})
+    straight = replace(model, straight=frozenset(k.symbol for k in model.plan.kernels))
+    found = []
+    for name, each in (("tables", model), ("straight", straight)):
+        (tmp_path / name).mkdir()
+        session = Session(loaded(built(each, flavor="compiled"), tmp_path / name), b"", model.checkpoint)
+        first = model.program.procedures[0]
+        types = [first.values[n].type for n in first.inputs]
+        with pytest.raises(TrainerError) as caught:  # labels that no class has
+            session.run(0, [np.full([int(d) for d in t.shape or ()], 99, t.element.dtype) for t in types])
+        found.append(str(caught.value))
+    assert found[0] == found[1]
+
+
+@pytest.mark.targets
+def test_the_smaller_step_calls_are_taken_and_verified_step_by_step(
+    minbuild: Command, tmp_path: Path
+) -> None:
+    options = ("--flavor", "compiled", "--step-calls", "least", "--loop-variants", "one", "--no-analysis")
+    out = tmp_path / "dist"
+    said = minbuild("reduce", SMALL, "--out", out, *options, "--time", "--target", HOST, "--target", "wasm32")
+    assert said.code == 0 and "NOT PROVEN" not in said.out, said.err
+    report = json.loads((out / "report/report.json").read_text())
+    (note,) = [n for n in report["model"]["notes"] if n.startswith("Step calls")]
+    assert "straight, which saves" in note
+    assert "MB_STEP((" in (out / "src/kernel_table.cc").read_text()
