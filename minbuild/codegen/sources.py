@@ -156,7 +156,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         namespace=namespace,
         identifier=schema.identifier,
         version=version,
-        versions=dict(zip(("Loop", "BackwardLoop"), LOOP_VERSIONS, strict=True))
+        versions=dict(zip(("Loop", "BackwardLoop", "ControlledLoop"), LOOP_VERSIONS, strict=True))
         if namespace == "plan"
         else {},
         tables=list(schema.tables.values()),

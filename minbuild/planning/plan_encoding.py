@@ -35,9 +35,9 @@ _DENSE_IDENTIFIER = "MBTD"
 DENSE_VERSION = 1 << 18  # as below, of dense plans
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
-# Added to the version of plans with loops, and of those with loops that begin with the last sample: a library without
-# them would run each step once.
-LOOP_VERSIONS = (1 << 19, 1 << 20)
+# Added to the version of plans with loops, with loops that begin with the last sample, and with loops whose rounds
+# kernels control: a library without them would run the wrong rounds.
+LOOP_VERSIONS = (1 << 19, 1 << 20, 1 << 21)
 
 
 @cache

@@ -4,9 +4,9 @@
 
 Of each case and target: the default build, and `--profile smallest` with either flavor, a plan that is read, in the
 smaller encoding, and one that is compiled in, with the step calls that are smaller (searched for on the targets of
-`_SEARCHED`, tables on others); the latter also without the checks of `SAFETY_OFF`. A library counts with what of it is loaded, a
-checkpoint with what it has beyond the bytes of the parameters. Batch sizes are free, files and saving are on. The stack
-is that of whole sessions on a Cortex-M4F, measured under qemu as `minbuild reduce` does it.
+`_SEARCHED`, tables on others); the latter also without the checks of `SAFETY_OFF`. A library counts with what of it is
+loaded, a checkpoint with what it has beyond the bytes of the parameters. Batch sizes are free, files and saving are
+on. The stack is that of whole sessions on a Cortex-M4F, measured under qemu as `minbuild reduce` does it.
 """
 
 from __future__ import annotations
