@@ -36,14 +36,15 @@ def choose_straight(
     if contents.threads > 1 or contents.fused_updates or build_options.speed_for:
         return StraightChoice(plain)
 
+    candidates = straight_candidates(contents.compiled_plan, contents.kernels, _MOST_STEPS)
+    if not candidates:
+        return StraightChoice(plain)
+
     def taken(symbols: frozenset[str]) -> int:
         return sizer.loaded_bytes([replace(m, straight=symbols) for m in plain], build_options)
 
     tables = taken(frozenset())
-    alone = {
-        symbol: taken(frozenset({symbol}))
-        for symbol in straight_candidates(contents.compiled_plan, contents.kernels, _MOST_STEPS)
-    }
+    alone = {symbol: taken(frozenset({symbol})) for symbol in candidates}
     chosen = sorted((s for s, size in alone.items() if size < tables + _SWITCH), key=alone.__getitem__)
     least = taken(frozenset(chosen)) if chosen else tables
     for symbol in reversed(chosen[1:]):
