@@ -113,8 +113,7 @@ def main() -> int:
         head += (
             "quantization needs the extremes of a whole batch, so cnn_dynamic holds the sums of its first "
         )
-        head += "convolution for all samples, in float and in int32 (401,408 B each), where the float "
-        head += "model computes one sample after the other.\n\n"
+        head += "convolution for all samples, where the float model computes one sample after the other.\n\n"
         RESULT.write_text(head + "\n".join(lines) + "\n")
     return 0
 
