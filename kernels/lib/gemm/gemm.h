@@ -37,9 +37,11 @@ void pack_strided(const void* product, T* panel, int k, int depth, int j0, int c
 #endif
 
 // How far the rows of a tile are from those of the next, of packed products; the last `low` rows are in tiles of
-// tile_rows(), `low_step` apart.
+// tile_rows(), `low_step` apart. `start`: a row that those of a C that nothing is added to start from, or null for zeros.
+template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
+  const T* start;
 };
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
@@ -52,6 +54,8 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
   if constexpr (kPacked) step = (steps.step, ...);
   const T* a = g.a;
   T* c = g.c;
+  [[maybe_unused]] const T* start = nullptr;
+  if constexpr (kPacked) start = (steps.start, ...) ? (steps.start, ...) : zero_row<T>;
   [[maybe_unused]] bool high = true;
   for (intptr_t left = g.m; left > 0; left -= most) {
     if constexpr (kPacked && kTallerTiles) {
@@ -64,6 +68,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
     if (rows == most && g.n == width && g.c_col == 1) {
       out = c;
       out_row = g.c_row;
+      if constexpr (kPacked) old = start;
       if (g.accumulate) old = c;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
@@ -74,7 +79,7 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       const T* from = edge;
       for (intptr_t r = 0; r < rows; ++r, to_row += g.c_row, from += width) {
         T* to = to_row;
-        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : 0) + from[s];
+        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : kPacked ? start[s] : 0) + from[s];
       }
     }
     if constexpr (kPacked) a += step;

@@ -80,10 +80,10 @@ struct Blocks {
 
 // The product by packed blocks, in scratch memory for as many elements as they have. Where A is no matrix in memory,
 // `rows` packs it: rows(to, step, a, count, depth) writes `count` rows of `depth` elements, `step` apart, from where the
-// element `a` would be.
+// element `a` would be. `start`: as in TileSteps.
 template <class T, class... Rows>
 MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
-                                 const Rows&... rows) {
+                                 const T* start, const Rows&... rows) {
   alignas(16) T edge[kMostPackedRows * kMostTileBytes / sizeof(T)];
   Blocks<T> blocks(g, bytes);
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
@@ -103,7 +103,7 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
-        TileSteps steps = {tall * g.a_row, short_rows * g.a_row, low};
+        TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low, nullptr};
         if (blocks.pack_rows) {
           if constexpr (sizeof...(rows) == 0) {
             const intptr_t high = tile.m - low;
@@ -125,6 +125,7 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
           tile.b = panels + at * tile.k;
+          if (start && k == 0) steps.start = start + j + at;
           multiply_panel(tile, bytes, edge, steps);
         }
       }
@@ -160,12 +161,19 @@ struct LaterColumns {
 
 // The product in parts of some rows and columns, whole tiles, each of them packed by itself.
 template <class T>
-MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
-  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply_packed(g, bytes, scratch, pack, packer);
-  // Columns first: whatever packs B may have to gather it. Twice as many parts as threads, where that leaves large ones.
+MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+                                   const T* start = nullptr) {
+  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
+    return multiply_packed(g, bytes, scratch, pack, packer, start);
+  // Twice as many parts as threads, where that leaves large ones. Each packs its rows and columns by itself: so many
+  // strips of columns that this is the least; whatever else packs B may have to gather it.
   const intptr_t tiles = 4 * packed_tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
-  intptr_t parts = int64_t(g.m) * g.n * g.k < 8 * g.members * kLeastWork ? g.members : 2 * g.members;
-  intptr_t columns = (g.n + parts - 1) / parts, rows = g.m;
+  intptr_t parts = int64_t(g.m) * g.n * g.k < 32 * g.members * kLeastWork ? g.members : 2 * g.members, strips = parts;
+  if (packer == &g)
+    while (strips > 1 && (strips - 1) * g.m + (parts + strips - 2) / (strips - 1) * g.n <=
+                             strips * g.m + (parts + strips - 1) / strips * g.n)
+      --strips;
+  intptr_t columns = (g.n + strips - 1) / strips, rows = g.m;
   if (columns < 4 * width) columns = 4 * width;
   columns = (columns + width - 1) / width * width;
   const intptr_t across = (g.n + columns - 1) / columns;
@@ -180,16 +188,18 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
     some.a += i * g.a_row;
     some.c += i * g.c_row + j * g.c_col;
     const LaterColumns<T> later = {pack, packer, int(j)};
-    multiply_packed<T>(some, bytes, scratch + member * g.share, LaterColumns<T>::run, &later);
+    multiply_packed<T>(some, bytes, scratch + member * g.share, LaterColumns<T>::run, &later,
+                       start ? start + j : nullptr);
   });
 }
 
-// multiply_few in parts of some columns, as many as its blocks or whole tiles have.
+// multiply_few in parts of some columns, as many as its blocks or whole tiles have; long ones where rows of B are read.
 template <class T>
 MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
   const intptr_t unit = g.b_row == 1 ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : 64;
   if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g);
-  const intptr_t units = (g.n + unit - 1) / unit, columns = (units + 4 * g.members - 1) / (4 * g.members) * unit;
+  const intptr_t units = (g.n + unit - 1) / unit, count = g.b_row == 1 ? 4 * g.members : g.members,
+                 columns = (units + count - 1) / count * unit;
   for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t) {
     const intptr_t j = part * columns;
     Gemm<T> some = g;
@@ -203,8 +213,9 @@ MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
 #else
 
 template <class T>
-MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer) {
-  multiply_packed<T>(g, bytes, scratch, pack, packer);
+MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+                                 const T* start = nullptr) {
+  multiply_packed<T>(g, bytes, scratch, pack, packer, start);
 }
 template <class T>
 MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
@@ -219,19 +230,26 @@ MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
   return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
 }
 
-// The product, packed or as it suits its sizes; `scratch` has what Blocks says, kRowBytes + kColumnBytes at most.
+// True if the product is packed; else it goes as it suits its sizes.
 template <class T>
-MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch) {
+MB_INLINE bool takes_packing(const Gemm<T>& g) {
+  return g.k >= 1 && g.n >= kFewest && (g.m >= kFewest || g.k <= kFewest);
+}
+
+// The product, packed or as it suits its sizes; `scratch` has what Blocks says, kRowBytes + kColumnBytes at most.
+// `start`: as in TileSteps, of a product that takes packing.
+template <class T>
+MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr) {
+  if (takes_packing(g)) return multiply_in_parts<T>(g, vector_bytes(), scratch, pack_columns<T>, &g, start);
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
-  if (g.m < kFewest && g.k > kFewest) return multiply_few_in_parts(g);
-  multiply_in_parts<T>(g, vector_bytes(), scratch, pack_columns<T>, &g);
+  multiply_few_in_parts(g);
 }
 
 // The same in the scratch memory of a kernel.
 template <class T, class Tensor>
-MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch) {
-  gemm_at(g, scratch->template scratch<T>());
+MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch, const T* start = nullptr) {
+  gemm_at(g, scratch->template scratch<T>(), start);
 }
 
 }  // namespace minbuild

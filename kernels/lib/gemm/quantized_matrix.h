@@ -205,7 +205,7 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
   T* scratch = room.scratch<T>();
   if constexpr (Packs) {
     if (large && (g.m >= kFewest || g.k <= kFewest))
-      return multiply_packed<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b);
+      return multiply_packed<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b, nullptr);
   }
   if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
   // Pieces of B are dequantized and then read in place: for dot products some of its columns, else some of its rows.

@@ -98,7 +98,7 @@ struct PackedConv : Weights... {
     shared.team = c.team, shared.members = members, shared.share = share;
     if constexpr (sizeof...(Weights) == 0) return multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer);
 #endif
-    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, static_cast<const Weights&>(*this)...);
+    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...);
   }
 
   // Rows of outputs of some images side by side, or back.
@@ -143,7 +143,7 @@ struct PackedConv : Weights... {
         now = first + some - channel < made_channels ? first + some - channel : made_channels;
         g.m = now * c.taps;
         g.a = w + channel * c.taps;
-        multiply_packed<T>(g, vector_bytes(), scratch + member * share, pack_columns<T>, &g,
+        multiply_packed<T>(g, vector_bytes(), scratch + member * share, pack_columns<T>, &g, nullptr,
                            static_cast<const Weights&>(*this)...);
         add_made(tap_rows, own, channel, now, j, g.n);
       }

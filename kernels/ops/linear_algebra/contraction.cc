@@ -67,11 +67,11 @@ struct Axes {
 #if MB_THREADS > 1
 // The products for all indices of the axes before the matrices, side by side where there are several, else each in parts.
 template <class T>
-MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* scratch) {
+MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* scratch, const T* start) {
   intptr_t products = 1;
   for (int axis = 0; axis < axes.rows; ++axis) products *= axes.sizes[axis];
   if (g.members < 2 || products < g.members || int64_t(g.m) * g.n * g.k * products < kLeastWork)
-    return axes.multiply(g, 0, scratch);
+    return axes.multiply(g, 0, scratch, start);
   const intptr_t parts = 4 * g.members, each = (products + parts - 1) / parts;
   for_parts(g.team, g.members, (products + each - 1) / each, [&](int32_t part, int32_t member) {
     const intptr_t first = part * each, end = first + each < products ? first + each : products;
@@ -88,7 +88,7 @@ MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* 
       }
       Tensor share = *scratch;
       share.data = reinterpret_cast<char*>(scratch->scratch<T>() + member * g.share);
-      axes.multiply(one, axes.rows, static_cast<const Tensor*>(&share));
+      axes.multiply(one, axes.rows, static_cast<const Tensor*>(&share), start);
     }
   });
 }
@@ -127,8 +127,13 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   if constexpr (sizeof...(scratch) != 0) {
     if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
   }
+  [[maybe_unused]] const T* start = nullptr;
 #if MB_CONTRACTION_BIAS
-  if (bias) {
+  // Tiles of a packed product start from a bias of their columns.
+  if (sizeof...(scratch) != 0 && bias && bias.count == product.n && product.c_col == 1 && !product.accumulate &&
+      call[5].count != 0 && takes_packing(product)) {
+    start = bias.as<T>();
+  } else if (bias) {
     start_with_bias<T>(y, bias, product.accumulate);
     product.accumulate = true;
   }
@@ -137,11 +142,12 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
 #if MB_THREADS > 1
     if constexpr (sizeof...(scratch) != 0) {
       divide_among(product, call.team, call[6].count);
-      multiply_side_by_side(axes, product, scratch...);
+      multiply_side_by_side(axes, product, scratch..., start);
       return Status::kOk;
     }
 #endif
-    axes.multiply(product, 0, scratch...);
+    if constexpr (sizeof...(scratch) == 0) axes.multiply(product, 0);
+    else axes.multiply(product, 0, scratch..., start);
   } else if (!product.accumulate) {
     clear_bytes(y.data, y.count * sizeof(T));  // empty sums
   }
