@@ -1,7 +1,7 @@
 """Step times and memory at real size, side by side with ONNX Runtime and PyTorch: reports/baseline/large.md.
 
     python tests/slow/bench_large.py [--torch PYTHON] [--ort PYTHON] [--work FOLDER] [--batches 1,8] [--threads 1,2]
-                                     [--seconds 10] [--no-memory] [--dry] [NAME...]
+                                     [--seconds 10] [--no-memory] [--dry] [--resume] [NAME...]
 
 The networks are those of large_nets.py, with random weights; a NAME is one of them, in quotes, or the beginning of
 one. PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made for
@@ -12,11 +12,16 @@ same batch: a training step, AdamW (PyTorch's fused one), and the reset of gradi
 With one thread, a time is that of the processor in the best turn, which other work on the machine
 changes little; with more it is that of the wall clock. Memory is what training adds to a process at most, on one
 thread. Rows of the table that are not measured stay as they are; --dry leaves the report alone.
+
+It runs unattended: a row that fails is named at the end and the others go on, and the report is written after each.
+--resume, with --work, skips rows that were measured there of the very same trainer, as after an interruption. The cores
+that other processes used meanwhile stand beside a row where they were more than a tenth of one: measure those again.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import os
@@ -37,6 +42,11 @@ NAMES += ("LSTM 2x1024", "MLP 10M", "MobileNetV2", "EfficientNet-B0", "DS-CNN")
 WHO = ("ort", "torch", "ours")
 TURN, FEWEST = 1.0, 3  # seconds of a turn, and turns of each
 AGREE = 2e-3  # relative difference of first losses
+QUIET = 0.1  # cores that other processes may use
+
+
+class Failed(Exception):
+    """A row could not be measured."""
 
 
 def main() -> int:
@@ -51,19 +61,24 @@ def main() -> int:
             "ort": options.ort or _ort(work),
             "ours": sys.executable,
         }
-        rows = []
+        rows, failures = [], []
         for name in NAMES:
             if not options.names or any(name.startswith(n) for n in options.names):
-                folder = work / name
-                _prepare(folder, name, pythons, options)
+                try:
+                    _prepare(work / name, name, pythons, options)
+                except (Failed, OSError) as failure:
+                    failures.append(f"{name}: {failure}")
+                    continue
                 for threads in options.threads:
                     for batch in options.batches:
-                        rows.append(_measured(folder, name, batch, threads, pythons, options))
-                        print(_line(rows[-1]), file=sys.stderr, flush=True)
-                        if not options.dry:
-                            _write(rows[-1:])
-    print(_table(rows))
-    return 0 if all(min(row["ort"], row["torch"]) >= row["ours"] for row in rows) else 1
+                        try:
+                            rows.append(_row(work / name, name, batch, threads, pythons, options))
+                        except (Failed, OSError) as failure:
+                            failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
+    print(_table(rows) if rows else "No row was measured.")
+    for failure in failures:
+        print(f"FAILED {failure}", file=sys.stderr)
+    return 1 if failures or any(min(row["ort"], row["torch"]) < row["ours"] for row in rows) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -81,8 +96,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="of measuring a row, for each of the three")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--dry", action="store_true")
+    parser.add_argument("--resume", action="store_true", help="skip rows that were measured in --work")
     parser.add_argument("names", nargs="*")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.resume and not options.work:
+        parser.error("--resume needs --work, where the rows are kept")
+    return options
 
 
 def _torch(work: Path) -> Path:
@@ -109,7 +128,7 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
             given = [str(pythons[who]), WORKER, *map(str, command)]
             done = subprocess.run(given, capture_output=True, text=True, cwd=folder, check=False)
             if done.returncode:
-                sys.exit(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+                raise Failed(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
     from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import AUTO, BuildOptions
     from minbuild.planning.compile import compile_model
@@ -124,7 +143,23 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
     (folder / "trainer.so").write_bytes(built.shared)
     (folder / "trainer.plan").write_bytes(model.plan_bytes)
     about = {"inputs": [n for n, _ in plan.routines[0].inputs], "symbols": len(plan.symbols)}
+    about["digest"] = hashlib.sha256(built.shared + model.plan_bytes).hexdigest()
     (folder / "about.json").write_text(json.dumps(about))
+
+
+def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
+    """A row, measured now, or before of the same trainer where that is asked for; printed and reported."""
+    kept = folder / f"row_{batch}_{threads}.json"
+    digest = json.loads((folder / "about.json").read_text())["digest"]
+    if options.resume and kept.exists() and (found := json.loads(kept.read_text()))["digest"] == digest:
+        row = found["row"]
+    else:
+        row = _measured(folder, name, batch, threads, pythons, options)
+        kept.write_text(json.dumps({"digest": digest, "row": row}))
+    print(_line(row) + _beside(row), file=sys.stderr, flush=True)
+    if not options.dry:
+        _write([row])
+    return row
 
 
 class Participant:
@@ -145,7 +180,8 @@ class Participant:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"{' '.join(map(str, self.process.args))}\n{self.log.read_text()[-3000:]}")
+            self.end()
+            raise Failed(f"{' '.join(map(str, self.process.args))}\n{self.log.read_text()[-3000:]}")
         return json.loads(line)
 
     def steps(self, count: int) -> tuple[float, float]:
@@ -163,6 +199,21 @@ class Participant:
         self.process.wait()
         return int(found)
 
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def used(self) -> float:
+        """Seconds of processors so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _busy() -> float:
+    """Seconds of processors that all processes have used since the machine started."""
+    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+
 
 def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
     given = (name, batch, threads)
@@ -172,21 +223,34 @@ def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[s
             participant = Participant(who, pythons[who], folder, *given)
             participant.steps(2)
             row[f"{who}_memory"] = participant.memory()
-    participants = {who: Participant(who, pythons[who], folder, *given) for who in WHO}
-    losses = {who: p.loss for who, p in participants.items()}
-    if max(losses.values()) - min(losses.values()) > AGREE * max(losses.values()):
-        sys.exit(f"{name}: the first losses differ: {losses}")
+    participants: dict[str, Participant] = {}
+    try:
+        for who in WHO:
+            participants[who] = Participant(who, pythons[who], folder, *given)
+        losses = {who: p.loss for who, p in participants.items()}
+        if max(losses.values()) - min(losses.values()) > AGREE * max(losses.values()):
+            raise Failed(f"the first losses differ: {losses}")
+        row |= _raced(participants, threads, options.seconds)
+    finally:
+        for p in participants.values():
+            p.end()
+    return row
+
+
+def _raced(participants: dict[str, Participant], threads: int, seconds: float) -> dict[str, float]:
+    """The best milliseconds of each in turns, and how many cores other processes used."""
     counts, best = {}, dict.fromkeys(WHO, math.inf)
     for who, p in participants.items():
         counts[who] = max(1, round(TURN / p.steps(1)[0]))
-    until, turns = time.perf_counter() + options.seconds * len(WHO), 0
-    while time.perf_counter() < until or turns < FEWEST:
+    since, turns = time.perf_counter(), 0
+    busy, own = _busy(), sum(p.used() for p in participants.values())
+    while time.perf_counter() - since < seconds * len(WHO) or turns < FEWEST:
         for who, p in participants.items():
             best[who] = min(best[who], p.steps(counts[who])[1 if threads == 1 else 0])
         turns += 1
-    for p in participants.values():
-        p.memory()
-    return row | {who: 1000 * seconds for who, seconds in best.items()}
+    others = _busy() - busy - sum(p.used() for p in participants.values()) + own
+    row = {who: 1000 * each for who, each in best.items()}
+    return row | {"others": max(0.0, others / (time.perf_counter() - since))}
 
 
 HEAD = ("net", "batch", "threads", "ORT ms", "torch ms", "minbuild ms", "/ORT", "/torch")
@@ -208,6 +272,12 @@ def _line(row: dict) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _beside(row: dict) -> str:
+    """What else the machine did, where that is worth a word."""
+    others = row.get("others", 0)
+    return f" other processes used {others:.1f} cores" if others > QUIET else ""
+
+
 def _table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
     for threads in sorted({row["threads"] for row in rows}):
@@ -222,6 +292,11 @@ def _table(rows: list[dict]) -> str:
             f"PyTorch {means[1]:.2f}; largest beside the faster of both "
             f"{worst['ours'] / min(worst['ort'], worst['torch']):.2f} ({worst['net']}, batch {worst['batch']})."
         )
+    for row in rows:
+        if beside := _beside(row):
+            lines.append(
+                f"Measured while{beside}: {row['net']}, batch {row['batch']}, threads {row['threads']}."
+            )
     return "\n".join(lines)
 
 
