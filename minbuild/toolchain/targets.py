@@ -205,8 +205,15 @@ _TABLE = {
         Traits(
             "wasm32", zig="wasm32-freestanding", page=0, emulator="node", flags=_FIXED, cpu="lime1+simd128"
         ),
+        # What a product of vectors and a sum round depends on the engine, and so do the last bits.
+        Traits(
+            *("wasm32-relaxed-simd", "wasm32-freestanding", "", 0, "node"),
+            flags=_FIXED,
+            cpu="lime1+simd128+relaxed_simd",
+        ),
         _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),
+        _cortex("cortex-m55", "cortex_m55+fp_armv8d16sp+mve_fp", "mps3-an547"),
         Traits("aarch64-macos", zig="aarch64-macos", page=16384),
         Traits("x86_64-macos", zig="x86_64-macos", flags=_NO_PLT),
         Traits("x86_64-windows", zig="x86_64-windows-gnu", emulator="wine"),

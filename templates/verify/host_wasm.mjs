@@ -1,4 +1,5 @@
 // Runs a module of runner.c with host_wasm.c: node runner.mjs MODULE, in the folder of the files it asks for.
+import { spawnSync } from "node:child_process";
 import { openSync, readFileSync, readSync, writeSync } from "node:fs";
 
 let memory;
@@ -36,6 +37,10 @@ const host = {
   stop: () => process.exit(0),
 };
 
-const { instance } = await WebAssembly.instantiate(readFileSync(process.argv[2]), { host });
+const image = readFileSync(process.argv[2]);
+const flag = "--experimental-wasm-relaxed-simd"; // of Node before 22, for some instructions
+if (!WebAssembly.validate(image) && !process.execArgv.includes(flag))
+  process.exit(spawnSync(process.execPath, [flag, ...process.argv.slice(1)], { stdio: "inherit" }).status ?? 1);
+const { instance } = await WebAssembly.instantiate(image, { host });
 memory = instance.exports.memory;
 process.exit(instance.exports.start());

@@ -3,6 +3,7 @@
 // last how deep the stack in the module's memory was in each kind of call; what else calls take, the engine has.
 // The script is written by minbuild/verify/runner_protocol.py; offsets are those of the structs in minbuild/trainer.h at 32 bits.
 // It shares no code with the module's binding (kernels/bindings/js), so that a fault of that cannot hide one of the module.
+import { spawnSync } from "node:child_process";
 import { readFileSync, writeSync } from "node:fs";
 
 const PAGE = 65536;
@@ -18,6 +19,9 @@ const VERB = { create: 0, train: 2, evaluate: 3, optimize: 4, save: 8, initializ
 const PAINT = 0xb5;
 
 const file = readFileSync(process.argv[2]);
+const flag = "--experimental-wasm-relaxed-simd"; // of Node before 22, for some instructions
+if (!WebAssembly.validate(file) && !process.execArgv.includes(flag))
+  process.exit(spawnSync(process.execPath, [flag, ...process.argv.slice(1)], { stdio: "inherit" }).status ?? 1);
 const { instance } = await WebAssembly.instantiate(file, {});
 const { memory, __indirect_function_table: table, ...api } = instance.exports;
 

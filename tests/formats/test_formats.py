@@ -226,6 +226,8 @@ def test_boards_and_modules_name_their_emulator(monkeypatch: pytest.MonkeyPatch)
     assert find_emulator(parse_target("wasm32")) == ["/bin/node", "runner.mjs"]
     command = find_emulator(parse_target("cortex-m7"))
     assert command is not None and command[:3] == ["/bin/qemu-system-arm", "-M", "mps2-an500"]
+    command = find_emulator(parse_target("cortex-m55"))
+    assert command is not None and command[1:3] == ["-M", "mps3-an547"]
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr("os.access", lambda path, mode: False)  # wine is no program on the path of Debian
     assert find_emulator(parse_target("wasm32")) is None is find_emulator(parse_target("x86_64-windows"))

@@ -38,7 +38,7 @@ CASES = ("mlp", "lenet", "bert_tiny")
 TARGETS = (
     *("x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl", "arm-linux-gnueabihf"),
     *("arm-linux-musleabihf", "riscv64-linux-gnu", "riscv64-linux-musl", "aarch64-linux-android"),
-    *("wasm32", "cortex-m4f", "cortex-m7"),
+    *("wasm32", "wasm32-relaxed-simd", "cortex-m4f", "cortex-m7", "cortex-m55"),
 )
 BUILT_ONLY = (
     *("x86_64-windows", "aarch64-windows", "aarch64-macos", "x86_64-macos"),
@@ -52,6 +52,7 @@ LIMITS = {
     **dict.fromkeys(("arm-linux-gnueabihf", "arm-linux-musleabihf"), 12 << 10),
     "cortex-m4f": 12 << 10,
     "cortex-m7": 12 << 10,
+    "cortex-m55": 12 << 10,
 }
 
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.targets
 OWN = TESTS.parent / "artifacts"
 EMULATED = (
     *("wasm32", "arm-linux-musleabihf", "aarch64-linux-musl", "riscv64-linux-musl"),
-    *("cortex-m4f", "cortex-m7"),
+    *("cortex-m4f", "cortex-m7", "cortex-m55", "wasm32-relaxed-simd"),
 )
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")

@@ -33,6 +33,9 @@ constexpr int kMostTileBytes = (MINBUILD_AVX512 ? 64 : 32) * kTileVectors;  // o
 #if defined(__aarch64__)
 constexpr int kMostTileRows = 8;
 MB_INLINE constexpr int tile_rows(int) { return 8; }
+#elif MB_HELIUM  // six sums and two columns are all eight registers
+constexpr int kMostTileRows = 3;
+MB_INLINE constexpr int tile_rows(int) { return 3; }
 #else
 constexpr int kMostTileRows = MINBUILD_AVX512 ? 8 : 4;
 MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 8 : 4; }
@@ -47,6 +50,46 @@ constexpr bool kTallerTiles = true;
 #else
 constexpr bool kTallerTiles = packed_tile_rows(kNativeBytes) != tile_rows(kNativeBytes);
 #endif
+
+// Whether a step in depth moves the pointers to rows, as loads of single floats of Cortex-M take no index register.
+constexpr bool kMovesRows = MB_TIGHT_LOOPS && !MB_SIMD;
+
+// Loads and stores of a tile. Cortex-M without vectors has one instruction for four floats, of which compilers make use
+// where neighbours happen to be in neighbouring registers. `Other` names the registers of what is live beside it.
+#if MB_TIGHT_LOOPS && !MB_SIMD
+template <class V, bool Other = false>
+MB_INLINE V load_lanes(const float* from) {
+  if constexpr (V::size == 4 && Other) {
+    register float a __asm__("s20"), b __asm__("s21"), c __asm__("s22"), d __asm__("s23");
+    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
+    return V(typename V::Raw{a, b, c, d});
+  } else if constexpr (V::size == 4) {
+    register float a __asm__("s16"), b __asm__("s17"), c __asm__("s18"), d __asm__("s19");
+    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
+    return V(typename V::Raw{a, b, c, d});
+  } else {
+    return V::load(from);
+  }
+}
+template <class V>
+MB_INLINE void store_lanes(V x, float* to) {
+  if constexpr (V::size == 4) {
+    register float a __asm__("s16") = x.v[0], b __asm__("s17") = x.v[1], c __asm__("s18") = x.v[2];
+    register float d __asm__("s19") = x.v[3];
+    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float (*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
+  } else {
+    x.store(to);
+  }
+}
+#endif
+template <class V, bool = false, class T>
+MB_INLINE V load_lanes(const T* from) {
+  return V::load(from);
+}
+template <class V, class T>
+MB_INLINE void store_lanes(V x, T* to) {
+  x.store(to);
+}
 
 // Pointers to `Count` rows from `x` on, the last of the `live` ones repeated.
 template <int Count, class T>
@@ -84,9 +127,22 @@ struct TileBody {
                                  const T* old) {
     using V = typename W::template of<T>;
     const T* a[Rows];
-    point_at_rows(a, from, g.a_row, rows);
+#if MB_TIGHT_LOOPS
+    const T* b = g.b;
+    intptr_t a_row = g.a_row, b_row = g.b_row, a_col = g.a_col, k = g.k;
+    MB_OPAQUE(b_row);
+    MB_OPAQUE(a_col);
+    if (k < 1) b = from = zero_row<T>, a_row = 0, k = 1;  // an empty sum, of zeros
+#else
+    const intptr_t& a_row = g.a_row;
+#endif
+    point_at_rows(a, from, a_row, rows);
     V x[Rows][kTileVectors];
     unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+#if MB_TIGHT_LOOPS
+    intptr_t at = 0;
+    do {
+#else
     const T* b = g.b;
     intptr_t at = 0;
     [[maybe_unused]] intptr_t b_row = g.b_row, a_col = g.a_col;
@@ -95,20 +151,27 @@ struct TileBody {
       MB_OPAQUE(a_col);
     }
     for (intptr_t k = g.k; k > 0; --k) {
+#endif
       V row[kTileVectors];
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
       unroll<Rows>([&](auto r) MB_LAMBDA {
         V factor = a[r][at];
+        if (kMovesRows) a[r] += a_col;
         unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
-      b += Packed ? b_row : g.b_row;
-      at += Packed ? a_col : g.a_col;
+      b += MB_TIGHT_LOOPS || Packed ? b_row : g.b_row;
+      if (!kMovesRows) at += MB_TIGHT_LOOPS || Packed ? a_col : g.a_col;
+#if MB_TIGHT_LOOPS
+    } while (--k > 0);
+#else
     }
+#endif
     V alpha = g.alpha;
     intptr_t old_row = old == out ? out_row : 0;
     unroll<Rows>([&](auto r) MB_LAMBDA {
-      unroll<kTileVectors>(
-          [&](auto v) MB_LAMBDA { muladd(x[r][v], alpha, V::load(old + v * V::size)).store(out + v * V::size); });
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
+        store_lanes(muladd(x[r][v], alpha, load_lanes<V>(old + v * V::size)), out + v * V::size);
+      });
       out += out_row;
       old += old_row;
     });
@@ -117,7 +180,7 @@ struct TileBody {
 
 // The whole product as dot products, where A and B are contiguous along k: a few rows of A, which stay in the nearest
 // cache, with a few columns of B after the other.
-constexpr int kDotRows = 4, kDotColumns = MB_SIMD ? 2 : 1;
+constexpr int kDotRows = 4, kDotColumns = MB_SIMD && !MB_HELIUM ? 2 : 1;
 template <class T>
 struct DotsBody {
   template <class W>
@@ -135,11 +198,17 @@ struct DotsBody {
         V x[kDotRows][kDotColumns];
         unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
         intptr_t k = 0;
+#if MB_TIGHT_LOOPS
+        intptr_t last = g->k - V::size;
+        MB_OPAQUE(last);
+        for (; k <= last; k += V::size) {
+#else
         for (; k <= g->k - V::size; k += V::size) {
+#endif
           V column[kDotColumns];
-          unroll<kDotColumns>([&](auto s) MB_LAMBDA { column[s] = V::load(columns[s] + k); });
+          unroll<kDotColumns>([&](auto s) MB_LAMBDA { column[s] = load_lanes<V>(columns[s] + k); });
           unroll<kDotRows>([&](auto r) MB_LAMBDA {
-            V row = V::load(rows[r] + k);
+            V row = load_lanes<V, true>(rows[r] + k);
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
         }

@@ -46,8 +46,15 @@
 #define MB_DISPATCHES 0
 #endif
 
+// Vectors of float of Cortex-M: eight registers, and products with what a general register holds.
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+#define MB_HELIUM 1
+#else
+#define MB_HELIUM 0
+#endif
+
 #ifndef MB_SIMD  // whether vectors live in vector registers; else they are four scalars
-#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__loongarch_sx)
+#if defined(__SSE2__) || defined(__ARM_NEON) || defined(__wasm_simd128__) || defined(__loongarch_sx) || MB_HELIUM
 #define MB_SIMD 1
 #else
 #define MB_SIMD 0
@@ -62,6 +69,14 @@
 #define MB_SPLIT_MULADD 1
 #else
 #define MB_SPLIT_MULADD 0
+#endif
+
+// The inner loops of Cortex-M with floating point keep their steps in registers and end with one jump: these processors
+// wait for memory, and a branch takes three cycles.
+#if !MB_ONE_VARIANT && defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define MB_TIGHT_LOOPS 1
+#else
+#define MB_TIGHT_LOOPS 0
 #endif
 
 #if defined(__GNUC__)                     // clang too
@@ -164,11 +179,36 @@ struct Vec {
   friend MB_INLINE Bits operator!=(Vec a, Vec b) { return typename Bits::Raw(a.v != b.v); }
 };
 
+// Integer constants for unroll().
+template <int I>
+struct Constant {
+  constexpr operator int() const { return I; }
+};
+template <class Body, int... I>
+MB_INLINE void unroll_each(Body&& body, Constant<I>...) {
+  (body(Constant<I>{}), ...);
+}
+// body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers.
+template <int N, int... I, class Body>
+MB_INLINE void unroll(Body&& body) {
+  if constexpr (sizeof...(I) == N) {
+    unroll_each(body, Constant<I>{}...);
+  } else {
+    unroll<N, I..., int(sizeof...(I))>(body);
+  }
+}
+
 #if MB_SPLIT_MULADD
-// c with the products of lanes I and those behind it. Straight code: in a loop lanes would be in memory.
+// The products of lanes I and those behind it are added to `c`: four products first, as a sum waits for the one before.
 template <int I, class T, int N>
 MB_INLINE Vec<T, N> add_products(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
-  if constexpr (I < N) {
+  if constexpr (I + 4 <= N) {
+    T product[4];
+    unroll<4>([&](auto i) MB_LAMBDA { product[i] = a.v[I + i] * b.v[I + i]; });
+    __asm__("" : "+t"(product[0]), "+t"(product[1]), "+t"(product[2]), "+t"(product[3]));
+    unroll<4>([&](auto i) MB_LAMBDA { c.v[I + i] = product[i] + c.v[I + i]; });
+    return add_products<I + 4>(a, b, c);
+  } else if constexpr (I < N) {
     T product = a.v[I] * b.v[I];
     __asm__("" : "+t"(product));
     c.v[I] = product + c.v[I];
@@ -186,6 +226,9 @@ MB_INLINE Vec<T, N> muladd(Vec<T, N> a, Vec<T, N> b, Vec<T, N> c) {
   if constexpr (sizeof(T) == 4) {
     return add_products<0>(a, b, c);
   }
+#endif
+#if defined(__wasm_relaxed_simd__)
+  if constexpr (N == 4 && __is_same(T, float)) return __builtin_wasm_relaxed_madd_f32x4(a.v, b.v, c.v);
 #endif
   return a.v * b.v + c.v;
 }
@@ -250,25 +293,6 @@ MB_INLINE constexpr int lanes_of(int bytes) {
 }
 // Bytes of the vectors that every processor has. Where vectors are but scalars, single elements take the fewest bytes.
 constexpr int kNarrowBytes = MB_ONE_VARIANT && !MB_SIMD ? 4 : 16;
-
-// Integer constants for unroll().
-template <int I>
-struct Constant {
-  constexpr operator int() const { return I; }
-};
-template <class Body, int... I>
-MB_INLINE void unroll_each(Body&& body, Constant<I>...) {
-  (body(Constant<I>{}), ...);
-}
-// body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers.
-template <int N, int... I, class Body>
-MB_INLINE void unroll(Body&& body) {
-  if constexpr (sizeof...(I) == N) {
-    unroll_each(body, Constant<I>{}...);
-  } else {
-    unroll<N, I..., int(sizeof...(I))>(body);
-  }
-}
 
 #if MB_DISPATCHES
 
