@@ -5,7 +5,7 @@
 Every recorded set is planned and linked as `--profile smallest` does it, with kernels of each operator's own, with each
 equal lowering that applies, and with those that the search takes. With --models, a folder of .onnx files as
 real_models.py keeps them, those in FIELD become artifacts first (mean squared error, SGD). Sizes are bytes that are
-loaded, plans included where they are read. Nothing runs: `minbuild reduce` proves what it takes.
+loaded of libraries with their plan in them (--flavor compiled). Nothing runs: `minbuild reduce` proves what it takes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(ROOT)]
 
-from minbuild.codegen.flavor import choose_flavor  # noqa: E402
 from minbuild.codegen.library_sizer import LibrarySizer  # noqa: E402
 from minbuild.codegen.lowering_choice import choose_lowerings  # noqa: E402
-from minbuild.codegen.plan_encoding_choice import choose_encoding  # noqa: E402
 from minbuild.errors import MinbuildError  # noqa: E402
 from minbuild.options.build_options import COMPILED, DIRECT, in_profile  # noqa: E402
 from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
@@ -50,7 +48,7 @@ FIELD = (
 
 def main() -> int:
     options = _options()
-    rows = []
+    rows: list[str] = []
     with tempfile.TemporaryDirectory(prefix="minbuild-lowerings-") as scratch:
         for name, folder in _sets(options, Path(scratch)):
             try:
@@ -58,21 +56,25 @@ def main() -> int:
             except MinbuildError as error:
                 rows.append(f"| {name} | | | | {str(error).splitlines()[0][:80]} | | | |")
             print(rows[-1], flush=True)
-    if not options.names:
-        lines = [
-            "# Bytes that equal lowerings save",
-            "",
-            f"`python tests/slow/measure_lowerings.py{' --models FOLDER' * bool(options.models)}` wrote this file: "
-            f"{host_target()}, profile smallest. Each is linked alone; of those that save, the best is taken, "
-            "then each further one that still saves. Time is of a training step, by the planner's estimate; seconds "
-            "are of the search, on a machine with other work.",
-            "",
-            "| set | own kernels | least | saves | taken | bytes of each, alone | time | search |",
-            "|---|--:|--:|--:|---|---|--:|--:|",
-            *rows,
-        ]
-        (ROOT / "reports" / "baseline" / "lowerings.md").write_text("\n".join(lines) + "\n")
+            if not options.names:  # after every row, as the whole takes minutes
+                _write(rows, bool(options.models))
     return 0
+
+
+def _write(rows: list[str], models: bool) -> None:
+    lines = [
+        "# Bytes that equal lowerings save",
+        "",
+        f"`python tests/slow/measure_lowerings.py{' --models FOLDER' * models}` wrote this file: {host_target()}, "
+        "profile smallest, plans compiled in. Each is linked alone; of those that save, the best is taken, then each "
+        "further one that still saves. Time is of a training step, by the planner's estimate; seconds are of the "
+        "search, on a machine with other work.",
+        "",
+        "| set | own kernels | least | saves | taken | bytes of each, alone | time | search |",
+        "|---|--:|--:|--:|---|---|--:|--:|",
+        *rows,
+    ]
+    (ROOT / "reports" / "baseline" / "lowerings.md").write_text("\n".join(lines) + "\n")
 
 
 def _options() -> argparse.Namespace:
@@ -87,8 +89,9 @@ def _options() -> argparse.Namespace:
 def _sets(options: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]:
     """Names and folders of artifacts."""
     import case_sets
+    from places import GOLDEN
 
-    for folder in case_sets.folders():
+    for folder in sorted(case_sets.folders(), key=lambda path: path.parent == GOLDEN):
         if not options.names or folder.name in options.names:
             yield folder.name, folder
     for name in FIELD if options.models else ():
@@ -129,20 +132,15 @@ def _artifacts(path: Path, out: Path) -> Path | None:
 
 
 def _row(name: str, folder: Path) -> str:
-    smallest = in_profile("smallest")
-    toolchain, target = find_toolchain(None, None, smallest), host_target()
-    sizer = LibrarySizer(ExtraRequirements(), toolchain, (target,), False)
-    model = compile_model(folder, {}, {}, packs=False, kernel_names=False)
-    encoded = choose_encoding((model,), smallest, sizer)
-    options = choose_flavor(encoded.models, smallest, sizer).build_options
-    models = (model,) if options.flavor == COMPILED else encoded.models
+    options = replace(in_profile("smallest"), flavor=COMPILED)
+    sizer = LibrarySizer(ExtraRequirements(), find_toolchain(None, None, options), (host_target(),), False)
+    models = (compile_model(folder, {}, {}, packs=False, kernel_names=False),)
 
     def taken(each: tuple[CompiledModel, ...]) -> int:
-        plans = 0 if options.flavor == COMPILED else sum(len(m.plan_bytes) for m in each)
-        return plans + sizer.loaded_bytes(each, options)
+        return sizer.loaded_bytes(each, options)
 
     own, alone = taken(models), []
-    for equal in model.registry.equals:
+    for equal in models[0].registry.equals:
         forced = replace(options, lowerings=DIRECT, equal_lowerings=(equal.name,))
         other = choose_lowerings(models, forced, sizer).models
         if other[0].registry.lowerings:
