@@ -342,8 +342,16 @@ def _budget_lines(model: CompiledModel) -> Iterator[str]:
     """The price of a budget of RAM."""
     fitted = model.fitted
     if fitted is not None:
+        ways = []
+        if fitted.slices is not None:
+            rounds = fitted.slices.micro["train"].rounds
+            ways.append(f"The batch is computed in {rounds} slices of {fitted.slices.size}.")
+        if fitted.repeated:
+            ways.append(f"{fitted.repeated:+d} calls a training step run again.")
+        if fitted.unsliced:
+            ways.append(f"Slices of the batch are not possible: {fitted.unsliced}.")
         yield (
             f"RAM fitted to the budget: {fitted.ram:,} bytes instead of {fitted.before:,}, of them "
-            f"{model.plan.persistent_bytes:,} that persist. {fitted.repeated:+d} calls a training step, which takes "
-            f"about {100 * fitted.added_time:.0f} % longer by estimate"
+            f"{model.plan.persistent_bytes:,} that persist. {' '.join(ways)} A training step takes about "
+            f"{100 * fitted.added_time:.0f} % longer by estimate"
         )

@@ -30,7 +30,8 @@ bool Session::read_plan(const void* bytes, size_t size) {
   uint32_t root = file.root(plan::kIdentifier);
   // Of plans with loops, those that the library was made for.
   constexpr uint64_t kLoops = (MB_LOOPS ? plan::kLoopVersion : 0) | (MB_LOOPS > 1 ? plan::kBackwardLoopVersion : 0) |
-                              (MB_LOOPS > 2 ? plan::kControlledLoopVersion : 0);
+                              (MB_LOOPS > 2 ? plan::kControlledLoopVersion : 0) |
+                              (MB_LOOPS > 3 ? plan::kLongLoopVersion : 0);
   good &= (file.scalar(root, plan::kTrainer_version, 4) & ~kLoops) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   Bytes* number = &trainable_bytes;

@@ -179,7 +179,11 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
       const bool again = ++s->sample < s->samples(graph);
 #endif
       if (again) {
+#if MB_LOOPS > 3
+        i -= step.loop == kFromStart ? i + 1 : step.loop;
+#else
         i -= step.loop;
+#endif
 #if MB_DENSE
         s->next -= bytes, newest -= tensors_back;
 #endif

@@ -12,6 +12,7 @@ from typing import Any
 
 from minbuild.codegen.compiled_plan_amounts import CURE
 from minbuild.errors import Unsupported
+from minbuild.ir.plan import LONGEST_COUNTED
 
 _UNPACKING = 48  # bytes of code that packed parameters take
 _ESCAPE = 0xFF  # in code with relative arguments: the next two bytes are the tensor itself
@@ -77,7 +78,8 @@ def encode_steps(
         for step, given in zip(steps[first : first + count], step_params[first : first + count], strict=True):
             starts.append((len(code), newest))
             if step.loop:
-                loops.append((*starts[len(starts) - step.loop], step.loop))
+                rounds = step.loop if step.loop <= LONGEST_COUNTED else len(starts)
+                loops.append((*starts[-rounds], rounds))
             ends = len(loops) if step.loop else 0
             kind = (step.row, len(step.args), where[given], step.accumulate, ends)
             code.append(kinds.setdefault(kind, len(kinds)))

@@ -15,7 +15,7 @@ from minbuild.codegen.straight_steps import StraightStep
 from minbuild.errors import BadInput
 from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
-from minbuild.ir.plan import LOOP_CONTROL
+from minbuild.ir.plan import LONGEST_COUNTED, LOOP_CONTROL
 from minbuild.ops import Registry
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import (
@@ -156,7 +156,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         namespace=namespace,
         identifier=schema.identifier,
         version=version,
-        versions=dict(zip(("Loop", "BackwardLoop", "ControlledLoop"), LOOP_VERSIONS, strict=True))
+        versions=dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop"), LOOP_VERSIONS, strict=True))
         if namespace == "plan"
         else {},
         tables=list(schema.tables.values()),
@@ -266,7 +266,9 @@ def _check_keys(names: Iterable[str]) -> None:
 
 def _loops_of(tables: Mapping[str, Any], kernels: Iterable[Kernel]) -> int:
     """The needs of a decoded plan's loops, as `LibraryContents.loops` has it. `kernels` are the library's."""
-    loops = bool((tables["steps"]["loop"] != 0).any())
-    if loops and any(kernel.stem == LOOP_CONTROL for kernel in kernels):
+    longest = int(tables["steps"]["loop"].max(initial=0))
+    if longest > LONGEST_COUNTED:
+        return 4
+    if longest and any(kernel.stem == LOOP_CONTROL for kernel in kernels):
         return 3
-    return max(1, int(tables["tensors"]["walks"].max())) if loops else 0
+    return max(1, int(tables["tensors"]["walks"].max())) if longest else 0

@@ -9,6 +9,7 @@ from minbuild.ir.program import Role
 from minbuild.ir.types import ElementType, Shape
 
 LOOP_CONTROL = "loop_control"  # the stem of kernels that the session acts on
+LONGEST_COUNTED = 254  # steps of a loop that may begin anywhere; longer ones begin with the first step
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,8 +120,10 @@ class Plan:
     @property
     def loops(self) -> int:
         """1 if there are steps that run once per sample, 2 if some of these begin with the last sample, 3 if kernels
-        control how often they run, else 0."""
-        loops = any(step.loop for routine in self.routines for step in routine.steps)
-        if loops and any(kernel.stem == LOOP_CONTROL for kernel in self.kernels):
+        control how often they run, 4 if a loop has more than 254 steps, else 0."""
+        longest = max((step.loop for routine in self.routines for step in routine.steps), default=0)
+        if longest > LONGEST_COUNTED:
+            return 4
+        if longest and any(kernel.stem == LOOP_CONTROL for kernel in self.kernels):
             return 3
-        return max(1, *(t.per_sample for t in self.tensors)) if loops else 0
+        return max(1, *(t.per_sample for t in self.tensors)) if longest else 0

@@ -9,6 +9,7 @@ from math import prod
 
 from minbuild.errors import Unsupported
 from minbuild.ir import RESET_INPUT, Call, ElementType, Procedure, Role
+from minbuild.ir.plan import LONGEST_COUNTED
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES, UnsupportedUse
 from minbuild.passes.analysis.aliases import present_inputs
@@ -19,7 +20,7 @@ from minbuild.passes.contracts import Invariant, Relation
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 POOL, POOL_GRADIENT = ":MaxPool", ":MaxPoolGrad"
-LONGEST_LOOP = 255  # calls: the plan counts the steps of a loop in a byte
+LONGEST_LOOP = LONGEST_COUNTED  # calls: the plan counts steps of a loop in a byte
 
 
 def _undefined(procedure: Procedure, registry: Registry) -> Iterator[str]:
@@ -69,7 +70,7 @@ def _bad_loops(procedure: Procedure, registry: Registry) -> Iterator[str]:
     for loop in procedure.loops:
         if loop.start < end or loop.stop > len(procedure.calls):
             yield f"the loop over calls {loop.start} to {loop.stop - 1} overlaps another one or the end"
-        if len(loop) > LONGEST_LOOP:
+        if len(loop) > LONGEST_LOOP and loop.start:
             yield f"the loop at call {loop.start} has {len(loop)} calls"
         end = loop.stop
 

@@ -111,17 +111,24 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimize(
-    program: Program, registry: Registry, log: Log | None = None, rematerialization: Pass | None = None
+    program: Program,
+    registry: Registry,
+    log: Log | None = None,
+    rematerialization: Pass | None = None,
+    looped: Callable[[Program], Program] | None = None,
 ) -> Program:
     """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
 
     `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization` takes the place
-    of the pass that repeats cheap calls. Raises ContractViolation where contracts are checked (`CHECKS`) and one is
-    broken."""
+    of the pass that repeats cheap calls; `looped` puts a training step of one slice of the batch into a loop over all
+    of them, once its calls are in their order. Raises ContractViolation where contracts are checked (`CHECKS`) and one
+    is broken."""
     checked = os.environ.get(CHECKS) == "1"
     for number, listed in enumerate(PASSES, 1):
         cheap = listed.name == rematerialize_cheap.__name__
         each = rematerialization if rematerialization and cheap else listed
+        if looped and listed.name == tile_batches.__name__:
+            program = looped(program)
         before = sum(len(p.calls) for p in program.procedures)
         program = run_pass(each, program, registry) if checked else each.function(program, registry)
         after = sum(len(p.calls) for p in program.procedures)

@@ -22,7 +22,7 @@ class Capabilities:
     features: frozenset[str]
     expressions: frozenset[str]  # operators of sizes
     symbols: bool  # sizes chosen at run time
-    loops: int  # 1: steps that run once per sample; 2: also from the last sample on; 3: rounds by kernels
+    loops: int  # 1: steps that run once per sample; 2: also from the last sample on; 3: kernels end them; 4: any length
     draws: bool  # nodes with a seed, which count their random draws
 
 

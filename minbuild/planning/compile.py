@@ -8,29 +8,29 @@ from math import prod
 from pathlib import Path
 
 from minbuild.authoring.load import load
-from minbuild.errors import BadInput
+from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_file
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry, registry
-from minbuild.options.build_options import OFF
+from minbuild.options.build_options import AUTO, OFF
 from minbuild.options.did_you_mean import listed
 from minbuild.options.graph_selection import EVALUATE, EVERY, select_graphs, select_procedures
 from minbuild.options.graph_selection import updates as can_update
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
-from minbuild.passes.rewrite.checkpointing import checkpointing
 from minbuild.passes.rewrite.fuse_updates import fuse_updates
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.planning.arena.peak_memory import arena_of, arena_peak
+from minbuild.planning.batch_slices import BatchSlices, batch_slices
 from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
-from minbuild.planning.ram_budget import FittedPlan, fit
+from minbuild.planning.ram_budget import FittedPlan, fit, ram_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_elements, needs_64_bits
 from minbuild.planning.threads import threads_of
@@ -198,8 +198,34 @@ def compile_artifacts(
     plan = build_plan(optimized, operators, most, packs=packs)
     fitted = None
     if ram is not None:
+        if threads == AUTO and most > 1 and ram_of(plan, sizes) > ram:
+            most = 1  # every thread has scratch memory of its own
+            plan = build_plan(optimized, operators, most, packs=packs)
+
+        def build(each: Program) -> Plan:
+            return build_plan(each, operators, most, packs=packs)
+
+        def slicing() -> BatchSlices:
+            if updates.fused or checks_loss:
+                option = "--updates fused" if updates.fused else "--finite-checks loss"
+                raise Unsupported([f"{option} needs the whole batch before it changes anything"])
+            return batch_slices(selected, program, operators, fixed)
+
+        def fused() -> int | None:
+            """Bytes of RAM with fused updates, where these are possible."""
+            try:
+                return ram_of(build(optimize(fuse_updates(separate, operators, True), operators)), sizes)
+            except (BadInput, Unsupported):
+                return None
+
         fitted = fit(
-            program, operators, sizes, ram, lambda each: build_plan(each, operators, most, packs=packs)
+            program,
+            operators,
+            sizes,
+            ram,
+            build,
+            slicing=slicing,
+            fused=None if updates.fused else fused,
         )
         plan = fitted.plan if fitted else plan
         if fitted and updates.fused:
@@ -312,8 +338,10 @@ def with_components(
 def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     """`model` planned anew with `operators`, whose lowerings are others; it keeps the first plan. Raises BadInput and
     Unsupported."""
-    remade = checkpointing(model.fitted.limit, model.largest) if model.fitted else None
-    program = optimize(model.program, operators, rematerialization=remade)
+    if model.fitted:
+        program = model.fitted.optimized(model.program, operators, model.largest)
+    else:
+        program = optimize(model.program, operators)
     plan = build_plan(program, operators, model.threads, packs=model.packs)
     before = model.plan_bytes
     data = encode_plan(plan, model.largest, is_wide(before), model.kernel_names, is_dense(before))

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minbuild.ir.plan import LONGEST_COUNTED
+
 _CONSTANT, _SYMBOL, _FIRST_OPERATION = 0, 1, 2  # operators of expressions
 _BOUND = 5  # the first region of what is bound; its tensors have 0 as their place
 _MOST = 0xFFFF  # of indices
@@ -157,7 +159,7 @@ def _encode_steps(tables: Tables, counts: Sequence[int], code: bytearray) -> tup
                 newest = len(number)
                 code += _varint(newest - number.setdefault(tensor, newest))
             if loop:
-                at, tensors = before[-loop]
+                at, tensors = before[-loop if loop <= LONGEST_COUNTED else 0]
                 rest = len(number) - tensors
                 # The way back counts the bytes that tell it.
                 length = next(

@@ -74,7 +74,7 @@ def contents_of(
         checkpoint_writing=build_options.checkpoint_writing == ON,
         safety=safety_of(build_options),
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
-        loops=3 if every else max(m.plan.loops for m in models),
+        loops=4 if every else max(m.plan.loops for m in models),
         draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         fused_updates=models[0].plan.fused_updates,

@@ -38,7 +38,9 @@ class LibraryContents:
     symbols: bool  # dimensions chosen at run time
     file_io: bool = True
     expressions: tuple[str, ...] = EXPRESSIONS  # operators of sizes
-    loops: int = 3  # 1: steps that run once per sample; 2: also from the last sample on; 3: rounds by kernels
+    loops: int = (
+        4  # 1: steps that run once per sample; 2: also from the last sample on; 3: ended by kernels; 4: long
+    )
     draws: bool = True  # nodes with a seed, which count their random draws
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
     dense: bool = False  # plans in the dense encoding

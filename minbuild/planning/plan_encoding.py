@@ -32,12 +32,13 @@ _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
 _DENSE_IDENTIFIER = "MBTD"
+FROM_START = 255  # as the number of steps of a loop: all from the first one of the graph on
 DENSE_VERSION = 1 << 18  # as below, of dense plans
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
-# Added to the version of plans with loops, with loops that begin with the last sample, and with loops whose rounds
-# kernels control: a library without them would run the wrong rounds.
-LOOP_VERSIONS = (1 << 19, 1 << 20, 1 << 21)
+# Added to the version of plans with loops, with loops that begin with the last sample, with loops whose rounds kernels
+# control, and with loops of any length: a library without them would run the wrong steps.
+LOOP_VERSIONS = (1 << 19, 1 << 20, 1 << 21, 1 << 22)
 
 
 @cache
@@ -85,9 +86,8 @@ def is_wide(plan: bytes) -> bool:
 
 def plan_version(fused_updates: bool, loops: int = 0) -> int:
     """The version that a plan has, and a library that reads it, whatever loops it can: `fused_updates` and `loops` as
-    of the plan. Kernels that control loops have no version: a library without them names them."""
-    kinds = (0, *LOOP_VERSIONS)
-    return VERSION + FUSED_VERSION * fused_updates + kinds[min(loops, len(LOOP_VERSIONS))]
+    of the plan."""
+    return VERSION + FUSED_VERSION * fused_updates + (0, *LOOP_VERSIONS)[loops]
 
 
 def decode_plan(plan: bytes) -> dict[str, Any]:
@@ -309,7 +309,10 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
             (stable_key(n), tables.name(n if kernel_names else ""))
             for n in (*(k.symbol for k in plan.kernels), *plan.features)
         ],
-        "steps": [(s.kernel, param_at[s.params], arg_at[s.args], s.accumulate, s.loop) for s in steps],
+        "steps": [
+            (s.kernel, param_at[s.params], arg_at[s.args], s.accumulate, min(s.loop, FROM_START))
+            for s in steps
+        ],
         "args": args,
         "graphs": graphs,
         "ports": ports,

@@ -1,22 +1,26 @@
 """RAM by budget: a plan whose arena fits into what `--ram` leaves beside what persists.
 
-The passes know live bytes before batch tiling, sharing of storage and the arena's layout; the plan knows the bytes that
-the device takes. So the passes are run with a limit, the plan is measured, and the limit is corrected.
+A batch in slices is tried first, as its price is small: larger slices before smaller ones. Where slices do not suffice,
+or samples depend on each other, calls of the forward pass run again. The passes know live bytes before batch tiling,
+sharing of storage and the arena's layout; the plan knows the bytes that the device takes. So the passes are run with a
+limit, the plan is measured, and the limit is corrected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from minbuild.errors import OverBudget
+from minbuild.errors import OverBudget, Unsupported
 from minbuild.ir import Plan, Procedure, Program
+from minbuild.ir.dims import evaluate, symbols_in
 from minbuild.ops import Registry
 from minbuild.options.byte_sizes import size_text
 from minbuild.passes.analysis.recomputation import seconds_of
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing
 from minbuild.planning.arena.peak_memory import arena_peak
+from minbuild.planning.batch_slices import BatchSlices, SlicedStep
 
 _CORRECTIONS = 4  # of a limit that a plan exceeds
 _SMALLER = 0.8  # each limit in the search for the least is this part of what was reached before
@@ -31,11 +35,31 @@ class FittedPlan:
 
     program: Program
     plan: Plan
-    limit: int  # live bytes of the training step that the passes aimed at
+    limit: int | None  # live bytes of the training step that the passes aimed at; None: no call runs again
     ram: int  # bytes of its arena and of what persists
     before: int  # the same without a budget
     added_time: float  # estimated share of a training step
     repeated: int  # calls that run again
+    slices: SlicedStep | None = None  # the training step of a slice, where the batch is in slices
+    unsliced: str = ""  # why it is not
+
+    def optimized(self, lowered: Program, registry: Registry, sizes: Mapping[str, int]) -> Program:
+        """The program of the same choice with another `registry`. `lowered` is the program without a budget, `sizes`
+        are those of the free dimensions."""
+        return _optimized(lowered, registry, sizes, self.slices, self.limit)
+
+
+def _optimized(
+    lowered: Program,
+    registry: Registry,
+    sizes: Mapping[str, int],
+    slices: SlicedStep | None,
+    limit: int | None,
+) -> Program:
+    remade = None if limit is None else checkpointing(limit, sizes)
+    if slices is None:
+        return optimize(lowered, registry, None, remade)
+    return optimize(slices.program, registry, None, remade, slices.looped)
 
 
 def ram_of(plan: Plan, sizes: Mapping[str, int]) -> int:
@@ -44,69 +68,142 @@ def ram_of(plan: Plan, sizes: Mapping[str, int]) -> int:
 
 
 def fit(
-    lowered: Program, registry: Registry, sizes: Mapping[str, int], budget: int, build: Build
+    lowered: Program,
+    registry: Registry,
+    sizes: Mapping[str, int],
+    budget: int,
+    build: Build,
+    slicing: Callable[[], BatchSlices],
+    fused: Callable[[], int | None] | None = None,
 ) -> FittedPlan | None:
     """The plan of `lowered` that takes at most `budget` bytes in little time; None where one without a budget does.
+
     `registry` has the operators, `sizes` those of the free dimensions, and `build` makes the plan of an optimised
-    program. Raises OverBudget with the least that was found."""
+    program. `slicing` says how the batch can be in slices, or raises Unsupported with the reason why not; `fused` gives
+    the bytes of RAM with updates inside of the training step, for the message. Raises OverBudget with the least that
+    was found."""
     free = optimize(lowered, registry)
     before = build(free)
     if ram_of(before, sizes) <= budget:
         return None
-    target = limit = budget - before.persistent_bytes
-
-    def fitted(limit: int) -> FittedPlan:
-        program = optimize(lowered, registry, None, checkpointing(limit, sizes))
-        plan = build(program)
-        old, new = _training(free), _training(program)
-        price = seconds_of(new, registry, sizes) / seconds_of(old, registry, sizes) - 1
-        again = len(new.calls) - len(old.calls)
-        return FittedPlan(
-            program,
-            plan,
-            limit=limit,
-            ram=ram_of(plan, sizes),
-            before=ram_of(before, sizes),
-            added_time=price,
-            repeated=again,
-        )
-
-    smallest = None
     if not any(p.name == TRAIN for p in lowered.procedures):
         raise OverBudget(
             f"--ram {size_text(budget)}: the graphs take {ram_of(before, sizes):,} bytes of RAM, and only training "
             "steps can compute anything twice to take less. Give more, or a smaller --max-dim."
         )
-    if target > 0:
-        for _ in range(_CORRECTIONS):
-            found = fitted(limit)
-            if found.ram <= budget:
-                return found
-            smallest = found if smallest is None or found.ram < smallest.ram else smallest
-            if found.ram - found.plan.persistent_bytes > 1.25 * target:
-                break  # the passes found nothing near it
-            limit = min(limit - 1, limit * target // (found.ram - found.plan.persistent_bytes))
-    found = _least(fitted, ram_of(before, sizes) - before.persistent_bytes)
-    if found.ram <= budget:
+    search = _Search(lowered, registry, sizes, budget, build, free=free, before=before)
+    found = search.sliced(slicing) or search.checkpointed()
+    if found is not None:
         return found
-    ram = min(found.ram, found.before, *([smallest.ram] if smallest else []))
-    raise OverBudget(
-        f"--ram {size_text(budget)}: the smallest plan found takes {ram:,} bytes of RAM, "
-        f"{before.persistent_bytes:,} of them for what persists (parameters, gradients, moments), "
-        f"{ram - before.persistent_bytes:,} for temporaries; without a budget it is {found.before:,}. Give more, "
-        "a smaller --max-dim, or train fewer parameters."
-    )
+    raise OverBudget(search.refusal(fused))
 
 
-def _least(fitted: Callable[[int], FittedPlan], arena: int) -> FittedPlan:
-    """The smallest plan on the way down from `arena` bytes."""
-    found = best = fitted(int(arena * _SMALLER))
-    for _ in range(_MOST_SEARCHES):
-        found = fitted(int(_SMALLER * (best.ram - best.plan.persistent_bytes)))
-        if found.ram >= best.ram:
-            break
-        best = found
-    return best
+@dataclass
+class _Search:
+    """The plans of one program that were made so far."""
+
+    lowered: Program
+    registry: Registry
+    sizes: Mapping[str, int]
+    budget: int
+    build: Build
+    free: Program  # optimised without a budget
+    before: Plan  # its plan
+    slices: SlicedStep | None = None  # the smallest that are possible
+    unsliced: str = ""
+    smallest: int = field(init=False)  # bytes of RAM
+
+    def __post_init__(self) -> None:
+        self.smallest = ram_of(self.before, self.sizes)
+
+    def sliced(self, slicing: Callable[[], BatchSlices]) -> FittedPlan | None:
+        """The plan with the largest slices that fits."""
+        try:
+            possible = slicing()
+            peaks = {r.name: arena_peak(r, self.sizes) for r in self.before.routines}
+            evaluates = peaks.get("eval", 0) + self.before.persistent_bytes > self.budget
+            evaluation = possible.evaluation if evaluates else None
+            for size in possible.sizes:
+                step = possible.step(size, evaluation)
+                found = self.fitted(step, None)
+                if found.ram <= self.budget:
+                    return found
+                self.slices = step
+        except Unsupported as error:
+            self.unsliced = "; ".join(error.findings)
+        return None
+
+    def checkpointed(self) -> FittedPlan | None:
+        """A plan that fits with calls that run again, in the smallest slices where there are any."""
+        target = limit = self.budget - self.before.persistent_bytes
+        if target > 0:
+            for _ in range(_CORRECTIONS):
+                found = self.fitted(self.slices, limit)
+                arena = found.ram - found.plan.persistent_bytes
+                if found.ram <= self.budget:
+                    return found
+                if arena > 1.25 * target:
+                    break  # the passes found nothing near it
+                limit = min(limit - 1, limit * target // arena)
+        found = self.smallest_plan()
+        return found if found.ram <= self.budget else None
+
+    def smallest_plan(self) -> FittedPlan:
+        """The smallest plan on the way down."""
+        persistent = self.before.persistent_bytes
+        found = best = self.fitted(self.slices, int((self.smallest - persistent) * _SMALLER))
+        for _ in range(_MOST_SEARCHES):
+            found = self.fitted(self.slices, int(_SMALLER * (best.ram - persistent)))
+            if found.ram >= best.ram:
+                break
+            best = found
+        return best
+
+    def fitted(self, slices: SlicedStep | None, limit: int | None) -> FittedPlan:
+        """The plan of this choice, and its price."""
+        program = _optimized(self.lowered, self.registry, self.sizes, slices, limit)
+        plan = self.build(program)
+        old, new = _training(self.free), _training(program)
+        rounds = evaluate(new.samples, {s: self.sizes[s] for s in symbols_in(new.samples)}) if slices else 1
+        price = seconds_of(new, self.registry, self.sizes) * rounds
+        ram = ram_of(plan, self.sizes)
+        self.smallest = min(self.smallest, ram)
+        return FittedPlan(
+            program,
+            plan,
+            limit=limit,
+            ram=ram,
+            before=ram_of(self.before, self.sizes),
+            added_time=price / seconds_of(old, self.registry, self.sizes) - 1,
+            repeated=self._repeated(program, slices, limit),
+            slices=slices,
+            unsliced=self.unsliced,
+        )
+
+    def _repeated(self, program: Program, slices: SlicedStep | None, limit: int | None) -> int:
+        """Calls of `program` beyond those that it has where none runs again."""
+        if limit is None:
+            return 0
+        usual = self.free
+        if slices is not None:
+            usual = _optimized(self.lowered, self.registry, self.sizes, slices, None)
+        return len(_training(program).calls) - len(_training(usual).calls)
+
+    def refusal(self, fused: Callable[[], int | None] | None) -> str:
+        """The text for a budget that no plan fits."""
+        persistent = self.before.persistent_bytes
+        text = (
+            f"--ram {size_text(self.budget)}: the smallest plan found takes {self.smallest:,} bytes of RAM, "
+            f"{persistent:,} of them for what persists (parameters, gradients, moments), "
+            f"{self.smallest - persistent:,} for temporaries; without a budget it is "
+            f"{ram_of(self.before, self.sizes):,}."
+        )
+        if self.unsliced:
+            text += f" The batch cannot be computed in slices: {self.unsliced.rstrip('.')}."
+        with_fused = fused() if fused else None
+        if with_fused is not None and with_fused <= self.budget:
+            text += f" With --updates fused, which stores no gradients, it takes {with_fused:,} bytes, which fits."
+        return f"{text} Give more, a smaller --max-dim, or train fewer parameters."
 
 
 def _training(program: Program) -> Procedure:

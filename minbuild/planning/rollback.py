@@ -42,9 +42,9 @@ def check_refusals(program: Program, registry: Registry) -> None:
         for selection in select_kernels(procedure, registry):
             call = selection.call
             slots = zip(registry.functions[selection.kernel.function].args, selection.args, strict=True)
-            checks = [(s, a) for s, a in slots if isinstance(a, str) and a and _is_checked(s)]
+            checks = [(s, a) for s, a in slots if isinstance(a, str) and a and is_checked(s)]
             named = [arg for spec, arg in checks if "=" not in spec]
-            values = {n for n in effects.owners(named) if _may_be_refused(procedure.values[n])}
+            values = {n for n in effects.owners(named) if may_be_refused(procedure.values[n])}
             if updated and values - checked:
                 raise Unsupported(
                     [
@@ -60,7 +60,8 @@ def check_refusals(program: Program, registry: Registry) -> None:
             updated = updated or next(written, "")
 
 
-def _is_checked(argument: str) -> bool:
+def is_checked(argument: str) -> bool:
+    """True if a kernel may refuse values of this argument, `name:type`."""
     return argument.partition(":")[0] in CHECKED_ARGUMENTS
 
 
@@ -77,14 +78,14 @@ def _refusals(procedure: Procedure, registry: Registry, effects: Effects) -> Ite
     checked: set[str] = set()
     for index, call in enumerate(procedure.calls):
         functions = registry.ops[call.op].kernels
-        if not any(_is_checked(arg) for f in functions for arg in f.args):
+        if not any(is_checked(arg) for f in functions for arg in f.args):
             continue
-        values = {n for n in effects.reads(call) if _may_be_refused(procedure.values[n])}
+        values = {n for n in effects.reads(call) if may_be_refused(procedure.values[n])}
         if values - checked:
             yield index
         checked |= values | effects.produces(call)
 
 
-def _may_be_refused(value: Value) -> bool:
+def may_be_refused(value: Value) -> bool:
     """Indices that are computed or given, and real numbers that are given."""
     return value.role is Role.INPUT or not (value.type.element.is_real or value.role is Role.CONSTANT)

@@ -127,7 +127,8 @@ class ReferenceTrainer:
                 raise _unsupported(self.artifacts.optimizer, node)
             apply(self, node)
 
-    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def values(self, graph: Graph, inputs: Sequence[np.ndarray]) -> Tensors:
+        """Every value of `graph` on these user inputs. Gradients that it accumulates are added to or replaced."""
         names = list(user_inputs(graph, self.parameters))
         if len(names) != len(inputs):
             raise BadInput(
@@ -137,13 +138,16 @@ class ReferenceTrainer:
         values |= {n: _exact(np.asarray(x), self.real) for n, x in zip(names, inputs, strict=True)}
         values |= {n: self.parameters[n] for n in graph.inputs if n in self.parameters}
         makers: dict[str, Node] = {}
-        flags = set()
         for node in graph.nodes:
             if node.title == ACCUMULATOR:
                 self._accumulate(node, values)
-                flags.add(node.outputs[0])
             else:
                 self._compute(graph, node, values, makers)
+        return values
+
+    def _run(self, graph: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        values = self.values(graph, inputs)
+        flags = {node.outputs[0] for node in graph.nodes if node.title == ACCUMULATOR}
         return [values[name] for name in graph.outputs if name not in flags]
 
     def _compute(self, graph: Graph, node: Node, values: Tensors, makers: dict[str, Node]) -> None:

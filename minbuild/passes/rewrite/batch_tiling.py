@@ -32,9 +32,8 @@ def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
     """The procedure with all loops that make its temporaries smaller; others cost time for nothing."""
     shapes = [procedure.values[name].type.shape for name in procedure.inputs]
     samples = next((shape[0] for shape in shapes if shape), 1)
-    if samples == 1 or any(
-        call.op == LOOP for call in procedure.calls
-    ):  # loops of one graph run equally often
+    # Loops of one graph run equally often.
+    if samples == 1 or procedure.loops or any(call.op == LOOP for call in procedure.calls):
         return procedure
     tiles = Tiles(replace(split_calls(procedure, registry), samples=samples), registry)
     kept = tuple(tiles.loops)
