@@ -41,6 +41,7 @@ from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import TensorType, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
+from minbuild.uncollected import uncollected
 
 __all__ = [
     "GeneratedArtifacts",
@@ -107,6 +108,7 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     )
 
 
+@uncollected()
 def make_artifacts(
     model: Path | Source,
     recipe: Recipe,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.frontend.files import read_file
+from minbuild.frontend.files import read_file, read_shared
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
 from minbuild.frontend.validation import inconsistencies, with_graph_shapes
@@ -34,7 +34,7 @@ def load_artifacts(path: Path) -> TrainingArtifacts:
     training, evaluation, optimizer, saved = _locate(path)
     collect = _Collector()
     files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None
-             for data in [collect.run(read_file, p)] if data is not None}  # fmt: skip
+             for data in [collect.run(read_shared if p == saved else read_file, p)] if data is not None}  # fmt: skip
     graphs = {
         p.name: collect.run(_read_model, files[p.name], p)
         for p in (training, evaluation, optimizer)

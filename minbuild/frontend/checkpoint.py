@@ -14,7 +14,7 @@ import numpy as np
 
 from minbuild import assets
 from minbuild.errors import BadInput
-from minbuild.frontend.files import map_array, read_file
+from minbuild.frontend.files import map_array, read_shared
 from minbuild.frontend.seal import read_seal, sealed
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
@@ -37,7 +37,7 @@ def read_checkpoint(source: Path | bytes, name: str = "checkpoint") -> Checkpoin
     """The checkpoint in file `source`, or in bytes which messages call `name`. Parameters outside the file
     are mapped lazily from `<source>.data`, which bytes cannot have. Parameters of a nominal checkpoint have
     shape () and no data. Raises BadInput with all findings."""
-    data = source if isinstance(source, bytes) else read_file(source)
+    data = source if isinstance(source, bytes) else read_shared(source)
     where = name if isinstance(source, bytes) else str(source)
     try:
         seal = read_seal(data)

@@ -11,22 +11,12 @@ import numpy as np
 
 from minbuild.errors import BadInput
 
-_LARGE = 1 << 24  # bytes of a file that several readers share
-
-
-@lru_cache(maxsize=1)
-def _read_large(path: Path, _version: tuple[int, ...]) -> bytes:
-    """The bytes of a large file, once in memory for all who read the same one after the other."""
-    return path.read_bytes()
-
 
 def read_file(path: Path, cure: str = "Give the folder that generate_artifacts wrote.") -> bytes:
     """All bytes of `path`. Raises BadInput when it is missing, for which `cure` is the remedy, a directory, unreadable
     or empty."""
     try:
-        about = path.stat()
-        version = about.st_ino, about.st_mtime_ns, about.st_size
-        data = path.read_bytes() if about.st_size < _LARGE else _read_large(path.absolute(), version)
+        data = path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file. {cure}") from None
     except IsADirectoryError:
@@ -38,6 +28,21 @@ def read_file(path: Path, cure: str = "Give the folder that generate_artifacts w
     if not data:
         raise BadInput(f"{path}: the file is empty. Write or copy it again.")
     return data
+
+
+def read_shared(path: Path) -> bytes:
+    """`read_file` of a large file that several readers want one after the other: it is in memory once. Raises as
+    that."""
+    try:
+        about = path.stat()
+    except OSError:
+        return read_file(path)
+    return _read_version(path, (about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(maxsize=1)
+def _read_version(path: Path, _version: tuple[int, ...]) -> bytes:
+    return read_file(path)
 
 
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int, what: str) -> np.ndarray:

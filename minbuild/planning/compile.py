@@ -10,7 +10,7 @@ from pathlib import Path
 from minbuild.authoring.load import load
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
-from minbuild.frontend.files import read_file
+from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.size_report import Arena, Smaller
@@ -34,6 +34,7 @@ from minbuild.planning.ram_budget import FittedPlan, fit, ram_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_elements, needs_64_bits
 from minbuild.planning.threads import threads_of
+from minbuild.uncollected import uncollected
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -114,6 +115,7 @@ class CompiledModel:
         return tuple(arena_of(self.artifacts, routine, self.largest) for routine in self.plan.routines)
 
 
+@uncollected()
 def compile_model(
     path: Path,
     fixed: Mapping[str, int],
@@ -255,6 +257,7 @@ def compile_artifacts(
     )
 
 
+@uncollected()
 def compile_models(
     folders: Sequence[Path],
     fixed: Mapping[str, int],
@@ -388,7 +391,7 @@ def _checkpoint_bytes(path: Path, artifacts: TrainingArtifacts) -> bytes:
     name = next((n for n in artifacts.digests if not n.endswith((".onnx", ".ort"))), None)
     if name is None:
         return write_checkpoint(artifacts.checkpoint)
-    data = read_file(path / name)
+    data = read_shared(path / name)
     try:
         read_checkpoint(data)
     except BadInput:

@@ -68,7 +68,7 @@ def main() -> None:
     about = (
         f"`minbuild` at real size, on {len(os.sched_getaffinity(0))} processors of {platform.machine()}, "
         f"{os.getloadavg()[0]:.1f} processes running at the end: on a busy machine go by the seconds of processors. "
-        " Memory is the largest sum of the resident sets of all processes at once. Reductions have an empty "
+        "Memory is the largest sum of the resident sets of all processes at once. Reductions have an empty "
         "cache and `--no-analysis`."
     )
     options.out.write_text("\n".join((about, "", HEAD, *rows)) + "\n", encoding="utf-8")

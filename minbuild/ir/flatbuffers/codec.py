@@ -20,6 +20,8 @@ __all__ = ["Schema", "decode", "encode", "parse_schema"]
 
 MAX_DEPTH = 64  # nesting of tables: deeper than any format here, far from Python's own limit
 _SHARING = 16  # how many times a file's own size its decoded content may be, when offsets share objects
+_MOST = 2**31 - 1  # bytes of a builder
+_HEAD = 256  # about the bytes that stand beside an array
 _BYTE = Type("scalar", "ubyte", np.dtype("u1"), 1)
 
 # ----------------------------------------------------------------------------------------------------- Decode
@@ -114,10 +116,19 @@ class _Decoder:
 def encode(schema: Schema, value: Mapping[str, Any]) -> bytes:
     """The bytes of root table `value`. Absent keys and None leave a field out, as does a scalar that equals
     its default. Vectors of structs take structured arrays or lists of tuples. Deterministic."""
-    builder = flatbuffers.Builder(1024)
+    builder = flatbuffers.Builder(min(_array_bytes(value) + 1024, _MOST))  # growth takes twice the bytes
     root = _encode_table(builder, schema, schema.tables[schema.root], value)
     builder.Finish(root, file_identifier=schema.identifier.encode() or None)
-    return bytes(builder.Output())
+    return bytes(memoryview(builder.Bytes)[builder.Head() :])
+
+
+def _array_bytes(value: Any) -> int:
+    """The bytes of all arrays in a table, with room for what stands before each."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes + _HEAD
+    if isinstance(value, Mapping):
+        return sum(map(_array_bytes, value.values()))
+    return sum(map(_array_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 def _encode_table(builder: Any, schema: Schema, table: Table, value: Mapping[str, Any]) -> int:
@@ -170,7 +181,7 @@ def _encode_object(builder: Any, schema: Schema, kind: Type, value: Any) -> int:
     if element.dtype is not None:
         array = _array(value, element)
         builder.StartVector(element.size, len(array), element.align)
-        data = array.tobytes()
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         builder.head = builder.head - len(data)
         builder.Bytes[builder.head : builder.head + len(data)] = data
         return int(builder.EndVector())
