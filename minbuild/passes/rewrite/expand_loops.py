@@ -205,17 +205,19 @@ class _Expansion:
         first = self.values[start].constant
         if not self.values[start].type.element.is_real:
             return False
-        makers = [k for k, call in enumerate(self.inside) if after in call.outputs]
+        total = self.owner(after)  # a guarded loop's state is a view of its sum
+        makers = [k for k, call in enumerate(self.inside) if total in call.outputs]
         readers = [k for k, call in enumerate(self.inside) if self.reads(call, inner)]
         if first is None or first.dtype == object or np.any(first) or len(makers) != 1 or readers != makers:
             return False
         maker = self.inside[makers[0]]
-        if maker.op != _ADD or maker.inputs.count(inner) != 1 or after in self.body.alias:
+        if maker.op != _ADD or maker.inputs.count(inner) != 1 or not self.same_size(total, after):
             return False
         (part,) = (n for n in maker.inputs if n != inner)
         if self.body.values[part].type != self.body.values[after].type:
             return False
-        if self.body.outputs.count(after) != 1 or any(self.reads(call, after) for call in self.inside):
+        ends = [self.owner(n) for n in self.body.outputs]
+        if ends.count(total) != 1 or any(self.reads(call, total) for call in self.inside):
             return False
         owner = self.owner(part)
         name = f"{after} (summed)"
