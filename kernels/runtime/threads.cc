@@ -4,11 +4,8 @@
 #if MB_THREADS > 1
 #include "runtime/flush_denormals.h"
 #include "runtime/session.h"
-#if MB_OWN_THREADS
-#include <signal.h>
-#include "runtime/system.h"
-#endif
 #if MB_RAW_THREADS
+#include <signal.h>
 #include "runtime/linux_threads.h"
 #endif
 
@@ -51,14 +48,14 @@ MB_INLINE void wake(ThreadTeam*, uint32_t* word) { futex(word, FUTEX_WAKE_PRIVAT
 #else
 
 MB_NOINLINE void sleep_while(ThreadTeam* team, uint32_t* word, uint32_t value) {
-  pthread_mutex_lock(&team->lock);
-  while (load(word) == value) pthread_cond_wait(&team->changed, &team->lock);
-  pthread_mutex_unlock(&team->lock);
+  team->monitor.lock();
+  while (load(word) == value) team->monitor.wait();
+  team->monitor.unlock();
 }
 MB_NOINLINE void wake(ThreadTeam* team, uint32_t*) {
-  pthread_mutex_lock(&team->lock);
-  pthread_cond_broadcast(&team->changed);
-  pthread_mutex_unlock(&team->lock);
+  team->monitor.lock();
+  team->monitor.wake_all();
+  team->monitor.unlock();
 }
 
 #endif
@@ -124,25 +121,12 @@ int32_t processors() {
   return count;
 }
 #else
-void* help_in_thread(void* team) {
-  help(static_cast<ThreadTeam*>(team));
-  return nullptr;
-}
 void start(ThreadTeam* team) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  while (team->started + 1 < team->members &&
-         pthread_create(&team->ids[team->started], &attributes, help_in_thread, team) == 0)
+  [[maybe_unused]] BlockedSignals blocked;
+  while (team->started + 1 < team->members && start_thread<help>(&team->ids[team->started], kStackBytes, team))
     ++team->started;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
-MB_INLINE void join(ThreadTeam* team, int32_t i) { pthread_join(team->ids[i], nullptr); }
-int32_t processors() { return static_cast<int32_t>(sysconf(_SC_NPROCESSORS_ONLN)); }
+MB_INLINE void join(ThreadTeam* team, int32_t i) { join_thread(team->ids[i]); }
 #endif
 #endif
 
@@ -155,8 +139,7 @@ void ThreadTeam::set_up(const mb_options* options, [[maybe_unused]] char* own_st
 #if MB_RAW_THREADS
   stacks = own_stacks;
 #else
-  pthread_mutex_init(&lock, nullptr);
-  pthread_cond_init(&changed, nullptr);
+  monitor.set_up();
 #endif
   if (asked < 1 && parallel == nullptr) asked = processors();
 #else

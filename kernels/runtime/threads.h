@@ -18,7 +18,7 @@
 #define MB_SANITIZED 0
 #endif
 
-// Where threads come from: system calls, as in system.h; Windows; the C library; the program alone (mb_options.parallel).
+// Where threads come from: system calls, as in system.h; the C library; Windows; the program alone (mb_options.parallel).
 #if defined(__linux__) && defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)) && \
     !MB_SANITIZED
 #define MB_RAW_THREADS 1
@@ -26,7 +26,11 @@
 #elif defined(__unix__) || defined(__APPLE__)
 #define MB_RAW_THREADS 0
 #define MB_OWN_THREADS 1
-#include <pthread.h>
+#include "runtime/posix_threads.h"
+#elif defined(_WIN32)
+#define MB_RAW_THREADS 0
+#define MB_OWN_THREADS 1
+#include "runtime/windows_threads.h"
 #else
 #define MB_RAW_THREADS 0
 #define MB_OWN_THREADS 0
@@ -59,9 +63,8 @@ struct ThreadTeam : Team {
   uint32_t ids[MB_THREADS - 1];  // the kernel clears those of threads that have ended
   char* stacks;
 #else
-  pthread_t ids[MB_THREADS - 1];
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
+  Thread ids[MB_THREADS - 1];
+  Monitor monitor;
 #endif
 #endif
 

@@ -10,13 +10,26 @@ from collections.abc import Collection, Iterable, Iterator
 from minbuild.errors import ToolchainFailed
 
 # What a library may ask of the C library: memory, files, and the number of the last error, which is called otherwise on
-# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call.
+# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call; threads,
+# of macOS and of Windows.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
     + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")
     # lstat under the names that C libraries give it: by the size of times, or of file numbers.
     + ("lstat", "lstat64", "__lxstat", "__lxstat64", "__lstat_time64", "__lstat64_time64", "lstat$INODE64")
     + ("__errno_location", "__error", "__errno", "bzero", "dyld_stub_binder")
+    + (
+        "pthread_attr_destroy",
+        "pthread_attr_init",
+        "pthread_attr_setstacksize",
+        "pthread_create",
+        "pthread_join",
+    )
+    + ("pthread_cond_broadcast", "pthread_cond_init", "pthread_cond_wait", "pthread_mutex_init")
+    + ("pthread_mutex_lock", "pthread_mutex_unlock", "pthread_sigmask", "sysconf")
+    + ("CreateThread", "CloseHandle", "WaitForSingleObject", "GetProcessAffinityMask")
+    + ("AcquireSRWLockExclusive", "ReleaseSRWLockExclusive")
+    + ("SleepConditionVariableSRW", "WakeAllConditionVariable")
 )
 
 # Fundamental types as demanglers print them -> as the generated kernel table writes them, on every data

@@ -1,4 +1,5 @@
-"""Links a Windows library that imports nothing: exports by `__declspec(dllexport)`, no C library, no entry."""
+"""Links a Windows library: exports by `__declspec(dllexport)`, no C library, no entry. It imports nothing, and with threads
+some functions of the system."""
 
 from __future__ import annotations
 
@@ -78,6 +79,19 @@ _PLAIN = (
     "-ffunction-sections",
     "-fno-unwind-tables",
 )
+# The functions of the system that threads take (runtime/windows_threads.h). A library that calls none imports none.
+SYSTEM = b"""LIBRARY "KERNEL32.dll"
+EXPORTS
+AcquireSRWLockExclusive
+CloseHandle
+CreateThread
+GetProcessAffinityMask
+ReleaseSRWLockExclusive
+SleepConditionVariableSRW
+WaitForSingleObject
+WakeAllConditionVariable
+"""
+_MACHINES = {"x86_64": "i386:x86-64", "aarch64": "arm64"}
 # No time stamp: the same objects give the same bytes.
 _LINK = (
     *("zig", "lld-link", "-dll", "-noentry", "-lldmingw", "-opt:ref,icf", "-timestamp:0", "-filealign:512"),
@@ -87,21 +101,23 @@ _LINK = (
 
 def recipe(target: Target) -> tuple[str, ...]:
     """The inputs that decide the bytes."""
-    return (*_LINK, *_PLAIN, PROBE.decode())
+    return (*_LINK, *_PLAIN, PROBE.decode(), SYSTEM.decode())
 
 
 def link(
     objects: tuple[str, ...],
+    target: Target,
     compile_c: tuple[str, ...],
     workspace: BuildFolder,
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The library and its unstripped copy with a symbol table. `compile_c` is the call of the C compiler. Raises
-    ToolchainFailed. `objects` are names of files in `workspace`; `run` starts a command there and returns its
+    ToolchainFailed. `objects` are names of files in `workspace`, made for `target`; `run` starts a command there and returns its
     output."""
-    workspace.write({"probe.c": PROBE})
+    workspace.write({"probe.c": PROBE, "system.def": SYSTEM})
     run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
-    link = (*_LINK, *objects, "probe.o")
+    run(("zig", "dlltool", "-m", _MACHINES[target.traits.arch], "-d", "system.def", "-l", "system.lib"))
+    link = (*_LINK, *objects, "probe.o", "system.lib")
     # The name inside the library is that of the file.
     run((*link, "-out:minbuild.dll", "-debug:symtab"))
     unstripped = workspace.read("minbuild.dll")

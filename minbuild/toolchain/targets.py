@@ -93,16 +93,19 @@ class Traits:
 
     @property
     def no_threads(self) -> str:
-        """Why libraries for it make no threads, "" where they do: by system calls, or by the C library."""
+        """Why libraries for it make no threads, "" where they do: by system calls, the C library, or
+        Windows."""
         if self.arch == "wasm32":
             return (
                 "a WebAssembly module shares no memory with workers unless its page is isolated from others"
             )
         if not self.hosted:
             return "there is no operating system"
-        if self.os == "macos" or (self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64")):
+        if self.os in ("macos", "windows") or (
+            self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64")
+        ):
             return ""
-        return "only 64-bit Linux, Android and macOS on x86, Arm and RISC-V are supported"
+        return "only Windows, macOS, and 64-bit Linux and Android on x86, Arm and RISC-V are supported"
 
     @property
     def shared_name(self) -> str:
@@ -120,7 +123,7 @@ _USAGES = {
     "wasm": "imports nothing; hand over memory you got by growing its `memory`, and callbacks in its table",
     "image": "what the library adds to a firmware, to be measured; link `libminbuild.a`, which needs no C library "
     "and no heap: hand over the arena",
-    "pe": "built without files, imports nothing: hand over the arena",
+    "pe": "built without files, and imports nothing but what threads take: hand over the arena",
 }
 _FILES = {
     "elf": "libminbuild.so",

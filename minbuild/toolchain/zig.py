@@ -191,7 +191,7 @@ class Zig:
         if target.traits.format == "image":
             return link_image.link(objects, helpers, workspace, run)
         if target.traits.format == "pe":
-            return link_pe.link(objects, compile_c, workspace, run)
+            return link_pe.link(objects, target, compile_c, workspace, run)
         if not target.traits.is_elf:
             return self._link_macos(objects, target, workspace)
         options = lto_options(target, build_options)

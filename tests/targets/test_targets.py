@@ -38,8 +38,8 @@ EMULATED = (
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
 MATRIX = [(case, target) for case in CASES for target in EMULATED]
-# "threads" is that with threads, where libraries make them by system calls.
-MATRIX += [("threads", target) for target in ("aarch64-linux-musl", "riscv64-linux-musl")]
+# "threads" is that with threads, where libraries make them by system calls, and by Windows.
+MATRIX += [("threads", target) for target in ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows")]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
 
 
@@ -86,6 +86,8 @@ def baseline_of(case: str) -> Baseline:
 def test_computes_the_same(case: str, target: str) -> None:
     wanted = parse_target(target)
     assert find_emulator(wanted) is not None, why_not_run(wanted)
+    if case == "threads" and "windows" in target:
+        assert {"CreateThread", "SleepConditionVariableSRW"} <= set(library_of(case, target).binary.imports)
     found = prove_foreign(baseline_of(case), library_of(case, target), wanted, find_toolchain())
     print(f"{case} {target}: {found.text}")
     assert found.proven and found.steps > 10 and found.stack is not None

@@ -24,6 +24,7 @@ extern "C" {
 #endif
 
 typedef uint8_t mb_status;
+#undef MB_OK /* a macro of windows.h, for the same number */
 enum {
   MB_OK = 0,
   MB_INVALID_ARGUMENT = 1, /* an index or a name that does not exist, a wrong number of things */
