@@ -7,8 +7,8 @@
 
 // As in windows.h, which is some megabytes of text with macros of everyday names. BOOL is int, DWORD unsigned long.
 extern "C" {
-__declspec(dllimport) void* CreateThread(void* security, size_t stack_bytes, unsigned long (*main)(void*), void* argument,
-                                         unsigned long flags, unsigned long* id);
+__declspec(dllimport) void* CreateThread(void* security, size_t stack_bytes, unsigned long (*main)(void*),
+                                         void* argument, unsigned long flags, unsigned long* id);
 __declspec(dllimport) unsigned long WaitForSingleObject(void* object, unsigned long milliseconds);
 __declspec(dllimport) int CloseHandle(void* object);
 __declspec(dllimport) void AcquireSRWLockExclusive(void** lock);

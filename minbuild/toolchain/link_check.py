@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator
 from minbuild.errors import ToolchainFailed
 
 # What a library may ask of the C library: memory, files, and the number of the last error, which is called otherwise on
-# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call; threads,
-# of macOS and of Windows.
+# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call; threads
+# of macOS and of Windows; the memory of a WebAssembly module that shares it.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
     + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")
@@ -29,7 +29,7 @@ ALLOWED_IMPORTS = frozenset(
     + ("pthread_mutex_lock", "pthread_mutex_unlock", "pthread_sigmask", "sysconf")
     + ("CreateThread", "CloseHandle", "WaitForSingleObject", "GetProcessAffinityMask")
     + ("AcquireSRWLockExclusive", "ReleaseSRWLockExclusive")
-    + ("SleepConditionVariableSRW", "WakeAllConditionVariable")
+    + ("SleepConditionVariableSRW", "WakeAllConditionVariable", "memory")
 )
 
 # Fundamental types as demanglers print them -> as the generated kernel table writes them, on every data

@@ -1,5 +1,5 @@
-"""Links a Windows library: exports by `__declspec(dllexport)`, no C library, no entry. It imports nothing, and with threads
-some functions of the system."""
+"""Links a Windows library: exports by `__declspec(dllexport)`, no C library, no entry. It imports nothing, with
+threads some functions of the system."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ def link(
     run: Callable[[tuple[str, ...]], str],
 ) -> Linked:
     """The library and its unstripped copy with a symbol table. `compile_c` is the call of the C compiler. Raises
-    ToolchainFailed. `objects` are names of files in `workspace`, made for `target`; `run` starts a command there and returns its
-    output."""
+    ToolchainFailed. `objects` are names of files in `workspace`, made for `target`; `run` starts a command there and
+    returns its output."""
     workspace.write({"probe.c": PROBE, "system.def": SYSTEM})
     run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
     run(("zig", "dlltool", "-m", _MACHINES[target.traits.arch], "-d", "system.def", "-l", "system.lib"))

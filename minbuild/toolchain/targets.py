@@ -92,20 +92,25 @@ class Traits:
         return self.os != "freestanding"
 
     @property
+    def shares_memory(self) -> bool:
+        """True for WebAssembly modules whose memory workers share: threads of those who load it."""
+        return "+atomics" in self.cpu
+
+    @property
     def no_threads(self) -> str:
         """Why libraries for it make no threads, "" where they do: by system calls, the C library, or
         Windows."""
-        if self.arch == "wasm32":
-            return (
-                "a WebAssembly module shares no memory with workers unless its page is isolated from others"
-            )
-        if not self.hosted:
+        if self.arch == "wasm32" and not self.shares_memory:
+            return "its module shares no memory with workers, as that of wasm32-threads does"
+        if not self.hosted and not self.shares_memory:
             return "there is no operating system"
-        if self.os in ("macos", "windows") or (
-            self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64")
+        if (
+            self.shares_memory
+            or self.os in ("macos", "windows")
+            or (self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64"))
         ):
             return ""
-        return "only Windows, macOS, and 64-bit Linux and Android on x86, Arm and RISC-V are supported"
+        return "only Windows, macOS, wasm32-threads, and 64-bit Linux and Android on x86, Arm and RISC-V make some"
 
     @property
     def shared_name(self) -> str:
@@ -120,7 +125,8 @@ class Traits:
 
 _ARCHES_64 = ("x86_64", "aarch64", "riscv64", "powerpc64le", "s390x", "loongarch64")
 _USAGES = {
-    "wasm": "imports nothing; hand over memory you got by growing its `memory`, and callbacks in its table",
+    "wasm": "imports nothing but memory that is shared; hand over memory you got by growing that, and callbacks in its "
+    "table",
     "image": "what the library adds to a firmware, to be measured; link `libminbuild.a`, which needs no C library "
     "and no heap: hand over the arena",
     "pe": "built without files, and imports nothing but what threads take: hand over the arena",
@@ -213,6 +219,11 @@ _TABLE = {
             *("wasm32-relaxed-simd", "wasm32-freestanding", "", 0, "node"),
             flags=_FIXED,
             cpu="lime1+simd128+relaxed_simd",
+        ),
+        Traits(
+            *("wasm32-threads", "wasm32-freestanding", "", 0, "node"),
+            flags=_FIXED,
+            cpu="lime1+simd128+atomics+bulk_memory",
         ),
         _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),

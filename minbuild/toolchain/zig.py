@@ -187,7 +187,7 @@ class Zig:
 
         compile_c = driver(target, "cc")
         if target.traits.format == "wasm":
-            return link_wasm.link(objects, self._helpers(target, workspace), workspace, run)
+            return link_wasm.link(objects, target, self._helpers(target, workspace), workspace, run)
         if target.traits.format == "image":
             return link_image.link(objects, helpers, workspace, run)
         if target.traits.format == "pe":

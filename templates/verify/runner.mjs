@@ -9,7 +9,7 @@ import { readFileSync, writeSync } from "node:fs";
 const PAGE = 65536;
 const TENSOR = { data: 0, type: 4, rank: 8, dims: 12, size: 44 };
 const PARAMETER = { value: 4, gradient: 48, size: 56 };
-const OPTIONS = { arena: 0, arenaSize: 4, symbols: 8, symbolCount: 12, error: 16, size: 176 };
+const OPTIONS = { arena: 0, arenaSize: 4, symbols: 8, symbolCount: 12, error: 16, parallel: 184, size: 192 };
 const SESSION = { progress: 0, error: 4, replaces: 8 };
 const RATE = 16; // in mb_progress
 const TRAIN = 0, EVALUATE = 1, OPTIMIZER = 2, INITIALIZE = 3, OUTPUTS = 1, PARAMETERS = 4, TRAIN_AND_UPDATE = 4;
@@ -22,8 +22,11 @@ const file = readFileSync(process.argv[2]);
 const flag = "--experimental-wasm-relaxed-simd"; // of Node before 22, for some instructions
 if (!WebAssembly.validate(file) && !process.execArgv.includes(flag))
   process.exit(spawnSync(process.execPath, [flag, ...process.argv.slice(1)], { stdio: "inherit" }).status ?? 1);
-const { instance } = await WebAssembly.instantiate(file, {});
-const { memory, __indirect_function_table: table, ...api } = instance.exports;
+const module = new WebAssembly.Module(file);
+const threads = WebAssembly.Module.imports(module).length > 0; // the memory, which is shared
+const shared = threads ? new WebAssembly.Memory({ initial: 16, maximum: 65536, shared: true }) : undefined;
+const instance = new WebAssembly.Instance(module, { env: { memory: shared } });
+const { memory = shared, __indirect_function_table: table, ...api } = instance.exports;
 
 const view = () => new DataView(memory.buffer); // growing the memory makes older views void
 const bytes = (at, size) => new Uint8Array(memory.buffer, at, size);
@@ -84,7 +87,7 @@ function place(data) {
 
 function text(at) {
   const all = new Uint8Array(memory.buffer, at);
-  return new TextDecoder().decode(all.subarray(0, all.indexOf(0)));
+  return new TextDecoder().decode(all.slice(0, all.indexOf(0)));
 }
 
 function must(status, what, error) {
@@ -109,10 +112,12 @@ function tensorBytes(at) {
 }
 
 // A function of the host where the module can call it: a module that does nothing but export what it imports.
-function callable(host) {
+function callable(host, results = [127]) {
+  const taken = Array(host.length).fill(127);
   const wasm = Uint8Array.of(
     0, 97, 115, 109, 1, 0, 0, 0,
-    1, 8, 1, 96, 3, 127, 127, 127, 1, 127, // type 0: (i32, i32, i32) -> i32
+    // type 0: i32 for each of the function's, to i32 or nothing
+    1, 4 + taken.length + results.length, 1, 96, taken.length, ...taken, results.length, ...results,
     2, 7, 1, 1, 101, 1, 102, 0, 0, // import "e" "f" as a function of type 0
     7, 5, 1, 1, 102, 0, 0, // export it as "f"
   );
@@ -126,6 +131,11 @@ const sink = callable((user, at, size) => {
   saved.push(bytes(at, size).slice());
   return 0;
 });
+
+// Stands for workers: all members of a pool, one after the other.
+const pool = threads && callable((user, task, work, count) => {
+  for (let i = 0; i < count; ++i) table.get(task)(work, i);
+}, []);
 
 const script = readFileSync("script");
 let at = 0;
@@ -150,6 +160,7 @@ function create(garbage, sizes, count) {
   bytes(options, OPTIONS.size).fill(0);
   setWord(options + OPTIONS.symbols, sizes);
   setWord(options + OPTIONS.symbolCount, count);
+  setWord(options + OPTIONS.parallel, threads ? pool : 0);
   must(api.mb_create(plan, planData.length, 0, 0, options, 0), "mb_create", options + OPTIONS.error);
   const arena = allocate(word(options + OPTIONS.arenaSize));
   bytes(arena, word(options + OPTIONS.arenaSize)).fill(garbage);

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,13 @@ def page(url: str, seconds: int = 120) -> str:
     return run(browser, *flags, "--dump-dom", url, cwd=Path.cwd())
 
 
-def serve(folder: Path) -> http.server.ThreadingHTTPServer:
+def serve(folder: Path, headers: Mapping[str, str] | None = None) -> http.server.ThreadingHTTPServer:
     class Quiet(http.server.SimpleHTTPRequestHandler):
+        def end_headers(self) -> None:
+            for header, value in (headers or {}).items():
+                self.send_header(header, value)
+            super().end_headers()
+
         def log_message(self, *args: object) -> None:
             pass
 

@@ -38,8 +38,9 @@ EMULATED = (
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
 MATRIX = [(case, target) for case in CASES for target in EMULATED]
-# "threads" is that with threads, where libraries make them by system calls, and by Windows.
-MATRIX += [("threads", target) for target in ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows")]
+# "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
+THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
+MATRIX += [("threads", target) for target in THREADED]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
 
 

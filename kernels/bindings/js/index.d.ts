@@ -36,6 +36,8 @@ export interface CreateOptions {
   wasm?: Source | WebAssembly.Module;
   /** Largest sizes of the free dimensions, in plan order. */
   sizes?: readonly number[];
+  /** Threads of a module for wasm32-threads, by default as many as the machine has, at most 8. */
+  threads?: number;
 }
 
 export interface InputDescription {

@@ -45,15 +45,22 @@ export class TrainingSession {
   /**
    * `trainModel` is the package's trainer.plan, left out where the library has it compiled in; `checkpointState` a
    * checkpoint, left out to start from zeros; `exportTemplate` its inference.template, for exportModel. Each is bytes, a Response, or an address. `sizes` are the largest sizes of
-   * free dimensions in plan order. Every session has memory of its own and shares compiled code.
+   * free dimensions in plan order. Every session has memory of its own and shares compiled code. A module for wasm32-threads
+   * works with as many `threads`, by default as the machine has, at most 8: workers, which `release` ends.
    */
-  static async create({ trainModel, checkpointState, exportTemplate, wasm, sizes }) {
+  static async create({ trainModel, checkpointState, exportTemplate, wasm, sizes, threads }) {
     const source = wasm ?? new URL("./minbuild.wasm", import.meta.url);
     const [code, plan, checkpoint, cast] = await Promise.all([
       compile(source), ...[trainModel, checkpointState, exportTemplate].map((given) => given && bytesOf(given)),
     ]);
     const made = new TrainingSession();
-    made.#start(await Module.instantiate(code), plan, checkpoint, sizes);
+    const module = await Module.instantiate(code, threads);
+    try {
+      made.#start(module, plan, checkpoint, sizes);
+    } catch (error) {
+      module.threads?.end();
+      throw error;
+    }
     if (cast) made.#template = { at: made.#module.place(cast), size: cast.length };
     return made;
   }
@@ -244,9 +251,10 @@ export class TrainingSession {
     this.#must(set(this.#session, at));
   }
 
-  /** Lets go of the memory. The session is of no use after this. */
+  /** Lets go of the memory, and ends threads. The session is of no use after this. */
   release() {
     if (this.#module) this.#module.api.mb_destroy(this.#session);
+    this.#module?.threads?.end();
     this.#module = null;
     this.#session = 0;
   }

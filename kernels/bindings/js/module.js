@@ -1,5 +1,6 @@
 // One instance of the WebAssembly module: its memory, its structs, and functions of the host that it can call.
 import { MB_OK, OPTIONS, PARAMETER } from "./header.js";
+import { Threads, sharedMemory } from "./threads.js";
 
 const PAGE = 65536;
 const decoder = new TextDecoder();
@@ -52,18 +53,28 @@ export class Module {
   #free = 0;
   #end = 0;
 
-  /** `module` is a WebAssembly.Module. */
-  static async instantiate(module) {
-    return new Module(await WebAssembly.instantiate(module, {}));
+  /** `module` is a WebAssembly.Module; one that shares its memory gets `threads`, or as many as the machine has. */
+  static async instantiate(module, threads) {
+    const memory = sharedMemory(module);
+    const made = new Module(await WebAssembly.instantiate(module, { env: { memory } }), memory);
+    if (memory && threads !== 1) made.#share(await Threads.start(module, made, threads));
+    return made;
   }
 
-  constructor(instance) {
+  constructor(instance, shared) {
     const { memory, __indirect_function_table: table, ...api } = instance.exports;
-    this.memory = memory;
+    this.memory = shared ?? memory;
     this.table = table;
     this.api = api;
     this.found = this.allocate(PARAMETER.size);
     this.options = this.allocate(OPTIONS.size);
+  }
+
+  #share(threads) {
+    this.threads = threads;
+    this.setWord(this.options + OPTIONS.threads, threads.count);
+    const run = (user, task, work, count) => threads.run(task, work, count);
+    this.setWord(this.options + OPTIONS.parallel, this.#callable(run, []));
   }
 
   /** The memory as it is now; growing it makes older views void. */
@@ -108,7 +119,7 @@ export class Module {
   text(at) {
     if (at === 0) return "";
     const all = new Uint8Array(this.memory.buffer, at);
-    return decoder.decode(all.subarray(0, all.indexOf(0)));
+    return decoder.decode(all.slice(0, all.indexOf(0))); // a copy: decoders take no shared memory
   }
 
   /** The function of that name. Raises where the module was built without it, with the option that asks for it. */
@@ -128,7 +139,7 @@ export class Module {
       pieces.push(this.bytes(at, size).slice());
       return 0;
     };
-    this.sink ??= this.#callable((...given) => this.receive(...given));
+    this.sink ??= this.#callable((user, at, size) => this.receive(user, at, size));
     this.must(call(this.sink), error());
     const whole = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
     let at = 0;
@@ -140,10 +151,12 @@ export class Module {
   }
 
   // A table takes functions of modules only: this one does nothing but export what it imports.
-  #callable(host) {
+  #callable(host, results = [127]) {
+    const taken = Array(host.length).fill(127);
     const wasm = Uint8Array.of(
       0, 97, 115, 109, 1, 0, 0, 0,
-      1, 8, 1, 96, 3, 127, 127, 127, 1, 127, // type 0: (i32, i32, i32) -> i32
+      // type 0: i32 for each argument, to i32 or to nothing
+      1, 4 + taken.length + results.length, 1, 96, taken.length, ...taken, results.length, ...results,
       2, 7, 1, 1, 101, 1, 102, 0, 0, // import "e" "f" as a function of type 0
       7, 5, 1, 1, 102, 0, 0, // export it as "f"
     );

@@ -64,7 +64,7 @@ export class TrainingSession {
     const plan = PLAN === undefined ? trainModel : (PLAN ?? undefined); // of several models, it says which
     made.#sources = { checkpointState, trainModel: plan };
     made.#sizes = largest(options.freeDimensionOverrides);
-    made.#session = await Session.create({ ...made.#sources, sizes: made.#sizes });
+    made.#session = await Session.create({ ...made.#sources, sizes: made.#sizes, threads: threads() });
     made.#evaluates = evalModel !== undefined;
     made.#optimizes = optimizerModel !== undefined;
     return made;
@@ -148,13 +148,15 @@ export class TrainingSession {
         if (dim <= -2) sizes[-2 - dim] = Math.max(sizes[-2 - dim], feeds[name].dims[axis]);
       });
     const checkpointState = this.#session.saveCheckpoint();
-    const larger = await Session.create({ ...this.#sources, checkpointState, sizes });
+    const larger = await Session.create({ ...this.#sources, checkpointState, sizes, threads: threads() });
     this.#session.release();
     this.#session = larger;
     this.#sizes = sizes;
     return true;
   }
 }
+
+const threads = () => env.wasm.numThreads || undefined; // 0 is onnxruntime-web's default
 
 /** Sizes in the order of the plan; the package's own for dimensions that are not named. */
 function largest(overrides) {
@@ -174,7 +176,7 @@ function fetched(outputs, fetches, names) {
   }));
 }
 
-/** Settings of onnxruntime-web, which mean nothing here. */
+/** Settings of onnxruntime-web. Of these, `wasm.numThreads` means something here, to modules with threads. */
 export const env = { logLevel: "warning", wasm: {}, webgl: {}, webgpu: {}, versions: {} };
 
 export const InferenceSession = {

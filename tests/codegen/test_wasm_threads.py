@@ -1,0 +1,71 @@
+"""Modules whose memory workers share: the bits of the module without threads, in Node and in a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packed_model import packed_artifacts
+from places import TESTS
+from programs import page, run, serve, tool
+
+from minbuild.codegen.bindings import binding_files
+from minbuild.codegen.library_builder import build_checked
+from minbuild.codegen.sources import emit_sources
+from minbuild.planning.compile import compile_model
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.toolchain import find_toolchain, parse_target
+
+PROGRAMS = TESTS / "codegen" / "bindings"
+ISOLATED = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+}
+IN_NODE = """
+import { compare } from "./threads.mjs";
+import { pathToFileURL } from "node:url";
+
+console.log((await compare(pathToFileURL(`${process.cwd()}/../../`).href)) || "passed");
+"""
+IN_PAGE = """<!doctype html><title>threads</title><script type="module">
+import { compare } from "./threads.mjs";
+compare(new URL("../../", location.href).href).catch((error) => error.message)
+  .then((found) => document.documentElement.dataset.found = found || "passed");
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The npm package of a model with work for threads, and the module without them."""
+    folder = tmp_path_factory.mktemp("shared")
+    model = compile_model(packed_artifacts(folder), {}, {}, (), lambda line: None, threads="3")
+    contents = contents_of([model])
+    modules = [
+        build_checked(contents, model.registry, parse_target(name), find_toolchain()).built.shared
+        for name in ("wasm32", "wasm32-threads")
+    ]
+    sources = emit_sources(contents, model.registry)
+    files = binding_files(("js",), contents.optional, sources, modules[1], plans=[model.plan_bytes])
+    files |= {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
+    files |= {"alone.wasm": modules[0], "bindings/js/threads.mjs": (PROGRAMS / "threads.mjs").read_bytes()}
+    files |= {"bindings/js/node.mjs": IN_NODE.encode(), "bindings/js/page.html": IN_PAGE.encode()}
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_threads_in_node(package: Path) -> None:
+    assert run(tool("node"), "node.mjs", cwd=package / "bindings/js") == "passed\n"
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_threads_in_a_page(package: Path, isolated: bool) -> None:
+    """A page that may not share memory is told what its server has to send."""
+    server = serve(package, ISOLATED if isolated else {})
+    try:
+        text = page(f"http://127.0.0.1:{server.server_port}/bindings/js/page.html")
+    finally:
+        server.shutdown()
+    assert ('data-found="passed"' if isolated else "Cross-Origin-Opener-Policy: same-origin") in text
