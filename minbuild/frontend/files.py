@@ -31,7 +31,7 @@ def read_file(path: Path, cure: str = "Give the folder that generate_artifacts w
 
 
 def read_shared(path: Path) -> bytes:
-    """`read_file` of a large file that several readers want one after the other: it is in memory once. Raises as
+    """`read_file` of a large file that several readers take one after the other: it is in memory once. Raises as
     that."""
     try:
         about = path.stat()

@@ -7,44 +7,27 @@ of the whole batch say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import (
-    Call,
-    ElementType,
     Graph,
-    Node,
     Procedure,
     Program,
-    Role,
-    TensorType,
     TrainingArtifacts,
 )
 from minbuild.ir.dims import Dim, Poly, symbol, symbols_in
 from minbuild.ops import Registry
-from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.lowering.lower import lower
-from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM, IndexRange, LabelShare, MicroBatches
-from minbuild.planning.batch_independence import SAMPLES, ForwardPass, same_gradients
-from minbuild.planning.rollback import is_checked, may_be_refused
+from minbuild.passes.rewrite.micro_batches import MEAN, LabelShare, MicroBatches
+from minbuild.planning.label_losses import classes_of, index_ranges, with_inputs, with_shares
+from minbuild.planning.slice_check import slice_outputs
 from minbuild.reference.interpreter import ReferenceTrainer
-from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 
 _ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
-# Losses over labels: the inputs that are labels, weights of classes and the ignored label; gradients have one more.
-_LOSSES: Mapping[str, tuple[int, int, int]] = {
-    "SoftmaxCrossEntropyLoss": (1, 2, -1),
-    "com.microsoft:SoftmaxCrossEntropyLossInternal": (1, 2, 3),
-    "NegativeLogLikelihoodLoss": (1, 2, -1),
-    "com.microsoft:SoftmaxCrossEntropyLossGrad": (2, 3, -1),
-    "com.microsoft:SoftmaxCrossEntropyLossInternalGrad": (2, 3, 4),
-    "minbuild:NegativeLogLikelihoodLossGrad": (2, 3, -1),
-}
-_GRADIENTS = "Grad"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +60,12 @@ class SlicedGraph:
 
     def of(self, rounds: Dim) -> Graph:
         """The graph for `rounds` slices: the initial gradient is 1 divided by them."""
-        graph = _with_inputs(self.graph, {s.name: np.zeros((), np.float32) for s in self.shares})
+        graph = with_inputs(self.graph, {s.name: np.zeros((), np.float32) for s in self.shares})
         if not self.seed:
             return graph
         first = graph.initializers[self.seed]
         if not isinstance(rounds, int):
-            return _with_inputs(graph, {self.seed: first})
+            return with_inputs(graph, {self.seed: first})
         return replace(
             graph, initializers={**graph.initializers, self.seed: first / first.dtype.type(rounds)}
         )
@@ -152,8 +135,8 @@ def _micro_batches(
         rounds=rounds,
         outputs=sliced.outputs,
         seed="" if isinstance(rounds, int) else sliced.seed,
-        shares=tuple(replace(s, classes=_classes(one, s)) for s in sliced.shares),
-        ranges=tuple(_ranges(one, registry)),
+        shares=tuple(replace(s, classes=classes_of(one, s)) for s in sliced.shares),
+        ranges=tuple(index_ranges(one, registry)),
     )
 
 
@@ -189,11 +172,11 @@ def _sliced_graph(
 ) -> SlicedGraph:
     """The graph of a slice for `graph`, which is procedure `name` of the program `free`. Raises Unsupported."""
     whole = next(p for p in free.procedures if p.name == name)
-    sliced, shares = _with_shares(graph, whole.inputs)
+    sliced, shares = with_shares(graph, whole.inputs)
     trainer = _trainer(artifacts, registry)
     return SlicedGraph(
         sliced,
-        _checked(trainer, (graph, sliced), shares, whole, free, registry=registry, batch=batch),
+        slice_outputs(trainer, (graph, sliced), shares, whole, free, registry=registry, batch=batch),
         shares,
     )
 
@@ -227,230 +210,3 @@ def _check_rows(whole: Procedure, one: Procedure, name: str, rounds: Dim) -> Non
     if all_of[1:] != part[1:] or part[0] * rounds != all_of[0]:
         shape = ", ".join(map(str, all_of))
         raise Unsupported([f"{whole.source}: samples of input '{name}' [{shape}] do not follow each other"])
-
-
-# ------------------------------------------------------------------------------------------------ labels of the batch
-
-
-def _with_shares(graph: Graph, inputs: Iterable[str]) -> tuple[Graph, tuple[LabelShare, ...]]:
-    """The graph with sums in the place of means over weighted or ignored labels, which are multiplied by inputs."""
-    shares: dict[tuple[str, str, int | None], LabelShare] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        places = _LOSSES.get(node.title)
-        key = _weighted(graph, node, places) if places else None
-        if key is None:
-            nodes.append(node)
-            continue
-        if key[0] not in inputs:
-            raise Unsupported([f"node '{node.name}' ({node.title}) has labels that are no input, '{key[0]}'"])
-        share = shares.setdefault(key, LabelShare(f"{key[0]}: share {len(shares)}", *key[:2], 0, key[2]))
-        nodes += _summed(node, share.name)
-    return replace(graph, nodes=tuple(nodes)), tuple(shares.values())
-
-
-def _weighted(graph: Graph, node: Node, places: tuple[int, int, int]) -> tuple[str, str, int | None] | None:
-    """Labels, weights and the ignored label of a loss that divides by what depends on labels; None for others."""
-    given = {i: name for i, name in enumerate(node.inputs) if name}
-    ignored = node.attributes.get("ignore_index")
-    if places[2] in given:
-        content = _constants(graph).get(given[places[2]])
-        if content is None:
-            raise Unsupported([f"node '{node.name}' ({node.title}) has an ignored label that is computed"])
-        ignored = int(content.item())
-    weights = given.get(places[1], "")
-    if weights and weights not in _constants(graph) and weights not in graph.inputs:
-        raise Unsupported([f"node '{node.name}' ({node.title}) has weights of classes that are computed"])
-    if node.attributes.get("reduction", "mean") != "mean" or (ignored is None and not weights):
-        return None
-    return given[places[0]], weights, None if ignored is None else int(ignored)
-
-
-def _constants(graph: Graph) -> dict[str, np.ndarray]:
-    """The values of a graph that are given as numbers."""
-    nodes = {
-        n.outputs[0]: np.asarray(n.attributes["value"])
-        for n in graph.nodes
-        if n.op_type == "Constant" and "value" in n.attributes
-    }
-    return {**graph.initializers, **nodes}
-
-
-def _summed(node: Node, share: str) -> Iterator[Node]:
-    """A loss, or its gradient, that adds up, with its multiplication by `share`."""
-    added = replace(node, attributes={**node.attributes, "reduction": "sum"})
-    scaled = Node("Mul", "", 14, f"{node.name} share", inputs=(), outputs=())
-    if node.op_type.endswith(_GRADIENTS):
-        dy = f"{node.outputs[0]} (scaled)"
-        yield replace(scaled, inputs=(node.inputs[0], share), outputs=(dy,))
-        yield replace(added, inputs=(dy, *node.inputs[1:]))
-    else:
-        loss = f"{node.outputs[0]} (sum)"
-        yield replace(added, outputs=(loss, *node.outputs[1:]))
-        yield replace(scaled, inputs=(loss, share), outputs=(node.outputs[0],))
-
-
-def _with_inputs(graph: Graph, added: Mapping[str, np.ndarray]) -> Graph:
-    """The graph with further inputs, of the types and shapes of these arrays, that are no initializers."""
-    types = {n: TensorType(ElementType.of(a.dtype) or ElementType.FLOAT, a.shape) for n, a in added.items()}
-    kept = {n: a for n, a in graph.initializers.items() if n not in added}
-    return replace(graph, inputs={**graph.inputs, **types}, initializers=kept)
-
-
-def _classes(train: Procedure, share: LabelShare) -> int:
-    """The number of classes of the loss that a share belongs to."""
-    for call in train.calls:
-        places = _LOSSES.get(call.op.lstrip(":"))
-        if places and share.labels in call.inputs:
-            shape = train.values[call.inputs[places[0] - 1]].type.shape or ()
-            if len(shape) > 1 and isinstance(shape[1], int):
-                return shape[1]
-    raise Unsupported([f"{train.source}: the number of classes of '{share.labels}' is not known"])
-
-
-def _ranges(train: Procedure, registry: Registry) -> Iterator[IndexRange]:
-    """The indices of the user that kernels of a slice may refuse. Raises Unsupported for a kernel that may refuse what
-    cannot be checked for the whole batch beforehand."""
-    effects, done = Effects(train, registry), set[str]()
-    for call in train.calls:
-        kernels = registry.ops[call.op].kernels
-        if not any(is_checked(arg) for k in kernels for arg in k.args):
-            continue
-        made = {effects.owner(n) for n in call.outputs if n}
-        for i, name in enumerate(call.inputs):
-            owner = effects.owner(name) if name else ""
-            value = train.values[owner] if owner else None
-            if value is None or value.type.element.is_real or not may_be_refused(value) or owner in done:
-                continue
-            limit = _limit(call, i, train)
-            if value.role is not Role.INPUT or limit is None:
-                raise Unsupported(
-                    [
-                        f"node '{call.node}' ({call.op.lstrip(':')}) may refuse values that are computed for a slice"
-                    ]
-                )
-            done.add(owner)
-            yield replace(limit, name=owner)
-        done |= made
-
-
-def _limit(call: Call, index: int, train: Procedure) -> IndexRange | None:
-    """The numbers that input number `index` of a call may have."""
-    places, title = _LOSSES.get(call.op.lstrip(":")), call.op.lstrip(":")
-    if places and places[0] == index:
-        classes = (train.values[call.inputs[index - 1]].type.shape or (0, 0))[1]
-        ignored = call.attributes.get("ignore_index")
-        return IndexRange("", 0, classes, ignored) if isinstance(classes, int) else None
-    if title == "Gather" and index == 1:
-        shape = train.values[call.inputs[0]].type.shape or ()
-        size = shape[int(call.attributes.get("axis", 0))]
-        return IndexRange("", -size, size) if isinstance(size, int) else None
-    return None
-
-
-# ------------------------------------------------------------------------------------------------ proof by numbers
-
-
-def _checked(
-    trainer: ReferenceTrainer,
-    graphs: tuple[Graph, Graph],
-    shares: tuple[LabelShare, ...],
-    whole: Procedure,
-    free: Program,
-    registry: Registry,
-    batch: str,
-) -> tuple[str, ...]:
-    """The way in which slices make each output of the procedure `whole`, in double precision on a small batch, whose
-    gradients must be the sum of those of slices. `graphs` are those of the batch and of a slice. Raises Unsupported."""
-    sizes = {s: smallest_sizes(free) for s in free.symbols} | {batch: SAMPLES}
-    arrays = seeded_batch(
-        inputs_of(replace(free, procedures=(whole,))), index_limits(free, registry), sizes, seed=1
-    )
-    for share in shares:
-        if share.ignored is not None:
-            arrays[share.labels].flat[0] = share.ignored
-    kinds, parts = {}, []
-    for name in whole.inputs:
-        sampled = _is_sampled(whole, name, batch, f"input '{name}'")
-        kinds[name] = ROWS if sampled else SAME
-        parts.append(np.split(arrays[name], SAMPLES) if sampled else [arrays[name]] * SAMPLES)
-    given, slices = [arrays[n] for n in whole.inputs], [list(each) for each in zip(*parts, strict=True)]
-    forward = _forward(graphs[0], whole.outputs)
-    weighted = frozenset(n.outputs[0] for n in forward.nodes if _is_weighted(forward, n))
-    try:
-        found = ForwardPass(forward, trainer, weighted).kinds(kinds, given, slices)
-        outputs = tuple(found.get(n, SAME) for n in whole.outputs)
-        for name, kind in zip(whole.outputs, outputs, strict=True):
-            if kind == ROWS:
-                _is_sampled(whole, name, batch, f"output '{name}'")
-            elif kind not in (MEAN, SUM, SAME):
-                raise Unsupported([f"output '{name}' counts samples"])
-        if whole.name == "train":
-            if outputs[0] not in (MEAN, SUM):
-                raise Unsupported([f"the loss, '{whole.outputs[0]}', is no mean or sum over samples"])
-            _check_gradients(trainer, graphs[1], shares, outputs[0], (whole.inputs, given, slices))
-    except BadInput as error:
-        raise Unsupported([str(error)]) from error
-    return outputs
-
-
-def _is_sampled(procedure: Procedure, name: str, batch: str, what: str) -> bool:
-    """True if the rows of a value count samples. Raises Unsupported where another axis does, naming `what`."""
-    shape = procedure.values[name].type.shape or ()
-    if any(batch in symbols_in(d) for d in shape[1:]):
-        raise Unsupported([f"samples of {what} do not follow each other"])
-    return bool(shape) and batch in symbols_in(shape[0])
-
-
-def _check_gradients(
-    trainer: ReferenceTrainer,
-    sliced: Graph,
-    shares: tuple[LabelShare, ...],
-    kind: str,
-    data: tuple[tuple[str, ...], list[np.ndarray], list[list[np.ndarray]]],
-) -> None:
-    """Raises Unsupported where the gradients of a batch are not the sum of those of its slices."""
-    names, whole, slices = data
-    trainer.lazy_reset_grad()
-    trainer.train_step(*whole)
-    expected = dict(trainer.gradients)
-    seed = f"{sliced.outputs[0]}_grad"
-    first = sliced.initializers[seed].astype(np.float64) / (SAMPLES if kind == MEAN else 1)
-    constants = {**sliced.initializers, seed: first}
-    for share in shares:
-        constants[share.name] = np.asarray(
-            _share(share, trainer, dict(zip(names, whole, strict=True)), sliced)
-        )
-    graph, found = replace(sliced, initializers=constants), []
-    for each in slices:
-        trainer.lazy_reset_grad()
-        trainer.values(graph, each)
-        found.append(dict(trainer.gradients))
-    if name := same_gradients(trainer, expected, found):
-        raise Unsupported([f"gradients of '{name}' are not the sum of those of slices"])
-
-
-def _share(
-    share: LabelShare, trainer: ReferenceTrainer, inputs: Mapping[str, np.ndarray], graph: Graph
-) -> float:
-    labels = inputs[share.labels]
-    counted = np.ones(labels.shape, bool) if share.ignored is None else labels != share.ignored
-    weights = trainer.parameters.get(share.weights, _constants(graph).get(share.weights))
-    of_label = 1.0 if weights is None else weights.astype(np.float64)[np.where(counted, labels, 0)]
-    each = np.where(counted, of_label, 0.0)
-    return float(SAMPLES / (each.sum() or 1.0))
-
-
-def _is_weighted(graph: Graph, node: Node) -> bool:
-    places = _LOSSES.get(node.title)
-    return places is not None and _weighted(graph, node, places) is not None
-
-
-def _forward(graph: Graph, outputs: Iterable[str]) -> Graph:
-    """The nodes that the outputs of the user depend on."""
-    needed, kept = set(outputs), []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            kept.append(node)
-            needed.update(node.inputs)
-    return replace(graph, nodes=tuple(kept[::-1]), outputs=tuple(outputs))
