@@ -15,6 +15,7 @@ import numpy as np
 
 from minbuild.errors import Unsupported
 from minbuild.ir import Graph, Node
+from minbuild.passes.analysis.effects import updated_inputs
 from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM
 from minbuild.reference.interpreter import ReferenceTrainer
 
@@ -68,7 +69,7 @@ class ForwardPass:
         op = self.trainer.operators.find(node.domain, node.op_type)
         if op is not None and (op.generator is not None or op.key in _RANDOM):
             raise self._mixed(node, "draws random numbers, which slices would draw in another order")
-        if op is not None and any(node.inputs[i] in self.trainer.parameters for i in op.mutates):
+        if op is not None and any(n in self.trainer.parameters for n in updated_inputs(op, node.inputs)):
             raise self._mixed(node, "computes statistics over the batch and updates running ones")
 
     def _kind(

@@ -92,10 +92,11 @@ def test_two_members_divide_what_is_large(
 
 
 def test_parts_are_whole_tiles(library: ctypes.CDLL) -> None:
-    """Of a large product each of three members gets two, four tiles wide, where that is all of its columns."""
+    """Of a large product each of three members gets two parts, of a smaller one a single part."""
     columns = 24 * library.tile_columns()
-    rows = 8 * 3 * LEAST_WORK // (columns * 512) + 1
-    assert multiply(library, (rows, columns, 512), 3)[0] == 6
+    for work, parts in ((8, 3), (32, 6)):
+        rows = work * 3 * LEAST_WORK // (columns * 512) + 1
+        assert multiply(library, (rows, columns, 512), 3)[0] == parts
 
 
 def test_no_more_members_than_there_is_memory_for(library: ctypes.CDLL) -> None:

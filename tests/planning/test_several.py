@@ -252,7 +252,7 @@ def test_a_package_says_what_it_lacks(
     said = minbuild("check", GOLDEN / name, "-p", out)
     assert said.code == 3 and all(text in said.err for text in texts)
     plan = compile_model(GOLDEN / name, {}, {}).plan_bytes
-    with pytest.raises(Exception, match="kernel|feature"):  # the library refuses it too
+    with pytest.raises(Exception, match="kernel|feature|version"):  # the library refuses it too
         Session(
             Library(out / f"lib/{HOST}/libminbuild.so"), plan, (GOLDEN / name / "checkpoint").read_bytes()
         )

@@ -103,7 +103,8 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
       const float zero = zeros ? float(*zeros ^ m.flip) : m.zero;
       intptr_t i = 0;
 #if MB_CODE_PAIRS
-      V factor = *scales, nothing = zero;
+      // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
+      V factor = *scales - typename V::Raw{}, nothing = zero - typename V::Raw{};
       for (; i <= run - kLanes; i += kLanes) {
         V x;
         const intptr_t at = element + i;

@@ -14,6 +14,11 @@ def root(alias: Mapping[str, str], name: str) -> str:
     return name
 
 
+def views_of(alias: Mapping[str, str], owner: str) -> list[str]:
+    """Names of the values that `alias` stores in the bytes of `owner`."""
+    return [view for view in alias if root(alias, view) == owner]
+
+
 def present_inputs(call: Call) -> Iterable[str]:
     """Names of the inputs that the call has, by the names it reads them by."""
     return (name for name in call.inputs if name)

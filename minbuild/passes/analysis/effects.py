@@ -11,12 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
+from minbuild.ops.core.definition import Op
 from minbuild.passes.analysis.aliases import root
 
 
 def updates_in_place(call: Call, registry: Registry) -> bool:
     """True if the operator of `call`, which `registry` has, updates some of its inputs, such as running statistics."""
     return bool(registry.ops[call.op].mutates)
+
+
+def updated_inputs(op: Op, inputs: Sequence[str]) -> list[str]:
+    """Names of those `inputs` of a node that its operator `op` updates."""
+    return [inputs[i] for i in op.mutates if i < len(inputs)]
 
 
 class Effects:

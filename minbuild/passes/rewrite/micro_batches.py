@@ -14,7 +14,7 @@ import numpy as np
 from minbuild.errors import Unsupported
 from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim, product
-from minbuild.passes.analysis.aliases import root
+from minbuild.passes.analysis.aliases import views_of
 from minbuild.passes.lowering.loop_call import LOOP
 
 _COPY, _CAST, _SIZES, _RECIPROCAL = "minbuild:Copy", ":Cast", "minbuild:Sizes", ":Reciprocal"
@@ -107,8 +107,7 @@ class _Loop:
         if whole.type == one.type:
             return
         seen = f"{name} (slice)"
-        views = [view for view in self.alias if root(self.alias, view) == name]
-        for view in views:
+        for view in views_of(self.alias, name):
             value = self.values[view]
             if _bytes(value) != _bytes(one):
                 raise Unsupported([f"{self.slice.source}: input '{name}' is read in parts"])
