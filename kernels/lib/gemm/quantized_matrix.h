@@ -85,7 +85,6 @@ MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
 template <class T, int Parts>
 MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row, intptr_t column, intptr_t rows,
                                   intptr_t columns, T* out, intptr_t step) {
-  using V = Vec<float, kLanes>;
   const bool each = (Parts & kColumnScales) && m.column_block == 1, four = m.is_four();
   const bool points = (Parts & kZeroPoints) && m.zeros;
   const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
@@ -103,6 +102,7 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
       const float zero = zeros ? float(*zeros ^ m.flip) : m.zero;
       intptr_t i = 0;
 #if MB_CODE_PAIRS
+      using V = Vec<float, kLanes>;
       // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
       V factor = *scales - typename V::Raw{}, nothing = zero - typename V::Raw{};
       for (; i <= run - kLanes; i += kLanes) {
