@@ -98,6 +98,17 @@ SWAPPED = f"""
         }}> (start, start, x)
         out = Sub (left, right)
     }}"""
+# States that start from one value, and whose last ones nobody reads.
+SHARED = f"""
+    m (float[T,2,3] x) => (float[2,4] out) {{
+        left, right, all = Scan <num_scan_inputs = 1,
+            body = round (float[2,4] h, float[2,4] g, float[2,3] x_t) => (float[2,4] n, float[2,4] h2, float[2,4] y) {{
+            {_CELL}
+            h2 = Mul (g, n)
+            y = Add (n, h2)
+        }}> (start, start, x)
+        out = ReduceMean <axes = [0], keepdims = 0> (all)
+    }}"""
 # A loop that ends early, with slices by its number, and a loop of another length behind it.
 EARLY = f"""
     m (float[T,2,3] x) => (float[2,4] out) {{
@@ -130,6 +141,7 @@ MODELS = {
     "counter": COUNTER,
     "axes": AXES,
     "swapped": SWAPPED,
+    "shared": SHARED,
     "early": EARLY,
 }
 CONSTANTS = {
@@ -172,6 +184,8 @@ def batch(name: str, rounds: int = ROUNDS) -> tuple[np.ndarray, np.ndarray]:
 def test_gradients_are_those_of_unrolled_rounds(name, monkeypatch):
     looped = artifacts(name)
     assert [n.op_type for n in looped.training.nodes].count("Scan") == (4 if name == "early" else 2)
+    defined = [out for node in looped.training.nodes for out in node.outputs if out]
+    assert len(defined) == len(set(defined))
     found = ReferenceTrainer(looped)
     stepped(found, *batch(name))
     monkeypatch.setattr("minbuild.frontend.onnx.loops.LEAST_ROUNDS", 2 * ROUNDS + 1)
