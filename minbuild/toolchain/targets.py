@@ -214,7 +214,7 @@ _TABLE = {
         Traits(
             "wasm32", zig="wasm32-freestanding", page=0, emulator="node", flags=_FIXED, cpu="lime1+simd128"
         ),
-        # What a product of vectors and a sum round depends on the engine, and so do the last bits.
+        # Rounding of a product and sum depends on the engine, and so do the last bits.
         Traits(
             *("wasm32-relaxed-simd", "wasm32-freestanding", "", 0, "node"),
             flags=_FIXED,

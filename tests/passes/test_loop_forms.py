@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import trainers
 from authored import differences, source, stepped
+from built_loops import check_built
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.reference.interpreter import ReferenceTrainer
-from minbuild.training.library import TRAIN
 
 REGISTRY = registry()
 ROUNDS, BATCH, WIDTH, HIDDEN = 20, 2, 3, 4
@@ -59,7 +57,7 @@ NUMBERED = """
         }>
         out = Identity (last)
     }"""
-# What torch's `while_loop` becomes: no limit, and a counter of its own.
+# The form that torch exports `while_loop` in: no limit, and a counter of its own.
 COUNTER = f"""
     m (float[T,2,3] x) => (float[2,4] out) {{
         count, last = Loop ( , yes, zero, start) <body = round (int64 i, bool going, int64 k, float[2,4] h) =>
@@ -208,29 +206,9 @@ def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
     loops = 2 if name == "early" else 1
     assert len(encode_plan(plan, dict.fromkeys(plan.symbols, ROUNDS))) < 4096 * loops
     assert plan.loops == (3 if name == "early" else 2)
-    library = trainers.library_of(replace(trainers.contents_of([plan]), loops=plan.loops), REGISTRY, tmp_path)
-    parameters = {p.name: np.asarray(p.data) for p in made.checkpoint.parameters}
-    session = trainers.session_of(library, plan, parameters)
-    trainer = ReferenceTrainer(made)
     bounded = rounds == ROUNDS or name in ("counter", "early")
-    for count in (ROUNDS, ROUNDS) if bounded else (ROUNDS, 1, 32):
-        feeds = batch(name, count)
-        trainer.lazy_reset_grad()
-        for again in range(2):  # gradients that replace those before, and gradients that add up
-            (loss,) = session.run(TRAIN, list(feeds))[:1]
-            expected = trainer.train_step(*feeds)[0]
-            np.testing.assert_allclose(
-                np.ravel(loss), np.ravel(expected), rtol=1e-5, err_msg=f"{count} {again}"
-            )
-            for each in trainer.trained:
-                np.testing.assert_allclose(
-                    session.gradient(each),
-                    trainer.gradients[each],
-                    rtol=1e-4,
-                    atol=1e-5,
-                    err_msg=f"{each} {count}",
-                )
-        session.lazy_reset_grad()
+    counts = (ROUNDS, ROUNDS) if bounded else (ROUNDS, 1, 32)
+    check_built(made, plan, REGISTRY, tmp_path, (batch(name, count) for count in counts))
 
 
 def test_rounds_behind_the_end_do_not_run(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import trainers
 from authored import differences, source, stepped
+from built_loops import check_built
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.authoring.autodiff import backward
@@ -133,29 +134,8 @@ def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
     made = artifacts(name, rounds)
     plan = trainers.plan_of(made, REGISTRY)
     assert plan.loops
-    contents = replace(trainers.contents_of([plan]), loops=plan.loops)
-    library = trainers.library_of(contents, REGISTRY, tmp_path)
-    parameters = {p.name: np.asarray(p.data) for p in made.checkpoint.parameters}
-    session = trainers.session_of(library, plan, parameters)
-    trainer = ReferenceTrainer(made)
-    for count in (ROUNDS, ROUNDS) if rounds == ROUNDS else (ROUNDS, 1, 32, 7):
-        feeds = batch(count)
-        trainer.lazy_reset_grad()
-        for again in range(2):  # gradients that replace those before, and gradients that add up
-            (loss,) = session.run(TRAIN, list(feeds))[:1]
-            expected = trainer.train_step(*feeds)[0]
-            np.testing.assert_allclose(
-                np.ravel(loss), np.ravel(expected), rtol=1e-5, err_msg=f"{count} {again}"
-            )
-            for each in trainer.trained:
-                np.testing.assert_allclose(
-                    session.gradient(each),
-                    trainer.gradients[each],
-                    rtol=1e-4,
-                    atol=1e-5,
-                    err_msg=f"{each} {count}",
-                )
-        session.lazy_reset_grad()
+    counts = (ROUNDS, ROUNDS) if rounds == ROUNDS else (ROUNDS, 1, 32, 7)
+    check_built(made, plan, REGISTRY, tmp_path, map(batch, counts))
 
 
 def test_plans_do_not_grow_with_rounds_and_memory_does_linearly():

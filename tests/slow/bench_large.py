@@ -273,7 +273,7 @@ def _line(row: dict) -> str:
 
 
 def _beside(row: dict) -> str:
-    """What else the machine did, where that is worth a word."""
+    """A note on other work of the machine, "" where there was little."""
     others = row.get("others", 0)
     return f" other processes used {others:.1f} cores" if others > QUIET else ""
 

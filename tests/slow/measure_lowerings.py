@@ -1,4 +1,4 @@
-"""What equal lowerings save in the smallest libraries: reports/baseline/lowerings.md.
+"""Bytes that equal lowerings save in the smallest libraries: reports/baseline/lowerings.md.
 
     python tests/slow/measure_lowerings.py [--models FOLDER] [NAME...]
 

@@ -51,7 +51,7 @@ constexpr bool kTallerTiles = true;
 constexpr bool kTallerTiles = packed_tile_rows(kNativeBytes) != tile_rows(kNativeBytes);
 #endif
 
-// Whether a step in depth moves the pointers to rows, as loads of single floats of Cortex-M take no index register.
+// True where a step in depth moves the pointers to rows, as loads of single floats of Cortex-M take no index register.
 constexpr bool kMovesRows = MB_TIGHT_LOOPS && !MB_SIMD;
 
 // Loads and stores of a tile. Cortex-M without vectors has one instruction for four floats, of which compilers make use

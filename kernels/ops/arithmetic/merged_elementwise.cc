@@ -50,7 +50,7 @@ struct MergedBody {
     merged_of(operation, V::load(a + (i & a_mask)), V::load(b + (i & b_mask))).store(y + i);
   }
 };
-// What a loop nest of broadcast.h runs over a stretch.
+// The inner loop of broadcast.h over a stretch.
 template <class T>
 struct MergedLoop {
   int operation;
