@@ -37,14 +37,9 @@ from minbuild.options.build_options import (
     TEXT,
     BuildOptions,
 )
-from minbuild.planning.compile import (
-    UNNAMED,
-    CompiledModel,
-    Updates,
-    compile_models,
-    with_compact_checkpoint,
-    with_components,
-)
+from minbuild.options.plan_options import PlanOptions, Updates
+from minbuild.planning.compile import compile_models
+from minbuild.planning.compiled_model import UNNAMED, CompiledModel, with_compact_checkpoint, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, panel_bytes, with_kernels
 from minbuild.planning.size_limits import check_address_space
 from minbuild.toolchain import (
@@ -141,13 +136,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         largest=request.largest,
         ops_folders=request.ops_folders,
         log=progress.detail,
-        checks_loss=build_options.checks_loss,
-        graphs=build_options.graphs,
-        threads=_threads(build_options, targets),
-        packs=build_options.loop_variants == ALL,
-        kernel_names=build_options.error_messages == TEXT,
-        updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),
-        ram=build_options.ram_budget,
+        options=_plan_options(build_options, targets),
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
@@ -184,7 +173,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         _check_stack(int(build_options.stack_budget), targets, verifications, progress)
     what_if = [WhatIfResults() for _ in pairs]
     if request.analysis and not cmake:
-        what_if = run_what_if(builder, pairs, planned, request.extra, build_options.checks_loss)
+        what_if = run_what_if(builder, pairs, planned, request.extra)
     times = time_all(builder, models, pairs) if request.time else (None,) * len(pairs)
     progress.stage("Measuring")
     results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, times, strict=True)]
@@ -223,6 +212,19 @@ def _other_libraries(
     files = [path for suffix in ("*.onnx", "*.ort") for path in sorted(folder.glob(suffix))]
     libraries = {pair.target: pair.trimmed for pair in pairs if pair.target in abi}
     return build_abi(models[0], libraries, builder.toolchain.build_options, files, builder.builds)
+
+
+def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> PlanOptions:
+    """What `build_options` ask of plans for `targets`. Raises BadInput."""
+    return PlanOptions(
+        graphs=tuple(build_options.graphs),
+        threads=_threads(build_options, targets),
+        packs=build_options.loop_variants == ALL,
+        kernel_names=build_options.error_messages == TEXT,
+        checks_loss=build_options.checks_loss,
+        updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),
+        ram=build_options.ram_budget,
+    )
 
 
 def _threads(build_options: BuildOptions, targets: Sequence[Target]) -> str:

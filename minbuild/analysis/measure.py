@@ -33,7 +33,7 @@ from minbuild.ir.size_report import (
     TargetReport,
     TypeRow,
 )
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.phases import Uses, phases_of, uses_of
 
 _UNTYPED = "void"  # template argument of what has no elements there

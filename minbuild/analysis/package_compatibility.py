@@ -16,7 +16,7 @@ from minbuild.ir import Kernel
 from minbuild.options.build_options import COMPILED
 from minbuild.options.graph_selection import EVERY
 from minbuild.planning.capabilities import Capabilities, capabilities_of, from_dict
-from minbuild.planning.compile import CompiledModel, with_dense_plans
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan_encoding import DENSE_VERSION

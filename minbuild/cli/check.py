@@ -22,6 +22,7 @@ from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
 from minbuild.options.graph_selection import TRAIN
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_models
 
 
@@ -53,9 +54,7 @@ def check(
             parse_sizes("--dim", dim),
             parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
-            checks_loss=finite_checks in (LOSS, ALL),
-            graphs=there.graphs,
-            packs=there.packs,
+            options=PlanOptions(there.graphs, packs=there.packs, checks_loss=finite_checks in (LOSS, ALL)),
         )
         does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
         findings = []

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.escape import printable, printable_lines
-from minbuild.planning.compile import DEFAULT_LARGEST
+from minbuild.planning.compiled_model import DEFAULT_LARGEST
 
 SIZES = "NAME=SIZE"  # how options show that they take sizes by name
 Artifacts = Annotated[

@@ -9,7 +9,7 @@ from minbuild.codegen.form_comparison import Form, smaller
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import AUTO, COMPILED, INTERPRETED, BuildOptions
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements
 
 

@@ -13,7 +13,7 @@ from minbuild import __version__
 from minbuild.codegen.bindings import Member, read_header
 from minbuild.codegen.ort_abi import words_of
 from minbuild.errors import BadInput
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
 from minbuild.toolchain import Target, flags

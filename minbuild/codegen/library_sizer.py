@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from minbuild.codegen.library_builder import build_checked
 from minbuild.options.build_options import BuildOptions
 from minbuild.options.did_you_mean import listed
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.toolchain import Target, Toolchain
 

@@ -13,7 +13,7 @@ from minbuild.ops import Registry
 from minbuild.ops.core.definition import EqualLowering
 from minbuild.options.build_options import COMPILED, LEAST, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
-from minbuild.planning.compile import CompiledModel, replan
+from minbuild.planning.compiled_model import CompiledModel, replan
 from minbuild.planning.step_time import step_seconds
 
 LEAVE = "no-"  # before the name of a lowering that a user does not want

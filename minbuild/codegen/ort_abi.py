@@ -14,7 +14,7 @@ from minbuild.codegen.package_layout import folder_of
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.formats.detect import read_binary
 from minbuild.options.build_options import FUSED, ON, BuildOptions
-from minbuild.planning.compile import CompiledModel, with_components
+from minbuild.planning.compiled_model import CompiledModel, with_components
 from minbuild.planning.inference_export import template_outputs
 from minbuild.templating import render
 from minbuild.toolchain import BuildJob, Builds, Interface, Target

@@ -31,7 +31,7 @@ from minbuild.ir import Package
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.options.build_options import COMPILED, INTERPRETED, BuildOptions
 from minbuild.planning import capabilities
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan_outline import PlanOutline
 from minbuild.report import html, markdown

@@ -12,7 +12,7 @@ from minbuild.ir import ElementType, Procedure, Program, Role, TensorType
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ir.size_report import ModelReport
 from minbuild.passes.rewrite.copy_elision import ASSIGN
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.reference.synthetic_data import index_limits
 

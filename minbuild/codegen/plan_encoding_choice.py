@@ -9,7 +9,7 @@ from minbuild.codegen.form_comparison import Form, smaller
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.errors import BadInput
 from minbuild.options.build_options import AUTO, COMPILED, DENSE, INTERPRETED, PLAIN, BuildOptions
-from minbuild.planning.compile import CompiledModel, with_dense_plans
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from minbuild.codegen.compiled_plan import straight_candidates
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.options.build_options import COMPILED, LEAST, BuildOptions
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 
 _MOST_STEPS = 3  # different ones of a kernel; of all recorded sets no kernel with more was smaller

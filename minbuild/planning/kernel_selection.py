@@ -14,7 +14,7 @@ from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
 from minbuild.options.build_options import COMPILED, ON, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import (
     CHECKSUMS,
     FINGERPRINT,
@@ -87,7 +87,7 @@ def contents_of(
         compact_checkpoints=any(m.compact_checkpoint for m in models),
         panel_bytes=panel_bytes(build_options.stack_budget),
         one_variant=build_options.loop_variants == "one",
-        reads_trainable=not all(updates(m.graphs) for m in models),
+        reads_trainable=not all(updates(m.options.graphs) for m in models),
     )
 
 
@@ -100,7 +100,7 @@ def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
         )
     model = models[0]
     if is_dense(model.plan_bytes):  # tables are made of the plain encoding
-        return encode_plan(model.plan, model.largest, kernel_names=model.kernel_names)
+        return encode_plan(model.plan, model.largest, kernel_names=model.options.kernel_names)
     return model.plan_bytes
 
 
@@ -137,7 +137,7 @@ def _check_excluded(models: Sequence[CompiledModel], extra: ExtraRequirements, r
 
 def _nodes(model: CompiledModel, op: Op) -> Iterator[tuple[str, str]]:
     """File and name of the nodes of an operator, those that others are made of among them."""
-    artifacts = select_graphs(model.artifacts, model.graphs)
+    artifacts = select_graphs(model.artifacts, model.options.graphs)
     for graph in filter(None, (artifacts.training, artifacts.evaluation, artifacts.optimizer)):
         yield from (
             (graph.source, n.name) for n in graph.nodes if (n.domain, n.op_type) == (op.domain, op.name)

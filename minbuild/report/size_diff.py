@@ -8,7 +8,7 @@ from minbuild.escape import for_markdown as escape
 from minbuild.escape import printable
 from minbuild.ir.size_diff import SizeChange, SizeDiff, TargetSizeDiff
 from minbuild.ir.size_report import KINDS
-from minbuild.planning.compile import UNNAMED
+from minbuild.planning.compiled_model import UNNAMED
 from minbuild.report.markdown import as_markdown
 from minbuild.report.table import Line, Table, text
 

@@ -13,7 +13,7 @@ import numpy as np
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
 from minbuild.ir.size_report import Stack, StepDeviation, Verification
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, why_not_run
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT

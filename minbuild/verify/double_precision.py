@@ -12,7 +12,7 @@ from minbuild.errors import MinbuildError
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir.dims import evaluate
 from minbuild.options.graph_selection import select_graphs
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.verify.script import Action, Results, TestScript, separated
 
@@ -58,7 +58,7 @@ def largest_graph(model: CompiledModel, script: TestScript) -> int:
 
 
 def _perform(model: CompiledModel, script: TestScript, like: Results) -> dict[str, np.ndarray]:
-    trainer = ReferenceTrainer(select_graphs(model.artifacts, model.graphs), model.registry)
+    trainer = ReferenceTrainer(select_graphs(model.artifacts, model.options.graphs), model.registry)
     found: dict[str, np.ndarray] = {}
     with np.errstate(all="ignore"):
         for action in separated(script).actions:

@@ -18,7 +18,7 @@ from minbuild.ir.dims import evaluate
 from minbuild.ir.operator_times import OperatorTime, OperatorTimes, Timing
 from minbuild.ops import Registry
 from minbuild.planning.arena.layout import aligned, buffer_sizes
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 from minbuild.toolchain import Target, Toolchain, find_emulator, host_target
 from minbuild.verify.differential import PACES, Pace

@@ -14,7 +14,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, find_toolchain, host_target, why_not_run
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
@@ -217,7 +217,7 @@ def default_toolchain(bench: LibraryBuilder) -> Toolchain:
 def starting_point(model: CompiledModel) -> bytes:
     """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
     all of them zero too many kernels would have nothing to do."""
-    checkpoint = select_graphs(model.artifacts, model.graphs).checkpoint
+    checkpoint = select_graphs(model.artifacts, model.options.graphs).checkpoint
     if not checkpoint.nominal:
         return model.checkpoint
     random = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import numpy as np
 from minbuild.ir import ElementType, Kernel, Plan, Routine, Step
 from minbuild.ir.dims import evaluate
 from minbuild.ops.recurrent.loop_control import set_rounds_kernel, skip_round_kernel
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.verify.differential import PACES, Pace
 from minbuild.verify.script import Action, TestScript

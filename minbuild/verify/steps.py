@@ -15,7 +15,7 @@ from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType
 from minbuild.ir.size_report import StepDeviation
 from minbuild.ops import Registry
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import Target, Toolchain
 from minbuild.verify.differential import REPORT
 from minbuild.verify.script_runner import Watch, watch

@@ -11,7 +11,7 @@ from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.options.graph_selection import OPTIMIZE, TRAIN
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.verify.differential import TRIMMED_GARBAGE, run_script
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.script import TestScript
@@ -25,7 +25,7 @@ def follow(
     """The worst deviation of `library`, built for this machine from the plan of `model`, from the trajectory in file
     `recording`, in units of its noise. `note` takes remarks for the user. Raises BadInput, and VerificationFailed above
     the limit."""
-    if not {TRAIN, OPTIMIZE} <= set(model.graphs):
+    if not {TRAIN, OPTIMIZE} <= set(model.options.graphs):
         raise BadInput(
             f"--reference {recording}: is of training, for which the device needs the graphs {TRAIN} and {OPTIMIZE}. "
             "Leave out --reference, or --graphs."

@@ -22,9 +22,11 @@ from minbuild.errors import BadInput
 from minbuild.ir.size_report import ModelReport, Named, Row, Suggestion, TargetReport
 from minbuild.ops import registry
 from minbuild.options.build_options import BuildOptions
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning import phases as module
 from minbuild.planning.arena.layout import aligned, buffer_sizes
-from minbuild.planning.compile import CompiledModel, compile_model, with_components
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.phases import step_phases, uses_of
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -168,7 +170,7 @@ def test_a_removed_operator_takes_what_only_it_needs_with_it(target: TargetRepor
 
 def advice(model: CompiledModel, extra: ExtraRequirements = ExtraRequirements()) -> Mapping[str, Suggestion]:  # noqa: B008 (frozen)
     contents = contents_of([model], extra)
-    advisor = SuggestionPlanner((model,), contents, extra, False, BuildOptions())
+    advisor = SuggestionPlanner((model,), contents, extra, BuildOptions())
     found = SuggestionBuilds(advisor, advisor.candidates(), host_target(), find_toolchain()).suggestions()
     assert all(a.saves > 0 for a in found)
     assert sorted(found, key=lambda a: -a.saves) == list(found)
@@ -212,7 +214,7 @@ def test_advice_is_what_following_it_saves(model: CompiledModel) -> None:
         smaller = size(model, contents_of([model], build_options=build_options))
         assert told[f"--{option.replace('_', '-')} {value}"].file == file - smaller > 0
     rest = ("train", "optimize")
-    trains = compile_model(GOLDEN / FREE, {}, {}, graphs=rest)
+    trains = compile_model(GOLDEN / FREE, {}, {}, options=PlanOptions(graphs=rest))
     smaller = size(trains, contents_of([trains]))
     evaluates = told["--graphs train,optimize"]
     assert evaluates.file == file - smaller >= 0 and evaluates.model > 0

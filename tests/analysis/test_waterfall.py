@@ -7,6 +7,7 @@ from case_sets import GOLDEN
 
 from minbuild.analysis.whatif.ablation import SELECTION, Ablation, title, waterfall
 from minbuild.options.build_options import BuildOptions, build_option, table
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import SAFETY, full_contents
@@ -15,7 +16,7 @@ from minbuild.toolchain import build_all, build_library, find_toolchain, host_ta
 
 
 def builder_of(build_options: BuildOptions, target: str = "") -> Ablation:
-    model = compile_model(GOLDEN / "dense_fixed", {}, {}, graphs=build_options.graphs)
+    model = compile_model(GOLDEN / "dense_fixed", {}, {}, options=PlanOptions(graphs=build_options.graphs))
     whole = compile_model(GOLDEN / "dense_fixed", {}, {})
     selected, unbounded = (contents_of([m], build_options=build_options) for m in (model, whole))
     full = full_contents(model.registry)

@@ -19,7 +19,8 @@ from minbuild.codegen.compiled_plan_amounts import Amount, operation
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked
 from minbuild.errors import Unsupported
 from minbuild.options.build_options import BuildOptions, in_profile
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan
 from minbuild.planning.plan_outline import PlanOutline

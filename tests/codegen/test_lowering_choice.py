@@ -20,7 +20,9 @@ from minbuild.ops import registry
 from minbuild.ops.core.definition import KernelCall
 from minbuild.ops.core.definition import TestCase as Case
 from minbuild.options.build_options import COMPILED, BuildOptions, in_profile
-from minbuild.planning.compile import CompiledModel, compile_model, replan
+from minbuild.options.plan_options import PlanOptions
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel, replan
 from minbuild.planning.step_time import step_seconds
 from minbuild.verify.differential import NotEqual, differences, prove_equal, run_script, seeded_script
 
@@ -109,7 +111,9 @@ def test_equal_lowerings_compute_the_same_numbers(
 
 def _smallest(folder: str) -> tuple[CompiledModel, BuildOptions]:
     options = replace(in_profile("smallest"), flavor=COMPILED)
-    return compile_model(GOLDEN / folder, {}, {}, packs=False, kernel_names=False), options
+    return compile_model(
+        GOLDEN / folder, {}, {}, options=PlanOptions(packs=False, kernel_names=False)
+    ), options
 
 
 class _Sizer:

@@ -13,6 +13,7 @@ from programs import run, serve, tool
 from minbuild.codegen.bindings import binding_files
 from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.sources import emit_sources
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.toolchain import find_toolchain, parse_target
@@ -39,7 +40,9 @@ window.compared = compare(new URL("../../", location.href).href).catch((error) =
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The npm package of a model with work for threads, and the module without them."""
     folder = tmp_path_factory.mktemp("shared")
-    model = compile_model(packed_artifacts(folder), {}, {}, (), lambda line: None, threads="3")
+    model = compile_model(
+        packed_artifacts(folder), {}, {}, (), lambda line: None, options=PlanOptions(threads="3")
+    )
     contents = contents_of([model])
     modules = [
         build_checked(contents, model.registry, parse_target(name), find_toolchain()).built.shared

@@ -31,7 +31,8 @@ from case_sets import GOLDEN, load, trainer  # noqa: E402
 from minbuild.codegen.sources import emit_sources  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
-from minbuild.planning.compile import compile_model, with_compact_checkpoint, with_components  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.compiled_model import with_compact_checkpoint, with_components  # noqa: E402
 from minbuild.planning.library_contents import COMPONENTS  # noqa: E402
 
 HARNESSES = ("plan", "checkpoint", "template", "batch")

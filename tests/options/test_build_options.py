@@ -24,7 +24,8 @@ from minbuild.options.build_options import (
     BuildOptions,
     in_profile,
 )
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, with_kernels
 from minbuild.toolchain import find_toolchain, host_target, not_applied, parse_target
 from minbuild.toolchain.flags import AVX512, speed_units
@@ -274,7 +275,7 @@ def test_the_package_builds_as_chosen(model: CompiledModel) -> None:
 def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: CompiledModel) -> None:
     smallest = in_profile("smallest")
     assert (smallest.checkpoint_writing, smallest.file_io, smallest.graphs) == (ON, ON, BuildOptions().graphs)
-    advisor = SuggestionPlanner((model,), contents_of([model]), ExtraRequirements(), False, smallest)
+    advisor = SuggestionPlanner((model,), contents_of([model]), ExtraRequirements(), smallest)
     kept = {
         "--checkpoint-writing off",
         "--rollback off",

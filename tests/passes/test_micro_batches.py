@@ -21,10 +21,12 @@ from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.options.build_options import BuildOptions
+from minbuild.options.plan_options import PlanOptions
 from minbuild.passes.lowering.lower import lower
 from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import batch_slices
-from minbuild.planning.compile import CompiledModel, compile_artifacts
+from minbuild.planning.compile import compile_artifacts
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.planning.ram_budget import ram_of
@@ -54,7 +56,7 @@ def compiled(
     sizes = {} if fixed else {"batch": largest}
     artifacts = replace(artifacts, digests={artifacts.training.source: "0" * 64} | dict(artifacts.digests))
     checkpoint = write_checkpoint(artifacts.checkpoint)
-    return compile_artifacts(artifacts, checkpoint, OPERATORS, fixed, sizes, ram=ram)
+    return compile_artifacts(artifacts, checkpoint, OPERATORS, fixed, sizes, options=PlanOptions(ram=ram))
 
 
 def fitted(artifacts: TrainingArtifacts, **fixed: int) -> CompiledModel:

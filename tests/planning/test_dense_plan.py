@@ -13,7 +13,8 @@ from case_sets import EVAL, GOLDEN, TRAIN, Trainer, folders, load, persistent, t
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
 from minbuild.ir.flatbuffers.codec import decode, encode
-from minbuild.planning.compile import compile_model, with_dense_plans
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import with_dense_plans
 from minbuild.planning.plan_encoding import (
     EXPRESSIONS,
     decode_plan,

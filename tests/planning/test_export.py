@@ -15,7 +15,8 @@ from commands import Command, command_fixture  # noqa: F401
 from minbuild.errors import BadInput
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import ElementType, Graph, Node, TensorType
-from minbuild.planning.compile import compile_model, with_components
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import with_components
 from minbuild.planning.inference_export import default_outputs, prune
 from minbuild.training.api import CheckpointState, Module, Optimizer
 

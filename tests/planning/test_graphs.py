@@ -18,7 +18,9 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir.size_report import ModelReport
 from minbuild.options.graph_selection import EVERY, GRAPHS
-from minbuild.planning.compile import CompiledModel, compile_models, with_components
+from minbuild.options.plan_options import PlanOptions
+from minbuild.planning.compile import compile_models
+from minbuild.planning.compiled_model import CompiledModel, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.templating import render
@@ -31,7 +33,7 @@ CHOICES = [("train", "optimize"), ("train",), ("evaluate",), ("optimize",), ("ev
 
 
 def planned(*graphs: str, folder: Path = FREE) -> CompiledModel:
-    (model,) = compile_models((folder,), {}, {}, graphs=graphs)
+    (model,) = compile_models((folder,), {}, {}, options=PlanOptions(graphs=graphs))
     return model
 
 

@@ -11,7 +11,9 @@ from places import GOLDEN
 
 from minbuild.codegen.library_builder import build_checked
 from minbuild.options.build_options import BuildOptions
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.options.plan_options import PlanOptions
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan
 from minbuild.toolchain import find_toolchain, host_target
@@ -61,7 +63,7 @@ def test_lists_that_share_a_place_are_read_as_they_are() -> None:
 def test_names_of_kernels_go_with_codes() -> None:
     """The plan is smaller, says everything else the same, and trains with the same bits."""
     named = compile_model(GOLDEN / "dense", {}, {})
-    model = compile_model(GOLDEN / "dense", {}, {}, kernel_names=False)
+    model = compile_model(GOLDEN / "dense", {}, {}, options=PlanOptions(kernel_names=False))
     assert len(model.plan_bytes) < len(named.plan_bytes) - 100
     assert lists(named) == lists(named, kernel_names=False)
     with_names, without = decode_plan(named.plan_bytes), decode_plan(model.plan_bytes)

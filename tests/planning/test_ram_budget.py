@@ -10,7 +10,9 @@ from case_sets import SHARED
 from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
 from minbuild.errors import OverBudget
-from minbuild.planning.compile import compile_model, replan
+from minbuild.options.plan_options import PlanOptions
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import replan
 from minbuild.planning.ram_budget import ram_of
 
 BERT, DROPOUT = SHARED / "bert_tiny", SHARED / "bert_tiny_dropout"
@@ -18,7 +20,10 @@ BERT, DROPOUT = SHARED / "bert_tiny", SHARED / "bert_tiny_dropout"
 
 def test_a_budget_that_fits_changes_nothing() -> None:
     usual = compile_model(FREE, {}, {})
-    assert compile_model(FREE, {}, {}, ram=ram_of(usual.plan, usual.largest)).plan_bytes == usual.plan_bytes
+    assert (
+        compile_model(FREE, {}, {}, options=PlanOptions(ram=ram_of(usual.plan, usual.largest))).plan_bytes
+        == usual.plan_bytes
+    )
 
 
 @pytest.mark.skipif(not BERT.is_dir(), reason="the larger recorded sets are not beside this repository")
@@ -28,7 +33,7 @@ def test_a_plan_fits_the_budget_and_says_its_price(folder: Path) -> None:
     usual = compile_model(folder, {}, {"batch": 8})
     whole = ram_of(usual.plan, usual.largest)
     budget = usual.plan.persistent_bytes + (whole - usual.plan.persistent_bytes) // 2
-    model = compile_model(folder, {}, {"batch": 8}, ram=budget)
+    model = compile_model(folder, {}, {"batch": 8}, options=PlanOptions(ram=budget))
     assert model.fitted is not None
     assert ram_of(model.plan, model.largest) == model.fitted.ram <= budget < model.fitted.before == whole
     assert 0 < model.fitted.added_time < 0.4
@@ -43,5 +48,5 @@ def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> No
     least = int(re.search(r"takes ([\d,]+) bytes of RAM", said.err)[1].replace(",", ""))
     assert least <= ram_of(compile_model(FREE, {}, {}).plan, {"batch": 32})
     with pytest.raises(OverBudget):
-        compile_model(FREE, {}, {}, ram=least - 1)
-    assert ram_of(compile_model(FREE, {}, {}, ram=least).plan, {"batch": 32}) <= least
+        compile_model(FREE, {}, {}, options=PlanOptions(ram=least - 1))
+    assert ram_of(compile_model(FREE, {}, {}, options=PlanOptions(ram=least)).plan, {"batch": 32}) <= least

@@ -13,7 +13,8 @@ from trainers import library_of
 from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.errors import BadInput
 from minbuild.planning import plan_encoding, size_limits
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan, is_wide
 from minbuild.planning.size_limits import MOST_ELEMENTS, check_address_space, needs_64_bits

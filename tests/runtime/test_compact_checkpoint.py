@@ -15,7 +15,8 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.options.build_options import in_profile
 from minbuild.planning.compact_checkpoint import compact_checkpoint
-from minbuild.planning.compile import CompiledModel, compile_model, with_compact_checkpoint
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel, with_compact_checkpoint
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import find_toolchain, host_target

@@ -15,10 +15,12 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Role
 from minbuild.ops import registry
+from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.fuse_updates import fuse_updates
-from minbuild.planning.compile import CompiledModel, Updates, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -36,7 +38,7 @@ def folder_of(name: str) -> Path:
 
 def fused(folder: Path, **options: bool) -> tuple[CompiledModel, Trainer]:
     """The trimmed trainer of a set with fused updates; `options` of the library's contents."""
-    model = compile_model(folder, {}, {}, updates=Updates(fused=True))
+    model = compile_model(folder, {}, {}, options=PlanOptions(updates=Updates(fused=True)))
     contents = contents_of([model])
     if options.pop("compiled", False):
         contents = replace(contents, compiled_plan=model.plan_bytes)
@@ -85,7 +87,10 @@ def test_the_bits_are_those_of_two_calls(name, compiled):
 def test_no_gradients_are_stored():
     """Parameters and two moments persist; a gradient is in the arena until its update."""
     folder = folder_of("lenet")
-    plan, two = compile_model(folder, {}, {}, updates=Updates(fused=True)).plan, trainer(folder).plan
+    plan, two = (
+        compile_model(folder, {}, {}, options=PlanOptions(updates=Updates(fused=True))).plan,
+        trainer(folder).plan,
+    )
     assert two.persistent_bytes - plan.persistent_bytes == plan.trainable_bytes
     assert plan.moments == 2 and plan.gradient_bytes == 0
     (train,) = [r for r in plan.routines if r.name == "train"]
@@ -189,9 +194,11 @@ def test_a_checkpoint_without_optimizer_state_starts_anew():
 
 def test_what_needs_all_gradients_is_refused_before_anything_is_built():
     with pytest.raises(BadInput, match=r"InplaceClipGradNorm.* needs the gradients of all parameters"):
-        compile_model(folder_of("mlp_wd_clip"), {}, {}, updates=Updates(fused=True))
+        compile_model(folder_of("mlp_wd_clip"), {}, {}, options=PlanOptions(updates=Updates(fused=True)))
     with pytest.raises(BadInput, match="does not have both"):
-        compile_model(folder_of("mlp"), {}, {}, graphs=("train",), updates=Updates(fused=True))
+        compile_model(
+            folder_of("mlp"), {}, {}, options=PlanOptions(graphs=("train",), updates=Updates(fused=True))
+        )
 
 
 def test_a_batch_that_could_be_refused_behind_an_update_is_unsupported():

@@ -14,6 +14,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Checkpoint, ElementType, Graph, Node, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
+from minbuild.options.plan_options import PlanOptions
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.rewrite.loss_check import CHECK, check_loss
 from minbuild.planning.compile import compile_model
@@ -23,7 +24,7 @@ from minbuild.training.library import TRAIN, Session, TrainerError
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     """A trainer of the set with a free batch that checks its loss."""
-    model = compile_model(FREE, {}, {}, checks_loss=True)
+    model = compile_model(FREE, {}, {}, options=PlanOptions(checks_loss=True))
     contents = trainers.contents_of([model.plan])
     library = trainers.library_of(contents, model.registry, tmp_path_factory.mktemp("checked"))
     return Session(library, model.plan_bytes, model.checkpoint)
@@ -75,7 +76,10 @@ def test_a_refused_step_leaves_the_reset_for_the_next_one(session):
 
 def test_it_is_off_by_default_and_then_absent():
     stems = {kernel.stem for kernel in compile_model(SMALL, {}, {}).plan.kernels}
-    checked = {kernel.stem for kernel in compile_model(SMALL, {}, {}, checks_loss=True).plan.kernels}
+    checked = {
+        kernel.stem
+        for kernel in compile_model(SMALL, {}, {}, options=PlanOptions(checks_loss=True)).plan.kernels
+    }
     assert checked - stems == {"loss_is_finite"}
 
 

@@ -20,6 +20,7 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Plan
 from minbuild.ops import registry
 from minbuild.ops.core.definition import TestCase
+from minbuild.options.plan_options import PlanOptions
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.compile import compile_model
@@ -216,7 +217,10 @@ def test_a_plan_with_memory_for_one_thread_runs_too(case, built, alone):
 
 
 def test_auto_takes_threads_where_the_work_of_a_step_pays(case):
-    few, many = (compile_model(case.folder, {"batch": n}, {}, threads="auto").threads for n in (1, 256))
+    few, many = (
+        compile_model(case.folder, {"batch": n}, {}, options=PlanOptions(threads="auto")).threads
+        for n in (1, 256)
+    )
     assert (few, many) == (1, MOST_THREADS)
 
 
@@ -226,7 +230,7 @@ def plans() -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize(("option", "threads"), list(plans()))
 def test_the_option_says_how_many(case, option, threads):
-    assert compile_model(case.folder, {}, {}, threads=option).threads == threads
+    assert compile_model(case.folder, {}, {}, options=PlanOptions(threads=option)).threads == threads
 
 
 def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone, tmp_path):

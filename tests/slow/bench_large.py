@@ -131,12 +131,13 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
                 raise Failed(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
     from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import AUTO, BuildOptions
+    from minbuild.options.plan_options import PlanOptions
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
 
     built_for = BuildOptions(threads=AUTO)
-    model = compile_model(folder, {}, {}, checks_loss=True, threads=AUTO)
+    model = compile_model(folder, {}, {}, options=PlanOptions(checks_loss=True, threads=AUTO))
     contents = contents_of([model], build_options=built_for)
     library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, built_for))
     plan, built = model.plan, library.built

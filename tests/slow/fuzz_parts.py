@@ -26,7 +26,8 @@ from case_sets import GOLDEN, Library, load, trainer  # noqa: E402
 from minbuild.codegen.sources import COMPONENTS  # noqa: E402
 from minbuild.frontend.checkpoint import write_checkpoint  # noqa: E402
 from minbuild.ir import Checkpoint  # noqa: E402
-from minbuild.planning.compile import compile_model, with_components  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.compiled_model import with_components  # noqa: E402
 from minbuild.training.library import Session, TrainerError  # noqa: E402
 
 CASE = GOLDEN / "residual"

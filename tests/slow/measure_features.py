@@ -28,12 +28,14 @@ def main(targets: list[str]) -> None:
 def measure(name: str) -> dict[str, int]:
     """Bytes of the shared library of artifacts/ as it is by default, and what each part adds to it."""
     from minbuild.codegen.sources import COMPONENTS, emit_sources
-    from minbuild.planning.compile import compile_model, with_components
+    from minbuild.options.plan_options import PlanOptions
+    from minbuild.planning.compile import compile_model
+    from minbuild.planning.compiled_model import with_components
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import build_library, find_toolchain, parse_target
 
     def size(parts: tuple[str, ...], checks_loss: bool = False) -> int:
-        model = compile_model(ROOT / "artifacts", {}, {}, checks_loss=checks_loss)
+        model = compile_model(ROOT / "artifacts", {}, {}, options=PlanOptions(checks_loss=checks_loss))
         contents = contents_of((with_components(model, parts),))
         sources = emit_sources(contents, model.registry)
         return len(build_library(sources, parse_target(name), find_toolchain()).shared)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minbuild.options.build_options import BuildOptions
-    from minbuild.planning.compile import CompiledModel
+    from minbuild.planning.compiled_model import CompiledModel
     from minbuild.toolchain import Target
 
 HERE = Path(__file__).resolve()
@@ -93,9 +93,11 @@ def _lines(names: Sequence[str], targets: Sequence[str]) -> Iterator[str]:
 
 def _planned(folder: Path) -> tuple[CompiledModel, CompiledModel]:
     """The model as it is planned by default, and as the profile `smallest` does it."""
-    from minbuild.planning.compile import compile_model, with_compact_checkpoint
+    from minbuild.options.plan_options import PlanOptions
+    from minbuild.planning.compile import compile_model
+    from minbuild.planning.compiled_model import with_compact_checkpoint
 
-    least = compile_model(folder, {}, {}, packs=False, kernel_names=False)
+    least = compile_model(folder, {}, {}, options=PlanOptions(packs=False, kernel_names=False))
     return compile_model(folder, {}, {}), with_compact_checkpoint(least)
 
 

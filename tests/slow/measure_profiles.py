@@ -46,6 +46,7 @@ def main() -> None:
 def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
     from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import PROFILES, in_profile
+    from minbuild.options.plan_options import PlanOptions
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
@@ -55,7 +56,7 @@ def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
         steppers = {}
         for profile in PROFILES:
             build_options = in_profile(profile)
-            model = compile_model(folder, {}, {}, graphs=build_options.graphs)
+            model = compile_model(folder, {}, {}, options=PlanOptions(graphs=build_options.graphs))
             contents = contents_of([model], build_options=build_options)
             toolchain = find_toolchain(build_options=build_options)
             built = build_checked(contents, model.registry, host_target(), toolchain).built

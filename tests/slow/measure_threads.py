@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT)]
 
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
+from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import find_toolchain, host_target  # noqa: E402
@@ -56,7 +57,7 @@ class Built:
 
     def __init__(self, folder: Path, threads: str, work: Path) -> None:
         options = BuildOptions(threads=threads)
-        model = compile_model(folder, {}, {}, threads=threads)
+        model = compile_model(folder, {}, {}, options=PlanOptions(threads=threads))
         contents = contents_of([model], build_options=options)
         library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, options))
         self.path = work / f"{threads}.so"

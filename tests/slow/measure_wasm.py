@@ -21,6 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
+from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch  # noqa: E402
 from minbuild.toolchain import host_target  # noqa: E402
@@ -50,7 +51,7 @@ def native_step(session: Session, inputs: list[np.ndarray]) -> float:
 def row(folder: Path, batch: int, turns: int, work: Path) -> str:
     package = work / "dist"
     reduced(folder, package)
-    model = compile_model(folder, {}, {}, threads="off")
+    model = compile_model(folder, {}, {}, options=PlanOptions(threads="off"))
     sizes = dict.fromkeys(model.program.symbols, batch)
     limits = index_limits(model.program, model.registry)
     feeds = seeded_batch(inputs_of(model.program), limits, sizes, 1)

@@ -18,7 +18,8 @@ from case_sets import folders  # noqa: E402
 
 from minbuild.analysis.attribution import attribute  # noqa: E402
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
-from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.compiled_model import CompiledModel  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import (  # noqa: E402
     build_program,

@@ -14,7 +14,8 @@ from minbuild.codegen.library_builder import build_checked
 from minbuild.codegen.package_layout import library_path
 from minbuild.codegen.sources import emit_sources
 from minbuild.options.build_options import BuildOptions
-from minbuild.planning.compile import compile_models, with_compact_checkpoint, with_components
+from minbuild.planning.compile import compile_models
+from minbuild.planning.compiled_model import with_compact_checkpoint, with_components
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.toolchain import find_toolchain, host_target, parse_target
 

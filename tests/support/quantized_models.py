@@ -15,7 +15,8 @@ from minbuild.authoring import Recipe, artifacts_of, read_source
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ops import registry
 from minbuild.ops.quantization.dequantize import DEQUANTIZE
-from minbuild.planning.compile import CompiledModel, compile_artifacts
+from minbuild.planning.compile import compile_artifacts
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.training.library import TRAIN, Library, Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.sources import emit_sources
 from minbuild.formats.detect import read_binary
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.toolchain import (
     Target,

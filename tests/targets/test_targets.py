@@ -19,7 +19,9 @@ from case_sets import SHARED  # noqa: E402
 from packed_model import PACKED, packed_artifacts  # noqa: E402
 
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
-from minbuild.planning.compile import CompiledModel, compile_model  # noqa: E402
+from minbuild.options.plan_options import PlanOptions  # noqa: E402
+from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.compiled_model import CompiledModel  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
@@ -50,7 +52,12 @@ def model_of(case: str) -> CompiledModel:
         threads = "3" if case == "threads" else "off"
         with tempfile.TemporaryDirectory() as name:
             model = compile_model(
-                packed_artifacts(Path(name)), {}, {}, (), lambda line: None, threads=threads
+                packed_artifacts(Path(name)),
+                {},
+                {},
+                (),
+                lambda line: None,
+                options=PlanOptions(threads=threads),
             )
         assert model.threads == (3 if case == "threads" else 1)
         assert {k.function for k in model.plan.kernels} >= PACKED and model.plan.symbols

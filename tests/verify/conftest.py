@@ -7,7 +7,8 @@ from commands import FREE
 from verified_build import build
 
 from minbuild.codegen.library_builder import BuiltLibrary
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import (
     find_emulator,
     find_toolchain,

@@ -12,7 +12,8 @@ from verified_build import build
 from minbuild import assets
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import (
     find_emulator,
     find_toolchain,

@@ -14,7 +14,7 @@ from report_pages import schema
 
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import find_toolchain, host_target
 from minbuild.verify import operator_times as times
 from minbuild.verify.differential import PACES

@@ -14,7 +14,7 @@ from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ir import ElementType, Role, TensorType, Value
 from minbuild.options.graph_selection import EVALUATE, OPTIMIZE, TRAIN
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.verify import differential as verify
 from minbuild.verify.kinks import KinkFinder
 from minbuild.verify.tolerance import Deviation, describe, deviations

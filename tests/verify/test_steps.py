@@ -15,7 +15,7 @@ from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType, Kernel, Plan, Routine, Step
 from minbuild.ir.dims import symbol
 from minbuild.ir.plan import PlanTensor
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import inputs_of, seeded_batch
 from minbuild.toolchain import host_target
 from minbuild.verify import steps as proof

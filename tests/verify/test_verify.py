@@ -15,7 +15,8 @@ from verified_build import build
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import BadInput, ToolchainFailed, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.planning.compile import CompiledModel, compile_model
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, sizes_in
 from minbuild.toolchain import (
     ProgramResult,

@@ -10,7 +10,7 @@ from minbuild.analysis.whatif.leave_one_out import LeaveOneOut
 from minbuild.analysis.whatif.suggestions import SuggestionBuilds, SuggestionPlanner
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.options.graph_selection import EVERY
-from minbuild.planning.compile import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import ExtraRequirements
 from minbuild.planning.library_contents import full_contents
 
@@ -20,15 +20,13 @@ def run_what_if(
     pairs: Sequence[TrimmedAndFull],
     models: Sequence[CompiledModel],
     extra: ExtraRequirements,
-    checks_loss: bool,
 ) -> list[WhatIfResults]:
     """All what-if analyses of `models`, for the target of each of `pairs`. `bench` builds every variant, side by side;
-    `extra` is what libraries contain beyond the models, `checks_loss` true if their training steps abort on a loss that
-    is not finite. Raises ToolchainFailed."""
+    `extra` is what libraries contain beyond the models. Raises ToolchainFailed."""
     contents, registry, toolchain = bench.contents, bench.registry, bench.toolchain
     bench.stage("Planning what else could be smaller (--no-analysis leaves this and what follows out)")
     build_options = toolchain.build_options
-    advisor = SuggestionPlanner(tuple(models), contents, extra, checks_loss, build_options)
+    advisor = SuggestionPlanner(tuple(models), contents, extra, build_options)
     candidates = advisor.candidates()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
     full = full_contents(registry, contents.components, contents.wide, dense=contents.dense)

@@ -14,7 +14,8 @@ from minbuild.formats.detect import read_binary
 from minbuild.ir.size_report import Suggestion
 from minbuild.options.build_options import BuildOptions, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
-from minbuild.planning.compile import CompiledModel, compile_artifacts, with_compact_checkpoint
+from minbuild.planning.compile import compile_artifacts
+from minbuild.planning.compiled_model import CompiledModel, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import COMPONENTS, LibraryContents
 from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
@@ -88,12 +89,11 @@ class SuggestionBuilds:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionPlanner:
-    """Knows what could be otherwise. `extra`, `checks_loss` and `build_options` are what the user asked for."""
+    """Knows what could be otherwise. `extra` and `build_options` are what the user asked for."""
 
     models: Models
     contents: LibraryContents
     extra: ExtraRequirements
-    checks_loss: bool
     build_options: BuildOptions
 
     @property
@@ -141,7 +141,7 @@ class SuggestionPlanner:
                 m,
                 largest=sizes,
                 plan_bytes=encode_plan(
-                    m.plan, sizes, is_wide(m.plan_bytes), m.kernel_names, is_dense(m.plan_bytes)
+                    m.plan, sizes, is_wide(m.plan_bytes), m.options.kernel_names, is_dense(m.plan_bytes)
                 ),
             )
             for m in self.models
@@ -178,14 +178,10 @@ class SuggestionPlanner:
             free = {n: size for n, size in m.largest.items() if n not in sizes}
             given = m.artifacts, m.checkpoint, m.registry, sizes, free
             try:
-                new = compile_artifacts(
-                    *given,
-                    checks_loss=self.checks_loss,
-                    graphs=graphs or m.graphs,
-                    threads=str(m.threads),
-                    packs=m.packs,
-                    kernel_names=m.kernel_names,
+                options = replace(
+                    m.options, graphs=tuple(graphs) or m.options.graphs, threads=str(m.threads), ram=None
                 )
+                new = compile_artifacts(*given, options=options)
                 new = with_compact_checkpoint(new) if m.compact_checkpoint else new
             except (BadInput, Unsupported):
                 return None
