@@ -215,7 +215,7 @@ def _other_libraries(
 
 
 def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> PlanOptions:
-    """What `build_options` ask of plans for `targets`. Raises BadInput."""
+    """Options of plans for `targets`, as `build_options` have them. Raises BadInput."""
     return PlanOptions(
         graphs=tuple(build_options.graphs),
         threads=_threads(build_options, targets),

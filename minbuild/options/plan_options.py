@@ -1,4 +1,4 @@
-"""What a user's options ask of the plan of a model."""
+"""Options that the plan of a model depends on."""
 
 from __future__ import annotations
 
