@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +49,7 @@ class Processes:
         self._keys: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
+        self._first_failure: ToolchainFailed | None = None
 
     def __enter__(self) -> Processes:
         return self
@@ -108,16 +109,29 @@ class Processes:
             yield
 
     def map(self, work: Callable[[T], R], items: Iterable[T], jobs: int) -> list[R]:
-        """`work` over `items` on `jobs` threads, results in order; the first failure stops the others."""
+        """`work` over `items` on `jobs` threads, results in order. The first failure stops everything that runs, also
+        what other calls started, and it is the one that all of them raise: the others fail because they were
+        stopped."""
         with ThreadPoolExecutor(max_workers=jobs) as pool:
             futures = [pool.submit(work, item) for item in items]
             try:
+                ended = wait(futures, return_when=FIRST_EXCEPTION).done
+                for future in ended:
+                    future.result()  # raises its failure
                 return [future.result() for future in futures]
+            except ToolchainFailed as failure:
+                with self._lock:  # before the others fail because they are stopped
+                    first = self._first_failure = self._first_failure or failure
+                self._stop_all(futures)
+                raise first from None
             except BaseException:
-                for future in futures:
-                    future.cancel()
-                self.stop()
+                self._stop_all(futures)
                 raise
+
+    def _stop_all(self, futures: Iterable[Future[R]]) -> None:
+        for future in futures:
+            future.cancel()
+        self.stop()
 
 
 def _end(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
