@@ -44,6 +44,14 @@ MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes =
 // Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds.
 constexpr int kMostPackedRows = kMostTileRows > 6 ? kMostTileRows : 6;
 MB_INLINE constexpr int packed_tile_rows(int bytes) { return MB_SIMD && bytes == 32 ? 6 : tile_rows(bytes); }
+// True where packed rows are loaded as vectors, of which multiply-adds take one element each. On other processors a load
+// broadcasts an element, and products of rows that are contiguous read them in place.
+#if defined(__aarch64__)
+constexpr bool kRowVectors = true;
+#else
+constexpr bool kRowVectors = false;
+#endif
+
 // True where a width of this library has both.
 #if MB_DISPATCHES
 constexpr bool kTallerTiles = true;
@@ -126,6 +134,49 @@ struct TileBody {
   static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row,
                                  const T* old) {
     using V = typename W::template of<T>;
+    V x[Rows][kTileVectors];
+    unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+    if constexpr (Packed && kRowVectors) {
+      add_packed<V, Rows>(g, from, x);
+    } else {
+      add_products<V, Rows>(g, from, rows, x);
+    }
+    V alpha = g.alpha;
+    intptr_t old_row = old == out ? out_row : 0;
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
+        store_lanes(muladd(x[r][v], alpha, load_lanes<V>(old + v * V::size)), out + v * V::size);
+      });
+      out += out_row;
+      old += old_row;
+    });
+  }
+
+  // x += rows of A * the panel, both packed
+  template <class V, int Rows>
+  static MB_INLINE void add_packed(const Gemm<T>& g, const T* a, V (&x)[Rows][kTileVectors]) {
+    constexpr int kColumns = Rows / V::size;
+    const T* b = g.b;
+    intptr_t k = g.k;  // at least 1
+    do {
+      V column[kColumns], row[kTileVectors];
+      unroll<kColumns>([&](auto i) MB_LAMBDA { column[i] = V::load(a + i * V::size); });
+      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        V factor = column[r / V::size].v[r % V::size];
+        unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+      a += Rows;
+      b += kTileVectors * V::size;
+    } while (--k > 0);
+  }
+
+  // Taller tiles, and all of aarch64, leave so few registers that steps would be read from memory each time.
+  static constexpr bool kKeepsSteps = Packed || kRowVectors;
+
+  // The same of rows of A in memory as it is.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][kTileVectors]) {
     const T* a[Rows];
 #if MB_TIGHT_LOOPS
     const T* b = g.b;
@@ -137,8 +188,6 @@ struct TileBody {
     const intptr_t& a_row = g.a_row;
 #endif
     point_at_rows(a, from, a_row, rows);
-    V x[Rows][kTileVectors];
-    unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
 #if MB_TIGHT_LOOPS
     intptr_t at = 0;
     do {
@@ -146,7 +195,7 @@ struct TileBody {
     const T* b = g.b;
     intptr_t at = 0;
     [[maybe_unused]] intptr_t b_row = g.b_row, a_col = g.a_col;
-    if constexpr (Packed) {  // taller tiles leave so few registers that these would be read from memory each time
+    if constexpr (kKeepsSteps) {
       MB_OPAQUE(b_row);
       MB_OPAQUE(a_col);
     }
@@ -159,22 +208,13 @@ struct TileBody {
         if (kMovesRows) a[r] += a_col;
         unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
-      b += MB_TIGHT_LOOPS || Packed ? b_row : g.b_row;
-      if (!kMovesRows) at += MB_TIGHT_LOOPS || Packed ? a_col : g.a_col;
+      b += MB_TIGHT_LOOPS || kKeepsSteps ? b_row : g.b_row;
+      if (!kMovesRows) at += MB_TIGHT_LOOPS || kKeepsSteps ? a_col : g.a_col;
 #if MB_TIGHT_LOOPS
     } while (--k > 0);
 #else
     }
 #endif
-    V alpha = g.alpha;
-    intptr_t old_row = old == out ? out_row : 0;
-    unroll<Rows>([&](auto r) MB_LAMBDA {
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
-        store_lanes(muladd(x[r][v], alpha, load_lanes<V>(old + v * V::size)), out + v * V::size);
-      });
-      out += out_row;
-      old += old_row;
-    });
   }
 };
 

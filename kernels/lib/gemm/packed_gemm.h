@@ -38,6 +38,22 @@ void pack_panels(const void* packer, T* panels, int k, int depth, int j, int col
     (*static_cast<const Packer*>(packer))(panels, k, depth, j, columns < width ? columns : width, width);
 }
 
+// Packs rows that are no matrix in memory (multiply_packed): a tile of some depth at a time is written and then packed.
+template <class T, class Rows>
+MB_NOINLINE void pack_by_pieces(const Gemm<T>& g, const T* a, intptr_t count, intptr_t depth, T* to, intptr_t tall,
+                                const Rows& rows) {
+  constexpr intptr_t kDeep = 64;
+  alignas(16) T piece[kMostPackedRows * kDeep];
+  for (; count > 0; count -= tall, a += tall * g.a_row) {
+    const intptr_t live = count < tall ? count : tall;
+    for (intptr_t k = 0, now; k < depth; k += now, to += now * tall) {
+      now = depth - k < kDeep ? depth - k : kDeep;
+      rows(piece, kDeep, a + k * g.a_col, live, now);
+      run_at<PackBody<T>>(vector_bytes(), static_cast<const T*>(piece), kDeep, intptr_t(1), to, tall, live, now);
+    }
+  }
+}
+
 // The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
@@ -55,9 +71,9 @@ struct Blocks {
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
     columns = kColumnBytes / kSize / depth / width * width;
-    // Rows in place are as good where they are contiguous and few panels pass by; a step between their elements would
-    // share few sets of the nearest cache.
-    pack_rows = g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width;
+    // Rows in place are as good where they are contiguous and few panels pass by, unless tiles load them as vectors; a
+    // step between their elements would share few sets of the nearest cache.
+    pack_rows = kRowVectors || (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width);
   }
   MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
   // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
@@ -114,6 +130,9 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
               run_at<PackBody<T>>(bytes, tile.a + i * g.a_row, g.a_row, g.a_col, to, tall,
                                   tile.m - i < short_rows ? tile.m - i : short_rows, tile.k);
             tile.a_row = 1, tile.a_col = tall;
+          } else if constexpr (kRowVectors) {
+            (pack_by_pieces(g, tile.a, tile.m, tile.k, scratch, tall, rows), ...);
+            steps.step = tall * tile.k;
           } else {
             (rows(scratch, depth, tile.a, tile.m, tile.k), ...);
             tile.a_row = depth, tile.a_col = 1;
