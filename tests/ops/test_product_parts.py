@@ -64,7 +64,7 @@ def multiply(
 
 
 @pytest.mark.parametrize(
-    "sizes", [(64, 256, 200), (33, 531, 66), (531, 33, 66), (1, 1100, 129), (7, 300, 300)]
+    "sizes", [(64, 256, 200), (33, 531, 66), (531, 33, 66), (1, 1100, 129), (7, 300, 300), (301, 203, 1)]
 )
 def test_any_number_of_members_computes_the_same_bits(
     library: ctypes.CDLL, sizes: tuple[int, int, int]

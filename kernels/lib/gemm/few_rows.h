@@ -11,36 +11,46 @@ namespace minbuild {
 constexpr intptr_t kNearBytes = 1 << 18;
 // Rows of B that tiles pass over at once: streams that processors fetch ahead.
 constexpr intptr_t kStreams = 32;
-// With fewer rows of A than kTiled each row of C is a sum of rows of B, of which so many are added at once.
-constexpr intptr_t kTiled = 4;
-constexpr int kAdded = MB_SIMD ? 8 : 4;
+// Each row of C is a sum of rows of B, of which so many are added at once, to so many rows of C.
+constexpr int kAdded = MB_SIMD ? 6 : 4, kSums = 2;
 
-// C += alpha * A * B for `Rows` rows of B, whose columns are contiguous.
+// C = alpha * A * B for `Rows` rows of B, whose columns are contiguous, added to C where it says so. Rows of C go by
+// pairs, the last of an odd number with itself.
 template <class T, int Rows>
 struct RowsBody {
   template <class W>
   static MB_INLINE void run(const Gemm<T>* g) {
     using V = typename W::template of<T>;
-    for (intptr_t i = 0; i < g->m; ++i) {
-      const T* a = g->a + i * g->a_row;
-      T *c = g->c + i * g->c_row, factors[Rows];
+    const T* a = g->a;
+    T* c = g->c;
+    for (intptr_t left = g->m; left > 0; left -= kSums, a += kSums * g->a_row, c += kSums * g->c_row) {
+      T *sums[kSums], factors[kSums][Rows];
       const T* rows[Rows];
-      unroll<Rows>([&](auto r) MB_LAMBDA {
-        factors[r] = g->alpha * a[r * g->a_col];
-        rows[r] = g->b + r * g->b_row;
+      const intptr_t second = left > 1;
+      unroll<kSums>([&](auto s) MB_LAMBDA {
+        sums[s] = c + s * second * g->c_row;
+        unroll<Rows>([&](auto r) MB_LAMBDA { factors[s][r] = g->alpha * a[s * second * g->a_row + r * g->a_col]; });
       });
+      unroll<Rows>([&](auto r) MB_LAMBDA { rows[r] = g->b + r * g->b_row; });
       const intptr_t ahead = Rows * g->b_row;
+      const bool first = left == g->m, adds = g->accumulate;
       intptr_t j = 0;
       for (; j <= g->n - V::size; j += V::size) {
-        V x = V::load(c + j);
+        V x[kSums];
+        unroll<kSums>([&](auto s) MB_LAMBDA { x[s] = adds ? V::load(sums[s] + j) : V(T(0)); });
         unroll<Rows>([&](auto r) MB_LAMBDA {
-          x = muladd(V(factors[r]), V::load(rows[r] + j), x);
-          if (i == 0) __builtin_prefetch(rows[r] + ahead + j);
+          const V row = V::load(rows[r] + j);
+          unroll<kSums>([&](auto s) MB_LAMBDA { x[s] = muladd(V(factors[s][r]), row, x[s]); });
+          if (first) __builtin_prefetch(rows[r] + ahead + j);
         });
-        x.store(c + j);
+        unroll<kSums>([&](auto s) MB_LAMBDA { x[s].store(sums[s] + j); });
       }
       for (; j < g->n; ++j)
-        for (int r = 0; r < Rows; ++r) c[j] += factors[r] * rows[r][j];
+        for (int s = 0; s <= second; ++s) {
+          T x = adds ? sums[s][j] : T(0);
+          for (int r = 0; r < Rows; ++r) x += factors[s][r] * rows[r][j];
+          sums[s][j] = x;
+        }
     }
   }
 };
@@ -48,37 +58,31 @@ struct RowsBody {
 // Not in the fallback for processors without wide vectors, which tiles do for.
 template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
-  return (!MB_DISPATCHES || vector_bytes() >= 32) && g.m < kTiled && g.b_col == 1 && g.c_col == 1;
+  return (!MB_DISPATCHES || vector_bytes() >= 32) && g.b_col == 1 && g.c_col == 1;
 }
-template <class T, int Rows>
-MB_INLINE void add_some_rows(const Gemm<T>* g) {
+// A body that exists for wide vectors only where there is a choice.
+template <class Body, class T>
+MB_INLINE void run_wide(const Gemm<T>* g) {
 #if MB_DISPATCHES
-  run_avx2<RowsBody<T, Rows>>(g);
+  run_avx2<Body>(g);
 #else
-  dispatch<RowsBody<T, Rows>>(g);
+  dispatch<Body>(g);
 #endif
 }
-// C = 0, where nothing is added to it.
-template <class T>
-MB_NOINLINE void clear_sums(const Gemm<T>& g) {
-  for (intptr_t i = 0; i < g.m && !g.accumulate; ++i) clear_bytes(g.c + i * g.c_row, size_t(g.n) * sizeof(T));
-}
-// C += alpha * A * B, in the order of the rows of B.
+// The product in the order of the rows of B.
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {
   const Gemm<T>* part = &g;
-  for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row) add_some_rows<T, kAdded>(part);
-  for (; g.k > 0; --g.k, g.a += g.a_col, g.b += g.b_row) add_some_rows<T, 1>(part);
+  for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row, g.accumulate = true)
+    run_wide<RowsBody<T, kAdded>>(part);
+  for (; g.k > 0; --g.k, g.a += g.a_col, g.b += g.b_row, g.accumulate = true) run_wide<RowsBody<T, 1>>(part);
 }
 
 template <class T>
 MB_NOINLINE void multiply_few(const Gemm<T>& g) {
-  if (takes_rows(g)) {
-    clear_sums(g);
-    return add_rows(g);
-  }
+  if (takes_rows(g)) return add_rows(g);
   Gemm<T> part = g;
-  const bool along = g.b_row == 1;
+  const bool along = g.b_row == 1, ahead = g.m >= kDotRows && takes_dots(g, vector_bytes());
   // Dot products: of all rows with some columns that stay near. Else: all columns, some depth.
   const intptr_t columns = along ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : g.n, depth = along ? g.k : kStreams;
   for (intptr_t j = 0; j < g.n; j += columns) {
@@ -90,7 +94,8 @@ MB_NOINLINE void multiply_few(const Gemm<T>& g) {
       part.b += k * g.b_row + j * g.b_col;
       part.c += j * g.c_col;
       part.accumulate = g.accumulate || k > 0;
-      multiply_strided(part);
+      if (ahead) run_wide<DotsBody<T, true>>(static_cast<const Gemm<T>*>(&part));
+      else multiply_strided(part);
     }
   }
 }

@@ -136,6 +136,13 @@ struct TileBody {
     using V = typename W::template of<T>;
     V x[Rows][kTileVectors];
     unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+    if constexpr (Packed) {  // what is added to, or written
+      T* later = out;
+      unroll<Rows>([&](auto) MB_LAMBDA {
+        __builtin_prefetch(later, 1);
+        later += out_row;
+      });
+    }
     if constexpr (Packed && kRowVectors) {
       add_packed<V, Rows>(g, from, x);
     } else {
@@ -219,9 +226,9 @@ struct TileBody {
 };
 
 // The whole product as dot products, where A and B are contiguous along k: a few rows of A, which stay in the nearest
-// cache, with a few columns of B after the other.
+// cache, with a few columns of B after the other. `Ahead`: the next ones are fetched meanwhile.
 constexpr int kDotRows = 4, kDotColumns = MB_SIMD && !MB_HELIUM ? 2 : 1;
-template <class T>
+template <class T, bool Ahead = false>
 struct DotsBody {
   template <class W>
   static MB_INLINE void run(const Gemm<T>* g) {
@@ -251,6 +258,7 @@ struct DotsBody {
             V row = load_lanes<V, true>(rows[r] + k);
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
+          if (Ahead) __builtin_prefetch(columns[0] + kDotColumns * (g->b_col + k));  // columns lie side by side
         }
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         T sums[kDotColumns][kDotRows][V::size];

@@ -229,6 +229,21 @@ MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
   });
 }
 
+// add_rows in parts of some rows of C, whose vectors are those of the whole.
+template <class T>
+MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
+  if (g.members < 2 || int64_t(g.m) * g.n * intptr_t(sizeof(T)) < 2 * kLeastBytes) return add_rows(g);
+  const intptr_t rows = (g.m + 2 * g.members - 1) / (2 * g.members);
+  for_parts(g.team, g.members, (g.m + rows - 1) / rows, [&](int32_t part, int32_t) {
+    const intptr_t i = part * rows;
+    Gemm<T> some = g;
+    some.m = g.m - i < rows ? g.m - i : rows;
+    some.a += i * g.a_row;
+    some.c += i * g.c_row;
+    add_rows(some);
+  });
+}
+
 #else
 
 template <class T>
@@ -239,6 +254,10 @@ MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T
 template <class T>
 MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
   multiply_few(g);
+}
+template <class T>
+MB_INLINE void add_rows_in_parts(const Gemm<T>& g) {
+  add_rows(g);
 }
 
 #endif
@@ -255,10 +274,17 @@ MB_INLINE bool takes_packing(const Gemm<T>& g) {
   return g.k >= 1 && g.n >= kFewest && (g.m >= kFewest || g.k <= kFewest);
 }
 
+// True of outer products, such as gradients of weights at batch 1: C is written once, along its rows.
+template <class T>
+MB_INLINE bool is_outer(const Gemm<T>& g) {
+  return g.k == 1 && takes_rows(g);
+}
+
 // The product, packed or as it suits its sizes; `scratch` has what Blocks says, kRowBytes + kColumnBytes at most.
 // `start`: as in TileSteps, of a product that takes packing.
 template <class T>
 MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr) {
+  if (is_outer(g) && !start) return add_rows_in_parts(g);
   if (takes_packing(g)) return multiply_in_parts<T>(g, vector_bytes(), scratch, pack_columns<T>, &g, start);
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);

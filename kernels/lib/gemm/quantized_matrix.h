@@ -213,7 +213,6 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
   const intptr_t depth = along ? g.k : kStreams, fitting = intptr_t(room.count / (unsigned(depth) * sizeof(T)));
   const intptr_t near = along ? 8 : 256, most = fitting < near ? fitting : near, step = along ? depth : most;
   const bool adds_rows = Packs && !along && takes_rows(g);
-  if (adds_rows) clear_sums(g);
   for (intptr_t k = 0; k < g.k; k += depth)
     for (intptr_t j = 0; j < g.n; j += most) {
       Gemm<T> part = g;
