@@ -1,6 +1,6 @@
 // Runs a plan that is compiled in: finds its tensors and walks through its code. Nothing in it has to be checked.
+#include "runtime/loop_rounds.h"
 #include "runtime/memory.h"
-#include "runtime/session.h"
 
 namespace minbuild {
 
@@ -93,15 +93,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
 mb_status run_steps(Session* s, const plan::Graph& graph) {
   const uint8_t* code = plan::kCode + graph.code;
   uint32_t newest = graph.newest;
-#if MB_LOOPS
-  s->sample = 0;
-#if MB_LOOPS > 1
-  s->last_sample = s->samples(graph) - 1;
-#endif
-#if MB_LOOPS > 2
-  s->loop = {s->samples(graph), false};
-#endif
-#endif
+  begin_rounds(s, graph);
   for (uint32_t i = 0; i < graph.step_count; ++i) {
     const plan::Kind& kind = plan::kKinds[*code++];
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
@@ -115,17 +107,11 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
       s->resolve(index, &tensors[k]);
     }
     bool replaces = s->replaces_gradients != 0;
-#if MB_LOOPS
-    replaces &= s->sample == 0;
-#endif
+    replaces &= in_first_round(s);
     int32_t words[plan::kMostParams];
     Call call = {tensors + Call::kMiddle, params_at(plan::kParams + kind.params, words),
                  replaces ? 0u : kind.accumulate};
-#if MB_LOOPS > 2
-    const bool runs = !s->loop.skips;
-#else
-    constexpr bool runs = true;
-#endif
+    const bool runs = !skips_step(s);
     mb_status status = MB_OK;
 #if MB_THREADS > 1
     call.team = &s->team;
@@ -138,9 +124,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #else
     if (runs) status = static_cast<mb_status>(run_kernel(call, kind.row));
 #endif
-#if MB_LOOPS > 2
-    status = s->loop.act(status, tensors[0], &s->last_sample);
-#endif
+    status = control_rounds(s, status, tensors[0]);
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES
       const char* kernel = Session::name(plan::kKernelNames[kind.row]);
@@ -155,14 +139,7 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
 #if MB_LOOPS
     if (kind.loop != 0) {
       const plan::Loop& loop = plan::kLoops[kind.loop - 1];
-#if MB_LOOPS > 2
-      s->loop.skips = false;
-      const bool again = ++s->sample < s->loop.rounds;
-#else
-      const bool again = ++s->sample < s->samples(graph);
-#endif
-      if (again) code = plan::kCode + loop.code, newest = loop.newest, i -= loop.steps;
-      else s->sample = 0;
+      if (goes_on(s, graph)) code = plan::kCode + loop.code, newest = loop.newest, i -= loop.steps;
     }
 #endif
   }
