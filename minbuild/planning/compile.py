@@ -32,6 +32,8 @@ from minbuild.planning.size_limits import check_elements, needs_64_bits
 from minbuild.planning.threads import threads_of
 from minbuild.uncollected import uncollected
 
+_RAM_OF_ANY_THREADS = 1 << 25  # of which the scratch memory of all, up to 700 KB each, is a small part
+
 
 @uncollected()
 def compile_model(
@@ -92,6 +94,8 @@ def compile_artifacts(
     check_elements(optimized, sizes, fixed)
     threads = threads_of(options.threads, optimized, operators)
     plan = build_plan(optimized, operators, threads, packs=options.packs)
+    if options.threads == AUTO:
+        threads, plan = _affordable(optimized, operators, options, sizes, threads, plan)
     fitted = None
     if options.ram is not None:
         if options.threads == AUTO and threads > 1 and ram_of(plan, sizes) > options.ram:
@@ -189,6 +193,25 @@ def compile_models(
             replace(m, plan_bytes=encode_plan(m.plan, m.largest, True, options.kernel_names)) for m in models
         )
     return models
+
+
+def _affordable(
+    program: Program,
+    operators: Registry,
+    options: PlanOptions,
+    sizes: Mapping[str, int],
+    threads: int,
+    plan: Plan,
+) -> tuple[int, Plan]:
+    """As many of `threads` as have scratch memory of their own for a quarter of the RAM that one takes at `sizes`, and
+    the plan for them. `plan` is that of `program` for all of them."""
+    if threads == 1 or ram_of(plan, sizes) >= _RAM_OF_ANY_THREADS:
+        return threads, plan
+    most = ram_of(build_plan(program, operators, 1, packs=options.packs), sizes) * 5 // 4
+    while threads > 1 and ram_of(plan, sizes) > most:
+        threads //= 2
+        plan = build_plan(program, operators, threads, packs=options.packs)
+    return threads, plan
 
 
 def _free_dimensions(artifacts: TrainingArtifacts) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trainers
-from case_sets import EVAL, TRAIN, CaseSet, Trainer, load, persistent, trainer
+from case_sets import EVAL, SHARED, TRAIN, CaseSet, Trainer, load, persistent, trainer
 from packed_model import packed_set
 
 from minbuild.codegen.sources import emit_sources
@@ -24,8 +24,10 @@ from minbuild.options.plan_options import PlanOptions
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.ram_budget import ram_of
 from minbuild.planning.threads import MOST_THREADS
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError, arena_size
@@ -222,6 +224,18 @@ def test_auto_takes_threads_where_the_work_of_a_step_pays(case):
         for n in (1, 256)
     )
     assert (few, many) == (1, MOST_THREADS)
+
+
+@pytest.mark.skipif(not (SHARED / "bert_tiny").is_dir(), reason="the recorded case is not there")
+def test_auto_takes_fewer_threads_where_their_memory_is_more_than_a_quarter():
+    """A small transformer of fixed sizes: eight threads would take half as much RAM again as one."""
+
+    def planned(threads: str) -> CompiledModel:
+        return compile_model(SHARED / "bert_tiny", {"batch": 8}, {}, options=PlanOptions(threads=threads))
+
+    alone, auto, most = (ram_of(m.plan, {}) for m in map(planned, ("off", "auto", "on")))
+    assert planned("auto").threads == 4
+    assert alone < auto <= alone * 5 // 4 < most
 
 
 def plans() -> Iterator[tuple[str, int]]:
