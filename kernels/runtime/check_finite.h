@@ -16,6 +16,14 @@ mb_status check_finite(const Session* s) {
   return word << 1 >= 0xff000000 ? fail(s, Failure::kFinite, word_of("learning rate")) : mb_status{MB_OK};
 }
 #else
+#if MB_LOSS_SCALING
+// True if the model scales its loss dynamically: its optimizer graph acts on gradients that are not finite.
+bool scales_loss(const Session* s) {
+  mb_parameter found;
+  return mb_find_parameter(s, "loss_scale", &found) == MB_OK && found.kind == MB_STATE;
+}
+#endif
+
 // Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
 // in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
 MB_NOINLINE mb_status check_finite(const Session* s) {
@@ -33,6 +41,9 @@ MB_NOINLINE mb_status check_finite(const Session* s) {
       const bool whole =
           !MB_DOUBLES ||
           (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
+#if MB_LOSS_SCALING
+      if (whole && last.gradient != nullptr && scales_loss(s)) return MB_OK;
+#endif
       if (whole) return fail(s, Failure::kFinite, word_of(what));
     }
     at += sizeof word;

@@ -125,6 +125,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     if (runs) status = static_cast<mb_status>(run_kernel(call, kind.row));
 #endif
     status = control_rounds(s, status, tensors[0]);
+#if MB_LOSS_SCALING
+    if (status == kSkipUpdateStatus) return status;
+#endif
     if (status != MB_OK) {
 #if MB_ERROR_MESSAGES
       const char* kernel = Session::name(plan::kKernelNames[kind.row]);

@@ -132,6 +132,9 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     if (runs) status = static_cast<mb_status>(run_kernel(call, static_cast<uint32_t>(&row - kKernelRows)));
 #endif
     status = control_rounds(s, status, tensors[0]);
+#if MB_LOSS_SCALING
+    if (status == kSkipUpdateStatus) return status;
+#endif
 #if MB_FUSED_UPDATES
     if (status != MB_OK) return fail_step(s, status, tensors, i, s->name(kernel.name));
 #endif

@@ -186,6 +186,12 @@ MB_ONE_EXIT mb_status mb_run(mb_session* session, int which, const mb_tensor* in
     [[maybe_unused]] FlushDenormals flush;
     status = run_steps(s, graph);
   }
+#if MB_LOSS_SCALING
+  if (status == kSkipUpdateStatus) {  // what the kernel changed stays
+    s->progress->step -= updates;
+    status = MB_OK;
+  }
+#endif
   clear_bytes(s->regions + kBound, s->count[plan::kPorts] * sizeof(Span));
 #if MB_ROLLBACK
   if (status != MB_OK) copy_bytes(copy - s->rollback_bytes, copy, s->rollback_bytes);

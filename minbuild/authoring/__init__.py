@@ -27,6 +27,7 @@ from minbuild.authoring.artifact_graphs import (
 )
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.lint import lint
+from minbuild.authoring.loss_scaling import loss_scaling
 from minbuild.authoring.ort_files import ort_files
 from minbuild.authoring.recipe import GeneratedArtifacts, Recipe, Source
 from minbuild.authoring.resolve import resolve_recipe
@@ -86,6 +87,8 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     made = differentiate(
         graph, settled.losses[0], wrt=wrt, registry=operators, opset=model.opset, stops=recipe.stops
     )
+    scaling = loss_scaling(recipe.loss_scale, graph, made, settled.optimizer, model.opset)
+    made = scaling.differentiated
     notes = list(settled.notes)
     if lost := [n for n in train if n not in made.gradients]:
         if len(lost) == len(train) and not recipe.input_gradients:
@@ -97,12 +100,16 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     notes += lint(graph, train, settled.metadata, named=bool(recipe.train or recipe.lora.weights))
     outputs = tuple(dict.fromkeys((*settled.losses, *recipe.outputs)))
     return TrainingArtifacts(
-        training_graph(graph, made, (*train, *recipe.input_gradients), frozen, outputs),
+        training_graph(graph, made, (*train, *recipe.input_gradients), (*frozen, *scaling.states), outputs),
         evaluation=evaluation_graph(
             with_quantization_pairs(graph, model.opset, per_tensor=False), (*train, *frozen), outputs
         ),
-        optimizer=settled.optimizer,
-        checkpoint=checkpoint_of(graph, train, frozen),
+        optimizer=scaling.optimizer,
+        checkpoint=checkpoint_of(
+            replace(graph, initializers={**graph.initializers, **scaling.states}),
+            train,
+            (*frozen, *scaling.states),
+        ),
         digests={},
         notes=tuple(notes),
     )

@@ -27,6 +27,16 @@ class LoraOptions:
 
 
 @dataclass(frozen=True)
+class LossScale:
+    """A factor of the loss in the backward pass, without which gradients in half precision underflow; they are divided
+    by it before they are added up. `initial` is a power of two. With `growth_interval` the scale is dynamic: it is
+    halved where a gradient overflows, and doubled after as many updates without."""
+
+    initial: float = 32768.0
+    growth_interval: int = 0
+
+
+@dataclass(frozen=True)
 class Recipe:
     """The training setup of a model.
 
@@ -38,8 +48,8 @@ class Recipe:
     `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts what ONNX
     Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes` fixes free
     dimensions of the inputs, by name, and inputs that are a single whole number. With `lora`, adapters train, and of
-    the parameters only those in `train`. `nominal` asks for a checkpoint without data beside the other, `ort` for the
-    models in ONNX Runtime's own format beside the ONNX files.
+    the parameters only those in `train`. `loss_scale` is for models in half precision. `nominal` asks for a checkpoint
+    without data beside the other, `ort` for the models in ONNX Runtime's own format beside the ONNX files.
     """
 
     loss: str | OwnLoss = ""
@@ -56,6 +66,7 @@ class Recipe:
     tolerant: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     lora: LoraOptions = LoraOptions()
+    loss_scale: LossScale | None = None
     nominal: bool = False
     ort: bool = False
 

@@ -18,13 +18,16 @@ from minbuild.cli.training_options import (
     OPTIMIZER,
     PARAMETERS,
     Frozen,
+    GrowthInterval,
     Lora,
     LoraAlpha,
     LoraRank,
     LossName,
+    LossScaleText,
     OptimizerName,
     Train,
     lora_options,
+    parse_loss_scale,
     parse_numbers,
     parse_pair,
     require_all,
@@ -136,6 +139,8 @@ def artifacts(
     clip: Annotated[
         float | None, _optimizer("Largest norm of all gradients together. Default: none.")
     ] = None,
+    loss_scale: LossScaleText = None,
+    growth_interval: GrowthInterval = None,
     train: Train = None,
     frozen: Frozen = None,
     lora: Lora = None,
@@ -193,12 +198,13 @@ def artifacts(
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
     with exit_with_code(verbose):
-        weights, positive, decays, sizes, adapters = require_all(
+        weights, positive, decays, sizes, adapters, scale = require_all(
             lambda: parse_numbers("--class-weights", class_weights),
             lambda: parse_numbers("--pos-weight", pos_weight),
             lambda: parse_pair("--betas", betas),
             lambda: parse_sizes("--dim", dim),
             lambda: lora_options(lora, lora_rank, lora_alpha),
+            lambda: parse_loss_scale(loss_scale, growth_interval),
         )
         recipe = Recipe(
             loss="" if loss == "none" else loss,
@@ -227,11 +233,12 @@ def artifacts(
             stops=tuple(stop_gradient or ()),
             sizes=sizes,
             lora=adapters,
+            loss_scale=scale,
             nominal=nominal,
             ort=ort,
         )
         if training_info:
-            _check_training_info(check_gradients, estimated, nominal, ort)
+            _check_training_info(check_gradients, estimated, nominal, ort, scale is not None)
             made = make_training_model(read_source(model), recipe, registry(tuple(ops_dir or ())), prefix)
         else:
             made = make_artifacts(model, recipe, tuple(ops_dir or ()), prefix)
@@ -248,7 +255,8 @@ def artifacts(
 def _check_training_info(*others: bool) -> None:
     if any(others):
         raise BadInput(
-            "--training-info: --check-gradients, --estimate, --nominal and --ort are about artifacts. Leave them out."
+            "--training-info: --check-gradients, --estimate, --loss-scale, --nominal and --ort are about artifacts. "
+            "Leave them out."
         )
 
 

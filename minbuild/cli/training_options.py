@@ -12,7 +12,7 @@ import typer
 from minbuild.authoring import Recipe
 from minbuild.authoring.losses import LOSSES
 from minbuild.authoring.optimizers import OPTIMIZERS
-from minbuild.authoring.recipe import LoraOptions
+from minbuild.authoring.recipe import LoraOptions, LossScale
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_array
 
@@ -65,6 +65,26 @@ Frozen = Annotated[
     ),
 ]
 
+LossScaleText = Annotated[
+    str | None,
+    typer.Option(
+        "--loss-scale",
+        help="Factor of the loss in the backward pass, for models in half precision, whose small gradients would "
+        "underflow: a power of two such as 1024, or dynamic: 32768, halved where gradients overflow, for which no "
+        "update is made, and doubled after many updates. Gradients are divided by it before anything reads them.",
+        metavar="SCALE|dynamic",
+        rich_help_panel=LOSS,
+    ),
+]
+GrowthInterval = Annotated[
+    int | None,
+    typer.Option(
+        "--growth-interval",
+        help="Updates after which a dynamic loss scale doubles. Default: 2000.",
+        metavar="STEPS",
+        rich_help_panel=LOSS,
+    ),
+]
 
 STEP = "Training step"
 State = Annotated[
@@ -116,6 +136,23 @@ def lora_options(weights: list[str] | None, rank: int, alpha: float | None) -> L
     if not weights and (rank != LoraOptions().rank or alpha is not None):
         raise BadInput("--lora-rank and --lora-alpha do nothing without --lora. Name the weights with it.")
     return LoraOptions(tuple(weights or ()), rank, alpha)
+
+
+def parse_loss_scale(text: str | None, interval: int | None) -> LossScale | None:
+    """The loss scale that is asked for: `text` is a number or `dynamic`, `interval` that of a dynamic one. Raises
+    BadInput."""
+    if interval is not None and interval < 1:
+        raise BadInput(f"--growth-interval {interval}: give a number of updates, 1 or more.")
+    if text == "dynamic":
+        return LossScale(growth_interval=2000 if interval is None else interval)
+    if interval is not None:
+        raise BadInput("--growth-interval does nothing without --loss-scale dynamic.")
+    if text is None:
+        return None
+    try:
+        return LossScale(float(text))
+    except ValueError:
+        raise BadInput(f"--loss-scale {text}: give a power of two, such as 1024, or dynamic.") from None
 
 
 def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:

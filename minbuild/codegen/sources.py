@@ -190,6 +190,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         dense=int(contents.dense),
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
+        loss_scaling=int("adapt_loss_scale" in stems),
         error_messages=int(contents.error_messages),
         checkpoint_writing=int(contents.checkpoint_writing),
         doubles=int(any("double" in k.types for k in contents.kernels)),

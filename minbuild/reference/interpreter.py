@@ -30,7 +30,7 @@ from minbuild.ir.dims import Dim
 from minbuild.ops import Registry, registry
 from minbuild.ops.core.definition import Op, OpContext
 from minbuild.ops.core.graph_builder import GraphBuilder, named
-from minbuild.reference.optimizers import OPTIMIZERS
+from minbuild.reference.optimizers import OPTIMIZERS, SKIPPED
 
 ACCUMULATOR = "com.microsoft:InPlaceAccumulatorV2"
 Tensors = dict[str, np.ndarray]
@@ -125,7 +125,9 @@ class ReferenceTrainer:
             apply = OPTIMIZERS.get(node.title)
             if apply is None:
                 raise _unsupported(self.artifacts.optimizer, node)
-            apply(self, node)
+            if apply(self, node) is SKIPPED:
+                self.step_count -= 1
+                return
 
     def values(self, graph: Graph, inputs: Sequence[np.ndarray]) -> Tensors:
         """Every value of `graph` on these user inputs. Gradients that it accumulates are added to or replaced."""

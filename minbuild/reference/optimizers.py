@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from minbuild.ir import Node
+from minbuild.ops.optimizer.adapt_loss_scale import adapted
 from minbuild.ops.optimizer.flat_optimizers import Step, adagrad_step, momentum_step, rmsprop_step
 
 
@@ -23,7 +24,8 @@ class Training(Protocol):
     step_count: int  # of the update being made, from 1
 
 
-Rule = Callable[[Training, Node], None]
+SKIPPED = object()  # result of a rule after which the step ends, without an update
+Rule = Callable[[Training, Node], object]
 
 
 def _clip(trainer: Training, node: Node) -> None:
@@ -32,6 +34,14 @@ def _clip(trainer: Training, node: Node) -> None:
     scale = min(1.0, node.attributes.get("max_norm", 1.0) / (norm + 1e-6))
     for gradient in trainer.gradients.values():
         gradient *= scale
+
+
+def _adapt_loss_scale(trainer: Training, node: Node) -> object:
+    """Dynamic loss scaling: no update where a gradient is not finite."""
+    scale, good = (trainer.parameters[name] for name in node.inputs[1:3])
+    finite = all(np.isfinite(g).all() for g in trainer.gradients.values())
+    scale[0], good[0] = adapted(scale[0], good[0], node.attributes["growth_interval"], finite)
+    return None if finite else SKIPPED
 
 
 def _sgd(trainer: Training, node: Node) -> None:
@@ -81,6 +91,7 @@ def _with_one_moment(step: Step) -> Rule:
 
 
 OPTIMIZERS: Mapping[str, Rule] = {
+    "minbuild:AdaptLossScale": _adapt_loss_scale,
     "com.microsoft:InplaceClipGradNorm": _clip,
     "com.microsoft:SGDOptimizerV2": _sgd,
     "com.microsoft:AdamWOptimizer": _adamw,

@@ -23,17 +23,18 @@ struct bfloat16;
 // has to be given up then.
 constexpr mb_status kNotFiniteStatus = MB_FUSED_UPDATES ? MB_BAD_VALUE + 128 : MB_BAD_VALUE;
 // No failures: the session acts on them.
-constexpr mb_status kSkipRoundStatus = 64, kSetRoundsStatus = 65;
+constexpr mb_status kSkipRoundStatus = 64, kSetRoundsStatus = 65, kSkipUpdateStatus = 66;
 
 #if !MB_COMPILED
 enum class Status : uint8_t {
   kOk = MB_OK,
-  kBadPlan = MB_BAD_PLAN,         // shapes or parameters that no correct plan contains
-  kTooLarge = MB_BAD_PLAN,        // shapes or parameters that a model may have and the kernel cannot count with
-  kBadValue = MB_BAD_VALUE,       // data out of range
-  kNotFinite = kNotFiniteStatus,  // a gradient is infinite or no number
-  kSkipRound = kSkipRoundStatus,  // the rest of the round of a loop does not run
-  kSetRounds = kSetRoundsStatus,  // the loops that follow have as many rounds as the first argument says
+  kBadPlan = MB_BAD_PLAN,           // shapes or parameters that no correct plan contains
+  kTooLarge = MB_BAD_PLAN,          // shapes or parameters that a model may have and the kernel cannot count with
+  kBadValue = MB_BAD_VALUE,         // data out of range
+  kNotFinite = kNotFiniteStatus,    // a gradient is infinite or no number
+  kSkipRound = kSkipRoundStatus,    // the rest of the round of a loop does not run
+  kSetRounds = kSetRoundsStatus,    // the loops that follow have as many rounds as the first argument says
+  kSkipUpdate = kSkipUpdateStatus,  // the rest of an optimizer step does not run, and it does not count
 };
 // MB_WRONG(condition): a condition that no correct plan meets, where its check shares the answer with limits. A macro:
 // as a function it would be evaluated to a number first, which takes up to 21 bytes.
@@ -45,7 +46,7 @@ struct Status {
     [[noreturn]] MB_INLINE operator Status() const { __builtin_unreachable(); }
   };
   uint8_t value;
-  static const Status kOk, kTooLarge, kBadValue, kNotFinite, kSkipRound, kSetRounds;
+  static const Status kOk, kTooLarge, kBadValue, kNotFinite, kSkipRound, kSetRounds, kSkipUpdate;
   static const Never kBadPlan;
   explicit constexpr operator mb_status() const { return value; }
   constexpr bool operator==(Status other) const { return value == other.value; }
@@ -54,6 +55,7 @@ struct Status {
 inline constexpr Status Status::kOk{MB_OK}, Status::kTooLarge{MB_BAD_PLAN}, Status::kBadValue{MB_BAD_VALUE};
 inline constexpr Status Status::kNotFinite{kNotFiniteStatus};
 inline constexpr Status Status::kSkipRound{kSkipRoundStatus}, Status::kSetRounds{kSetRoundsStatus};
+inline constexpr Status Status::kSkipUpdate{kSkipUpdateStatus};
 inline constexpr Status::Never Status::kBadPlan{};
 MB_INLINE bool never(bool condition) {
   if (condition) __builtin_unreachable();

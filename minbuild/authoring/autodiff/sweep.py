@@ -22,13 +22,15 @@ GRADIENT = "_grad"
 @dataclass(frozen=True)
 class Differentiated:
     """A graph with its gradients. `nodes` are the forward ones, as training runs them, then from `turn` on the
-    backward ones; `gradients` holds the name of the gradient of each value that was asked for and has one."""
+    backward ones; `gradients` holds the name of the gradient of each value that was asked for and has one. `seed` is
+    that of the loss, an initializer."""
 
     nodes: tuple[Node, ...]
     turn: int
     gradients: Mapping[str, str]
     initializers: Mapping[str, np.ndarray]
     types: Mapping[str, TensorType]
+    seed: str = ""
 
 
 class Sweep:
@@ -85,7 +87,9 @@ class Sweep:
         ones = np.ones(_static(loss), loss.element.dtype)
         types = {n: v.type for n, v in self.tape.lowering.values.items()}
         backward = _read(self.backward, gradients.values())
-        return Differentiated((*forward, *backward), len(forward), gradients, {seed: ones}, types)
+        return Differentiated(
+            (*forward, *backward), len(forward), gradients, initializers={seed: ones}, types=types, seed=seed
+        )
 
     def forward_nodes(self) -> list[Node]:
         """The forward nodes as training runs them."""

@@ -191,6 +191,7 @@ def _lower_optimizer(
     for i, (name, element) in enumerate(scalars.items()):
         if name in graph.inputs:
             lowering.values[name] = Value(name, TensorType(element, (1,)), Role.SCALAR, index=i)
+    lowering.values |= {name: parameters[name] for name in graph.inputs if name in parameters}  # loss scale
     for name, array in graph.initializers.items():
         lowering.add_constant(name, np.asarray(array))
     for node in graph.nodes:
