@@ -69,13 +69,15 @@ def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
     )
 
 
+def _short(count: int) -> str:
+    return f"{count:,} B" if count < 1_000_000 else f"{count / 1e6:,.2f} MB"
+
+
 def line(report: SizeReport, target: TargetReport, board: Board) -> str:
     """The remaining memory, in one line of at most 60 characters for any real board. `report` and `target` are what
     was built, `board` has the bytes of flash and RAM."""
     found = [
-        f"{name.split()[0]} {there - used:,} B left"
-        if used <= there
-        else f"{name.split()[0]} {used - there:,} B over"
+        f"{name.split()[0]} {_short(abs(there - used))} {'left' if used <= there else 'over'}"
         for name, used, there in _regions(report, target, board)
     ]
     return f"Board {board.name}: {', '.join(found)}"

@@ -191,6 +191,14 @@ def test_further_reasons_are_counted(report: SizeReport) -> None:
     assert without("One.", "Two.", "Three.").endswith("One. (2 further reasons are in the report)")
 
 
+@pytest.mark.parametrize("name", list(boards.known_boards()))
+def test_the_line_of_a_board_fits(report: SizeReport, name: str) -> None:
+    """Also of one with 64 MB of flash, and of a trainer that needs 500 MB of RAM."""
+    for ram in (report.targets[0].ram, 500_000_000):
+        target = replace(report.targets[0], ram=ram)
+        assert len(boards.line(report, target, boards.parse_board(name))) <= 60
+
+
 @pytest.mark.parametrize("text", ["flash=512K,ram=128K", "ram=131072, flash=512KiB", "nucleo-f446re"])
 def test_boards_are_given_by_name_or_size(text: str) -> None:
     board = boards.parse_board(text)
