@@ -70,7 +70,10 @@ def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
 
 
 def _short(count: int) -> str:
-    return f"{count:,} B" if count < 1_000_000 else f"{count / 1e6:,.2f} MB"
+    """Bytes, or megabytes of three digits."""
+    megabytes = count / 1e6
+    digits = 2 if megabytes < 10 else 1 if megabytes < 100 else 0
+    return f"{count:,} B" if megabytes < 1 else f"{megabytes:,.{digits}f} MB"
 
 
 def line(report: SizeReport, target: TargetReport, board: Board) -> str:
