@@ -70,10 +70,13 @@ def table(report: SizeReport, target: TargetReport, board: Board) -> Table:
 
 
 def _short(count: int) -> str:
-    """Bytes, or megabytes of three digits."""
+    """Bytes, or three digits of kilobytes or megabytes: the report has the bytes."""
+    if count < 100_000:
+        return f"{count:,} B"
+    if count < 1_000_000:
+        return f"{count / 1e3:.0f} kB"
     megabytes = count / 1e6
-    digits = 2 if megabytes < 10 else 1 if megabytes < 100 else 0
-    return f"{count:,} B" if megabytes < 1 else f"{megabytes:,.{digits}f} MB"
+    return f"{megabytes:,.{2 if megabytes < 10 else 1 if megabytes < 100 else 0}f} MB"
 
 
 def line(report: SizeReport, target: TargetReport, board: Board) -> str:
