@@ -23,8 +23,8 @@ from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import BatchSlices, SlicedStep
 
 _CORRECTIONS = 4  # of a limit that a plan exceeds
-_SMALLER = 0.8  # each limit in the search for the least is this part of what was reached before
-_MOST_SEARCHES = 16
+_SMALLER = 0.9  # each limit in the search for the least is this part of what was reached before
+_MOST_SEARCHES = 1
 
 Build = Callable[[Program], Plan]
 
@@ -149,9 +149,9 @@ class _Search:
         return found if found.ram <= self.budget else None
 
     def smallest_plan(self) -> FittedPlan:
-        """The smallest plan on the way down."""
+        """The smallest plan that is found: for a limit that nothing fits, then for limits right below it."""
         persistent = self.before.persistent_bytes
-        found = best = self.fitted(self.slices, int((self.smallest - persistent) * _SMALLER))
+        found = best = self.fitted(self.slices, 1)
         for _ in range(_MOST_SEARCHES):
             found = self.fitted(self.slices, int(_SMALLER * (best.ram - persistent)))
             if found.ram >= best.ram:

@@ -17,6 +17,7 @@ _SEGMENTS = 24  # sizes of segments to try
 _SHRINK = 0.8  # each is this part of the one before
 _DESCENTS = 3  # starts from which smaller steps are looked for
 _MOST_MOVES = 60  # of each descent
+_LARGEST = 10  # calls whose results are live at a peak that a move of a descent considers
 _NEXT = 0.97  # of the peak: what a descent aims at next
 _MOST_TRIALS = 400  # simulations that keep dropped results again
 
@@ -52,6 +53,7 @@ def _starts(work: Recomputation) -> Iterator[Checkpoints]:
     for kept in (frozenset(work.repeats) - cheap, *_segmentations(work)):
         yield Checkpoints(kept)
         yield Checkpoints(kept, cheap - kept)
+        yield Checkpoints(kept, cheap - kept, cheap - kept)
 
 
 def _with_less_memory(
@@ -73,14 +75,19 @@ def _with_less_memory(
 
 
 def _moves(work: Recomputation, choice: Checkpoints, outcome: Outcome) -> Iterator[Checkpoints]:
-    for index in dict.fromkeys(work.maker[n] for n, _ in outcome.at_peak if n in work.maker):
-        one = {index}
-        if index in choice.kept:
-            yield Checkpoints(choice.kept - one, choice.volatile - one)
-            yield Checkpoints(choice.kept - one, choice.volatile | one)
-        else:
-            yield Checkpoints(choice.kept | one, choice.volatile - one)
-            yield Checkpoints(choice.kept, choice.volatile ^ one)
+    """`choice` with one of the calls whose results are live at the peak of `outcome`, the largest of them, treated
+    otherwise."""
+    there = sorted((n for n, _ in outcome.at_peak if n in work.maker), key=lambda n: (-work.bytes[n], n))
+    for index in list(dict.fromkeys(work.maker[n] for n in there))[:_LARGEST]:
+        kept, volatile, brief = (index in each for each in (choice.kept, choice.volatile, choice.brief))
+        if not kept:
+            yield choice.with_kept(index)
+        if kept or volatile:
+            yield choice.with_repeated(index)
+        if kept or not volatile or brief:
+            yield choice.with_repeated(index, volatile=True)
+        if not brief:
+            yield choice.with_repeated(index, brief=True)
 
 
 def _segmentations(work: Recomputation) -> Iterator[frozenset[int]]:
@@ -151,8 +158,7 @@ def _with_less_work(
     `limit` and saves time."""
     again = sorted({s.index for s in work.order(choice) if s.again}, key=lambda i: (-_value(work, i), i))
     for index in again[:_MOST_TRIALS]:
-        volatile = choice.volatile - {index}
-        for more in (Checkpoints(choice.kept | {index}, volatile), Checkpoints(choice.kept, volatile)):
+        for more in (choice.with_kept(index), choice.with_repeated(index)):
             found = work.outcome(more)
             if found.peak <= limit and found.seconds < outcome.seconds:
                 choice, outcome = more, found

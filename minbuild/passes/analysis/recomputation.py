@@ -30,10 +30,26 @@ NEAR = 2  # late calls within which a second copy that is made for every reader 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Repeatable calls: those that are `kept` do not run twice. Others run twice at most once, except `volatile` ones,
-    whose second result is given up as soon as it was read, and which run again for the next reader."""
+    whose second result is given up soon after it was read, and which run again for the next reader far from it; that
+    of `brief` ones, which are volatile too, is given up at once, even where the next call reads it."""
 
     kept: frozenset[int]
     volatile: frozenset[int] = frozenset()
+    brief: frozenset[int] = frozenset()
+
+    def with_kept(self, index: int) -> Checkpoints:
+        """The same with the results of call `index` kept."""
+        one = {index}
+        return Checkpoints(self.kept | one, self.volatile - one, self.brief - one)
+
+    def with_repeated(self, index: int, *, volatile: bool = False, brief: bool = False) -> Checkpoints:
+        """The same with call `index` repeated in this way."""
+        one = {index}
+        return Checkpoints(
+            self.kept - one,
+            self.volatile | one if volatile or brief else self.volatile - one,
+            self.brief | one if brief else self.brief - one,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,9 @@ class _Order:
         if maker < 0 or maker in self.choice.kept:
             return True
         made = self.made_for.get(maker)
-        return made is not None and (maker not in self.choice.volatile or index - made <= NEAR)
+        if made is None or maker in self.choice.brief:
+            return made == index
+        return maker not in self.choice.volatile or index - made <= NEAR
 
     def remake(self, number: int, index: int) -> None:
         """Has storage `number` made again for late call `index`, sources first."""
@@ -181,15 +199,16 @@ class Recomputation:
         there = [each for each, (start, end) in spans.items() if start <= peak <= end]
         return Outcome(tuple(live), tuple(there), seconds)
 
+    def bytes_of_call(self, index: int) -> int:
+        """The bytes that one call has to have at once."""
+        touched = sum(self.bytes[n] for n in {*self.reads[index], *self.writes[index]})
+        shared = max((self.bytes[output] for output, _ in self.in_place[index]), default=0)
+        return touched + self.scratch[index] - shared
+
     @property
     def largest_call(self) -> int:
         """The most bytes that one call has to have at once: no order of the calls and no repetition needs less."""
-        found = 0
-        for index, reads in enumerate(self.reads):
-            touched = sum(self.bytes[n] for n in {*reads, *self.writes[index]}) + self.scratch[index]
-            shared = max((self.bytes[output] for output, _ in self.in_place[index]), default=0)
-            found = max(found, touched - shared)
-        return found
+        return max(map(self.bytes_of_call, range(len(self.reads))), default=0)
 
     @property
     def natural(self) -> frozenset[int]:

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 from minbuild.ir import Call, Procedure, Program, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
+from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.recomputation import Recomputation, Step
 from minbuild.passes.contracts import Pass
-from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
+from minbuild.passes.invariants import NO_VIEWS
 from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 
 TRAIN = "train"
+_LARGE_CALL = 3  # a call with more than one part in so many of the limit computes its outputs one by one
 
 
 def checkpointing(limit: int, sizes: Mapping[str, int]) -> Pass:
@@ -36,7 +38,7 @@ def checkpointing(limit: int, sizes: Mapping[str, int]) -> Pass:
             ),
         )
 
-    return Pass(checkpoint.__name__, function, (NO_VIEWS,), (NO_VIEWS,), (CALLS_REPEATED,))
+    return Pass(checkpoint.__name__, function, (NO_VIEWS,), (NO_VIEWS,))
 
 
 def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]) -> Procedure:
@@ -44,9 +46,23 @@ def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapp
     Where there are loops, whose bodies cannot be there twice, nothing but what is cheap is repeated."""
     if any(call.op == LOOP for call in procedure.calls):
         return rematerialize_cheap(procedure, registry)
-    work = Recomputation(procedure, registry, sizes)
+    work = Recomputation(_with_smaller_calls(procedure, registry, limit, sizes), registry, sizes)
     choice, _ = choose_checkpoints(work, limit)
     return _Rewriting(work).run(work.order(choice))
+
+
+def _with_smaller_calls(
+    procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]
+) -> Procedure:
+    """`procedure` with a call for each output of operators that compute these independently, where one call touches
+    more than a share of `limit`: between two calls, what only one of them reads comes and goes."""
+    whole = Recomputation(procedure, registry, sizes)
+    calls: list[Call] = []
+    for index, call in enumerate(procedure.calls):
+        divide = registry.ops[call.op].split
+        large = whole.bytes_of_call(index) * _LARGE_CALL > limit
+        calls += divide(call, context_of(call, procedure.values)) if divide and large else [call]
+    return replace(procedure, calls=tuple(calls))
 
 
 @dataclass
