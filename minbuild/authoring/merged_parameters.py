@@ -41,7 +41,7 @@ def with_merged_parameters_apart(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     for name in suspects:
         groups: dict[str, list[_Use]] = defaultdict(list)
         for use in uses[name]:
-            groups[neighbours.weight_beside(use[0])].append(use)
+            groups[neighbours.weight_beside(neighbours.reader(*use))].append(use)
         groups.pop("", None)  # beside no weight: what belongs together is not known
         later = list(groups.values())[1:]
         for own in later:
@@ -90,6 +90,16 @@ class _Neighbours:
             for name, array in graph.initializers.items()
             if array.ndim > 1 and array.dtype.kind in "fV" and not _is_initial(array)
         }
+
+    def reader(self, number: int, place: int) -> int:
+        """The node that a value reaches: not one that passes its first input on, but the first behind it."""
+        while self.nodes[number].op_type in _PASSES_ON and place == 0:
+            found = self.readers.get(self.nodes[number].outputs[0])
+            if not found:
+                break
+            number, behind = found[0], number
+            place = self.nodes[number].inputs.index(self.nodes[behind].outputs[0])
+        return number
 
     def weight_beside(self, number: int) -> str:
         """The weight of the layer that a node is part of: its own, else that of the node before it, else the next one

@@ -31,6 +31,7 @@ def shape(graph: SelectionWriter, node: Node) -> str | None:
             at = graph.integers(f"{title}/axis{axis}", [axis])
             parts.append(graph.add("Gather", whole, at, name=f"{title}/size{axis}", axis=0))
     graph.add("Concat", *parts, name=title, axis=0)
+    graph.shapes[title] = x
     return None
 
 

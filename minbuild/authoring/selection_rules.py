@@ -42,6 +42,14 @@ def _unary(graph: SelectionWriter, node: Node) -> str | None:
     return None
 
 
+def _cast_like(graph: SelectionWriter, node: Node) -> str | None:
+    """Of the second input it reads the type alone."""
+    graph.emit(node)
+    if node.inputs[0] in graph.selected:
+        graph.selected[node.outputs[0]] = graph.selected[node.inputs[0]]
+    return None
+
+
 def _broadcast(graph: SelectionWriter, node: Node) -> str | None:
     rank = max(graph.rank(n) for n in node.inputs if n)
     found: Selected | None = None
@@ -209,6 +217,19 @@ def _reshape(graph: SelectionWriter, node: Node) -> str | None:
     return None
 
 
+def _expand(graph: SelectionWriter, node: Node) -> str | None:
+    """To the shape of another value that the same mask selects along the same axis, where both have equal sizes: newer
+    exporters bring the numbers of axes to one shape so."""
+    x, to = node.inputs
+    selected, other = graph.only_first(node), graph.shapes.get(to, "")
+    if selected is None or not other or graph.selected[other].at(0) != selected.at(0):
+        return "its shape is not that of a value which the same mask selects"
+    if selected.axis != graph.selected[other].axis or graph.lowering.shape(x) != graph.lowering.shape(other):
+        return "it has other sizes there"
+    graph.kept(replace(node, op_type="Identity", version=graph.opset, inputs=(x,)), selected)
+    return None
+
+
 def _matmul(graph: SelectionWriter, node: Node) -> str | None:
     selected = graph.only_first(node)
     ranks = [graph.rank(n) for n in node.inputs[:2]]
@@ -265,7 +286,9 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(NEUTRAL, reduce),
     **dict.fromkeys(("LayerNormalization", "LogSoftmax", "Softmax", "Split"), _along),
     **dict.fromkeys(("Gemm", "MatMul"), _matmul),
+    "CastLike": _cast_like,
     "Concat": _concat,
+    "Expand": _expand,
     "Gather": _gather,
     "GatherND": _gather_nd,
     "Reshape": _reshape,

@@ -131,6 +131,11 @@ MODELS = {
         "p = NonMaxSuppression (g, a, three, limit, zero1) t = Gather <axis = 1> (p, turn) s = GatherND (k0, t) "
         "e = Exp (s) o = ReduceSum <keepdims = 0> (e) f = Shape (s) c = Cast <to = 1> (f) y = Div (o, c)"
     ),
+    "expanded": (  # as torch 2.14 writes h[h[:, 0] > 0]
+        f"{ROWS} e = Max (r) f = Shape (e) o = Expand (r, f) i = Unsqueeze (o, a1) j = Concat <axis = -1> (i) "
+        "d = GatherND (h, j) l = CastLike (two, d) c = CastLike (r, two) m = Unsqueeze (c, a1) "
+        "n = Mul (d, m) p = Mul (n, l) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
     "positions": (
         f"{ROWS} f = Cast <to = 1> (r) c = Unsqueeze (f, a1) p = Mul (s, c) "
         "y0 = ReduceSum <keepdims = 0> (p) y = Reshape (y0, minus)"
@@ -212,6 +217,10 @@ REFUSED = {
     "a sum over them": (
         f"{ROWS} st = Transpose <perm = [1, 0]> (s) p = MatMul (st, s) y = ReduceSum (p)",
         "multiplies",
+    ),
+    "expanded over others": (
+        f"{ROWS} f = Shape (s) c = Unsqueeze (s, a0) e = Expand (c, f) y = ReduceSum (e)",
+        "it has other sizes there",
     ),
     "no rule": (f"{MASK} c = CumSum (s, i0) y = ReduceSum (c)", "CumSum, opset 17.*cannot read that. Reduce"),
     "of a selection": (

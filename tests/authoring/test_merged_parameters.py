@@ -44,6 +44,16 @@ def test_it_trains_so() -> None:
     assert {p.name for p in kept.checkpoint.parameters if p.trainable} == {"v", "w", "zero"}
 
 
+def test_a_bias_that_is_reshaped_before_it_is_added_becomes_two() -> None:
+    """As Keras writes biases of layers whose channels are last."""
+    text = """g (float[n, 4] x) => (float[n, 4] y) {
+        s = Constant<value_ints = [1, 4]>()  r = Identity(zero)
+        a = MatMul(x, v)  p = Reshape(zero, s)  b = Add(a, p)  c = Relu(b)
+        q = Reshape(r, s)  d = Add(c, q)  y = MatMul(d, w) }"""
+    inputs, notes = apart(text, {**W, "zero": ZERO})
+    assert inputs[1] == ("zero",) and inputs[3][0] == "zero.1" and len(notes) == 1
+
+
 def test_normalisations_follow_the_weight_behind_them() -> None:
     text = """g (float[n, 4] x) => (float[n, 4] y) {
         a = LayerNormalization(x, one, zero)  b = MatMul(a, v)  c = Relu(b)

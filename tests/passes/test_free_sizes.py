@@ -130,6 +130,21 @@ def test_a_reshape_tells_the_size_of_an_axis(tmp_path):
     check(model, tmp_path, (real(2, 16, 2, 2), real(2, 3)), (real(3, 16, 2, 2), real(3, 3)))
 
 
+@pytest.mark.parametrize("op", ["ReduceProd", "ReduceSum"])
+def test_products_and_sums_of_sizes_are_sizes(op, tmp_path):
+    """The number of elements, as PyTorch's exporter counts them; and that of rows and columns together."""
+    nodes = [
+        node("Gemm", "x", "w", out="g"),
+        node("Shape", "g", out="shape"),
+        node(op, "shape", out="count", keepdims=1),
+        node("Expand", "one", "count", out="ones"),
+        node("ReduceSum", "ones", out="number", keepdims=0),
+        node("Div", "g", "number"),
+    ]
+    model = made(nodes, {"x": ("N", 4)}, {"w": real(4, 2), "one": np.ones(1, np.float32)})
+    check(model, tmp_path, (real(2, 4), real(2, 2)), (real(5, 4), real(5, 2)))
+
+
 @pytest.mark.parametrize("opset", [7, 9, 10])
 def test_gemm_of_older_opsets(opset, tmp_path):
     nodes = [

