@@ -24,13 +24,49 @@ bool scales_loss(const Session* s) {
 }
 #endif
 
+#if MB_THREADS > 1 && !MB_DOUBLES
+// True if some of these numbers is NaN or infinite: by vectors, and by the threads of a call.
+MB_NOINLINE bool any_not_finite(Session* s, const char* data, size_t size) {
+  using V = Vec<int32_t, 4>;
+  constexpr size_t kPart = 4 * kLeastBytes;
+  const auto parts = static_cast<int32_t>((size + kPart - 1) / kPart);
+  uint32_t found = 0;
+  const auto scan = [&](int32_t part, int32_t) {
+    const char *at = data + size_t(part) * kPart, *const end = data + size;
+    const char* const last = size_t(end - at) < kPart ? end : at + kPart;
+    V any(0), exponent(0x7f800000);
+    for (; last - at >= intptr_t(sizeof(V)); at += sizeof(V)) {
+      const V x = V::load(reinterpret_cast<const int32_t*>(at)) & exponent;
+      any = any | (x == exponent);
+    }
+    int32_t lanes[V::size], rest = 0;
+    any.store(lanes);
+    for (int32_t lane : lanes) rest |= lane;
+    for (int32_t word; last - at >= intptr_t(sizeof word); at += sizeof word) {
+      __builtin_memcpy(&word, at, sizeof word);
+      rest |= (word & 0x7f800000) == 0x7f800000;
+    }
+    if (rest != 0) __atomic_store_n(&found, 1u, __ATOMIC_RELAXED);
+  };
+  if (parts > 1 && s->team.members > 1) {
+    for_parts(&s->team, s->team.members, parts, scan);
+  } else {
+    for (int32_t part = 0; part < parts; ++part) scan(part, 0);
+  }
+  return found != 0;
+}
+#endif
+
 // Refuses an optimizer step that would spoil the parameters, before it changes anything. All bits of the exponent are set
 // in a number that is NaN or infinite. First the learning rate, then all gradients, which lie one after the other.
-MB_NOINLINE mb_status check_finite(const Session* s) {
+MB_NOINLINE mb_status check_finite(Session* s) {
   uint32_t word;
   __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
-  const char *const end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes},
-                    *at = end - s->trainable_bytes - 4;
+  const char* end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes};
+  const char* at = end - s->trainable_bytes - 4;
+#if MB_THREADS > 1 && !MB_DOUBLES
+  if (!any_not_finite(s, at + 4, s->trainable_bytes)) end = at;  // then all that is left is the learning rate
+#endif
   for (;;) {
     if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
       const char* what = "learning rate";

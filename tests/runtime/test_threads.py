@@ -184,6 +184,24 @@ def test_a_refused_call_changes_nothing(case, built):
     assert persistent(trains, built) == before
 
 
+@pytest.mark.parametrize("threads", [1, THREADS])
+def test_gradients_that_are_not_finite_are_named(case, built, threads):
+    """Threads look at parts of them; the first and the last number count too."""
+    trains = session(case, built, threads=threads)
+    trained_names = [name for name in trains.parameters if trains.is_trained(name)]
+    for name, place in ((trained_names[0], 0), (trained_names[-1], -1)):
+        trains.lazy_reset_grad()
+        trains.run(TRAIN, case.batch(0))
+        trains.gradient(name).flat[place] = np.nan
+        before = persistent(trains, built)
+        with pytest.raises(TrainerError, match=f"not finite.*{name}"):
+            trains.optimizer_step()
+        assert persistent(trains, built) == before
+    trains.lazy_reset_grad()
+    trains.run(TRAIN, case.batch(0))
+    trains.optimizer_step()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_trains_on(case, built, alone):
     """Fork between two calls: both processes go on, and compute the same."""
@@ -272,6 +290,20 @@ CALLS = {
     "rows, with one for all": (node(":Mul", (201, 301), (301,)), True),
     "rows, with a number for each": (node(":Sub", (201, 1), (201, 301)), True),
     "rows, with a number for all": (node(":Div", (201, 301), (1,)), True),
+    "rows with a last vector of their own": (node(":Softmax", (600, 67)), True),
+    "planes of a pool": (node(":MaxPool", (3, 8, 40, 40), kernel_shape=(3, 3)), True),
+    "slices of a gradient": (
+        (
+            "com.microsoft:GatherGrad",
+            TestCase(
+                "",
+                (np.array([2000, 33]), np.arange(572) * 7 % 500 * 4, np.ones((572, 33)) / 3),
+                {"axis": 0},
+                constant=frozenset({0}),
+            ),
+        ),
+        True,
+    ),
     "one sum of all": (node(":ReduceSum", (201, 301), keepdims=0), False),
 }
 

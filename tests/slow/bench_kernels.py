@@ -360,11 +360,15 @@ def main() -> None:
             lines.append(f"| {' | '.join(cells)} | {ours / theirs:.2f} |")
             print(lines[-1], flush=True)
             if ours > theirs:
-                slower.append(row.name)
+                slower.append(f"{row.name} ({ours / theirs:.2f})")
+            if not options.dry and not options.only:
+                ended = [
+                    "",
+                    f"Slower than PyTorch, with the ratio of times: {'; '.join(slower) or 'none'}.",
+                    "",
+                ]
+                REPORT.write_text("\n".join(lines + ended), "utf-8")
     torch.end()
-    lines += ["", f"Slower than PyTorch: {'; '.join(slower) or 'none'}."]
-    if not options.dry and not options.only:
-        REPORT.write_text("\n".join(lines) + "\n", "utf-8")
 
 
 PREFACE = """# Kernels

@@ -14,9 +14,26 @@ struct SoftmaxOne {
   bool is_log;
   T* to;
   const T *x, *dy;
+#if MB_SOFTMAX_ROWS
+  const SoftmaxOne* rest;  // what is left of a row behind its whole vectors, copied and filled up
+#endif
 
   bool log() const { return MB_SOFTMAX_LOG && is_log; }
 };
+
+// work(row, c) for the first elements c of all vectors of the row. `first` is a copy of it.
+template <class V, class T, class Work>
+MB_INLINE void each_vector([[maybe_unused]] const SoftmaxOne<T>* row, const SoftmaxOne<T>& first, const Work& work) {
+#if MB_SOFTMAX_ROWS
+  for (SoftmaxOne<T> r = first;; r = *row) {
+    for (int c = 0; c < r.count; c += V::size) work(r, c);
+    row = r.rest;
+    if (row == nullptr) return;
+  }
+#else
+  for (int c = 0; c < first.count; c += V::size) work(first, c);
+#endif
+}
 
 // y = e^(x - top) / sum of it, or its logarithm; top is the largest x, so that nothing overflows. y may be x.
 template <class T>
@@ -28,21 +45,21 @@ struct SoftmaxBody {
     using V = typename W::template of<T>;
     const SoftmaxOne<T> r = *row;
     V tops = filler, sums = T(0);
-    for (int c = 0; c < r.count; c += V::size) tops = max(V::load(r.x + c), tops);
+    each_vector<V>(row, r, [&](const auto& r, int c) MB_LAMBDA { tops = max(V::load(r.x + c), tops); });
     T lanes[V::size], top = filler;
     tops.store(lanes);
     for (T lane : lanes) top = lane > top ? lane : top;
-    for (int c = 0; c < r.count; c += V::size) {
+    each_vector<V>(row, r, [&](const auto& r, int c) MB_LAMBDA {
       V power = exp_of_negative(V::load(r.x + c) - V(top));
       sums = sums + power;
       if (!r.log()) power.store(r.to + c);
-    }
+    });
     const T total = sum(sums);
     const V scale = r.log() ? V(minbuild::log(Vec<T, 1>(total)).v[0]) : V(T(1) / total);
-    for (int c = 0; c < r.count; c += V::size) {
+    each_vector<V>(row, r, [&](const auto& r, int c) MB_LAMBDA {
       V each = V::load((r.log() ? r.x : r.to) + c);
       (r.log() ? each - V(top) - scale : each * scale).store(r.to + c);
-    }
+    });
   }
 };
 
@@ -56,21 +73,21 @@ struct SoftmaxGradBody {
     using V = typename W::template of<T>;
     const SoftmaxOne<T> r = *row;
     V sums = T(0);
-    for (int c = 0; c < r.count; c += V::size) {
+    each_vector<V>(row, r, [&](const auto& r, int c) MB_LAMBDA {
       V each = V::load(r.dy + c);
       sums = r.log() ? sums + each : muladd(each, V::load(r.x + c), sums);
-    }
+    });
     const V total = sum(sums);
-    for (int c = 0; c < r.count; c += V::size) {
+    each_vector<V>(row, r, [&](const auto& r, int c) MB_LAMBDA {
       V each = V::load(r.dy + c), y = V::load(r.x + c);
       (r.log() ? each - exp(y) * total : (each - total) * y).store(r.to + c);
-    }
+    });
   }
 };
 
 // Tensors [A,C,B], and a softmax over C for each of A and B: its elements lie B apart. Where that is not 1, or C no number
-// of whole vectors, they are copied together, into `apart`, and back. Arguments: the output, `inputs` of the same size,
-// the sizes, `apart`.
+// of whole vectors, they are copied together, into `apart`, and back; of long rows only the last vector is copied, and
+// there is no `apart`. Arguments: the output, `inputs` of the same size, the sizes, `apart`.
 template <class T, class Body>
 MB_INLINE Status each_softmax(const Call& call, int inputs) {
   const Tensor &out = call[0], &groups = call[inputs + 1], &apart = call[inputs + 2];
@@ -83,31 +100,34 @@ MB_INLINE Status each_softmax(const Call& call, int inputs) {
   SoftmaxOne<T> row;
   row.is_log = call.params[0] != 0;
   row.count = copies ? apart.count / inputs : count;
+  const int rest = MB_SOFTMAX_ROWS && !copies ? count % kWhole : 0;
+  row.count -= rest;
   if (row.count % kWhole != 0 || (copies ? row.count < count : stride != 1)) return Status::kBadPlan;
+#if MB_SOFTMAX_ROWS
+  T ends[2][kWhole];
+  SoftmaxOne<T> end = row;
+  end.count = kWhole, end.rest = nullptr, row.rest = rest != 0 ? &end : nullptr;
+  end.x = end.to = ends[inputs - 1], end.dy = ends[0];
+#endif
   for (int a = 0; a < groups.dims[0]; ++a) {
     for (int b = 0; b < stride; ++b) {
       T* at[3];
       for (int i = 0; i <= inputs; ++i) at[i] = call[i].as<T>() + a * count * stride + b;
       for (int i = 1; copies && i <= inputs; ++i) {
         T* together = apart.as<T>() + (i - 1) * row.count;
-#if MB_SOFTMAX_ROWS
-        if (stride == 1) {
-          copy_bytes(together, at[i], count * sizeof(T));
-          for (int c = count; c < row.count; ++c) together[c] = Body::filler;
-          at[i] = together;
-          continue;
-        }
-#endif
         for (int c = 0; c < row.count; ++c) together[c] = c < count ? at[i][c * stride] : Body::filler;
         at[i] = together;
       }
+#if MB_SOFTMAX_ROWS
+      for (int i = 0; rest != 0 && i < inputs; ++i) {
+        for (T& each : ends[i]) each = Body::filler;
+        copy_bytes(ends[i], at[i + 1] + row.count, rest * sizeof(T));
+      }
+#endif
       row.x = at[inputs], row.dy = at[1], row.to = copies ? at[inputs] : at[0];
       dispatch<Body>(&row);
 #if MB_SOFTMAX_ROWS
-      if (copies && stride == 1) {
-        copy_bytes(at[0], row.to, count * sizeof(T));
-        continue;
-      }
+      if (rest != 0) copy_bytes(at[0] + row.count, end.to, rest * sizeof(T));
 #endif
       for (int c = 0; copies && c < count; ++c) at[0][c * stride] = row.to[c];
     }

@@ -1,5 +1,6 @@
 // Takes slices of a tensor by index, and adds their gradients back.
 #include "lib/loops/blas1.h"
+#include "lib/threads/parallel.h"
 
 namespace minbuild {
 
@@ -62,6 +63,24 @@ Status gather_grad(const Call& call) {
   if (status != Status::kOk) return status;
   T* to = dx.as<T>();
   const T* from = call[1].as<T>();
+#if MB_THREADS > 1
+  // Parts are some slices of dx; each adds those of dy that belong there, in their order.
+  const int members = members_of(call.team), all = dx.count / (slices.inner > 0 ? slices.inner : 1);
+  if (members > 1 && dx.count * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
+    const int some = (all + 2 * members - 1) / (2 * members);
+    uint32_t failed = 0;
+    for_parts(call.team, members, (all + some - 1) / some, [&](int32_t number, int32_t) {
+      const int first = number * some * slices.inner, rest = dx.count - first;
+      const int size = rest / slices.inner < some ? rest : some * slices.inner;
+      if (!call.adds(0)) clear_bytes(to + first, size * sizeof(T));
+      const Status found = slices.each([&](int part, int whole) MB_LAMBDA {
+        if (whole >= first && whole - first < size) add_range<T>(to + whole, from + part, slices.inner);
+      });
+      if (found != Status::kOk) __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+    });
+    return failed == 0 ? Status::kOk : Status::kBadValue;
+  }
+#endif
   if (!call.adds(0)) clear_bytes(to, dx.count * sizeof(T));
   return slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
 }

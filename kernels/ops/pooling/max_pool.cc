@@ -1,5 +1,6 @@
 // Max pooling over one to three spatial axes, and its gradient.
 #include "minbuild/kernel.h"
+#include "lib/threads/parallel.h"
 
 namespace minbuild {
 
@@ -26,7 +27,8 @@ MB_INLINE Bits mask_if(bool yes) {
 // else as ONNX has it, by its place in x. Backward, x collects y where marks say so.
 // in: [P,D,H,W]  out: [P,OD,OH,OW]  params: the axes D, H and W.
 template <class T, class I>
-MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward) {
+MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward,
+                             int first, int last) {
   const Tensor &in = call[3], &out = call[4];
   const PoolAxis* axes = reinterpret_cast<const PoolAxis*>(call.params);
   const PoolAxis &d = axes[0], &h = axes[1], &w = axes[2];
@@ -40,8 +42,12 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
   I* mark = marks.as<I>();
   // One loop over taps and one over planes, whose places are counted along: fewer counters to keep.
   const unsigned taps = depth_taps * h.taps * w.taps;
-  const int planes = kVolumes ? size[0] * size[1] : size[0];
-  for (int p = 0; p < planes; ++p) {
+#if MB_THREADS > 1
+  const int before = first * size[1] * size[2] * size[3];
+  to += before, mark += before;
+#endif
+  if (kVolumes) first *= size[1], last *= size[1];
+  for (int p = first; p < last; ++p) {
     for (int j = 0; j < size[2]; ++j, to += size[3], mark += size[3]) {
       unsigned a = 0, b = 0, c = 0;
       for (unsigned tap = 0; tap < taps; ++tap, ++c) {
@@ -68,6 +74,30 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
     }
   }
   return Status::kOk;
+}
+
+template <class T, class I>
+MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward) {
+#if MB_THREADS > 1
+  // Parts are some planes.
+  const int members = members_of(call.team), all = call[4].dims[0];
+  int some = all;
+  uint32_t failed = 0;
+  const auto run = [&](int32_t part, int32_t) {
+    const int first = part * some, rest = all - first;
+    if (pool_planes<T, I>(call, x, y, marks, backward, first, first + (rest < some ? rest : some)) != Status::kOk)
+      __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+  };
+  if (members > 1 && all > 0 && y.count * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
+    some = (all + 4 * members - 1) / (4 * members);
+    for_parts(call.team, members, (all + some - 1) / some, run);
+  } else {
+    run(0, 0);
+  }
+  return failed == 0 ? Status::kOk : Status::kTooLarge;
+#else
+  return pool_planes<T, I>(call, x, y, marks, backward, 0, call[4].dims[0]);
+#endif
 }
 
 // x: [N,C,...]  y: [N,C,...]  indices: like y

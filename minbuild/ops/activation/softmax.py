@@ -26,10 +26,10 @@ from minbuild.ops.core.value import Results
 _WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
 _FEATURES = {
     "log": "logarithms",
-    "apart": "over an axis that is not the last, or no multiple of 8 long",
+    "apart": "over an axis that is not the last, or short and no multiple of 8 long",
     "rows": "of long rows that are no multiple of 8 long",
 }
-_LONG = 64  # elements of a row from which on copying it as a whole pays
+_LONG = 64  # elements of a row from which on it pays to copy its last vector only
 softmax_kernel = KernelFunction(
     "softmax",
     ("y:T=", "x:T", "groups:extent", "apart:T=?"),
@@ -65,6 +65,7 @@ def _lower(
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
         rows = apart and groups[2] == 1 and isinstance(groups[1], int) and groups[1] >= _LONG
+        apart = apart and not rows
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
         call = kernel.call(
             ctx.result(),
