@@ -82,7 +82,21 @@ DECAY = """
         }> (start, proj, rates)
         out = ReduceMean <axes = [0], keepdims = 0> (all)
     }"""
-MODELS = {"elman": ELMAN, "gated": GATED, "decay": DECAY}
+# A state that gradients read before and after every round, and that no round has as a slice.
+BOTH_ENDS = """
+    m (float[T,2,3] x) => (float[2,4] out) {
+        last, all = Scan <num_scan_inputs = 1, body = round (float[2,4] h, float[2,3] x_t) =>
+                (float[2,4] n, float[2,4] y) {
+            a = MatMul (x_t, W)
+            b = MatMul (h, R)
+            c = Add (a, b)
+            n = Tanh (c)
+            y = Mul (n, a)
+        }> (start, x)
+        mean = ReduceMean <axes = [0], keepdims = 0> (all)
+        out = Add (mean, last)
+    }"""
+MODELS = {"elman": ELMAN, "gated": GATED, "decay": DECAY, "both ends": BOTH_ENDS}
 
 
 def artifacts(name: str, rounds: int | str = ROUNDS) -> TrainingArtifacts:
@@ -136,6 +150,14 @@ def test_built_loops_compute_what_the_graphs_say(name, rounds, tmp_path):
     assert plan.loops
     counts = (ROUNDS, ROUNDS) if rounds == ROUNDS else (ROUNDS, 1, 32, 7)
     check_built(made, plan, REGISTRY, tmp_path, map(batch, counts))
+
+
+def test_states_of_both_ends_of_rounds_are_saved_once():
+    forward, back = (n for n in artifacts("both ends").training.nodes if n.op_type == "Scan")
+    saved = [n for n in forward.outputs if "/saved " in n]
+    states = [n for n in saved if n.endswith(("/saved h", "/saved n"))]
+    assert [n.rpartition(" ")[2] for n in states] == ["h"]
+    assert forward.outputs[0] in back.inputs  # the last state, from which the first round back begins
 
 
 def test_plans_do_not_grow_with_rounds_and_memory_does_linearly():

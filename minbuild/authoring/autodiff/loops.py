@@ -74,6 +74,8 @@ class _LoopGradient:
         saved, again = _Saving(tape, forward, inner.backward, self).choose()
         if self.guard is not None and self.guard.name in names[: self.states]:
             saved = (*saved, self.guard.name)
+        handed = self.handed_back(forward, saved)
+        saved = tuple(n for n in saved if n not in handed)
         stacks, trained = self.with_stacks(tape, forward, saved)
 
         zeros: list[Node] = []
@@ -91,6 +93,9 @@ class _LoopGradient:
                 first.append((self.zeros_like(zeros, node.inputs[i]), total, after))
         read = {n for each in body for n in each.inputs} | {after for *_, after in first}
         read |= {gradients[names[i]] for i in sliced if names[i] in gradients}
+        for name, i in handed.items():
+            first.append((node.outputs[i], name, names[i]))
+            read.add(names[i])
         read |= {self.guard.name} if self.guard is not None else set()
         for i in self.unchanged:
             if names[i] in read:
@@ -161,6 +166,20 @@ class _LoopGradient:
             )
         )
         return trained
+
+    def handed_back(self, forward: Sequence[Node], saved: Sequence[str]) -> dict[str, int]:
+        """Values of `saved` that are states after a round, by the number of the state, where the states before rounds
+        are saved, too: the round that runs back before has them already, and the first finds the last state."""
+        names, same = list(self.body.inputs), identities(forward)
+        if self.guard is not None:  # whose rounds may end early
+            return {}
+        ends = {
+            same.get(after, after): i
+            for i, after in enumerate(self.body.outputs[: self.states])
+            if i not in self.unchanged and names[i] in saved
+        }
+        stacked = {same.get(n, n) for n in self.body.outputs[self.states :]}
+        return {n: ends[n] for n in saved if n in ends and n not in stacked}
 
     def own_ends(self, body: list[Node], ends: Sequence[tuple[str, str]]) -> list[str]:
         """Results of the body, each made by a node of its own."""
