@@ -222,7 +222,8 @@ static inline mb_status mb_eval_step(mb_session* session, const mb_tensor* input
 }
 /* Updates the parameters from the gradients and counts a step. MB_BAD_VALUE where a gradient or the learning rate is NaN or
  * infinite, and names it: then nothing has changed, and mb_lazy_reset_grad makes the next step start without that gradient
- * (--finite-checks off leaves this out). MB_UNSUPPORTED where the model carries its own training
+ * (--finite-checks off leaves this out). Models with a dynamic loss scale make no update then, which is MB_OK and does not
+ * count. MB_UNSUPPORTED where the model carries its own training
  * (ONNX training information): mb_train_step then updates parameters, which are MB_STATE, by itself. */
 static inline mb_status mb_optimizer_step(mb_session* session) { return mb_run(session, MB_OPTIMIZER, NULL, 0); }
 /* Forward, backward and an update of each parameter as soon as its gradient is known, which counts a step: the bits of

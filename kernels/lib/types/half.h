@@ -42,7 +42,8 @@ struct bfloat16 {
   MB_INLINE operator float() const { return float_of(uint32_t(bits) << 16); }
 };
 
-// IEEE 754 binary16: sign, 5 bits of exponent, 10 of fraction.
+// IEEE 754 binary16: sign, 5 bits of exponent, 10 of fraction. Its denormals are normal as float, and stay what they are
+// where denormals of float count as zero.
 struct half {
   uint16_t bits;
 
@@ -60,8 +61,10 @@ struct half {
   MB_INLINE operator float() const {
     uint32_t sign = uint32_t(bits & 0x8000) << 16, size = uint32_t(bits & 0x7fff) << 13;
     if (size >= 0x0f800000) return float_of(sign | size | 0x7f800000);  // infinite, NaN
-    // The exponent is off by 112; a multiplication mends it for small numbers too.
-    return float_of(sign | bits_of(float_of(size) * 0x1p112f));
+    size += 0x38000000;  // the exponent is off by 112
+    // Denormals lack the one before their fraction: with it they are normal, and what it adds is taken off again.
+    if (size < 0x38800000) size = bits_of(float_of(size + 0x00800000) - 0x1p-14f);
+    return float_of(sign | size);
   }
 };
 
