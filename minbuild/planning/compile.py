@@ -95,7 +95,7 @@ def compile_artifacts(
     threads = threads_of(options.threads, optimized, operators)
     plan = build_plan(optimized, operators, threads, packs=options.packs)
     if options.threads == AUTO:
-        threads, plan = _affordable(optimized, operators, options, sizes, threads, plan)
+        threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
     fitted = None
     if options.ram is not None:
         if options.threads == AUTO and threads > 1 and ram_of(plan, sizes) > options.ram:

@@ -283,7 +283,8 @@ REFUSED = {
                     u = Neg (v)
                 }>
         }""",
-    "how often it runs ('n') depends on data": """
+    "('n') depends on data, but must be known when the trainer is built. Where it follows from a size of an input, fix "
+    "that with --dim NAME=...": """
         m (float[2] x, int64 n) => (float[2] y) {
             y = Loop (n, , x) <body = r (int64 i, bool c, float[2] v) => (bool d, float[2] w) {
                 d = Identity (c)

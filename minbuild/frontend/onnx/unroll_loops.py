@@ -78,7 +78,8 @@ class Loop(Unrolling):
         if name and (content is None or not isinstance(content.ravel().tolist()[0], int)):
             raise UnsupportedUse(
                 f"how often it runs ('{name}') depends on data, but must be known when the trainer is built. "
-                "Export the model without it"
+                "Where it follows from a size of an input, fix that with --dim NAME=...; else export the model "
+                "without it"
             )
         return None if content is None else int(content.ravel()[0])
 
