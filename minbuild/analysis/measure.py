@@ -33,6 +33,7 @@ from minbuild.ir.size_report import (
     TargetReport,
     TypeRow,
 )
+from minbuild.ops.quantization.dequantize import DEQUANTIZE
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.phases import Uses, phases_of, uses_of
 
@@ -79,12 +80,13 @@ def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelR
         full_kernels=len(compiled.registry.all_kernels()),
         notes=(*compiled.artifacts.notes, *notes),
         smaller=compiled.smaller,
-        tensors=_tensors(compiled),
+        tensors=tensors_of(compiled),
     )
 
 
-def _tensors(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
-    """The tensors of the checkpoint, the largest first; `unused` by the graphs that the device has."""
+def tensors_of(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
+    """The tensors of the checkpoint, `unused` by the graphs that the device has or not, and quantized weights, which
+    are constants of the plan; the largest first."""
     uses = {parameter.name: parameter.role.name.lower() for parameter in compiled.plan.parameters}
     found = (
         ModelTensor(
@@ -96,7 +98,27 @@ def _tensors(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
         )
         for p in compiled.artifacts.checkpoint.parameters
     )
-    return tuple(sorted(found, key=lambda tensor: (-tensor.bytes, tensor.name)))
+    return tuple(sorted((*found, *_quantized(compiled)), key=lambda tensor: (-tensor.bytes, tensor.name)))
+
+
+def _quantized(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
+    """Codes, scales, zero points and tables of weights that stay quantized, where the plan holds them."""
+    found: dict[bytes, ModelTensor] = {}  # by contents: the plan holds what graphs share once
+    for procedure in compiled.program.procedures:
+        for call in procedure.calls:
+            for i, name in enumerate(call.inputs if call.op == DEQUANTIZE else ()):
+                name = procedure.alias.get(name, name)
+                value = procedure.values[name] if name else None
+                if value is None or value.constant is None:
+                    continue
+                label, shape = value.type.element.label, value.constant.shape
+                if i == 0:
+                    label = ("int" if call.attributes["signed"] else "uint") + str(call.attributes["bits"])
+                    shape = call.attributes["shape"]
+                sizes = tuple(int(d) for d in shape)
+                row = ModelTensor(name, label, sizes, "constant", value.constant.nbytes)
+                found.setdefault(value.constant.tobytes(), row)
+    return tuple(found.values())
 
 
 def _uses(compiled: CompiledModel, prefix: str) -> dict[str, tuple[Use, ...]]:

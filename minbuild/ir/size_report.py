@@ -192,7 +192,8 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """A tensor of the checkpoint: its element type by label, its use as a Role's name in small letters, its bytes."""
+    """A tensor of the checkpoint, or of a quantized weight: its element type by label (int4 and uint4 have two elements
+    a byte), its use as a Role's name in small letters, its bytes."""
 
     name: str
     type: str

@@ -118,17 +118,26 @@ def model_tensors(facts: ModelReport, limit: int | None = None) -> Table:
         each = [t.bytes for t in ordered if t.type == kind]
         counted = f"{len(each):,} tensors" if len(each) > 1 else "1 tensor"
         lines.append(Line((f"All of {kind}", kind, counted, "", sum(each), percent(sum(each), total)), "sum"))
-    lines.append(Line(("Checkpoint beside them", "", "", "", facts.checkpoint_bytes - total, "")))
+    constants = sum(t.bytes for t in ordered if t.use == "constant")
+    beside = facts.checkpoint_bytes - (total - constants)
+    lines.append(Line(("Checkpoint beside them", "", "", "", beside, "")))
     return Table(
         "tensors",
         "Model by tensor and type",
-        "Bytes in the checkpoint that the device starts from.",
+        "Bytes in the checkpoint that the device starts from"
+        + (", and of quantized weights, which the plan holds." if constants else "."),
         ("Tensor ", "Type ", "Shape ", "Use ", "Bytes", "Of tensors"),
         tuple(lines),
     )
 
 
-_USES = {"parameter": "trained", "buffer": "running statistics", "frozen": "read only", "unused": "not used"}
+_USES = {
+    "parameter": "trained",
+    "buffer": "running statistics",
+    "frozen": "read only",
+    "constant": "quantized",
+    "unused": "not used",
+}
 
 
 def _when(arena: Arena) -> str:

@@ -11,6 +11,7 @@ import quantized_models
 from onnx import TensorProto, helper
 from quantized_nets import CLASSES, MODELS, packed, quantized, saved
 
+from minbuild.analysis.measure import tensors_of
 from minbuild.authoring import Recipe, read_source
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Role
@@ -62,6 +63,20 @@ def test_no_float_copy_is_in_flash_or_memory(name, pairs):
 def test_weights_are_dequantized_by_themselves_only_where_no_kernel_reads_them(name, pairs):
     used = {kernel.function for kernel in pairs[name].packed.plan.kernels}
     assert ("dequantize" in used) == (name in ("not fused", "embedding"))
+
+
+@pytest.mark.parametrize("name, kind", [("int8", "int8"), ("int4", "int4"), ("MatMulNBits", "uint4")])
+def test_the_report_lists_quantized_weights_by_type_and_packed_bytes(name, kind, pairs):
+    pair = pairs[name]
+    tensors = tensors_of(pair.packed)
+    codes = [t for t in tensors if t.use == "constant" and t.type == kind and len(t.shape) == 2]
+    assert len(codes) == 2
+    for tensor in codes:
+        rows, columns = tensor.shape
+        columns = -(-columns // 32) * 32 if name == "MatMulNBits" else columns  # whole blocks
+        assert tensor.bytes == (rows * columns * (8 if kind == "int8" else 4) + 7) // 8
+    constants = sum(t.bytes for t in tensors if t.use == "constant")
+    assert sum(t.bytes for t in codes) < constants <= len(pair.packed.plan.constants)
 
 
 def test_other_readers_of_four_bits_are_named(tmp_path):

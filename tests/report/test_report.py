@@ -193,17 +193,19 @@ def test_the_model_by_tensor_and_type(report: SizeReport) -> None:
         ModelTensor("weight", "float32", (10, 4), "parameter", 160),
         ModelTensor("bias", "float32", (10,), "frozen", 40),
         ModelTensor("count", "int64", (), "buffer", 8),
+        ModelTensor("codes", "uint4", (9, 5), "constant", 23),
     )
     facts = replace(report.model, tensors=tensors, checkpoint_bytes=300)
     for limit in (None, 2):
         lines = memory.model_tensors(facts, limit).lines
         rows = [line for line in lines if line.level == "row"][:-1]
         sums = {line.cells[0]: line.cells[4] for line in lines if line.level == "sum"}
-        assert sum(int(line.cells[4]) for line in rows) == 208 and len(rows) == (limit or 3)
-        assert sums == {"All of float32": 200, "All of int64": 8}
+        assert sum(int(line.cells[4]) for line in rows) == 231 and len(rows) == (limit or 4)
+        assert sums == {"All of float32": 200, "All of int64": 8, "All of uint4": 23}
         assert lines[-1].cells[4] == 92
     whole = replace(report, model=facts)
     jsonschema.validate(json_report.as_dict(whole), schema())
     assert json_report.as_dict(whole)["model"]["tensors"][0]["shape"] == [10, 4]
     for page in (console.render(whole), markdown.render(whole), html.render(whole)):
         assert "Model by tensor and type" in page and "10x4" in page and "running statistics" in page
+        assert "uint4" in page and "quantized" in page and "9x5" in page
