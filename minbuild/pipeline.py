@@ -349,7 +349,7 @@ def _budget_lines(model: CompiledModel) -> Iterator[str]:
             rounds = fitted.slices.micro["train"].rounds
             ways.append(f"The batch is computed in {rounds} slices of {fitted.slices.size}.")
         if fitted.repeated:
-            ways.append(f"{fitted.repeated:+d} calls a training step run again.")
+            ways.append(f"{fitted.repeated} calls of a training step run again.")
         if fitted.unsliced:
             ways.append(f"Slices of the batch are not possible: {fitted.unsliced}.")
         yield (

@@ -1,4 +1,4 @@
-"""Numbers of bytes as people write them: 65536, "64 KiB", "1.5 MB"."""
+"""Numbers of bytes as people write them: 65536, "64 KiB", "64K", "1.5 MB"."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ _UNITS = {
     "kib": 1 << 10,
     "mib": 1 << 20,
     "gib": 1 << 30,
+    "k": 1 << 10,  # as linker scripts and --board have them
+    "m": 1 << 20,
+    "g": 1 << 30,
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 

@@ -19,6 +19,7 @@ from minbuild.options.byte_sizes import size_text
 from minbuild.passes.analysis.recomputation import seconds_of
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing
+from minbuild.passes.rewrite.rematerialization import AGAIN
 from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import BatchSlices, SlicedStep
 
@@ -175,19 +176,10 @@ class _Search:
             ram=ram,
             before=ram_of(self.before, self.sizes),
             added_time=price / seconds_of(old, self.registry, self.sizes) - 1,
-            repeated=self._repeated(program, slices, limit),
+            repeated=0 if limit is None else _repeated(new),
             slices=slices,
             unsliced=self.unsliced,
         )
-
-    def _repeated(self, program: Program, slices: SlicedStep | None, limit: int | None) -> int:
-        """Calls of `program` beyond those that it has where none runs again."""
-        if limit is None:
-            return 0
-        usual = self.free
-        if slices is not None:
-            usual = _optimized(self.lowered, self.registry, self.sizes, slices, None)
-        return len(_training(program).calls) - len(_training(usual).calls)
 
     def refusal(self, fused: Callable[[], int | None] | None) -> str:
         """The text for a budget that no plan fits."""
@@ -204,6 +196,11 @@ class _Search:
         if with_fused is not None and with_fused <= self.budget:
             text += f" With --updates fused, which stores no gradients, it takes {with_fused:,} bytes, which fits."
         return f"{text} Give more, a smaller --max-dim, or train fewer parameters."
+
+
+def _repeated(procedure: Procedure) -> int:
+    """Calls of `procedure` whose results are copies: another call makes the same."""
+    return sum(any(AGAIN in name for name in call.outputs) for call in procedure.calls)
 
 
 def _training(program: Program) -> Procedure:

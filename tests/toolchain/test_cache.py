@@ -120,7 +120,8 @@ def test_a_limit_that_is_no_size_is_named(monkeypatch: pytest.MonkeyPatch, minbu
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1", 1), ("64 KiB", 65536), ("1.5 MB", 1_500_000), ("x", None), ("1 q", None)]
+    ("text", "size"),
+    [("1", 1), ("64 KiB", 65536), ("64K", 65536), ("1.5 MB", 1_500_000), ("x", None), ("1 q", None)],
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int | None) -> None:
     assert parse_size(text) == size

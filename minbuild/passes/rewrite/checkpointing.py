@@ -19,7 +19,7 @@ from minbuild.passes.analysis.recomputation import Recomputation, Step
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import NO_VIEWS
 from minbuild.passes.lowering.loop_call import LOOP
-from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
+from minbuild.passes.rewrite.rematerialization import AGAIN, rematerialize_cheap
 
 TRAIN = "train"
 _LARGE_CALL = 3  # a call with more than one part in so many of the limit computes its outputs one by one
@@ -96,7 +96,7 @@ class _Rewriting:
         number = copies.get(self.work.number.get(owner, -1), 0)
         if not number:
             return name
-        copied = f"{name} (again{f', {number}' if number > 1 else ''})"
+        copied = f"{name}{AGAIN}{f', {number}' if number > 1 else ''})"
         self.values.setdefault(copied, replace(self.values[name], name=copied))
         if name != owner:
             self.alias[copied] = self.copy(owner, copies)

@@ -19,6 +19,7 @@ from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 SHORTEST_GAP = 8  # calls between two readers of a value from which recomputing it pays
 MOST_CALLS = 6  # that recompute one value
+AGAIN = " (again"  # in the names of values that a repeated call makes
 LARGEST_SHARE = 64  # a call that takes more than one part in so many of a procedure's work is not made again
 
 
@@ -109,7 +110,7 @@ class _Rematerialization:
         copy, before = self.made.get(name, ("", 0))
         if copy and index - before < SHORTEST_GAP:
             return copy
-        copy = f"{name} (again)" if not copy else f"{copy[:-1]} and again)"
+        copy = f"{name}{AGAIN})" if not copy else f"{copy[:-1]} and again)"
         self.made[name] = copy, index
         inputs = tuple(n if not n or self.kept_until(n, index) else self.made[n][0] for n in call.inputs)
         self.added[index].append(replace(call, inputs=inputs, outputs=(copy,)))
