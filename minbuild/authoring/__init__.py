@@ -36,10 +36,12 @@ from minbuild.frontend import pytorch
 from minbuild.frontend.checkpoint import write_checkpoint, write_checkpoint_files
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import exporter_notes
+from minbuild.frontend.onnx.large_files import without_weights
 from minbuild.frontend.onnx.quantization_pairs import with_quantization_pairs
 from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import TensorType, TrainingArtifacts
+from minbuild.ir.pieces import FileContent
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.uncollected import uncollected
@@ -65,7 +67,7 @@ def read_source(path: Path) -> Source:
     """The forward model in ONNX file `path`, or in a `torch.export` program (.pt2). Raises BadInput and Unsupported."""
     if path.suffix in pytorch.SUFFIXES:
         return source_of(pytorch.read_program(path), path)
-    data = read_file(path, "Give the ONNX file of the model.")
+    data = without_weights(path) or read_file(path, "Give the ONNX file of the model.")
     return source_of(parse_model(data, path), path)
 
 
@@ -133,7 +135,7 @@ def make_artifacts(
     operators = registry(ops_folders)
     artifacts = artifacts_of(model, recipe, operators)
     types = types_of(artifacts, operators)
-    files: dict[str, bytes] = {}
+    files: dict[str, FileContent] = {}
     findings: list[str] = []
     for graph in (artifacts.training, artifacts.evaluation, artifacts.optimizer):
         if graph is None:
@@ -172,7 +174,8 @@ def write_artifacts(made: GeneratedArtifacts, out: Path) -> tuple[str, ...]:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".making-") as folder:
             for name, content in made.files.items():
-                (Path(folder) / name).write_bytes(content)
+                with (Path(folder) / name).open("wb") as file:
+                    file.writelines((content,) if isinstance(content, bytes) else content)
             for name in made.files:
                 os.replace(Path(folder) / name, out / name)
         stale = tuple(n for n in _of_a_set(made) if n not in made.files and (out / n).is_file())

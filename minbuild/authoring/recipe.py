@@ -10,6 +10,7 @@ from minbuild.authoring.losses import LossOptions
 from minbuild.authoring.optimizers import OptimizerOptions
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
+from minbuild.ir.pieces import FileContent
 
 # A loss of one's own: writes nodes behind the outputs named, and returns the name of a single number; or with
 # several names, of which the first is the loss and the others are returned beside it.
@@ -83,7 +84,7 @@ class Source:
 
 @dataclass(frozen=True)
 class GeneratedArtifacts:
-    """The files, by name, and remarks a user should see."""
+    """The files, by name, those of large models in pieces; and remarks a user should see."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, FileContent]
     notes: tuple[str, ...]

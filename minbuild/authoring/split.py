@@ -23,6 +23,7 @@ from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol, symbols_in
+from minbuild.ir.pieces import FileContent
 from minbuild.ops import Registry
 
 BACKBONE, TAIL = "backbone.onnx", "tail.onnx"
@@ -67,7 +68,7 @@ class Split:
             recipe, train=self.train, frozen=self.frozen, sizes=_those_of(recipe.sizes, self.tail.graph)
         )
 
-    def files(self, largest: int = LARGEST_FILE) -> dict[str, bytes]:
+    def files(self, largest: int = LARGEST_FILE) -> dict[str, FileContent]:
         """Both models as ONNX files, by name."""
         return {
             name: data

@@ -25,6 +25,7 @@ from minbuild.cli.progress import (
 )
 from minbuild.cli.training_options import Frozen, LossName, OptimizerName, Train
 from minbuild.ir import TensorType
+from minbuild.ir.pieces import FileContent
 from minbuild.ops import registry
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -107,7 +108,7 @@ def split(
             print_lines(f"{package}  the tail's trainer: start with {package / 'README.md'}")
 
 
-def _summary(made: Split, files: dict[str, bytes], out: Path) -> list[str]:
+def _summary(made: Split, files: dict[str, FileContent], out: Path) -> list[str]:
     """Lines on what was written, and what travels between the two."""
     lines = [f"{out / name}  {len(data):,} bytes" for name, data in sorted(files.items())]
     lines += [f"feature {name}: {_type(tensor)}" for name, tensor in made.features.items()]

@@ -17,7 +17,8 @@ from minbuild.errors import BadInput
 from minbuild.frontend.files import map_array, read_shared
 from minbuild.frontend.seal import read_seal, sealed
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
-from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
+from minbuild.ir.flatbuffers.codec import Schema, decode, encode_pieces, parse_schema
+from minbuild.ir.pieces import LEAST_IN_PIECES, FileContent, Pieces
 
 VERSION = 2
 MOST_STEPS = 2**48  # no training gets there
@@ -161,22 +162,28 @@ def write_checkpoint(checkpoint: Checkpoint) -> bytes:
         raise BadInput(
             f"checkpoint: {size} bytes of tensors do not fit into the format, which ends at 2 GiB."
         )
-    return _encoded(checkpoint, None)
+    data = _encoded(checkpoint, None)
+    return data if isinstance(data, bytes) else bytes(data)
 
 
 def write_checkpoint_files(
     checkpoint: Checkpoint, name: str, largest: int = LARGEST_FILE
-) -> dict[str, bytes]:
+) -> dict[str, FileContent]:
     """The file of `checkpoint` under `name`; parameters of more than `largest` bytes together stand in a second file,
-    `<name>.data`. Raises BadInput for values that the format cannot hold, and moments beyond 2 GiB."""
-    if checkpoint.nominal or _parameter_bytes(checkpoint) + _moment_bytes(checkpoint) < largest:
+    `<name>.data`. Large files come in pieces. Raises BadInput for values that the format cannot hold, and moments
+    beyond 2 GiB."""
+    size = _parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
+    if checkpoint.nominal or size < min(largest, LEAST_IN_PIECES):
         return {name: write_checkpoint(checkpoint)}
+    if size < largest:
+        return {name: _encoded(checkpoint, None)}
     if (size := _moment_bytes(checkpoint)) >= LARGEST_FILE:
         raise BadInput(
             f"checkpoint: {size} bytes of moments do not fit into the format, which ends at 2 GiB."
         )
-    outside = bytearray()
-    return {name: _encoded(checkpoint, outside), f"{name}.data": bytes(outside)}
+    outside = Pieces()
+    data = bytes(_encoded(checkpoint, outside))
+    return {name: data, f"{name}.data": bytes(outside) if len(outside) < LEAST_IN_PIECES else outside}
 
 
 def _parameter_bytes(checkpoint: Checkpoint) -> int:
@@ -187,7 +194,7 @@ def _moment_bytes(checkpoint: Checkpoint) -> int:
     return sum(a.nbytes for g in checkpoint.groups for m in g.moments.values() for a in m.values())
 
 
-def _encoded(checkpoint: Checkpoint, outside: bytearray | None) -> bytes:
+def _encoded(checkpoint: Checkpoint, outside: Pieces | None) -> FileContent:
     """The file; elements of parameters go to `outside` where there is one."""
     tensors = [(_tensor(p, checkpoint.nominal, outside), p.trainable) for p in checkpoint.parameters]
     root = {
@@ -202,16 +209,16 @@ def _encoded(checkpoint: Checkpoint, outside: bytearray | None) -> bytes:
         "properties": _properties(checkpoint.properties),
     }
     try:
-        data = encode(schema(), root)
+        data = encode_pieces(schema(), root)
         if checkpoint.seal is None:
             return data
         group = next((g for g in checkpoint.groups if g.name == GROUP), OptimizerGroup(GROUP, 0, 0.001, {}))
-        return sealed(data, checkpoint.seal, group)
+        return sealed(bytes(data), checkpoint.seal, group)
     except ValueError as error:
         raise BadInput(f"checkpoint: cannot be written: {error}.") from error
 
 
-def _tensor(parameter: Parameter, nominal: bool, outside: bytearray | None) -> dict[str, Any]:
+def _tensor(parameter: Parameter, nominal: bool, outside: Pieces | None) -> dict[str, Any]:
     if nominal:
         return {"name": parameter.name, "dims": [], "element": int(parameter.element), "data": b""}
     if parameter.data is None or parameter.element in _NOT_STORED:
@@ -220,9 +227,9 @@ def _tensor(parameter: Parameter, nominal: bool, outside: bytearray | None) -> d
     tensor = _array_tensor(parameter.name, parameter.element, parameter.data)
     if outside is None or parameter.data.nbytes < _LEAST_OUTSIDE:
         return tensor
-    outside += bytes(-len(outside) % 8)
+    outside.align(8)
     offset = len(outside)
-    outside += tensor.pop("data").tobytes()
+    outside.append(tensor.pop("data"))
     return {**tensor, "external_offset": offset}
 
 

@@ -72,6 +72,8 @@ class TensorReader:
             target = (folder / entries["location"]).resolve()
             offset = int(entries.get("offset", "0"))
             inside = target.is_relative_to(folder)
+            if entries["location"] == self.file:  # the model itself, which may be a link to anywhere
+                target, inside = self.path, True
         except (KeyError, ValueError, OSError):
             inside = False
         if not inside:

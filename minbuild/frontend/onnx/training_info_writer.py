@@ -9,6 +9,7 @@ from onnx import ModelProto, TrainingInfoProto
 
 from minbuild.frontend.onnx.writer import LARGEST_FILE, DataFile, bytes_of, model_proto, opsets_of
 from minbuild.ir import Graph, TensorType
+from minbuild.ir.pieces import FileContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class TrainingParts:
 
 def write_training_model(
     parts: TrainingParts, opset: int, name: str, largest: int = LARGEST_FILE
-) -> dict[str, bytes]:
+) -> dict[str, FileContent]:
     """The ONNX file `name`; `opset` is the version of ONNX's own operators. Where constants take more than `largest`
     bytes, those of the inference graph stand in `<name>.data` beside it, and those of the algorithm as well where the
     rest is still too much. The same parts give the same bytes. `parts` are its graphs and bindings."""
@@ -48,5 +49,5 @@ def write_training_model(
     for field, pairs in bindings:
         for variable, output in pairs.items():
             field.add(key=variable, value=output)
-    files = {name: bytes(model.SerializeToString(deterministic=True))}
-    return files | ({beside.name: bytes(beside.data)} if beside.data else {})
+    files: dict[str, FileContent] = {name: bytes(model.SerializeToString(deterministic=True))}
+    return files | ({beside.name: beside.content()} if len(beside.data) else {})

@@ -12,14 +12,15 @@ from onnx import (
     GraphProto,
     ModelProto,
     NodeProto,
-    StringStringEntryProto,
     TensorProto,
     ValueInfoProto,
     helper,
     numpy_helper,
 )
 
+from minbuild.frontend.onnx.large_files import in_pieces, mark_external
 from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.ir.pieces import LEAST, LEAST_IN_PIECES, FileContent, Pieces
 
 LARGEST_FILE = 2**31 - 2**20  # protobuf's limit, with room for what is not tensors
 LEAST_OUTSIDE = 1024  # bytes of a tensor that is worth a place outside of the file
@@ -40,17 +41,19 @@ def write_files(
     opsets: Mapping[str, int],
     prefix: str = "",
     largest: int = LARGEST_FILE,
-) -> dict[str, bytes]:
+) -> dict[str, FileContent]:
     """The ONNX file of a graph as `write_graph` writes it, by name, with `prefix` before the graph's own; where its
-    constants take more than `largest` bytes, they stand in a second file beside it. `graph`, `types` and `opsets` as
-    of `write_graph`."""
+    constants take more than `largest` bytes, they stand in a second file beside it. Large files come in pieces.
+    `graph`, `types` and `opsets` as of `write_graph`."""
     name = prefix + graph.source
-    if bytes_of(graph) <= largest:
+    if bytes_of(graph) < min(largest, LEAST_IN_PIECES):
         return {name: write_graph(graph, types, opsets)}
+    if bytes_of(graph) <= largest:
+        return {name: _in_pieces(graph, types, opsets)}
     beside = DataFile(f"{name}.data")
     proto = model_proto(beside.without_large(graph), types, opsets)
     beside.fill(proto.graph, graph)
-    return {name: bytes(proto.SerializeToString(deterministic=True)), beside.name: bytes(beside.data)}
+    return {name: bytes(proto.SerializeToString(deterministic=True)), beside.name: beside.content()}
 
 
 def bytes_of(graph: Graph) -> int:
@@ -63,7 +66,11 @@ class DataFile:
     """A file beside a model with the elements of tensors that would make the model too large."""
 
     name: str
-    data: bytearray = field(default_factory=bytearray)
+    data: Pieces = field(default_factory=Pieces)
+
+    def content(self) -> FileContent:
+        """The file, in pieces if it is large."""
+        return self.data if len(self.data) >= LEAST_IN_PIECES else bytes(self.data)
 
     def without_large(self, graph: Graph) -> Graph:
         """The graph with those constants only that stay in the model."""
@@ -74,9 +81,17 @@ class DataFile:
         """Adds the other constants of `graph` to `proto`, their elements to this file."""
         for name, array in graph.initializers.items():
             if np.asarray(array).nbytes >= LEAST_OUTSIDE:
-                self.data += bytes(-len(self.data) % _ALIGNED)
+                self.data.align(_ALIGNED)
                 proto.initializer.append(_external(name, np.asarray(array), self.name, len(self.data)))
-                self.data += np.ascontiguousarray(array).tobytes()
+                self.data.append(np.asarray(array))
+
+
+def _in_pieces(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int]) -> Pieces:
+    """The bytes of `write_graph`, with large constants as they are."""
+    arrays = {n: np.asarray(a) for n, a in graph.initializers.items()}
+    large = {n: a for n, a in arrays.items() if a.nbytes >= LEAST}
+    small = {n: np.empty(0, np.float32) if n in large else a for n, a in arrays.items()}
+    return in_pieces(model_proto(replace(graph, initializers=small), types, opsets), large)
 
 
 def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
@@ -84,9 +99,7 @@ def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorPro
     element = ElementType.of(array.dtype)
     assert element is not None, "readers refuse other types"
     tensor = TensorProto(name=name, data_type=int(element), dims=array.shape)
-    tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", file), ("offset", offset), ("length", array.nbytes)):
-        tensor.external_data.append(StringStringEntryProto(key=key, value=str(value)))
+    mark_external(tensor, file, offset, array.nbytes)
     return tensor
 
 

@@ -8,6 +8,7 @@ named `<field>_type`. An absent scalar reads as its default, anything else that 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +16,9 @@ import flatbuffers
 import numpy as np
 
 from minbuild.ir.flatbuffers.schema import Field, Schema, Table, Type, parse_schema, tag_of
+from minbuild.ir.pieces import LEAST, LEAST_IN_PIECES, Pieces
 
-__all__ = ["Schema", "decode", "encode", "parse_schema"]
+__all__ = ["Schema", "decode", "encode", "encode_pieces", "parse_schema"]
 
 MAX_DEPTH = 64  # nesting of tables: deeper than any format here, far from Python's own limit
 _SHARING = 16  # how many times a file's own size its decoded content may be, when offsets share objects
@@ -116,10 +118,33 @@ class _Decoder:
 def encode(schema: Schema, value: Mapping[str, Any]) -> bytes:
     """The bytes of root table `value`. Absent keys and None leave a field out, as does a scalar that equals
     its default. Vectors of structs take structured arrays or lists of tuples. Deterministic."""
-    builder = flatbuffers.Builder(min(_array_bytes(value) + 1024, _MOST))  # growth takes twice the bytes
+    return bytes(encode_pieces(schema, value))
+
+
+def encode_pieces(schema: Schema, value: Mapping[str, Any]) -> Pieces:
+    """The same in pieces: large arrays of bytes are not copied, and must not change before the file is written."""
+    builder = _Builder(min(_array_bytes(value) + 1024, _MOST))  # growth takes twice the bytes
     root = _encode_table(builder, schema, schema.tables[schema.root], value)
     builder.Finish(root, file_identifier=schema.identifier.encode() or None)
-    return bytes(memoryview(builder.Bytes)[builder.Head() :])
+    pieces, at, end = Pieces(), builder.Head(), len(builder.Bytes)
+    for place, array in reversed(builder.apart):  # places count from the end: what grows does so in front
+        pieces.append(bytes(builder.Bytes[at : end - place]))
+        pieces.append(array)
+        at = end - place + array.nbytes
+    pieces.append(bytes(builder.Bytes[at:]))
+    return pieces
+
+
+class _Builder(flatbuffers.Builder):  # type: ignore[misc]
+    """A builder that leaves the places of large arrays empty. `apart` has the arrays, each behind the
+    distance of its first byte from the end of the file."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(0)
+        # Of a mapping the system gives only the pages that are written to, small ones as well where memory has large.
+        self.Bytes = mmap.mmap(-1, size) if size >= LEAST_IN_PIECES else bytearray(size)
+        self.head = size
+        self.apart: list[tuple[int, np.ndarray]] = []
 
 
 def _array_bytes(value: Any) -> int:
@@ -183,7 +208,10 @@ def _encode_object(builder: Any, schema: Schema, kind: Type, value: Any) -> int:
         builder.StartVector(element.size, len(array), element.align)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         builder.head = builder.head - len(data)
-        builder.Bytes[builder.head : builder.head + len(data)] = data
+        if len(data) >= LEAST:
+            builder.apart.append((builder.Offset(), array))
+        else:
+            builder.Bytes[builder.head : builder.head + len(data)] = data
         return int(builder.EndVector())
     items = [_encode_object(builder, schema, element, item) for item in value]
     builder.StartVector(4, len(items), 4)
@@ -207,6 +235,8 @@ def _array(value: Any, kind: Type) -> np.ndarray:
         return np.frombuffer(value, dtype)
     if isinstance(value, np.ndarray) and (value.ndim != 1 or value.dtype.names != dtype.names):
         raise ValueError(f"an array of {value.dtype} with shape {value.shape} is not a vector of {kind.name}")
+    if isinstance(value, np.ndarray) and value.dtype == dtype and dtype.names is None:
+        return value
     items = value if isinstance(value, np.ndarray) else list(value)
     array = np.zeros(len(items), dtype)
     _fill(array, items, kind.name)

@@ -28,6 +28,7 @@ from minbuild.passes.lowering.symbol_unification import SymbolUnification
 MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
 MOST_REPEATED = 16  # elements of a constant that is one number, expanded
 _EXPAND = ":Expand"
+_VIEWED = 1 << 20  # bytes of a constant that is not copied into C order
 _NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
 
@@ -335,4 +336,6 @@ def _typed(content: np.ndarray, tensor: TensorType) -> np.ndarray:
         isinstance(d, (int, np.integer)) for d in content.ravel().tolist()
     ):
         return content
-    return np.ascontiguousarray(content).astype(tensor.element.dtype).reshape(content.shape)
+    typed = content.astype(tensor.element.dtype, copy=False)
+    # Weights in another layout stay views of the weights, which may be mapped from a file.
+    return typed if typed.nbytes >= _VIEWED else np.ascontiguousarray(typed).reshape(content.shape)
