@@ -14,6 +14,7 @@ from minbuild.errors import BadInput, VerificationFailed
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ir import ElementType, Role, TensorType, Value
 from minbuild.options.graph_selection import EVALUATE, OPTIMIZE, TRAIN
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.verify import differential as verify
 from minbuild.verify.kinks import KinkFinder
@@ -149,12 +150,14 @@ def test_training_alone_is_followed(model: CompiledModel, good: BuiltLibrary) ->
     """A device without evaluation; one that does not train, or takes no step, has nothing to compare."""
     said: list[str] = []
     procedures = tuple(p for p in model.program.procedures if p.name != "eval")
-    alone = replace(model, graphs=(TRAIN, OPTIMIZE), program=replace(model.program, procedures=procedures))
+    alone = replace(
+        model, options=PlanOptions((TRAIN, OPTIMIZE)), program=replace(model.program, procedures=procedures)
+    )
     assert 0 < follow(FREE / "reference.npz", alone, good, said.append) < 2
     assert "step-1 gradients" in said[0] and "eval" not in said[0]
     for graphs in ((TRAIN, EVALUATE), (OPTIMIZE,)):
         with pytest.raises(BadInput, match="needs the graphs train and optimize"):
-            follow(FREE / "reference.npz", replace(model, graphs=graphs), good, said.append)
+            follow(FREE / "reference.npz", replace(model, options=PlanOptions(graphs)), good, said.append)
 
 
 def test_nan_proves_nothing(model: CompiledModel, good: BuiltLibrary) -> None:
