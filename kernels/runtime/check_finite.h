@@ -16,12 +16,14 @@ mb_status check_finite(const Session* s) {
   return word << 1 >= 0xff000000 ? fail(s, Failure::kFinite, word_of("learning rate")) : mb_status{MB_OK};
 }
 #else
-#if MB_LOSS_SCALING
 // True if the model scales its loss dynamically: its optimizer graph acts on gradients that are not finite.
+#if MB_LOSS_SCALING
 bool scales_loss(const Session* s) {
   mb_parameter found;
   return mb_find_parameter(s, "loss_scale", &found) == MB_OK && found.kind == MB_STATE;
 }
+#else
+MB_INLINE constexpr bool scales_loss(const Session*) { return false; }
 #endif
 
 #if MB_THREADS > 1 && !MB_DOUBLES
@@ -64,8 +66,11 @@ MB_NOINLINE mb_status check_finite(Session* s) {
   __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
   const char* end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes};
   const char* at = end - s->trainable_bytes - 4;
+  // Then all that is left is the learning rate.
 #if MB_THREADS > 1 && !MB_DOUBLES
-  if (!any_not_finite(s, at + 4, s->trainable_bytes)) end = at;  // then all that is left is the learning rate
+  if (scales_loss(s) || !any_not_finite(s, at + 4, s->trainable_bytes)) end = at;
+#else
+  if (scales_loss(s)) end = at;
 #endif
   for (;;) {
     if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
@@ -77,9 +82,6 @@ MB_NOINLINE mb_status check_finite(Session* s) {
       const bool whole =
           !MB_DOUBLES ||
           (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
-#if MB_LOSS_SCALING
-      if (whole && last.gradient != nullptr && scales_loss(s)) return MB_OK;
-#endif
       if (whole) return fail(s, Failure::kFinite, word_of(what));
     }
     at += sizeof word;

@@ -212,6 +212,18 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
   });
 }
 
+// The rows of C from `i` on and its columns from `j` on, so many at most.
+template <class T>
+MB_INLINE Gemm<T> part_of(const Gemm<T>& g, intptr_t i, intptr_t rows, intptr_t j, intptr_t columns) {
+  Gemm<T> some = g;
+  some.m = g.m - i < rows ? g.m - i : rows;
+  some.n = g.n - j < columns ? g.n - j : columns;
+  some.a += i * g.a_row;
+  some.b += j * g.b_col;
+  some.c += i * g.c_row + j * g.c_col;
+  return some;
+}
+
 // multiply_few in parts of some columns, as many as its blocks or whole tiles have; long ones where rows of B are read.
 template <class T>
 MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
@@ -219,14 +231,8 @@ MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
   if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g);
   const intptr_t units = (g.n + unit - 1) / unit, count = g.b_row == 1 ? 4 * g.members : g.members,
                  columns = (units + count - 1) / count * unit;
-  for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t) {
-    const intptr_t j = part * columns;
-    Gemm<T> some = g;
-    some.n = g.n - j < columns ? g.n - j : columns;
-    some.b += j * g.b_col;
-    some.c += j * g.c_col;
-    multiply_few(some);
-  });
+  for_parts(g.team, g.members, (g.n + columns - 1) / columns,
+            [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns)); });
 }
 
 // add_rows in parts of some rows of C, whose vectors are those of the whole.
@@ -234,14 +240,8 @@ template <class T>
 MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
   if (g.members < 2 || int64_t(g.m) * g.n * intptr_t(sizeof(T)) < 2 * kLeastBytes) return add_rows(g);
   const intptr_t rows = (g.m + 2 * g.members - 1) / (2 * g.members);
-  for_parts(g.team, g.members, (g.m + rows - 1) / rows, [&](int32_t part, int32_t) {
-    const intptr_t i = part * rows;
-    Gemm<T> some = g;
-    some.m = g.m - i < rows ? g.m - i : rows;
-    some.a += i * g.a_row;
-    some.c += i * g.c_row;
-    add_rows(some);
-  });
+  for_parts(g.team, g.members, (g.m + rows - 1) / rows,
+            [&](int32_t part, int32_t) { add_rows(part_of(g, part * rows, rows, 0, g.n)); });
 }
 
 #else
