@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
@@ -114,20 +115,22 @@ def optimize(
     program: Program,
     registry: Registry,
     log: Log | None = None,
-    rematerialization: Pass | None = None,
+    rematerialization: Sequence[Pass] = (),
     looped: Callable[[Program], Program] | None = None,
 ) -> Program:
     """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
 
-    `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization` takes the place
-    of the pass that repeats cheap calls; `looped` puts a training step of one slice of the batch into a loop over all
-    of them, once its calls are in their order. Raises ContractViolation where contracts are checked (`CHECKS`) and one
-    is broken."""
+    `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization`, where given,
+    takes the place of the pass that repeats cheap calls; `looped` puts a training step of one slice of the batch into a
+    loop over all of them, once its calls are in their order. Raises ContractViolation where contracts are checked
+    (`CHECKS`) and one is broken."""
     checked = os.environ.get(CHECKS) == "1"
-    for number, listed in enumerate(PASSES, 1):
-        cheap = listed.name == rematerialize_cheap.__name__
-        each = rematerialization if rematerialization and cheap else listed
-        if looped and listed.name == tile_batches.__name__:
+    passes = chain.from_iterable(
+        rematerialization if rematerialization and p.name == rematerialize_cheap.__name__ else (p,)
+        for p in PASSES
+    )
+    for number, each in enumerate(passes, 1):
+        if looped and each.name == tile_batches.__name__:
             program = looped(program)
         before = sum(len(p.calls) for p in program.procedures)
         program = run_pass(each, program, registry) if checked else each.function(program, registry)

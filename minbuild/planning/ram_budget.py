@@ -24,8 +24,7 @@ from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import BatchSlices, SlicedStep
 
 _CORRECTIONS = 4  # of a limit that a plan exceeds
-_SMALLER = 0.9  # each limit in the search for the least is this part of what was reached before
-_MOST_SEARCHES = 1
+_SMALLER = 0.9  # of what a limit reached that nothing fits: the limit that is tried next
 
 Build = Callable[[Program], Plan]
 
@@ -57,7 +56,7 @@ def _optimized(
     slices: SlicedStep | None,
     limit: int | None,
 ) -> Program:
-    remade = None if limit is None else checkpointing(limit, sizes)
+    remade = () if limit is None else checkpointing(limit, sizes)
     if slices is None:
         return optimize(lowered, registry, None, remade)
     return optimize(slices.program, registry, None, remade, slices.looped)
@@ -150,15 +149,10 @@ class _Search:
         return found if found.ram <= self.budget else None
 
     def smallest_plan(self) -> FittedPlan:
-        """The smallest plan that is found: for a limit that nothing fits, then for limits right below it."""
-        persistent = self.before.persistent_bytes
-        found = best = self.fitted(self.slices, 1)
-        for _ in range(_MOST_SEARCHES):
-            found = self.fitted(self.slices, int(_SMALLER * (best.ram - persistent)))
-            if found.ram >= best.ram:
-                break
-            best = found
-        return best
+        """The smaller of the plans for a limit that nothing fits, and for one right below what that one takes."""
+        least = self.fitted(self.slices, 1)
+        below = self.fitted(self.slices, int(_SMALLER * (least.ram - self.before.persistent_bytes)))
+        return below if below.ram < least.ram else least
 
     def fitted(self, slices: SlicedStep | None, limit: int | None) -> FittedPlan:
         """The plan of this choice, and its price."""

@@ -173,7 +173,7 @@ def trainer(
     if batch is not None:
         program = lower(case.artifacts, operators, dict.fromkeys(program.symbols[:1], batch))
     most = dict.fromkeys(program.symbols, 32)
-    remade = None if live_bytes is None else checkpointing(live_bytes, most)
+    remade = () if live_bytes is None else checkpointing(live_bytes, most)
     plan = build_plan(optimize(program, operators, None, remade), operators, threads)
     contents = LibraryContents(
         plan.kernels,

@@ -8,7 +8,7 @@ sums over samples are added up in the order in which their kernels add, so no nu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,12 +27,15 @@ FILL = ":ConstantOfShape"
 MINIMUM_SAVING = 4096  # per sample: what a loop must save to be worth its rounds
 
 
-def split_calls(procedure: Procedure, registry: Registry) -> Procedure:
-    """With a call for each output of operators that compute their outputs independently (`Op.split`)."""
+def split_calls(
+    procedure: Procedure, registry: Registry, which: Callable[[int], bool] = lambda index: True
+) -> Procedure:
+    """With a call for each output of operators that compute their outputs independently (`Op.split`), of the calls
+    `which` chooses by their index."""
     calls: list[Call] = []
-    for call in procedure.calls:
+    for index, call in enumerate(procedure.calls):
         divide = registry.ops[call.op].split
-        calls += divide(call, context_of(call, procedure.values)) if divide else [call]
+        calls += divide(call, context_of(call, procedure.values)) if divide and which(index) else [call]
     return replace(procedure, calls=tuple(calls))
 
 

@@ -8,61 +8,75 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from minbuild.ir import Call, Procedure, Program, Value
 from minbuild.ops import Registry
+from minbuild.passes.analysis.batch_tiles import split_calls
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
-from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.recomputation import Recomputation, Step
 from minbuild.passes.contracts import Pass
-from minbuild.passes.invariants import NO_VIEWS
+from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
 from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.rewrite.rematerialization import AGAIN, rematerialize_cheap
 
 TRAIN = "train"
-_LARGE_CALL = 3  # a call with more than one part in so many of the limit computes its outputs one by one
+_LARGE_CALL = 3  # a call that touches more than the limit divided by it computes its outputs one by one
 
 
-def checkpointing(limit: int, sizes: Mapping[str, int]) -> Pass:
-    """The pass in the place of `rematerialize_cheap` that has the live temporaries of a training step take at most
-    `limit` bytes, where that is possible, when the free dimensions have `sizes`."""
+def checkpointing(limit: int, sizes: Mapping[str, int]) -> tuple[Pass, Pass]:
+    """The passes in the place of `rematerialize_cheap` that have the live temporaries of a training step take at most
+    `limit` bytes, where that is possible, when the free dimensions have `sizes`: large calls are split, then calls
+    are repeated."""
 
-    def function(program: Program, registry: Registry) -> Program:
-        return replace(
+    def split(program: Program, registry: Registry) -> Program:
+        return _rewritten(program, lambda p: split_large_calls(p, registry, limit, sizes), lambda p: p)
+
+    def repeat(program: Program, registry: Registry) -> Program:
+        return _rewritten(
             program,
-            procedures=tuple(
-                checkpoint(p, registry, limit, sizes) if p.name == TRAIN else rematerialize_cheap(p, registry)
-                for p in program.procedures
-            ),
+            lambda p: checkpoint(p, registry, limit, sizes),
+            lambda p: rematerialize_cheap(p, registry),
         )
 
-    return Pass(checkpoint.__name__, function, (NO_VIEWS,), (NO_VIEWS,))
+    return (
+        Pass(split_large_calls.__name__, split, (NO_VIEWS,), (NO_VIEWS,)),
+        Pass(checkpoint.__name__, repeat, (NO_VIEWS,), (NO_VIEWS,), (CALLS_REPEATED,)),
+    )
+
+
+def _rewritten(
+    program: Program, training: Callable[[Procedure], Procedure], others: Callable[[Procedure], Procedure]
+) -> Program:
+    made = (training(p) if p.name == TRAIN else others(p) for p in program.procedures)
+    return replace(program, procedures=tuple(made))
 
 
 def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]) -> Procedure:
     """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators.
     Where there are loops, whose bodies cannot be there twice, nothing but what is cheap is repeated."""
-    if any(call.op == LOOP for call in procedure.calls):
+    if _has_loops(procedure):
         return rematerialize_cheap(procedure, registry)
-    work = Recomputation(_with_smaller_calls(procedure, registry, limit, sizes), registry, sizes)
+    work = Recomputation(procedure, registry, sizes)
     choice, _ = choose_checkpoints(work, limit)
     return _Rewriting(work).run(work.order(choice))
 
 
-def _with_smaller_calls(
+def split_large_calls(
     procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]
 ) -> Procedure:
     """`procedure` with a call for each output of operators that compute these independently, where one call touches
-    more than a share of `limit`: between two calls, what only one of them reads comes and goes."""
-    whole = Recomputation(procedure, registry, sizes)
-    calls: list[Call] = []
-    for index, call in enumerate(procedure.calls):
-        divide = registry.ops[call.op].split
-        large = whole.bytes_of_call(index) * _LARGE_CALL > limit
-        calls += divide(call, context_of(call, procedure.values)) if divide and large else [call]
-    return replace(procedure, calls=tuple(calls))
+    more than a share of `limit` at these `sizes`: between two calls, what only one of them reads comes and goes.
+    `registry` has the operators. Where there are loops, nothing is split."""
+    if _has_loops(procedure):
+        return procedure
+    work = Recomputation(procedure, registry, sizes)
+    return split_calls(procedure, registry, lambda index: work.bytes_of_call(index) * _LARGE_CALL > limit)
+
+
+def _has_loops(procedure: Procedure) -> bool:
+    return any(call.op == LOOP for call in procedure.calls)
 
 
 @dataclass
