@@ -17,6 +17,7 @@ from minbuild.analysis.memory_regions import regions_of, static_of
 from minbuild.analysis.target_result import TargetResult
 from minbuild.codegen.package_layout import library_path
 from minbuild.ir.dims import evaluate, product
+from minbuild.ir.pieces import raw_bytes
 from minbuild.ir.size_report import (
     KINDS,
     SCHEMA,
@@ -117,7 +118,7 @@ def _quantized(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
                     shape = call.attributes["shape"]
                 sizes = tuple(int(d) for d in shape)
                 row = ModelTensor(name, label, sizes, "constant", value.constant.nbytes)
-                found.setdefault(value.constant.tobytes(), row)
+                found.setdefault(hashlib.sha256(raw_bytes(value.constant)).digest(), row)
     return tuple(found.values())
 
 

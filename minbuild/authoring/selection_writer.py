@@ -43,9 +43,7 @@ class SelectionWriter:
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     selected: dict[str, Selected] = field(default_factory=dict)
-    shapes: dict[str, str] = field(
-        default_factory=dict
-    )  # what Shape returned of a selected value -> that value
+    shapes: dict[str, str] = field(default_factory=dict)  # result of Shape -> the selected value it read
 
     def __post_init__(self) -> None:
         self.lowering = Lowering(self.graph, self.operators, [])

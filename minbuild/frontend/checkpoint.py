@@ -162,8 +162,7 @@ def write_checkpoint(checkpoint: Checkpoint) -> bytes:
         raise BadInput(
             f"checkpoint: {size} bytes of tensors do not fit into the format, which ends at 2 GiB."
         )
-    data = _encoded(checkpoint, None)
-    return data if isinstance(data, bytes) else bytes(data)
+    return bytes(_encoded(checkpoint, None))
 
 
 def write_checkpoint_files(

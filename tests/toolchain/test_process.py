@@ -1,4 +1,4 @@
-"""What several tools that run at a time tell when one of them fails."""
+"""The error of several tools that run at a time when one of them fails."""
 
 from pathlib import Path
 

@@ -68,6 +68,13 @@ def _hollow(data: mmap.mmap, name: str, number: int, start: int, inside: int, en
     return field_head(INITIALIZER, len(content_bytes)) + content_bytes
 
 
+def without_elements(name: str, array: np.ndarray) -> TensorProto:
+    """The tensor `name` in type and shape of `array`."""
+    element = ElementType.of(array.dtype)
+    assert element is not None, "readers refuse other types"
+    return TensorProto(name=name, data_type=int(element), dims=array.shape)
+
+
 def mark_external(tensor: TensorProto, file: str, offset: int, length: int) -> None:
     """Notes that the elements of a tensor stand in a file beside the model."""
     tensor.data_location = TensorProto.EXTERNAL
@@ -120,9 +127,7 @@ def in_pieces(model: ModelProto, large: Mapping[str, np.ndarray]) -> Pieces:
     for tensor in model.graph.initializer:
         parts: list[bytes | np.ndarray] = [bytes(tensor.SerializeToString(deterministic=True))]
         if (array := large.get(tensor.name)) is not None:
-            element = ElementType.of(array.dtype)
-            assert element is not None, "readers refuse other types"
-            head = TensorProto(name=tensor.name, data_type=int(element), dims=array.shape)
+            head = without_elements(tensor.name, array)
             parts = [head.SerializeToString(deterministic=True), field_head(RAW_DATA, array.nbytes), array]
         _append_field(graph, INITIALIZER, parts)
     graph.append(after)
@@ -156,7 +161,7 @@ def _around(message: Message, number: int) -> tuple[bytes, bytes]:
 
 
 def field_head(number: int, length: int) -> bytes:
-    """What stands before the content of a field that has a length."""
+    """The bytes before the content of a field that has a length."""
     return _of_varint(number << 3 | _LENGTH) + _of_varint(length)
 
 

@@ -18,7 +18,7 @@ from onnx import (
     numpy_helper,
 )
 
-from minbuild.frontend.onnx.large_files import in_pieces, mark_external
+from minbuild.frontend.onnx.large_files import in_pieces, mark_external, without_elements
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.pieces import LEAST, LEAST_IN_PIECES, FileContent, Pieces
 
@@ -96,9 +96,7 @@ def _in_pieces(graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[st
 
 def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
     """A tensor whose bytes stand in another file."""
-    element = ElementType.of(array.dtype)
-    assert element is not None, "readers refuse other types"
-    tensor = TensorProto(name=name, data_type=int(element), dims=array.shape)
+    tensor = without_elements(name, array)
     mark_external(tensor, file, offset, array.nbytes)
     return tensor
 

@@ -16,7 +16,7 @@ import flatbuffers
 import numpy as np
 
 from minbuild.ir.flatbuffers.schema import Field, Schema, Table, Type, parse_schema, tag_of
-from minbuild.ir.pieces import LEAST, LEAST_IN_PIECES, Pieces
+from minbuild.ir.pieces import LEAST, LEAST_IN_PIECES, Pieces, raw_bytes
 
 __all__ = ["Schema", "decode", "encode", "encode_pieces", "parse_schema"]
 
@@ -206,12 +206,11 @@ def _encode_object(builder: Any, schema: Schema, kind: Type, value: Any) -> int:
     if element.dtype is not None:
         array = _array(value, element)
         builder.StartVector(element.size, len(array), element.align)
-        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-        builder.head = builder.head - len(data)
-        if len(data) >= LEAST:
+        builder.head = builder.head - array.nbytes
+        if array.nbytes >= LEAST:
             builder.apart.append((builder.Offset(), array))
         else:
-            builder.Bytes[builder.head : builder.head + len(data)] = data
+            builder.Bytes[builder.head : builder.head + array.nbytes] = raw_bytes(array)
         return int(builder.EndVector())
     items = [_encode_object(builder, schema, element, item) for item in value]
     builder.StartVector(4, len(items), 4)
