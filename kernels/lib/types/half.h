@@ -61,7 +61,7 @@ struct half {
   MB_INLINE operator float() const {
     uint32_t sign = uint32_t(bits & 0x8000) << 16, size = uint32_t(bits & 0x7fff) << 13;
     if (size >= 0x0f800000) return float_of(sign | size | 0x7f800000);  // infinite, NaN
-    size += 0x38000000;  // the exponent is off by 112
+    size += 0x38000000;                                                 // the exponent is off by 112
     // Denormals lack the one before their fraction: with it they are normal, and what it adds is taken off again.
     if (size < 0x38800000) size = bits_of(float_of(size + 0x00800000) - 0x1p-14f);
     return float_of(sign | size);
