@@ -17,13 +17,16 @@ mb_status check_finite(const Session* s) {
 }
 #else
 // True if the model scales its loss dynamically: its optimizer graph acts on gradients that are not finite.
-#if MB_LOSS_SCALING
+#if MB_LOSS_SCALING && !MB_COMPILED
 bool scales_loss(const Session* s) {
-  mb_parameter found;
-  return mb_find_parameter(s, "loss_scale", &found) == MB_OK && found.kind == MB_STATE;
+  constexpr uint32_t kKeys[] = {MB_LOSS_SCALING_KEYS};
+  for (uint32_t i = 0; i < s->count[plan::kKernels]; ++i)
+    for (uint32_t key : kKeys)
+      if (s->kernel(i).key == key) return true;
+  return false;
 }
 #else
-MB_INLINE constexpr bool scales_loss(const Session*) { return false; }
+MB_INLINE constexpr bool scales_loss(const Session*) { return MB_LOSS_SCALING; }
 #endif
 
 #if MB_THREADS > 1 && !MB_DOUBLES

@@ -139,6 +139,8 @@ def _key(kind: Any, option: OptionInfo) -> Key:
     within = parts.union(*(get_args(part) for part in parts))
     if bool in parts:
         return Key("true, false", lambda value: value if isinstance(value, bool) else None)
+    if int in parts:
+        return Key("a whole number", lambda value: value if type(value) is int else None)
     what, word = ("path", _path) if Path in within else ("text", _text)
     if within != parts:
         return Key(f"a list of {what}s, or one {what}", lambda value: _each(value, word))

@@ -31,11 +31,14 @@ from minbuild.cli.progress import (
 )
 from minbuild.cli.training_options import (
     Frozen,
+    GrowthInterval,
+    LossScaleText,
     MadeFor,
     MadeWith,
     State,
     StateValues,
     Train,
+    parse_loss_scale,
     recipe_of,
 )
 from minbuild.compat.ort_config.requirements import union
@@ -78,6 +81,8 @@ def reduce(
     time: building.Time = None,
     loss: MadeWith = None,
     optimizer: MadeFor = None,
+    loss_scale: LossScaleText = None,
+    growth_interval: GrowthInterval = None,
     train: Train = None,
     frozen: Frozen = None,
     state: State = None,
@@ -100,7 +105,8 @@ def reduce(
                 "--state is for a whole training step, --loss for a forward model. Leave one of them out."
             )
         if loss is not None:
-            recipe = recipe_of(loss, optimizer or "adamw", train, frozen)
+            scale = parse_loss_scale(loss_scale, growth_interval)
+            recipe = recipe_of(loss, optimizer or "adamw", train, frozen, scale=scale)
             models = [read_source(path) for path in artifacts]
             folders = tuple(
                 kept.enter_context(_made(model, recipe, sizes, tuple(ops_dir or ()), terminal))
@@ -108,8 +114,10 @@ def reduce(
             )
             made_with = {name for model in models for name in free_dimensions(model.graph)}
             sizes = {name: size for name, size in sizes.items() if name not in made_with}
-        elif train or frozen:
-            raise BadInput("--train and --frozen are for a forward model: give it, and --loss.")
+        elif train or frozen or loss_scale is not None or growth_interval is not None:
+            raise BadInput(
+                "--train, --frozen, --loss-scale and --growth-interval are for a forward model: give it, and --loss."
+            )
         else:
             folders = tuple(
                 kept.enter_context(_step(path, state, state_values, terminal)) for path in artifacts

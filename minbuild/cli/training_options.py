@@ -155,14 +155,22 @@ def parse_loss_scale(text: str | None, interval: int | None) -> LossScale | None
         raise BadInput(f"--loss-scale {text}: give a power of two, such as 1024, or dynamic.") from None
 
 
-def recipe_of(loss: str, optimizer: str, train: list[str] | None, frozen: list[str] | None) -> Recipe:
-    """A recipe of `loss` and `optimizer`, by kind, and of `train` and `frozen`, names, patterns or words as in
-    `Recipe`; everything else by default."""
+def recipe_of(
+    loss: str,
+    optimizer: str,
+    train: list[str] | None,
+    frozen: list[str] | None,
+    *,
+    scale: LossScale | None = None,
+) -> Recipe:
+    """A recipe of `loss` and `optimizer`, by kind, of `train` and `frozen`, names, patterns or words as in `Recipe`,
+    and of a loss `scale`; everything else by default."""
     return Recipe(
         loss="" if loss == "none" else loss,
         optimizer=optimizer,
         train=tuple(train or ()),
         frozen=tuple(frozen or ()),
+        loss_scale=scale,
     )
 
 

@@ -190,7 +190,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         dense=int(contents.dense),
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
-        loss_scaling=int("adapt_loss_scale" in stems),
+        loss_scaling=_loss_scaling_keys(contents),
         error_messages=int(contents.error_messages),
         checkpoint_writing=int(contents.checkpoint_writing),
         doubles=int(any("double" in k.types for k in contents.kernels)),
@@ -206,6 +206,14 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         features=[(_macro(f), int(f in contents.features)) for f in features],
         instantiations=sorted(by_stem.items()),
     )
+
+
+def _loss_scaling_keys(contents: LibraryContents) -> list[int]:
+    """The keys of kernels that adapt a loss scale; of a plan that is compiled in, those that it has."""
+    keys = {stable_key(k.symbol) for k in contents.kernels if k.stem == "adapt_loss_scale"}
+    if contents.compiled and keys:
+        keys &= {int(key) for key, _ in decode_plan(contents.compiled_plan)["kernels"].tolist()}
+    return sorted(keys)
 
 
 def _kernel_table(contents: LibraryContents, registry: Registry, stamp: str) -> str:

@@ -49,6 +49,11 @@ def test_no_folder(attempt: Callable[..., Said], tmp_path: Path) -> None:
     refused(attempt(tmp_path / "empty"), 2, "training_model.onnx")
 
 
+def test_loss_scales_are_for_forward_models(attempt: Callable[..., Said]) -> None:
+    for option in ("--loss-scale", "--growth-interval"):
+        refused(attempt(SMALL, option, "4"), 2, option, "--loss")
+
+
 @pytest.mark.parametrize(
     "words,cure",
     [

@@ -177,3 +177,11 @@ def test_the_documented_settings_are_read() -> None:
     assert option_tables.EXAMPLE in text and all(f"| `--{c.key}` |" in text for c in table())
     assert all(f"| `{key}` |" in text for key in known_keys(keys))
     assert all(profile in option_tables.summary() for profile in PROFILES)
+
+
+def test_whole_numbers_are_settings() -> None:
+    keys = options_of(reduce)
+    assert checked_settings({"growth-interval": 4}, "minbuild.toml", keys) == {"growth-interval": 4}
+    for wrong in ("4", True, 4.5):
+        with pytest.raises(BadInput, match="a whole number"):
+            checked_settings({"growth-interval": wrong}, "minbuild.toml", keys)
