@@ -350,6 +350,8 @@ def _budget_lines(model: CompiledModel) -> Iterator[str]:
             ways.append(f"The batch is computed in {rounds} slices of {fitted.slices.size}.")
         if fitted.repeated:
             ways.append(f"{fitted.repeated} calls of a training step run again.")
+        if fitted.tiled:
+            ways.append("Large gradients are computed in slices of channels.")
         if fitted.unsliced:
             ways.append(f"Slices of the batch are not possible: {fitted.unsliced}.")
         yield (

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from minbuild.errors import OverBudget, Unsupported
 from minbuild.ir import Plan, Procedure, Program
-from minbuild.ir.dims import evaluate, symbols_in
 from minbuild.ops import Registry
 from minbuild.options.byte_sizes import size_text
-from minbuild.passes.analysis.recomputation import seconds_of
+from minbuild.passes.analysis.call_costs import seconds_of
+from minbuild.passes.analysis.channel_slices import SLICE
 from minbuild.passes.manager import optimize
-from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing
+from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing, loops_over_channels
 from minbuild.passes.rewrite.rematerialization import AGAIN
 from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import BatchSlices, SlicedStep
@@ -42,11 +43,12 @@ class FittedPlan:
     repeated: int  # calls that run again
     slices: SlicedStep | None = None  # the training step of a slice, where the batch is in slices
     unsliced: str = ""  # why it is not
+    tiled: bool = False  # large gradients are in slices of channels
 
     def optimized(self, lowered: Program, registry: Registry, sizes: Mapping[str, int]) -> Program:
         """The program of the same choice with another `registry`. `lowered` is the program without a budget, `sizes`
         are those of the free dimensions."""
-        return _optimized(lowered, registry, sizes, self.slices, self.limit)
+        return _optimized(lowered, registry, sizes, self.slices, self.limit, tiled=self.tiled)
 
 
 def _optimized(
@@ -55,11 +57,14 @@ def _optimized(
     sizes: Mapping[str, int],
     slices: SlicedStep | None,
     limit: int | None,
+    *,
+    tiled: bool,
 ) -> Program:
-    remade = () if limit is None else checkpointing(limit, sizes)
-    if slices is None:
-        return optimize(lowered, registry, None, remade)
-    return optimize(slices.program, registry, None, remade, slices.looped)
+    remade = () if limit is None else checkpointing(limit, sizes, tiled=tiled)
+    if slices is not None:
+        return optimize(slices.program, registry, None, remade, slices.looped)
+    looped = partial(loops_over_channels, registry=registry) if tiled else None
+    return optimize(lowered, registry, None, remade, looped)
 
 
 def ram_of(plan: Plan, sizes: Mapping[str, int]) -> int:
@@ -135,10 +140,10 @@ class _Search:
 
     def checkpointed(self) -> FittedPlan | None:
         """A plan that fits with calls that run again, in the smallest slices where there are any."""
-        target = limit = self.budget - self.before.persistent_bytes
-        if target > 0:
-            for _ in range(_CORRECTIONS):
-                found = self.fitted(self.slices, limit)
+        for tiled in (False, True) if self.slices is None else (False,):
+            target = limit = self.budget - self.before.persistent_bytes
+            for _ in range(_CORRECTIONS if target > 0 else 0):
+                found = self.fitted(self.slices, limit, tiled=tiled)
                 arena = found.ram - found.plan.persistent_bytes
                 if found.ram <= self.budget:
                     return found
@@ -149,18 +154,24 @@ class _Search:
         return found if found.ram <= self.budget else None
 
     def smallest_plan(self) -> FittedPlan:
-        """The smaller of the plans for a limit that nothing fits, and for one right below what that one takes."""
+        """The smallest of the plans for a limit that nothing fits, and for ones right below what the last one takes, as
+        long as these are smaller."""
+        tiled = self.slices is None
         least = self.fitted(self.slices, 1)
-        below = self.fitted(self.slices, int(_SMALLER * (least.ram - self.before.persistent_bytes)))
-        return below if below.ram < least.ram else least
+        for _ in range(_CORRECTIONS):
+            limit = int(_SMALLER * (least.ram - self.before.persistent_bytes))
+            below = self.fitted(self.slices, limit, tiled=tiled)
+            if below.ram >= least.ram:
+                break
+            least = below
+        return least
 
-    def fitted(self, slices: SlicedStep | None, limit: int | None) -> FittedPlan:
+    def fitted(self, slices: SlicedStep | None, limit: int | None, *, tiled: bool = False) -> FittedPlan:
         """The plan of this choice, and its price."""
-        program = _optimized(self.lowered, self.registry, self.sizes, slices, limit)
+        program = _optimized(self.lowered, self.registry, self.sizes, slices, limit, tiled=tiled)
         plan = self.build(program)
         old, new = _training(self.free), _training(program)
-        rounds = evaluate(new.samples, {s: self.sizes[s] for s in symbols_in(new.samples)}) if slices else 1
-        price = seconds_of(new, self.registry, self.sizes) * rounds
+        price = seconds_of(new, self.registry, self.sizes)
         ram = ram_of(plan, self.sizes)
         self.smallest = min(self.smallest, ram)
         return FittedPlan(
@@ -173,6 +184,7 @@ class _Search:
             repeated=0 if limit is None else _repeated(new),
             slices=slices,
             unsliced=self.unsliced,
+            tiled=tiled and any(name.endswith(SLICE) for name in new.values),
         )
 
     def refusal(self, fused: Callable[[], int | None] | None) -> str:

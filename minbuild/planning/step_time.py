@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from minbuild.ir import Plan, Shape
 from minbuild.ir.dims import evaluate, product, symbols_in
 from minbuild.ops import Registry
-from minbuild.passes.analysis.recomputation import BYTES, CALL, MULTIPLICATIONS
+from minbuild.passes.analysis.call_costs import BYTES, CALL, MULTIPLICATIONS
 
 
 def step_seconds(plan: Plan, registry: Registry, sizes: Mapping[str, int]) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Shape
+from minbuild.ops.core.channel_slices import elementwise_channels
 from minbuild.ops.core.definition import (
     ELEMENTS,
     FLOATS,
@@ -146,6 +147,7 @@ clip = Op(
     in_place=((0, 0),),
     rematerialize=itself,
     batched_inputs=first_input,
+    channels=elementwise_channels,
     decompose=_body,
     decomposes_to=("Max", "Min"),
     cases=_cases,
@@ -199,6 +201,7 @@ clip_grad = RewritingOp(
     kernels=(clip_grad_kernel,),
     in_place=((0, 0), (0, 1)),
     batched_inputs=every_input,
+    channels=elementwise_channels,
     cases=_grad_cases,
     gradient=_grad_gradient,
     rewrites=tuple(

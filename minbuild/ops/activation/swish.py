@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.ops.core.channel_slices import elementwise_channels
 from minbuild.ops.core.definition import Op, TestCase, same_as
 from minbuild.ops.core.elementwise import (
     gradient_cases,
@@ -69,6 +70,7 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
         lower=lower_to(gated_kernel, numbers(default), (0, 0)),
         kernels=(gated_kernel,),
         in_place=((0, 0),),
+        channels=elementwise_channels,
         cases=unary_cases(4, _ALPHAS, special=_FAR),
         gradient=gradient,
     )

@@ -16,6 +16,7 @@ from minbuild.ops.core.broadcasting import (
     lower_binary,
     operands,
 )
+from minbuild.ops.core.channel_slices import elementwise_channels
 from minbuild.ops.core.definition import (
     FLOATS,
     INTEGERS,
@@ -120,6 +121,7 @@ def _op(
         in_place=((0, 0), (0, 1)),
         rematerialize=rematerialize,
         batched_inputs=every_input,
+        channels=elementwise_channels,
         cases=cases,
         gradient=gradient,
     )

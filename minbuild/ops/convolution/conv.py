@@ -11,7 +11,9 @@ import numpy as np
 from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, product
 from minbuild.ops.convolution.conv_cases import conv_cases
-from minbuild.ops.convolution.sliding_window import ArrayIndex, Axis, axes, explicit_pads, padding_of, taps_of
+from minbuild.ops.convolution.conv_channels import channels_of_output
+from minbuild.ops.convolution.conv_reference import reference
+from minbuild.ops.convolution.sliding_window import Axis, axes, explicit_pads
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -24,7 +26,7 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
-from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packed_bytes
 
 _WINDOW = ("groups:int",) + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
@@ -210,11 +212,21 @@ class Layer:
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
         images = dim_min(self.batch, max(1, -(-_PASS_OUTPUTS // image)))
+        in_place = self.pointwise and images == 1
         phases = int(np.prod([a.phases for a in self.axes]))
         planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)
+        planes = 0 if in_place else planes
         gathered = images * (image * self.filters) if image < _PASS_OUTPUTS else 0
-        made = max(_MADE_ELEMENTS, self.taps * _MADE_COLUMNS) if propagation == INPUT_GRADIENT else 0
-        rest = self.taps * 4 + 16 + PACKED_BYTES + _BEYOND_PANELS
+        outputs, depth = images * image, self.channels * self.taps
+        sizes: tuple[Dim, Dim, Dim] = (self.filters, outputs, depth)
+        made: Dim = 0
+        if propagation == WEIGHT_GRADIENT:
+            sizes = (self.filters, depth, outputs)
+        elif propagation == INPUT_GRADIENT:
+            columns = outputs if in_place else dim_min(outputs, _MADE_COLUMNS)
+            made = 0 if in_place else max(_MADE_ELEMENTS, self.taps * _MADE_COLUMNS)
+            sizes = (depth, columns, self.filters)
+        rest = self.taps * 4 + 16 + packed_bytes(self.element, *sizes) + _BEYOND_PANELS
         return TensorType(
             ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + rest,)
         )
@@ -272,44 +284,6 @@ def _again(call: Call, ctx: OpContext) -> Call | None:
     return call if ctx.attribute("group", 1) == 1 else None
 
 
-# -------------------------------------------------------------------------------------------------- reference
-
-
-def receptive_fields(
-    attributes: Mapping[str, Any], x: np.ndarray, taps: Sequence[int]
-) -> tuple[list[tuple[int, int]], list[tuple[ArrayIndex, ArrayIndex]]]:
-    """The padding of x, and for every tap where its weights stand and what it sees of the padded x. `attributes` are
-    the operator's, `x` is [N,C,in...], `taps` the window's size per axis."""
-    window = axes(attributes, x.shape[2:], taps)
-    return padding_of(window), list(taps_of(window))
-
-
-def grouped(x: np.ndarray, groups: int) -> np.ndarray:
-    """[N,C,...] as [N,G,C/G,S]."""
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, int(np.prod(x.shape[2:])))
-
-
-def filters_of(w: np.ndarray, tap: ArrayIndex, groups: int) -> np.ndarray:
-    """The weights of one tap as [G,M/G,C/G]. `w` is [G*M/G,C/G,taps...] in `groups` groups, `tap` a place in the
-    window."""
-    return w[tap].reshape(groups, w.shape[0] // groups, w.shape[1])
-
-
-def _reference(
-    attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, b: np.ndarray | None = None
-) -> np.ndarray:
-    groups = attributes.get("group", 1)
-    pads, views = receptive_fields(attributes, x, w.shape[2:])
-    padded = np.pad(x, pads)
-    spatial = padded[views[0][1]].shape[2:]
-    parts = [
-        np.einsum("gmc,ngcs->ngms", filters_of(w, tap, groups), grouped(padded[field], groups))
-        for tap, field in views
-    ]
-    y = np.sum(parts, 0).reshape(x.shape[0], w.shape[0], *spatial)
-    return y if b is None else y + b.reshape((-1,) + (1,) * len(spatial))
-
-
 def _gradient(b: GradientBuilder) -> Results:
     window = _window(b.ctx.attributes, b.ctx.shape(0), b.ctx.shape(1))
     attributes = explicit_pads(b.ctx.attributes, window)
@@ -320,12 +294,13 @@ conv = Op(
     "Conv",
     since=(1, 11, 22),
     infer=_infer,
-    reference=_reference,
+    reference=reference,
     lower=_lower,
     kernels=(conv_kernel, packed_kernel),
     rematerialize=_again,
     flops=_work,
     batched_inputs=first_input,
+    channels=channels_of_output,
     cases=conv_cases,
     gradient=_gradient,
 )

@@ -17,12 +17,11 @@ from minbuild.ops.convolution.conv import (
     Layer,
     call_layer,
     conv_kernel,
-    filters_of,
-    grouped,
     packed_kernel,
-    receptive_fields,
 )
 from minbuild.ops.convolution.conv_cases import VARIANTS, large_cases
+from minbuild.ops.convolution.conv_channels import channels_of_gradients
+from minbuild.ops.convolution.conv_reference import filters_of, grouped, receptive_fields
 from minbuild.ops.convolution.sliding_window import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
@@ -149,6 +148,7 @@ conv_grad = Op(
     flops=_grad_work,
     batched_inputs=_grad_samples,
     batch_sums=frozenset({1}),
+    channels=channels_of_gradients,
     split=_grad_apart,
     cases=_grad_cases,
     gradient=_second_gradient,

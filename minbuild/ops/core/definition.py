@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import Call, Shape
 from minbuild.ir.dims import Dim
+from minbuild.ops.core.channel_slices import ChannelRule
 from minbuild.ops.core.context import (
     RULE_ERRORS,
     OpContext,
@@ -166,6 +167,7 @@ class Op:
     batched_inputs inputs whose first dimension is the batch, where each sample of the outputs depends on its own sample
                 of these inputs only, with the same bits for any batch size
     batch_sums  outputs that are sums over the batch instead, added sample by sample
+    channels    how an application to one image goes by slices of channels, with the same bits; None where it does not
     split       one call per output, where outputs have kernels of their own, in execution order
     decompose   the nodes that replace an application without a kernel of its own (graph_builder.py); it returns None
                 for applications that `lower` serves
@@ -195,6 +197,7 @@ class Op:
     flops: Callable[[OpContext], Dim] | None = None
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None
     batch_sums: frozenset[int] = frozenset()
+    channels: ChannelRule | None = None
     split: Callable[[Call, OpContext], Sequence[Call]] | None = None
     decompose: Callable[[GraphBuilder], Results] | None = None
     gradient: Callable[[GradientBuilder], Results] | None = None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType
+from minbuild.ops.core.channel_slices import elementwise_channels
 from minbuild.ops.core.definition import (
     ELEMENTS,
     FLOATS,
@@ -161,6 +162,7 @@ def unary(
         in_place=((0, 0),),
         rematerialize=rematerialize,
         batched_inputs=batched_inputs,
+        channels=elementwise_channels,
         cases=cases,
         gradient=gradient,
     )
@@ -191,6 +193,7 @@ def gradient_op(
         kernels=(kernel,),
         in_place=((0, 0), (0, 1)),
         batched_inputs=batched_inputs,
+        channels=elementwise_channels,
         cases=cases,
         gradient=gradient,
         decompose_for_grad=None if slope is None else lambda b: b.x[0] * slope(b, b.x[1]),

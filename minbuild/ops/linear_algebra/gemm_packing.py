@@ -43,14 +43,19 @@ def packing_scratch(ctx: OpContext, element: ElementType, *sizes: Dim) -> tuple[
     is without it. Free sizes count as large."""
     if not ctx.packs or element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
         return ()
-    rows, columns, depth = sizes
+    return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes),)),)
+
+
+def packed_bytes(element: ElementType, rows: Dim, columns: Dim, depth: Dim) -> int:
+    """The bytes of the packed blocks of a product of `rows` and `columns` with sums of `depth` products, in numbers of
+    type `element`, on any target; free sizes count as large."""
     deep = min(depth, _DEEPEST) if isinstance(depth, int) else _DEEPEST
     row_bytes, column_bytes = _ROW_BYTES, _COLUMN_BYTES
     if isinstance(rows, int):
         row_bytes = min(row_bytes, ((rows + _TALLEST - 1) * deep + _BEYOND_ROWS) * element.size)
     if isinstance(columns, int):
         column_bytes = min(column_bytes, (columns * element.size + _WIDEST) * deep)
-    return (TensorType(ElementType.UINT8, (row_bytes + column_bytes,)),)
+    return row_bytes + column_bytes
 
 
 def _pays(known: list[int]) -> bool:

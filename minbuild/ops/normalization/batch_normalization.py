@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import Call, TensorType
 from minbuild.ir.dims import product
+from minbuild.ops.core.channel_slices import PER_CHANNEL, PER_IMAGE, ChannelSlices, channels_of
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -35,6 +36,7 @@ from minbuild.ops.normalization.batch_statistics import momentum_of as _momentum
 from minbuild.ops.normalization.layer_normalization import epsilon_of as _epsilon
 
 _TYPES = {"T": FLOATS}
+_STATISTICS = dict.fromkeys((1, 2, 3, 4), PER_CHANNEL)  # inputs with an element per channel
 train_kernel = KernelFunction(
     "batch_norm_train",
     ("y:T=", "running_mean:T=?", "running_var:T=?", "saved_mean:T=?", "saved_inv_std:T=?")
@@ -202,6 +204,11 @@ def _lower_recompute(ctx: OpContext) -> Sequence[KernelCall]:
     return (call,)
 
 
+def _recomputed_channels(ctx: OpContext) -> ChannelSlices | None:
+    channels = channels_of(ctx)
+    return ChannelSlices(channels, {0: PER_IMAGE, **_STATISTICS}) if channels else None
+
+
 batch_norm_recompute = Op(
     "BatchNormRecompute",
     domain="minbuild",
@@ -211,6 +218,7 @@ batch_norm_recompute = Op(
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=first_input,
+    channels=_recomputed_channels,
     cases=recompute_cases,
 )
 
@@ -251,6 +259,14 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     return (call,)
 
 
+def _grad_channels(ctx: OpContext) -> ChannelSlices | None:
+    channels = channels_of(ctx)
+    if channels is None:
+        return None
+    outputs = {0: PER_IMAGE, 1: PER_CHANNEL, 2: PER_CHANNEL}
+    return ChannelSlices(channels, {0: PER_IMAGE, **_STATISTICS, 1: PER_IMAGE}, outputs)
+
+
 batch_normalization_grad = Op(
     "BatchNormalizationGrad",
     domain="com.microsoft",
@@ -260,6 +276,7 @@ batch_normalization_grad = Op(
     kernels=(grad_kernel,),
     in_place=((0, 0), (0, 1)),
     accumulates=frozenset({1, 2}),
+    channels=_grad_channels,
     cases=grad_cases,
     decompose_for_grad=_statistics.grad_parts,
 )

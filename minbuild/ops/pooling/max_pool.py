@@ -19,6 +19,7 @@ from minbuild.ops.convolution.sliding_window import (
     taps_of,
     window_params,
 )
+from minbuild.ops.core.channel_slices import PER_IMAGE, ChannelSlices, channels_of
 from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
@@ -73,6 +74,16 @@ def _index_type(ctx: OpContext) -> ElementType:
 def _samples(ctx: OpContext) -> Iterable[int]:
     """Wide indices count through the whole batch."""
     return range(len(ctx.inputs)) if _index_type(ctx) is ElementType.UINT8 else ()
+
+
+def _channels(ctx: OpContext) -> ChannelSlices | None:
+    """Of a pool or its gradient. Wide indices count through all channels."""
+    channels = channels_of(ctx) if _index_type(ctx) is ElementType.UINT8 else None
+    if channels is None:
+        return None
+    return ChannelSlices(
+        channels, dict.fromkeys(range(len(ctx.inputs)), PER_IMAGE), {0: PER_IMAGE, 1: PER_IMAGE}
+    )
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
@@ -178,6 +189,7 @@ max_pool = Op(
     lower=_lower,
     kernels=(pool_kernel,),
     batched_inputs=_samples,
+    channels=_channels,
     decompose=_body,
     decomposes_to=("Add", "Cast", "Div", "Mul", "Sub"),
     gradient=_gradient,
@@ -211,6 +223,7 @@ max_pool_grad = Op(
     lower=_lower_grad,
     kernels=(grad_kernel,),
     batched_inputs=_samples,
+    channels=_channels,
     gradient=_grad_gradient,
 )
 

@@ -30,8 +30,8 @@ MINIMUM_SAVING = 4096  # per sample: what a loop must save to be worth its round
 def split_calls(
     procedure: Procedure, registry: Registry, which: Callable[[int], bool] = lambda index: True
 ) -> Procedure:
-    """With a call for each output of operators that compute their outputs independently (`Op.split`), of the calls
-    `which` chooses by their index."""
+    """`procedure` with a call for each output of operators of `registry` that compute their outputs independently
+    (`Op.split`), of the calls `which` chooses by their index."""
     calls: list[Call] = []
     for index, call in enumerate(procedure.calls):
         divide = registry.ops[call.op].split

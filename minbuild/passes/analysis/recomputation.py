@@ -11,18 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from minbuild.ir import Call, Procedure, Role, Shape, TensorType
-from minbuild.ir.dims import Dim, evaluate, product, symbols_in
+from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
+from minbuild.passes.analysis.call_costs import aligned_bytes, costs_of
+from minbuild.passes.analysis.channel_slices import inner_values, loop_over_slices, tiles_of
 from minbuild.passes.analysis.effects import Accesses, Effects, updates_in_place
-from minbuild.passes.analysis.instruction_selection import Selection, context_of, select_kernels
+from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.rewrite.copy_elision import ASSIGN
-
-# A model of time that only compares calls with each other: of a core that multiplies and reads memory at these rates.
-MULTIPLICATIONS, BYTES = 25e9, 8e9  # per second
-CALL = 1e-6  # seconds
-ALIGNMENT = 16  # bytes of the arena's
-
 
 NEAR = 2  # late calls within which a second copy that is made for every reader serves the next one
 
@@ -97,9 +92,12 @@ class _Order:
         self.steps.append(Step(index, False, reads, makes))
 
     def late(self, index: int) -> None:
-        """Appends a call behind the forward pass, and before it those that run again for it."""
-        for number in self.work.reads[index]:
-            self.remake(number, index)
+        """Appends a call behind the forward pass, and before it those that run again for it; before the first one of a
+        tile those for all of it."""
+        tile = self.work.tile_at.get(index, range(index, index + 1))
+        if index == tile.start:
+            for number in dict.fromkeys(n for i in tile for n in self.work.reads[i]):
+                self.remake(number, index)
         self.steps.append(
             Step(index, False, self.current(self.work.reads[index]), self.current(self.work.writes[index]))
         )
@@ -145,14 +143,17 @@ class Recomputation:
         owners = {o for call in procedure.calls for o in effects.touches(call)}
         self.storage = sorted(o for o in owners if effects.role(o) is Role.TEMPORARY)
         self.number = {owner: i for i, owner in enumerate(self.storage)}
-        self.bytes = [self._aligned(procedure.values[o].type) for o in self.storage]
+        sliced = loop_over_slices(procedure, registry)
+        self.bytes = [aligned_bytes(sliced.values[o].type, sizes) for o in self.storage]
         self.reads = [self._numbers(call.inputs) for call in procedure.calls]
         self.writes = [self._numbers(call.outputs) for call in procedure.calls]
         self.returned = {self.number[o] for o in effects.owners(procedure.outputs) if o in self.number}
         self.loss = self._loss()
-        costs = costs_of(procedure, registry, sizes)
+        costs = costs_of(sliced, registry, sizes)
         self.heavy = {i for i, cost in enumerate(costs) if cost.multiplies}
         self.seconds, self.scratch = [cost.seconds for cost in costs], [cost.scratch for cost in costs]
+        self.tile_at = {index: tile for tile in tiles_of(procedure).values() for index in tile}
+        self.inner = {self.number[o] for o in inner_values(procedure, effects)}
         self.in_place = [self._in_place(call) for call in procedure.calls]
         self.repeats = self._repeats()
         self.repeat_reads = {i: self._numbers(call.inputs) for i, call in self.repeats.items()}
@@ -176,8 +177,14 @@ class Recomputation:
         steps = self.order(choice)
         spans: dict[tuple[int, int], list[int]] = {}
         for position, step in enumerate(steps):
+            first = last = position
+            tile = None if step.again else self.tile_at.get(step.index)
+            if tile:  # what outlives a round is there in all of them
+                first = position - (step.index - tile.start)
+                last = first + len(tile) - 1
             for each in (*step.reads.items(), *step.makes.items()):
-                spans.setdefault(each, [position, position])[1] = position
+                start, end = (position, position) if each[0] in self.inner else (first, last)
+                spans.setdefault(each, [start, end])[1] = end
         for number in self.returned:
             spans[number, 0][1] = len(steps) - 1
         change = [0] * (len(steps) + 1)
@@ -228,9 +235,6 @@ class Recomputation:
     def _numbers(self, names: Sequence[str]) -> tuple[int, ...]:
         owners = dict.fromkeys(self.effects.owner(name) for name in names if name)
         return tuple(self.number[owner] for owner in owners if owner in self.number)
-
-    def _aligned(self, tensor: TensorType) -> int:
-        return _aligned(tensor, self.sizes)
 
     def _loss(self) -> int:
         """The last call that writes to the first output, the loss; -1 without one."""
@@ -283,65 +287,3 @@ class Recomputation:
             return call
         repeat = op.rematerialize
         return repeat(call, context_of(call, self.procedure.values)) if repeat else None
-
-
-# ------------------------------------------------------------------------------------------------- cost of calls
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Seconds and scratch memory of a call, and True if it multiplies matrices or the like."""
-
-    seconds: float
-    scratch: int
-    multiplies: bool
-
-
-def costs_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> tuple[Cost, ...]:
-    """The cost of every call of `procedure` at these `sizes`; `registry` has the kernels."""
-    found: dict[int, list[Selection]] = {id(call): [] for call in procedure.calls}
-    for selection in select_kernels(procedure, registry):
-        found[id(selection.call)].append(selection)
-    costs = []
-    for call in procedure.calls:
-        seconds, scratch, multiplications = CALL, 0, 0
-        for selection in found[id(call)]:
-            tensors = [_tensor(arg, procedure) for arg in selection.args]
-            moved = sum(_aligned(t, sizes) for t in tensors if t is not None)
-            count = registry.functions[selection.kernel.function].work
-            work = _size(count(selection.params, [_shape(t) for t in tensors]), sizes) if count else 0
-            seconds += moved / BYTES + work / MULTIPLICATIONS
-            multiplications += work
-            own = (
-                arg
-                for slot, arg in enumerate(selection.args)
-                if isinstance(arg, TensorType) and selection.kernel.args[slot][0]
-            )
-            scratch = max(scratch, sum(_aligned(arg, sizes) for arg in own))
-        costs.append(Cost(seconds, scratch, multiplications > 0))
-    return tuple(costs)
-
-
-def seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> float:
-    """Seconds of all calls of `procedure` at these `sizes` by the model of time, to compare with those of another order
-    of the same calls; `registry` has the kernels."""
-    return sum(cost.seconds for cost in costs_of(procedure, registry, sizes))
-
-
-def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return evaluate(dim, {name: sizes[name] for name in symbols_in(dim)})
-
-
-def _aligned(tensor: TensorType, sizes: Mapping[str, int]) -> int:
-    size = _size(product(tensor.shape or ()), sizes) * tensor.element.size
-    return -(-size // ALIGNMENT) * ALIGNMENT
-
-
-def _tensor(arg: str | TensorType, procedure: Procedure) -> TensorType | None:
-    if isinstance(arg, TensorType):
-        return arg
-    return procedure.values[arg].type if arg else None
-
-
-def _shape(tensor: TensorType | None) -> Shape:
-    return (tensor.shape or ()) if tensor else ()

@@ -14,24 +14,29 @@ from dataclasses import dataclass, field, replace
 from minbuild.ir import Call, Procedure, Program, Value
 from minbuild.ops import Registry
 from minbuild.passes.analysis.batch_tiles import split_calls
+from minbuild.passes.analysis.channel_slices import loop_over_slices
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
 from minbuild.passes.analysis.recomputation import Recomputation, Step
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
 from minbuild.passes.lowering.loop_call import LOOP
+from minbuild.passes.rewrite.channel_tiling import tile_channels
 from minbuild.passes.rewrite.rematerialization import AGAIN, rematerialize_cheap
 
 TRAIN = "train"
 _LARGE_CALL = 3  # a call that touches more than the limit divided by it computes its outputs one by one
 
 
-def checkpointing(limit: int, sizes: Mapping[str, int]) -> tuple[Pass, Pass]:
+def checkpointing(limit: int, sizes: Mapping[str, int], *, tiled: bool = False) -> tuple[Pass, ...]:
     """The passes in the place of `rematerialize_cheap` that have the live temporaries of a training step take at most
-    `limit` bytes, where that is possible, when the free dimensions have `sizes`: large calls are split, then calls
-    are repeated."""
+    `limit` bytes, where that is possible, when the free dimensions have `sizes`: large calls are split, if `tiled`
+    marked for slices of channels (`loops_over_channels`), and calls are repeated."""
 
     def split(program: Program, registry: Registry) -> Program:
         return _rewritten(program, lambda p: split_large_calls(p, registry, limit, sizes), lambda p: p)
+
+    def tile(program: Program, registry: Registry) -> Program:
+        return _rewritten(program, lambda p: tile_large_calls(p, registry, limit, sizes), lambda p: p)
 
     def repeat(program: Program, registry: Registry) -> Program:
         return _rewritten(
@@ -42,6 +47,7 @@ def checkpointing(limit: int, sizes: Mapping[str, int]) -> tuple[Pass, Pass]:
 
     return (
         Pass(split_large_calls.__name__, split, (NO_VIEWS,), (NO_VIEWS,)),
+        *((Pass(tile_large_calls.__name__, tile, (NO_VIEWS,), (NO_VIEWS,)),) if tiled else ()),
         Pass(checkpoint.__name__, repeat, (NO_VIEWS,), (NO_VIEWS,), (CALLS_REPEATED,)),
     )
 
@@ -73,6 +79,19 @@ def split_large_calls(
         return procedure
     work = Recomputation(procedure, registry, sizes)
     return split_calls(procedure, registry, lambda index: work.bytes_of_call(index) * _LARGE_CALL > limit)
+
+
+def tile_large_calls(
+    procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]
+) -> Procedure:
+    """`procedure` with marks at gradients to compute in slices of channels (`tile_channels`) for `limit` live bytes at
+    these `sizes`; `registry` has its operators. Where there are loops, nothing is marked."""
+    return procedure if _has_loops(procedure) else tile_channels(procedure, registry, limit, sizes)
+
+
+def loops_over_channels(program: Program, registry: Registry) -> Program:
+    """The marked calls of the training step as loops, once all calls are in their order."""
+    return _rewritten(program, lambda p: loop_over_slices(p, registry), lambda p: p)
 
 
 def _has_loops(procedure: Procedure) -> bool:
