@@ -92,9 +92,12 @@ class _Search:
 
     def try_all(self, candidates: Sequence[EqualLowering]) -> None:
         """Takes those of `candidates` that make library and plans smaller and steps no slower than is allowed."""
-        found = []
+        found, later = [], []
         for equal in candidates:
-            other = self.planned(equal) if self.applies(equal) else None
+            if not self.applies(equal):
+                later.append(equal)
+                continue
+            other = self.planned(equal)
             if other is not None and self.allowed(equal, other):
                 found.append((self.measured(other), equal, other))
         start = self.chosen
@@ -102,7 +105,9 @@ class _Search:
             other = alone if self.chosen is start else self.planned(equal)
             if other is not None and (other is alone or self.allowed(equal, other)):
                 self.take_if_smaller(equal, other, size if other is alone else self.measured(other))
-        if self.links:
+        if self.chosen is not start:
+            self.try_all(later)  # whose kernels may be there now
+        elif self.links:
             seconds = time.monotonic() - self.started
             self.notes.append(
                 f"Choosing between equal lowerings took {self.links} links and {seconds:.1f} s."

@@ -33,8 +33,10 @@ SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3.
 OPERATORS = {  # of kernels whose operator is called otherwise
     "average_pool": ":AveragePool",
     "average_pool_grad": "minbuild:SumPoolGrad",
+    "gemm_packed": ":Gemm",
     **{f: f"com.microsoft:{f.title().replace('_', '')}" for f in ("relu_grad", "sigmoid_grad", "tanh_grad")},
 }
+PRODUCTS = ("gemm", "gemm_packed", "conv")  # of matrices, where special values need shapes of their own
 WHOLE = ((2, 3, 5, 7), (1, 4, 3, 1), (2, 2, 4, 4), (3, 2, 6), (1, 2, 3, 2, 5))  # pooled in one window
 
 
@@ -62,7 +64,9 @@ def _applications(function: str) -> Iterator[trainers.OneNode]:
     op = REGISTRY.ops[OPERATORS.get(function, f":{function.title()}")]
     assert op.cases is not None
     cases = [c for c in op.cases(random) if all(x is None or x.size for x in c.inputs)]
-    if function == "average_pool":
+    if function in PRODUCTS:
+        cases += _special_products(function, random)
+    elif function == "average_pool":
         cases += [Case(f"{s}", (random.standard_normal(s),), {"kernel_shape": s[2:]}) for s in WHOLE]
     elif function != "average_pool_grad":
         pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL])
@@ -72,6 +76,51 @@ def _applications(function: str) -> Iterator[trainers.OneNode]:
             yield trainers.one_node(op, case, dtype)
     if function == "average_pool_grad":
         yield from map(_pooled_there_and_back, WHOLE)
+    if function == "conv":
+        yield from _convolution_gradients(random)
+    if function in ("gemm", "gemm_packed"):
+        yield from _added_products(random)
+
+
+def _special_products(function: str, random: np.random.Generator) -> Iterator[Case]:
+    """A few special values in operands that are summed over more than one panel of a product, and in the bias."""
+    for depth in (3, 90, 300):
+        shapes = (
+            ((5, depth), (depth, 7), (7,)) if function != "conv" else ((2, depth, 9), (7, depth, 1), (7,))
+        )
+        arrays = [random.standard_normal(shape) for shape in shapes]
+        yield Case(f"{depth} deep", tuple(arrays), {})
+        for array in arrays:
+            array.ravel()[random.integers(0, array.size, 5)] = random.choice(SPECIAL, 5)
+        yield Case(f"{depth} deep, special", tuple(arrays), {})
+
+
+def _convolution_gradients(random: np.random.Generator) -> Iterator[trainers.OneNode]:
+    """Both gradients of convolutions of single elements, that of the weights also added to another."""
+    op = REGISTRY.ops["com.microsoft:ConvGrad"]
+    for images, channels, filters, plane in (
+        (1, 1, 1, (1,)),
+        (3, 5, 4, (70,)),
+        (2, 24, 19, (7, 3)),
+        (4, 80, 3, (1, 1)),
+    ):
+        shapes = (
+            (images, filters, *plane),
+            (images, channels, *plane),
+            (filters, channels, *(1 for _ in plane)),
+        )
+        case = Case("gradients", tuple(random.standard_normal(s) for s in shapes), {}, outputs=2)
+        one = trainers.one_node(op, case)
+        yield one
+        yield trainers.with_gradients(one, {"y1": shapes[2]}, ElementType.FLOAT)
+
+
+def _added_products(random: np.random.Generator) -> Iterator[trainers.OneNode]:
+    """Products that are added to a gradient, with a factor and without."""
+    for alpha in (1.0, 0.3):
+        arrays = random.standard_normal((90, 33)), random.standard_normal((90, 21))
+        one = trainers.one_node(REGISTRY.ops[":Gemm"], Case("added", arrays, {"transA": 1, "alpha": alpha}))
+        yield trainers.with_gradients(one, {"y0": (33, 21)}, ElementType.FLOAT)
 
 
 def _pooled_there_and_back(shape: tuple[int, ...]) -> trainers.OneNode:
@@ -160,6 +209,13 @@ def test_the_better_of_two_that_exclude_each_other_is_taken() -> None:
     names, notes = _chosen("residual", _Sizer(**sizes, merged=60))
     assert names == {"merged-elementwise"}
     assert [n for n in notes if n.startswith("Relu by Clip")] == []  # nothing is left that it replaces
+
+
+def test_what_needs_a_kernel_is_tried_when_another_lowering_brought_it() -> None:
+    """No product of `residual` is a contraction before convolutions of single elements are."""
+    names, notes = _chosen("residual", _Sizer(gemm=50, contraction=-70, clip=900))
+    assert names == {"convolution-by-contraction", "gemm-by-contraction"}
+    assert sum(note.startswith("Choosing between equal lowerings took") for note in notes) == 1
 
 
 def test_users_force_a_lowering_or_leave_it() -> None:
@@ -256,6 +312,78 @@ def test_a_whole_model_trains_with_the_same_bits(tmp_path: Path) -> None:
     )
     with pytest.raises(NotEqual, match="do not compute the same"):
         prove_equal(script, wrong.plan_bytes, data, data, direct_plan=wrong.direct_plan)
+
+
+def test_products_of_all_kinds_by_one_kernel_train_with_the_same_bits(tmp_path: Path) -> None:
+    """`residual` has Gemm with a bias, and a Conv of single elements among others."""
+    model = compile_model(GOLDEN / "residual", {}, {})
+    by_one = tuple(EQUALS[name] for name in ("convolution-by-contraction", "gemm-by-contraction"))
+    other = replan(model, model.registry.with_lowerings(by_one))
+    held = {k.function for k in other.plan.kernels}
+    assert {"conv", "contraction", "add"} <= held and "gemm" not in held
+    script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+    trainers.library_of(trainers.contents_of([model.plan, other.plan]), model.registry, tmp_path)
+    data = next(tmp_path.iterdir()).read_bytes()
+    ours, theirs = (run_script(n, script, data, m.plan_bytes, 0) for n, m in (("a", model), ("b", other)))
+    assert not differences(ours, theirs)
+
+
+def test_calls_in_place_of_others_have_equals_too() -> None:
+    """The bias of a Gemm is an Add, which is one of those that are merged."""
+    model, _ = _smallest("residual")
+    chosen = (EQUALS["gemm-by-contraction"], EQUALS["merged-elementwise"])
+    for lowerings in (chosen, chosen[::-1]):
+        held = {k.function for k in replan(model, model.registry.with_lowerings(lowerings)).plan.kernels}
+        assert {"contraction", "merged"} <= held and not {"gemm", "add"} & held
+
+
+def _by_parts(whole: trainers.OneNode, *parts: Node) -> trainers.OneNode:
+    graph = replace(whole.training, nodes=parts)
+    return replace(whole, artifacts=replace(whole.artifacts, training=graph))
+
+
+def _of_both(
+    ways: tuple[trainers.OneNode, ...], folder: Path
+) -> tuple[list[dict[str, np.ndarray]], list[int]]:
+    """Results of each, and bytes of a library for it."""
+    results, sizes = [], []
+    for i, one in enumerate(ways):
+        plan = trainers.plan_of(one.artifacts, REGISTRY)
+        (folder / f"{i}").mkdir()
+        library = trainers.library_of(trainers.contents_of([plan]), REGISTRY, folder / f"{i}")
+        results.append(trainers.run(library, plan, one))
+        sizes.append(sum(path.stat().st_size for path in (folder / f"{i}").iterdir()))
+    return results, sizes
+
+
+def test_softmax_cross_entropy_from_parts_rounds_otherwise(tmp_path: Path) -> None:
+    """So that it is none of the equals, as the guide says."""
+    random = np.random.default_rng(1)
+    inputs = 3 * random.standard_normal((1000, 10)), random.integers(0, 10, 1000)
+    case = Case("fused", inputs, {"reduction": "none"}, outputs=2)
+    whole = trainers.one_node(REGISTRY.ops[":SoftmaxCrossEntropyLoss"], case)
+    logarithm = Node("LogSoftmax", "", 13, "logarithms", ("x0",), ("y1",), {"axis": 1})
+    loss = Node("NegativeLogLikelihoodLoss", "", 13, "loss", ("y1", "x1"), ("y0",), {"reduction": "none"})
+    (ours, theirs), _ = _of_both((whole, _by_parts(whole, logarithm, loss)), tmp_path)
+    differ = np.mean(ours["y0"] != theirs["y0"])
+    assert 0 < differ < 0.5, f"{differ:.1%} of losses differ"
+    np.testing.assert_allclose(ours["y0"], theirs["y0"], rtol=0, atol=2e-6)
+
+
+def test_the_gradient_of_relu_by_where_is_equal_and_larger(tmp_path: Path) -> None:
+    """So that it is none of the equals, as the guide says."""
+    pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL]).T
+    whole = trainers.one_node(REGISTRY.ops["com.microsoft:ReluGrad"], Case("special", tuple(pairs), {}))
+    nodes = (
+        Node("Less", "", 13, "positive", ("zero", "x1"), ("mask",), {}),
+        Node("Where", "", 16, "select", ("mask", "x0", "zero"), ("y0",), {}),
+    )
+    parts = _by_parts(whole, *nodes)
+    graph = replace(parts.training, initializers={"zero": np.zeros((), np.float32)})
+    parts = replace(parts, artifacts=replace(parts.artifacts, training=graph))
+    (ours, theirs), (own, other) = _of_both((whole, parts), tmp_path)
+    assert _numbers(ours["y0"]) == _numbers(theirs["y0"])
+    assert own < other
 
 
 def test_the_guide_names_every_lowering_and_what_it_may_cost() -> None:

@@ -50,12 +50,14 @@ class Registry:
         return replace(self, lowerings=tuple(lowerings))
 
     def lowered(self, call: KernelCall, shape: Callable[[str], Shape]) -> tuple[KernelCall, ...]:
-        """The calls that the chosen lowerings have in place of `call`; `shape` gives those of values, by name."""
+        """The calls that the chosen lowerings have in place of `call`, each of them in place of those of others too;
+        `shape` gives those of values, by name."""
         for equal in self.lowerings:
             rule = equal.replaces.get(call.kernel.function)
             calls = rule(call, shape) if rule else None
             if calls is not None:
-                return tuple(calls)
+                others = self.with_lowerings(other for other in self.lowerings if other is not equal)
+                return tuple(lower for each in calls for lower in others.lowered(each, shape))
         return (call,)
 
     def all_kernels(self) -> tuple[Kernel, ...]:

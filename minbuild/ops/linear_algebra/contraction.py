@@ -84,7 +84,7 @@ def layout_of(equation: Equation, a: Shape, b: Shape) -> Layout:
     order = {c: i for i, c in enumerate([*outer, *inner]) if c}
     if len(outer) > 8 or len(inner) > 8 or len(outer) + len(inner) > MOST_AXES:
         raise UnsupportedUse(f"the product {equation} has too many axes. Reshape its operands to fewer")
-    y_order, left_order, right_order = (_order([order[c] for c in part]) for part in (y, left, right))
+    y_order, left_order, right_order = (order_of([order[c] for c in part]) for part in (y, left, right))
     return Layout(
         tuple(sizes[c] if c else 1 for c in outer),
         tuple(sizes[c] if c else 1 for c in inner),
@@ -114,7 +114,7 @@ def _typical(size: Dim) -> int:
     return evaluate(size, dict.fromkeys(symbols_in(size), TYPICAL_SIZE))
 
 
-def _order(axes: Sequence[int]) -> int:
+def order_of(axes: Sequence[int]) -> int:
     """Four bits for each axis from the last one on, the rest all ones, as an int32."""
     if len(axes) > 8:
         raise UnsupportedUse("an operand of a product has too many axes")

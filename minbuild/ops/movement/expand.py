@@ -47,7 +47,7 @@ expand_kernel = KernelFunction(
 )
 
 
-def _factor_words(factor: float, element: ElementType) -> tuple[int, int]:
+def factor_words(factor: float, element: ElementType) -> tuple[int, int]:
     data = np.array(factor, element.dtype).tobytes().ljust(8, b"\0")
     low, high = np.frombuffer(data, np.int32).tolist()
     return low, high
@@ -62,7 +62,7 @@ def _call(ctx: OpContext, factor: float = 1, size: TensorType | None = None, use
         size,
         loop.extent,
         types=(ctx.element(),),
-        params=(*loop.axes, *_factor_words(factor, ctx.element()), use_size),
+        params=(*loop.axes, *factor_words(factor, ctx.element()), use_size),
         features=tuple(name for name, used in asked.items() if used),
     )
 
@@ -80,7 +80,7 @@ def call_expanded(
     return expand_kernel.call(
         *(result, source, None, TensorType(element, (rows, columns))),
         types=(element,),
-        params=(1, 0, *_factor_words(factor, element), 0),
+        params=(1, 0, *factor_words(factor, element), 0),
     )
 
 
