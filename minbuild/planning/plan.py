@@ -24,7 +24,7 @@ from minbuild.ir import (
     Value,
 )
 from minbuild.ops import Registry
-from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction
+from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, View
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
@@ -207,7 +207,8 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
     def tensor(name: str, slot: int = 0) -> int:
         owner, value = procedure.values[root(procedure.alias, name)], procedure.values[name]
         way = (2 if value.backward else 1) if value.sample else 0
-        return builder.place(owner, _as_slot(value.type, slot), numbers, first_port, way)
+        taken = name.type if isinstance(name, View) else value.type
+        return builder.place(owner, _as_slot(taken, slot), numbers, first_port, way)
 
     steps = []
     rounds = {loop[-1]: len(loop) for loop in loops}

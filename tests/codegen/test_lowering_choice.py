@@ -68,6 +68,8 @@ def _applications(function: str) -> Iterator[trainers.OneNode]:
         cases += _special_products(function, random)
     elif function == "average_pool":
         cases += [Case(f"{s}", (random.standard_normal(s),), {"kernel_shape": s[2:]}) for s in WHOLE]
+    elif function == "gather":
+        cases += _wide_slices(random)
     elif function != "average_pool_grad":
         pairs = np.array([(a, b) for a in SPECIAL for b in SPECIAL])
         cases.append(Case("special", tuple(pairs.T[: len(cases[0].inputs)]), {}))
@@ -93,6 +95,15 @@ def _special_products(function: str, random: np.random.Generator) -> Iterator[Ca
         for array in arrays:
             array.ravel()[random.integers(0, array.size, 5)] = random.choice(SPECIAL, 5)
         yield Case(f"{depth} deep, special", tuple(arrays), {})
+
+
+def _wide_slices(random: np.random.Generator) -> Iterator[Case]:
+    """Of eight bytes, along each axis, single elements too."""
+    numbers = random.integers(-(2**62), 2**62, (5, 4, 3))
+    for axis in range(3):
+        for index in (np.int32, np.int64):
+            yield Case(f"axis {axis}", (numbers, np.array([[0, 2], [-1, 1]], index)), {"axis": axis})
+    yield Case("special", (SPECIAL, np.arange(-12, 12)), {})
 
 
 def _convolution_gradients(random: np.random.Generator) -> Iterator[trainers.OneNode]:
@@ -148,8 +159,8 @@ def test_equal_lowerings_compute_the_same_numbers(
     other, replaced = REGISTRY.with_lowerings((EQUALS[name],)), 0
     for one in _applications(function):
         plans = [trainers.plan_of(one.artifacts, each) for each in (REGISTRY, other)]
-        held = [{kernel.function for kernel in plan.kernels} for plan in plans]
-        if function not in held[0] or held[0] == held[1]:
+        held = {kernel.function for kernel in plans[0].kernels}
+        if function not in held or plans[0].kernels == plans[1].kernels:
             continue
         ours, theirs = (trainers.run(library, plan, one) for plan in plans)
         assert ours.keys() == theirs.keys()
@@ -384,6 +395,37 @@ def test_the_gradient_of_relu_by_where_is_equal_and_larger(tmp_path: Path) -> No
     (ours, theirs), (own, other) = _of_both((whole, parts), tmp_path)
     assert _numbers(ours["y0"]) == _numbers(theirs["y0"])
     assert own < other
+
+
+def test_one_gather_serves_elements_of_two_widths(tmp_path: Path) -> None:
+    """Rows of an embedding, and positions in whole numbers."""
+    random = np.random.default_rng(2)
+    rows, numbers = random.standard_normal((9, 5)).astype(np.float32), random.integers(0, 2**40, 9)
+    whole = trainers.one_node(
+        REGISTRY.ops[":Gather"], Case("rows", (rows, random.integers(0, 9, (3, 2))), {}), np.float32
+    )
+    graph = whole.training
+    twice = replace(
+        graph,
+        nodes=(*graph.nodes, Node("Gather", "", 13, "positions", ("numbers", "x1"), ("y1",), {})),
+        outputs=("y0", "y1"),
+        initializers={"numbers": numbers},
+    )
+    both = replace(whole, artifacts=replace(whole.artifacts, training=twice))
+    results = []
+    for names in ((), ("gather-by-words",), ("gather-by-bytes",)):
+        chosen = REGISTRY.with_lowerings(EQUALS[name] for name in names)
+        plan = trainers.plan_of(both.artifacts, chosen)
+        assert [k.types[0] for k in plan.kernels if k.function == "gather"] == {
+            (): ["uint32_t", "uint64_t"],
+            ("gather-by-words",): ["uint32_t"],
+            ("gather-by-bytes",): ["uint8_t"],
+        }[names]
+        results.append(
+            trainers.run(trainers.library_of(trainers.contents_of([plan]), chosen, tmp_path), plan, both)
+        )
+    assert all(_numbers(r[n]) == _numbers(results[0][n]) for r in results for n in ("y0", "y1"))
+    assert (results[0]["y1"] == numbers[both.feeds[1]]).all()
 
 
 def test_the_guide_names_every_lowering_and_what_it_may_cost() -> None:

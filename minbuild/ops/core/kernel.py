@@ -147,6 +147,17 @@ def float_bits(value: float) -> int:
     return int(np.array(value, np.float32).view(np.int32))
 
 
+class View(str):
+    """The name of a value whose bytes a kernel takes as a tensor of another `type`, with as many of them."""
+
+    type: TensorType
+
+    def __new__(cls, name: str, type: TensorType) -> View:
+        view = super().__new__(cls, name)
+        view.type = type
+        return view
+
+
 @dataclass(frozen=True)
 class KernelCall:
     """One kernel call, as `Op.lower` returns it: run this kernel on these values."""

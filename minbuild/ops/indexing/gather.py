@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +14,14 @@ from minbuild.ops.core.definition import (
     FLOATS,
     INDICES,
     STORAGE_TYPES,
+    EqualLowering,
     KernelCall,
     KernelFunction,
+    KernelRule,
     Op,
     OpContext,
     TestCase,
+    View,
     in_shape_of,
     storage_type,
 )
@@ -153,5 +156,41 @@ gather_grad = Op(
     gradient=_grad_gradient,
 )
 
+# --------------------------------------------------------------------------------------------- equal lowerings
+
+
+def _in_pieces(piece: ElementType) -> KernelRule:
+    """Slices of wider elements as slices of as many times more pieces."""
+
+    def rule(call: KernelCall, shape: Callable[[str], Shape]) -> Sequence[KernelCall] | None:
+        element, index = call.types
+        if element.size <= piece.size:
+            return None
+        times = element.size // piece.size
+        y, x, indices, groups = call.args
+        assert isinstance(y, str) and isinstance(x, str) and isinstance(groups, TensorType)
+        before, axis, behind = groups.shape or ()
+        return (
+            gather_kernel.call(
+                *(View(name, TensorType(piece, (product(shape(name)) * times,))) for name in (y, x)),
+                indices,
+                TensorType(ElementType.UINT8, (before, axis, behind * times)),
+                types=(piece, index),
+            ),
+        )
+
+    return rule
+
+
 KERNELS = (gather_kernel, grad_kernel)
 OPS = (gather, shrunken_gather, gather_grad)
+EQUALS = tuple(
+    EqualLowering(
+        f"gather-by-{pieces}",
+        f"Gather of wider elements by {pieces}",
+        {"gather": _in_pieces(piece)},
+        (gather_kernel,),
+        time=2.3,  # of single elements of eight bytes; rows take as long as before
+    )
+    for pieces, piece in (("words", ElementType.UINT32), ("bytes", ElementType.UINT8))
+)
