@@ -21,6 +21,7 @@ from minbuild.ir import Node
 from minbuild.options.did_you_mean import listed
 
 _Function = Callable[[np.ndarray], np.ndarray]
+_Numbers = Callable[[np.ndarray, Any], np.ndarray]
 # Names of PyTorch's functions: the operator, what it computes, and the inverse.
 _INVERTIBLE: Mapping[str, tuple[str, _Function, _Function]] = {
     "atan": ("Atan", np.arctan, np.tan),
@@ -32,6 +33,20 @@ _INVERTIBLE: Mapping[str, tuple[str, _Function, _Function]] = {
     "softplus": ("Softplus", lambda x: np.logaddexp(0, x), lambda y: y + np.log(-np.expm1(-y))),
     "sqrt": ("Sqrt", np.sqrt, np.square),
     "tanh": ("Tanh", np.tanh, np.arctanh),
+}
+# By the names of functions of a parameter x and a number: operators, True where the number comes first, the number that
+# makes y of x, and y.
+_LESS = ("Sub", True, lambda x, y: y + x, lambda x, number: number - x)
+_MINUS = ("Sub", False, lambda x, y: x - y, lambda x, number: x - number)
+_OF_NUMBERS: Mapping[str, Sequence[tuple[str, bool, _Numbers, _Numbers]]] = {
+    "add": (("Add", False, lambda x, y: y - x, lambda x, number: x + number),),
+    "div": (
+        ("Div", False, lambda x, y: x / y, lambda x, number: x / number),
+        ("Div", True, lambda x, y: y * x, lambda x, number: number / x),
+    ),
+    "mul": (("Mul", False, lambda x, y: y / x, lambda x, number: x * number),),
+    "rsub": (_LESS,),
+    "sub": (_LESS, _MINUS),
 }
 _LAYOUT = frozenset(
     ("alias", "clone", "contiguous", "detach", "flatten", "permute", "reshape", "squeeze", "t", "transpose")
@@ -53,6 +68,7 @@ _LEAVES = dict.fromkeys(
 _LEAVES |= {"BatchNormalization": {**_NORM, 3: "running_mean", 4: "running_var"}, "MatMul": {1: "weight"}}
 _WITH_BIAS = ("Conv", "ConvTranspose", "Gemm")
 _CLOSE = 1e-5  # relative
+_DIFFERENT = 1e-3  # of the largest element: the least range of elements that tell `n - x` from `x - n`
 
 
 def with_unfolded_constants(model: Source) -> tuple[Source, tuple[str, ...]]:
@@ -185,7 +201,8 @@ class _Unfolding:
     def of_one(self, name: str, constant: np.ndarray, source: str, between: Sequence[str]) -> bool:
         functions = _functions(name, between)
         if source in self.arrays:
-            return self.of_kept(name, constant, source, functions or ())
+            kept = self.of_kept(name, constant, source, functions or ())
+            return kept or self.of_number(name, constant, source, between)
         if source in self.taken:
             return False
         if functions is None:
@@ -217,6 +234,30 @@ class _Unfolding:
             return False
         self.made.append(source)
         return True
+
+    def of_number(self, name: str, constant: np.ndarray, source: str, between: Sequence[str]) -> bool:
+        """The constant from a parameter that the file holds, too, and a number, such as `1 - mix`. The number is the
+        one that gives all elements."""
+        x, y = (a.astype(np.float64) for a in (self.arrays[source], constant))
+        scale = float(np.abs(x).max(initial=0))
+        if _stem(name) not in _OF_NUMBERS or not all(map(_CONSTANT.fullmatch, between)):
+            return False
+        if x.shape != y.shape or np.ptp(x) <= _DIFFERENT * scale:
+            return False
+        for op_type, first, solve, compute in _OF_NUMBERS[_stem(name)]:
+            with np.errstate(all="ignore"):
+                exact = float(np.median(solve(x, y)))
+                number = float(f"{exact:.5g}")
+                number = number if abs(number - exact) <= _CLOSE * abs(exact) else exact
+                found = compute(x, number)
+            if np.isfinite(number) and np.allclose(found, y, rtol=0, atol=_CLOSE * np.abs(y).max()):
+                value = {"value": np.array(number, constant.dtype)}
+                self.start.append(self.node("Constant", (), f"{name}/number", **value))
+                inputs = (f"{name}/number", source) if first else (source, f"{name}/number")
+                self.start.append(self.node(op_type, inputs, name))
+                self.made.append(source)
+                return True
+        return False
 
     def transposed(self, name: str, constant: np.ndarray, source: str) -> bool:
         """The weight of a linear layer that became the second operand of a MatMul."""

@@ -89,6 +89,47 @@ def test_a_function_of_a_parameter(function, tmp_path):
     np.testing.assert_allclose(gradients_of(made)["t"], wanted, rtol=1e-5, atol=1e-7)
 
 
+WITH_NUMBERS = {  # by the name that the exporter gives them: the function, and its derivative
+    "sub": (lambda t: 1 - t, lambda t: -1),
+    "rsub_1": (lambda t: 0.75 - t, lambda t: -1),
+    "sub_3": (lambda t: t - 1, lambda t: 1),
+    "add_5": (lambda t: t + 0.5, lambda t: 1),
+    "mul_2": (lambda t: 2 * t, lambda t: 2),
+    "div": (lambda t: t / 3, lambda t: 1 / 3),
+    "div_1": (lambda t: 3 / t, lambda t: -3 / t**2),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_parameter_with_a_number_beside_the_parameter_itself(name, tmp_path):
+    """As in mix * x + (1 - mix) * y: both parts of the gradient are the parameter's."""
+    compute, slope = WITH_NUMBERS[name]
+    t = RANDOM.uniform(0.2, 0.9, 4).astype(np.float32)
+    c = compute(t)
+    nodes = [
+        ("Mul", "x t", "h", ""),
+        ("Tanh", "x", "i", ""),
+        ("Mul", f"i {name}", "j", ""),
+        ("Add", "h j", "y", ""),
+    ]
+    folded = {name: ["scalar_tensor_default_1", "t", "val_7"]}
+    made = made_of(tmp_path, nodes, {"t": t, name: c}, folded, ["t"])
+    assert trained(made) == {"t"}
+    e = 2 * (X * t + np.tanh(X) * c - T) / T.size
+    wanted = (e * (X + np.tanh(X) * slope(t))).sum(0)
+    np.testing.assert_allclose(gradients_of(made)["t"], wanted, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("t", [np.full(4, 0.25), RANDOM.uniform(0.2, 0.9, 4)], ids=["equal", "other"])
+def test_a_number_that_is_not_told_is_named(t, tmp_path):
+    """Of equal elements 1 - t may be t + 0.5, and others are of no number at all."""
+    nodes = [("Mul", "x t", "h", ""), ("Mul", "h sub", "y", "")]
+    folded = {"sub": ["scalar_tensor_default", "t", "val_7"]}
+    made = made_of(tmp_path, nodes, {"t": t, "sub": 1 - t if np.ptp(t) == 0 else t**2}, folded, ["t"])
+    assert trained(made) == {"sub", "t"}
+    assert "'sub' was computed of t by the exporter, and trains in place of it" in made.notes[0]
+
+
 def test_functions_of_each_other_and_layouts(tmp_path):
     s = RANDOM.standard_normal(4)
     c = np.exp(-s)[None]

@@ -110,7 +110,7 @@ class Rwkv(torch.nn.Module):
         h = self.ln1(x)
         p = before(h)
         k, v, r = (
-            layer(p + mix * (h - p))
+            layer(h * mix + p * (1 - mix))
             for layer, mix in (
                 (self.key, self.mix_k),
                 (self.value, self.mix_v),
@@ -133,8 +133,8 @@ class Rwkv(torch.nn.Module):
         x = x + self.output(torch.sigmoid(r) * wkv)
         h = self.ln2(x)
         p = before(h)
-        up = torch.relu(self.up(p + self.mix_up * (h - p))) ** 2
-        x = x + torch.sigmoid(self.gate(p + self.mix_gate * (h - p))) * self.down(up)
+        up = torch.relu(self.up(h * self.mix_up + p * (1 - self.mix_up))) ** 2
+        x = x + torch.sigmoid(self.gate(h * self.mix_gate + p * (1 - self.mix_gate))) * self.down(up)
         return x.mean(0)
 
 
