@@ -28,6 +28,7 @@ from minbuild.passes.invariants import (
 from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
+from minbuild.passes.rewrite.checkpoint_loops import checkpoint_all_loops, checkpoint_loops
 from minbuild.passes.rewrite.code_sinking import sink_code
 from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.dead_code import drop_dead_code
@@ -78,6 +79,8 @@ def _each(
 
 
 _LINEAR = (NO_VIEWS, NO_ACCUMULATORS)  # before these, calls may not be moved or repeated
+_LOOPS = (*_LINEAR, SAMPLES_IN_LOOPS)
+_ALL_LOOPS = Pass(checkpoint_all_loops.__name__, checkpoint_all_loops, requires=_LOOPS, ensures=_LOOPS)
 
 PASSES: tuple[Pass, ...] = (
     _each(materialize_symbolic_dims, requires=(), ensures=(NO_SYMBOLIC_DATA,)),
@@ -96,6 +99,7 @@ PASSES: tuple[Pass, ...] = (
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     _each(expand_loops, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
+    Pass(checkpoint_loops.__name__, checkpoint_loops, requires=_LOOPS, ensures=_LOOPS),
     _each(
         hoist_parameter_updates,
         requires=(SAMPLES_IN_LOOPS,),
@@ -121,14 +125,12 @@ def optimize(
     """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
 
     `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization`, where given,
-    takes the place of the pass that repeats cheap calls; `looped` puts a training step of one slice of the batch into a
-    loop over all of them, once its calls are in their order. Raises ContractViolation where contracts are checked
-    (`CHECKS`) and one is broken."""
+    takes the place of the pass that repeats cheap calls, and has all loops keep checkpoints; `looped` puts a training
+    step of one slice of the batch into a loop over all of them, once its calls are in their order. Raises
+    ContractViolation where contracts are checked (`CHECKS`) and one is broken."""
     checked = os.environ.get(CHECKS) == "1"
-    passes = chain.from_iterable(
-        rematerialization if rematerialization and p.name == rematerialize_cheap.__name__ else (p,)
-        for p in PASSES
-    )
+    others = {rematerialize_cheap.__name__: rematerialization, checkpoint_loops.__name__: (_ALL_LOOPS,)}
+    passes = chain.from_iterable(others.get(p.name, (p,)) if rematerialization else (p,) for p in PASSES)
     for number, each in enumerate(passes, 1):
         if looped and each.name == tile_batches.__name__:
             program = looped(program)

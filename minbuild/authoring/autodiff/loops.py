@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from minbuild.authoring.autodiff.sweep import Sweep
+from minbuild.authoring.autodiff.sweep import Sweep, nodes_for
 from minbuild.authoring.autodiff.tape import Application, Tape
 from minbuild.frontend.onnx.guards import guard_of
 from minbuild.frontend.onnx.loops import directions, identities, unchanged_states
@@ -70,6 +70,7 @@ class _LoopGradient:
         inner = Sweep(tape, tuple(n for n, _ in seeds), wrt, frozenset())
         inner.taken |= {s for _, s in seeds}
         gradients = inner.flow(seeds)
+        inner.backward = list(nodes_for(inner.backward, gradients.values()))
         forward = inner.forward_nodes()
         saved, again = _Saving(tape, forward, inner.backward, self).choose()
         if self.guard is not None and self.guard.name in names[: self.states]:

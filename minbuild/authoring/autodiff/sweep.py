@@ -86,7 +86,7 @@ class Sweep:
         forward = self.forward_nodes()
         ones = np.ones(_static(loss), loss.element.dtype)
         types = {n: v.type for n, v in self.tape.lowering.values.items()}
-        backward = _read(self.backward, gradients.values())
+        backward = nodes_for(self.backward, gradients.values())
         return Differentiated(
             (*forward, *backward), len(forward), gradients, initializers={seed: ones}, types=types, seed=seed
         )
@@ -189,7 +189,7 @@ def _unused(name: str, taken: Container[str]) -> str:
     return next(n for n in chain((name,), (f"{name}_{i}" for i in count(1))) if n not in taken)
 
 
-def _read(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
+def nodes_for(nodes: Sequence[Node], results: Iterable[str]) -> tuple[Node, ...]:
     """Only the nodes that lead to `results`."""
     needed, kept = set(results), []
     for node in reversed(nodes):

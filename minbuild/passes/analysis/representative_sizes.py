@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 from minbuild.ir import Value
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
@@ -11,12 +12,13 @@ from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 PLANNED_SIZES = (1, 8, 32)  # of every free dimension: the arena layout is chosen for these
 
 
-def planned_bytes(values: Iterable[Value]) -> dict[str, int]:
-    """Bytes of each value, by name, with free dimensions at the largest planned size."""
-    return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size) for v in values}
+def planned_bytes(values: Iterable[Value], given: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+    """Bytes of each value, by name, with free dimensions at the largest planned size, those in `given` at that."""
+    sizes = tuple(sorted(given.items()))
+    return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size, sizes) for v in values}
 
 
 @lru_cache(maxsize=1 << 16)
-def planned_size(dim: Dim) -> int:
-    """A dimension with its symbols at the largest planned size."""
-    return evaluate(dim, dict.fromkeys(symbols_in(dim), PLANNED_SIZES[-1]))
+def planned_size(dim: Dim, given: tuple[tuple[str, int], ...] = ()) -> int:
+    """A dimension with its symbols at the largest planned size, or at what is `given` for them."""
+    return evaluate(dim, dict.fromkeys(symbols_in(dim), PLANNED_SIZES[-1]) | dict(given))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from minbuild.ir import Procedure, Program, Role
 from minbuild.ops import Registry
@@ -19,10 +21,10 @@ LEAST_GAIN = 8  # a trainer that would need less by less than one part in so man
 
 def tile_batches(program: Program, registry: Registry) -> Program:
     """With loops in the procedures that need most, as far as all together profit from it."""
-    plain = [_peak(p, registry) for p in program.procedures]
+    plain = [live_peak(p, registry) for p in program.procedures]
     looped = [_with_loops(p, registry) for p in program.procedures]
-    most, goal = max(plain, default=0), max((_peak(p, registry) for p in looped), default=0)
-    if (most - goal) * LEAST_GAIN < most + _lasting(program):
+    most, goal = max(plain, default=0), max((live_peak(p, registry) for p in looped), default=0)
+    if (most - goal) * LEAST_GAIN < most + lasting_bytes(program):
         return program
     pairs = zip(plain, program.procedures, looped, strict=True)
     return replace(program, procedures=tuple(loops if peak > goal else one for peak, one, loops in pairs))
@@ -37,25 +39,28 @@ def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
         return procedure
     tiles = Tiles(replace(split_calls(procedure, registry), samples=samples), registry)
     kept = tuple(tiles.loops)
-    least = _peak(tiles.looped(kept), registry)
+    least = live_peak(tiles.looped(kept), registry)
     for loop in tiles.loops:
         others = tuple(each for each in kept if each != loop)
-        if (peak := _peak(tiles.looped(others), registry)) <= least:
+        if (peak := live_peak(tiles.looped(others), registry)) <= least:
             kept, least = others, peak
     return tiles.looped(kept) if kept else procedure
 
 
-def _lasting(program: Program) -> int:
+def lasting_bytes(program: Program) -> int:
     """Bytes of parameters, gradients and moments."""
     sizes = planned_bytes(program.parameters)
     trained = [v.name for v in program.parameters if v.role is Role.PARAMETER]
     return sum(sizes.values()) + sum(sizes[name] for name in trained) * (1 + program.moments)
 
 
-def _peak(procedure: Procedure, registry: Registry) -> int:
-    """The most bytes of temporaries alive at one call, at the largest planned sizes."""
+def live_peak(
+    procedure: Procedure, registry: Registry, given: Mapping[str, int] = MappingProxyType({})
+) -> int:
+    """The most bytes of temporaries alive at one call, at the largest planned sizes, free dimensions in `given` at
+    those."""
     procedure = run_in_place(procedure, registry)
-    sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
+    sizes = planned_bytes((v for v in procedure.values.values() if v.role is Role.TEMPORARY), given)
     effects = Effects(procedure, registry)
     accesses = [effects.touches(call) & sizes.keys() for call in procedure.calls]
     sliced = effects.owners(n for n, v in procedure.values.items() if v.sample)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ir.dims import Dim, product
 from minbuild.ops import Registry
+from minbuild.ops.recurrent.loop_rows import reads_again
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.liveness import first_writes, last_uses
 
@@ -71,9 +72,13 @@ def _ends_with_round(procedure: Procedure, effects: Effects, name: str, index: i
 
 
 def _read_whole(procedure: Procedure, effects: Effects, loop: range) -> frozenset[str]:
-    """The values that every round of a loop reads whole."""
+    """The values that every round of a loop reads whole. What a round reads again of an earlier one
+    (checkpoint_loops.py) is a slice as well, and later rounds of the loop write it."""
     return effects.owners(
-        n for i in loop for n in procedure.calls[i].inputs if n and not procedure.values[n].sample
+        n
+        for i in loop
+        for n in procedure.calls[i].inputs
+        if n and not procedure.values[n].sample and not reads_again(procedure.calls[i])
     )
 
 
